@@ -31,6 +31,7 @@ from typing import IO, Final, cast
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.api import names
@@ -76,9 +77,10 @@ async def reconcile(count: int) -> None:
         cgroups = cgroupfs.Cgroups(str(ROOT), os.sysconf("SC_PAGE_SIZE"))
         pods = {uid: spec.PodSpec(LIMIT, {}) for uid in uids(count)}
         state = spec.NodeSpec("", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, pods)
-        agent = reconciler.Enforcer(
+        agent = reconciler.NodeReconciler(
             cgroups,
             ledger.Ledger(Path(folder)),
+            board.Board(),
             proc=Path("/proc"),
         )
         begun, used = time.perf_counter(), time.process_time()

@@ -82,14 +82,14 @@ class Agent:
         given = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
         roots = {place: pathlib.Path(root) for place, root in given.items() if root}
         self._sysctls = sysctls.Sysctls(self._ledger.settings, roots, self._board, kernel)
-        self._reconciler = reconciler.Enforcer(
+        self._reconciler = reconciler.NodeReconciler(
             cgroups,
             self._ledger,
+            self._board,
             proc=proc,
             own_uid=os.environ.get("POD_UID", ""),
             anchor=arguments.cgroup_anchor.strip("/"),
             away=alive.last_seen,
-            changed=self._board.touch,
             held_at_zero=lambda unit: unit in self._board.drop_ins[board.SLICES].held,
         )
         stack.callback(self._reconciler.close)
@@ -174,7 +174,7 @@ class Agent:
         self._refuse("")
         self._cache.keep(wire)
         if self._enforces:
-            self._reconciler.apply(desired)
+            self._reconciler.set_desired(desired)
             self._sysctls.set_desired(desired)
             state_watch.GENERATION.set(desired.generation)
             state_watch.ACCEPTED.set(time.time())

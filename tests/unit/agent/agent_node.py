@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, inotify, watches
-from swapwarden.agent.inventory import records
+from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import reconciler
+from swapwarden.agent.reconcile import keys, queue, reconciler, schedule
 from swapwarden.agent.report import conditions, status
 from swapwarden.api import names
 from swapwarden.api import state as api
@@ -53,11 +53,10 @@ class Node:
     def __init__(self, folder: pathlib.Path, naming: str = "systemd") -> None:
         self.folder = folder
         self.tree = CgroupTree(folder, naming)
-        self.enforcer: reconciler.Enforcer | None = None
+        self.enforcer: reconciler.NodeReconciler | None = None
         self.later = 0.0
         """Seconds by which the agent's clock is ahead."""
-        self.told = 0
-        """So many times it was said that the status may have become another."""
+        self.reports = board.Board()
 
     def start(
         self,
@@ -65,25 +64,27 @@ class Node:
         own_uid: str = "",
         away: float | None = None,
         held_at_zero: Callable[[str], bool] = lambda _: False,
-    ) -> reconciler.Enforcer:
+    ) -> reconciler.NodeReconciler:
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
         self.ledger = ledger.Ledger(self.folder)
-        self.enforcer = reconciler.Enforcer(
+        self.enforcer = reconciler.NodeReconciler(
             self.cgroups,
             self.ledger,
+            self.reports,
             proc=self.tree.proc,
             own_uid=own_uid,
             away=away,
             held_at_zero=held_at_zero,
-            changed=self._changed,
             clock=lambda: loop.time() + self.later,
         )
         self.enforcer.start(cached)
         return self.enforcer
 
-    def _changed(self) -> None:
-        self.told += 1
+    @property
+    def told(self) -> int:
+        """So many times it was said that the status may have become another."""
+        return self.reports.revision
 
     def stop(self) -> None:
         if self.enforcer is not None:
@@ -96,7 +97,7 @@ class Node:
         """Make a pod, and its containers when the agent has seen it: how it is where the agent is not late."""
         assert self.enforcer is not None
         agent, pod = self.enforcer, self.tree.pod(number)
-        await until(lambda: pod.name in {known.path.rpartition("/")[2] for known in agent.known})
+        await until(lambda: pod.name in {path.rpartition("/")[2] for path in agent.inventory.pods})
         for name in containers:
             self.tree.container(pod, name)
         await until(lambda: len(self.known(pod).containers) == len(containers))
@@ -115,18 +116,24 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.001)
 
 
-def snapshot(agent: reconciler.Enforcer) -> status.Snapshot:
+def snapshot(agent: reconciler.NodeReconciler) -> status.Snapshot:
     """How things stand, as the status would report it."""
-    return status.collect(agent.inventory, agent.progress, cgroups=agent._fs, limits=agent._limits, now=agent._clock())
+    return status.collect(
+        agent.inventory,
+        agent.progress,
+        cgroups=agent.inventory._fs,
+        limits=agent._tree._ledger.limits,
+        now=agent.work.clock(),
+    )
 
 
-def built(agent: reconciler.Enforcer, facts: api.Facts) -> api.StateStatus:
+def built(agent: reconciler.NodeReconciler, facts: api.Facts) -> api.StateStatus:
     """The status that an agent would write."""
     found = snapshot(agent)
     return status.build(found, facts, conditions.verdicts(found, facts), [], "2026-01-01T00:00:00Z")
 
 
-def reasons(agent: reconciler.Enforcer) -> list[str]:
+def reasons(agent: reconciler.NodeReconciler) -> list[str]:
     """Of the deviations that it would report."""
     return sorted(violation.reason for violation in snapshot(agent).violations)
 
@@ -134,68 +141,101 @@ def reasons(agent: reconciler.Enforcer) -> list[str]:
 # What tests need of the inside: only here, so that tests stay as they are where that changes.
 
 
-def settle(agent: reconciler.Enforcer) -> None:
+def settle(agent: reconciler.NodeReconciler) -> None:
     """Reconcile all that waits, in one turn."""
-    while agent._worklist:
-        agent._work()
+    while agent.work.waiting:
+        agent._turn()
 
 
-def is_idle(agent: reconciler.Enforcer) -> bool:
+def apply(agent: reconciler.NodeReconciler, desired: spec.NodeSpec) -> None:
+    """Put a state in force, and have everything brought to it, in one turn."""
+    agent.set_desired(desired)
+    settle(agent)
+
+
+def is_idle(agent: reconciler.NodeReconciler) -> bool:
     """Whether nothing waits to be reconciled."""
-    return not agent._worklist
+    return not agent.work.waiting
 
 
-def look_again(agent: reconciler.Enforcer, file: records.ControlFile) -> None:
+def waits(agent: reconciler.NodeReconciler) -> list[keys.Key]:
+    """What waits to be reconciled."""
+    return list(agent.work.waiting)
+
+
+def mark(agent: reconciler.NodeReconciler, key: keys.Key, noticed: float = 0.0) -> None:
+    """Have a key reconciled as one that came."""
+    agent.work.waiting.mark(key, queue.Priority.ARRIVAL, queue.Mark(noticed, noticed))
+
+
+def due(agent: reconciler.NodeReconciler, key: keys.Key, why: schedule.Why) -> float | None:
+    """In how many seconds a key is due for this reason."""
+    when = agent.work.due.when(key, why)
+    return None if when is None else when - agent.work.clock()
+
+
+def armed(agent: reconciler.NodeReconciler) -> asyncio.TimerHandle | None:
+    """The timer that has the agent go on."""
+    return agent._timer
+
+
+def look_again(agent: reconciler.NodeReconciler, file: records.ControlFile) -> None:
     """Reconcile one file, as when it is due."""
-    agent._again(file)
+    agent._hear()
+    agent._due(file, schedule.Why.RETRY)
+    agent._turn()
 
 
-def lose_events(agent: reconciler.Enforcer) -> None:
+def lose_events(agent: reconciler.NodeReconciler) -> None:
     """As the kernel does when there are too many; here nobody is told even that."""
     list(agent._watches.read())
 
 
 @contextlib.contextmanager
-def unheard(agent: reconciler.Enforcer) -> Iterator[None]:
+def unheard(agent: reconciler.NodeReconciler) -> Iterator[None]:
     """What happens is only heard of later."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent._watches, "read", lambda: iter(()))
         yield
 
 
-def hear(agent: reconciler.Enforcer, *events: tuple[watches.Watched | None, inotify.Event]) -> None:
+def hear(agent: reconciler.NodeReconciler, *events: tuple[watches.Watched | None, inotify.Event]) -> None:
     """Take in these events, of nobody where events were lost, and no others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent._watches, "read", lambda: iter(events))
-        agent._take_in()
+        agent._hear()
+        agent._repair()
 
 
-def watched(agent: reconciler.Enforcer) -> int:
+def watched(agent: reconciler.NodeReconciler) -> int:
     """How much inotify watches."""
     return len(agent._watches._owners)
 
 
-def all_writes_heard(agent: reconciler.Enforcer) -> bool:
+def all_writes_heard(agent: reconciler.NodeReconciler) -> bool:
     """Whether the events of all the agent's own writes have been read."""
-    return agent._read_until == agent._settler.writes
+    return agent.work.horizon.writes == agent._files.writes
 
 
-def find_tree(agent: reconciler.Enforcer) -> None:
+def find_tree(agent: reconciler.NodeReconciler) -> None:
     """Search for the tree of pods now."""
-    agent._find()
+    agent._tree.find()
+    settle(agent)
 
 
-def find_causes(agent: reconciler.Enforcer) -> None:
-    """Find the causes of what was written over until now."""
-    agent._attribution._settle()
+def find_causes(agent: reconciler.NodeReconciler) -> None:
+    """Have the causes of what was written over until now found in the turns that follow."""
+    agent._due(keys.Task.CAUSES, schedule.Why.DUE)
+    agent._turn()
+    agent._arm()
 
 
-def causes_found(agent: reconciler.Enforcer) -> bool:
+def causes_found(agent: reconciler.NodeReconciler) -> bool:
     """Whether no cause is yet to be found."""
-    return agent._attribution._timer is None
+    return not agent._attribution._notes and not agent._attribution._moment
 
 
-def compare(agent: reconciler.Enforcer) -> None:
+def compare(agent: reconciler.NodeReconciler) -> None:
     """Have everything compared, to the end, in one turn."""
     agent.resync()
     settle(agent)

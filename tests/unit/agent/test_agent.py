@@ -73,7 +73,7 @@ async def test_with_each_sign_of_life_what_there_is_to_know_is_known(
 ) -> None:
     """Where nothing is enforced, there is nothing to know."""
     caught_up: list[int] = []
-    monkeypatch.setattr(reconciler.Enforcer, "catch_up", lambda _: caught_up.append(len(beats)))
+    monkeypatch.setattr(reconciler.NodeReconciler, "catch_up", lambda _: caught_up.append(len(beats)))
     before = len(beats)
     await until(lambda: len(beats) > before + 3)
     assert caught_up == (list(range(before + 1, len(beats) + 1)) if version == 2 else [])

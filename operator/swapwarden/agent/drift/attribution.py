@@ -7,11 +7,10 @@ cause is told a moment later.
 
 from __future__ import annotations
 
-import asyncio
 import bisect
 import collections
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from swapwarden.agent.drift import other_writers
@@ -99,35 +98,24 @@ class _Note:
 
 
 class Attribution:
-    """Of all files. Call it in the running event loop."""
+    """Of all files."""
 
-    def __init__(
-        self,
-        cgroups: cgroupfs.Cgroups,
-        book: ledger.Ledger,
-        everyone: Callable[[], Iterable[records.Pod]],
-        *,
-        guarded: Callable[[Callable[[], None]], None],
-        changed: Callable[[], None],
-        clock: Callable[[], float],
-    ) -> None:
-        """`everyone` gives the node's pods; `guarded` runs a step of the event loop; `changed` tells the status."""
+    def __init__(self, cgroups: cgroupfs.Cgroups, book: ledger.Ledger, *, clock: Callable[[], float]) -> None:
         self._fs = cgroups
         self._limits = book.limits
-        self._everyone = everyone
-        self._guarded = guarded
-        self._changed = changed
         self._clock = clock
         self._signs = other_writers.OtherWriters()
         self._notes: dict[tuple[records.ControlFile, int], _Note] = {}
-        self._timer: asyncio.Handle | None = None
+        self._moment: collections.deque[tuple[tuple[records.ControlFile, int], _Note]] = collections.deque()
+        """Those of the moment that is over, and when each running pod was last written to, sorted."""
+        self._running: list[float] = []
         self._logged: dict[names.Cause, float] = {}
         self._unlogged: collections.Counter[names.Cause] = collections.Counter()
 
-    def close(self) -> None:
-        """Tell of nothing any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+    @property
+    def noted(self) -> bool:
+        """Whether `find` is to be called a moment from now."""
+        return bool(self._notes) and not self._moment
 
     def others(self) -> str:
         """What is known of other writers of late; empty where there is none."""
@@ -172,36 +160,26 @@ class Attribution:
         known.count += 1
         if exposed is not None:
             known.exposed += exposed
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(MOMENT_SECONDS, self._guarded, self._settle)
 
-    def _settle(self) -> None:
-        """The moment is over: tell the causes of what happened in it."""
-        notes, self._notes = self._notes, {}
-        running = sorted(pod.file.times.touched_at for pod in self._everyone() if pod.containers)
-        self._find_causes(collections.deque(notes.items()), running)
+    def find(self, everyone: Iterable[records.Pod]) -> bool:
+        """Find the cause of one value of a moment that is over; whether more of that moment are left.
 
-    def _find_causes(
-        self, notes: collections.deque[tuple[tuple[records.ControlFile, int], _Note]], running: Sequence[float]
-    ) -> None:
-        """One in each turn of the event loop: it may take some reading, and repairs are not to wait for all of them."""
-        self._timer = None
-        loop = asyncio.get_running_loop()
-        (file, found), note = notes.popleft()
-        try:
-            self._find_cause(file, found, note, running)
-        except Exception as error:  # noqa: BLE001 the causes of others can be found all the same
-            faults.fault(str(file), error)
-        if notes:
-            self._timer = loop.call_soon(self._guarded, lambda: self._find_causes(notes, running))
-            return
-        if self._notes:
-            self._timer = loop.call_later(MOMENT_SECONDS, self._guarded, self._settle)
-        self._changed()
+        `everyone` gives the node's pods. It may take some reading, and repairs are not to wait for all of them.
+        """
+        if not self._moment:
+            self._moment.extend(self._notes.items())
+            self._notes = {}
+            self._running = sorted(pod.file.times.touched_at for pod in everyone if pod.containers)
+        if self._moment:
+            (file, found), note = self._moment.popleft()
+            try:
+                self._find_cause(file, found, note)
+            except Exception as error:  # noqa: BLE001 the causes of others can be found all the same
+                faults.fault(str(file), error)
+        return bool(self._moment)
 
-    def _find_cause(self, file: records.ControlFile, found: int, note: _Note, running: Sequence[float]) -> None:
-        """`running` is when each of the running pods was last written to, sorted."""
+    def _find_cause(self, file: records.ControlFile, found: int, note: _Note) -> None:
+        running = self._running
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
         unit = file.is_systemds(found)
         cause = cause_of(Signs(note.age, file.container != "", unit, note.resized, together, len(running)))

@@ -67,10 +67,9 @@ class Watched:
 class WatchRegistry:
     """Call it in the running event loop."""
 
-    def __init__(self, *, readable: Callable[[], None], degraded: Callable[[], None]) -> None:
-        """`readable` is called when `read` has something; `degraded` when not everything can be watched."""
+    def __init__(self, *, readable: Callable[[], None]) -> None:
+        """`readable` is called when `read` has something."""
         self._readable = readable
-        self._on_degraded = degraded
         self._notify: inotify.Inotify | None = None
         self._owners: dict[int, Watched] = {}
         self._told = False
@@ -165,4 +164,3 @@ class WatchRegistry:
             log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
         self._told = True
         self.degraded = self._degraded = reason
-        self._on_degraded()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems
@@ -45,6 +46,8 @@ class Board:
         self.refused = ""
         """Why the newest state was not taken; empty if it was."""
         self.revision = 0
+        self.busy = False
+        """Whether a state is being applied: what is reported meanwhile is another in a moment."""
         self._touched = asyncio.Event()
 
     def touch(self) -> None:
@@ -59,3 +62,10 @@ class Board:
             self._touched.clear()
             await self._touched.wait()
         return self.revision
+
+    async def applied(self, seconds: float) -> None:
+        """Wait until no state is being applied, for so many seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.busy:
+                    await self.after(self.revision)

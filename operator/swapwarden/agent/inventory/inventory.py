@@ -1,4 +1,4 @@
-"""Keeps what the agent knows of the tree of pods in step with what is on disk, and tells what comes and goes."""
+"""Keeps what the agent knows of the tree of pods in step with what is on disk, and records what comes and goes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import cgroupfs, inotify, watches
 from swapwarden.agent.inventory import layout, records
-from swapwarden.agent.reconcile import worklist
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -19,21 +18,19 @@ log = logging.getLogger(__name__)
 PODS = metrics.gauge("swapwarden_agent_pods", "Pods of the node whose cgroups the agent looks after.")
 
 
-class Listener(Protocol):
-    """Who is told. What is told of is known to the mirror already, or still."""
+class TreeChange(NamedTuple):
+    """Something came, and is known now, or went, and is not any more."""
 
-    def level_came(self, level: records.Level, mark: worklist.Mark) -> None: ...
+    what: records.Level | records.Pod | records.Container | records.ControlFile
+    """A container comes again when something in it may have."""
+    came: bool
+    denied: str = ""
+    """Why the cgroups in a pod that came are not known; empty where they are."""
 
-    def pod_came(self, pod: records.Pod, mark: worklist.Mark, *, denied: str) -> None:
-        """`denied`: why the cgroups in it are not known; empty where they are."""
 
-    def pod_went(self, pod: records.Pod) -> None: ...
-
-    def container_came(self, container: records.Container, mark: worklist.Mark) -> None: ...
-
-    def container_went(self, container: records.Container) -> None: ...
-
-    def file_went(self, file: records.ControlFile) -> None: ...
+def paths(container: records.Container) -> tuple[str, str]:
+    """Where a container's files can be: its cgroup, and crun's inside of it."""
+    return container.path, cgroupfs.join(container.path, layout.INNER)
 
 
 class Inventory:
@@ -43,14 +40,12 @@ class Inventory:
         self,
         cgroups: cgroupfs.Cgroups,
         watching: watches.WatchRegistry,
-        listener: Listener,
         *,
         own_uid: str,
         anchor: str,
     ) -> None:
         self._fs = cgroups
         self._watches = watching
-        self._listener = listener
         self._own_uid = own_uid
         self._anchor = anchor
         self._parent = records.Parent()
@@ -60,6 +55,21 @@ class Inventory:
         """The file of the cgroup above all pods, once found."""
         self.pods: dict[str, records.Pod] = {}
         """By path."""
+        self._changes: list[TreeChange] = []
+
+    def changes(self) -> list[TreeChange]:
+        """What came and went since this was last asked, in this order."""
+        found, self._changes = self._changes, []
+        return found
+
+    @property
+    def root_path(self) -> str | None:
+        """The cgroup above all pods, once found."""
+        return None if self.root is None else self.root.path
+
+    def inode(self, path: str) -> int | None:
+        """As Cgroups.inode."""
+        return self._fs.inode(path)
 
     def files(self) -> Iterator[records.ControlFile]:
         """All files, ancestors first."""
@@ -96,11 +106,6 @@ class Inventory:
         self._watches.watch(level, self._fs.absolute(level.path), inotify.CHILDREN)
         return self._fs.children(level.path)
 
-    def is_known(self, level: records.Level, name: str) -> bool:
-        """Whether there is nothing to take in under a name."""
-        path = cgroupfs.join(level.path, name)
-        return path in self.pods or path in self.levels or not (layout.pod_uid(name) or layout.is_level(name))
-
     def lose(self) -> None:
         """Forget all of the tree."""
         for path in list(self.pods):
@@ -128,11 +133,11 @@ class Inventory:
                 if self._fs.inode(path) != level.inode:
                     self._leave_level(path)
 
-    def refresh(self, pod: records.Pod, mark: worklist.Mark) -> bool:
+    def refresh(self, pod: records.Pod, noticed: float) -> bool:
         """Compare a pod with what is on disk; whether it is still the same one. CgroupError where it cannot be read."""
         inode = self._fs.inode(pod.path)
         if inode != pod.file.inode:
-            self._track(pod.uid, pod.path, resolve.Origin.APPEARED, mark)
+            self._track(pod.uid, pod.path, resolve.Origin.APPEARED, noticed)
             return False
         self._watches.watch(pod, self._fs.absolute(pod.path), inotify.CHILDREN)
         there = set(self._fs.children(pod.path))
@@ -184,37 +189,25 @@ class Inventory:
             raise cgroupfs.TransientError(f"{inner}: no process is in it")
         return self._fs.has(inner, cgroupfs.SWAP_MAX)
 
-    @staticmethod
-    def paths(container: records.Container) -> tuple[str, str]:
-        """Where a container's files can be: its cgroup, and crun's inside of it."""
-        return container.path, cgroupfs.join(container.path, layout.INNER)
-
-    @staticmethod
-    def concerns(owner: watches.Watched, event: inotify.Event) -> bool:
-        """Whether something came or went that `look` is for."""
-        if isinstance(owner, records.Container):
-            return event.name == layout.INNER
-        return isinstance(owner, records.Level | records.Pod | records.Parent)
-
-    def look(self, owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+    def look(self, owner: watches.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         """See what there is under a name now, whatever happened to it: an event may be told of late."""
         if isinstance(owner, records.Level):
             if self.levels.get(owner.path) is owner:
-                self._look_in_level(owner, name, origin, mark)
+                self._look_in_level(owner, name, origin, noticed)
         elif isinstance(owner, records.Pod):
             if self.pods.get(owner.path) is owner:
-                self._look_in_pod(owner, name, mark)
+                self._look_in_pod(owner, name, noticed)
         elif isinstance(owner, records.Container):
             if owner in owner.pod.containers.values():
-                self._listener.container_came(owner, mark)
+                self._changes.append(TreeChange(owner, came=True))
         elif isinstance(owner, records.Parent) and self.root is not None and not self.is_there():
             self.lose()
 
-    def _look_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+    def _look_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, noticed: float) -> None:
         path = cgroupfs.join(parent.path, name)
         uid = layout.pod_uid(name)
         if uid is not None:
-            self._track(uid, path, origin, mark)
+            self._track(uid, path, origin, noticed)
         elif layout.is_level(name):
             inode = self._fs.inode(path)
             known = self.levels.get(path)
@@ -222,15 +215,15 @@ class Inventory:
                 self._leave_level(path)
             if inode is not None and path not in self.levels:
                 level = self.levels[path] = records.Level(path, inode)
-                self._listener.level_came(level, mark)
+                self._changes.append(TreeChange(level, came=True))
 
-    def _look_in_pod(self, pod: records.Pod, name: str, mark: worklist.Mark) -> None:
+    def _look_in_pod(self, pod: records.Pod, name: str, noticed: float) -> None:
         if self._fs.inode(cgroupfs.join(pod.path, name)) is None:
             self._remove_container(pod, name)
             return
-        container = self._add_container(pod, name, since=mark.noticed)
+        container = self._add_container(pod, name, since=noticed)
         if container is not None:
-            self._listener.container_came(container, mark)
+            self._changes.append(TreeChange(container, came=True))
 
     # Levels
 
@@ -242,7 +235,7 @@ class Inventory:
 
     # Pods
 
-    def _track(self, uid: str, path: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+    def _track(self, uid: str, path: str, origin: resolve.Origin, noticed: float) -> None:
         inode = self._fs.inode(path)
         known = self.pods.get(path)
         if known is not None and known.file.inode == inode:
@@ -250,7 +243,7 @@ class Inventory:
         self._untrack(path)
         if inode is None:
             return
-        pod = records.Pod(uid, path, inode, origin, mark.noticed)
+        pod = records.Pod(uid, path, inode, origin, noticed)
         self._watches.watch(pod, self._fs.absolute(path), inotify.CHILDREN)
         names, denied = [], ""
         try:
@@ -265,7 +258,7 @@ class Inventory:
         self.watch(pod.file)
         for name in names:
             self._add_container(pod, name)
-        self._listener.pod_came(pod, mark, denied=denied)
+        self._changes.append(TreeChange(pod, came=True, denied=denied))
 
     def _untrack(self, path: str) -> None:
         """Forget a pod."""
@@ -277,7 +270,7 @@ class Inventory:
         self._drop(pod.file)
         for name in list(pod.containers):
             self._remove_container(pod, name)
-        self._listener.pod_went(pod)
+        self._changes.append(TreeChange(pod, came=False))
 
     def _add_container(self, pod: records.Pod, name: str, *, since: float = -math.inf) -> records.Container | None:
         container = layout.container_id(name)
@@ -289,13 +282,11 @@ class Inventory:
         container = pod.containers.pop(name, None)
         if container is None:
             return
-        if container.ripe is not None:
-            container.ripe.cancel()
-        self._listener.container_went(container)
+        self._changes.append(TreeChange(container, came=False))
         self._watches.release(container)
         for file in container.files:
             self._drop(file)
 
     def _drop(self, file: records.ControlFile) -> None:
         self._watches.release(file)
-        self._listener.file_went(file)
+        self._changes.append(TreeChange(file, came=False))

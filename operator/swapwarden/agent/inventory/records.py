@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -38,6 +37,8 @@ class Progress(NamedTuple):
     """Why the tree of pods was not found."""
     degraded: str
     """Why not everything can be watched; empty where everything is."""
+    generation: int
+    """Of the newest state that everything was brought to as far as it could be."""
     lost: int
     """How often the kernel dropped events lately."""
     failures: tuple[KeyFailure, ...]
@@ -157,7 +158,6 @@ class ControlFile(watches.Watched):
         "pod",
         "resources",
         "retries",
-        "retry",
         "spec",
         "status",
         "systemd",
@@ -188,7 +188,6 @@ class ControlFile(watches.Watched):
         self.open_exposure: OpenExposure | None = None
         self.retries: Retries | None = None
         """None where the last try succeeded."""
-        self.retry: asyncio.TimerHandle | None = None
         self.created_at = NEVER
         """When its cgroup was seen to come; long ago where it was found."""
         self.systemd = SystemdHold(None if container else described.unset)
@@ -250,7 +249,7 @@ class ControlFile(watches.Watched):
 class Container(watches.Watched):
     """A container's cgroup; with crun a second one below it."""
 
-    __slots__ = ("files", "id", "path", "pod", "ripe", "since", "stirred", "stirs")
+    __slots__ = ("files", "id", "path", "pod", "since", "stirred", "stirs")
 
     def __init__(self, pod: Pod, container: str, path: str, since: float) -> None:
         super().__init__()
@@ -259,8 +258,6 @@ class Container(watches.Watched):
         self.path = path
         self.since = since
         """When it came; long ago where it was found."""
-        self.ripe: asyncio.TimerHandle | None = None
-        """When it is looked at again because it has just come."""
         self.stirs = 0
         """So many times something happened to it or to the cgroup inside, each time soon after the one before."""
         self.stirred = NEVER

@@ -1,22 +1,20 @@
-"""Brings one memory.swap.max to what it is to hold, and reads that it does."""
+"""Brings one cgroup file to what it must hold, and reads that it does."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import attribution, contention
 from swapwarden.agent.host import cgroupfs, faults, values
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import headroom, swap_drain, trouble, write_order
+from swapwarden.agent.reconcile import headroom, queue, schedule, swap_drain, work
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
@@ -58,7 +56,7 @@ FILE_SECONDS: Final = (0.01, 5.0)
 """First and longest bound of the wait for the files of a cgroup that has just been made."""
 FILE_ATTEMPTS: Final = 9
 """Looks for such files, within some seconds, after which their lack is a failure."""
-FAILED_SECONDS: Final = trouble.RETRY_SECONDS
+FAILED_SECONDS: Final = queue.RETRY_SECONDS
 """First and longest bound of the wait before trying a refused write again."""
 DRAIN_SECONDS: Final = (2.0, 30.0)
 """Between looks at a cgroup that uses more swap than wanted: the kernel does not tell when it shrinks.
@@ -71,68 +69,28 @@ class ContestedError(cgroupfs.CgroupError):
     """Another writer changes the file as often as the agent does."""
 
 
-class _LaterError(Exception):
-    """The file is to hold more, and others are yet to be lowered."""
-
-
-class _Raise(NamedTuple):
-    """A file that is to hold more, with the arguments of `settle`: after those that are to hold less."""
-
-    file: records.ControlFile
-    noticed: float
-    since: float
-    ran: names.Cause | None
-
-
-class Settler:
-    """Not thread-safe; never waits. What cannot be settled at once is tried again by a timer of the event loop."""
+class FileReconciler:
+    """Not thread-safe; never waits. What cannot be reconciled at once is due again by the schedule."""
 
     def __init__(
         self,
+        shared: work.Work,
         cgroups: cgroupfs.Cgroups,
         book: ledger.Ledger,
         space: headroom.Headroom,
-        why: attribution.Attribution,
         *,
+        why: attribution.Attribution,
         own_uid: str,
-        again: Callable[[records.ControlFile], None],
-        changed: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`again` is called to settle a file once more; `changed` when what the status tells may be another."""
+        self._work = shared
         self._fs = cgroups
         self._limits = book.limits
         self._headroom = space
         self._attribution = why
         self._own_uid = own_uid
-        self._again = again
-        self._changed = changed
-        self._clock = clock
         self.writes = 0
         """So many writes were made; the last one to a file is its `number`."""
-        self._contentions = contention.Contentions(clock)
-        self._raises: list[_Raise] | None = None
-        """What waits while other files are lowered; None where nothing has to."""
-        self._order = write_order.WriteOrder()
-
-    @contextlib.contextmanager
-    def lowering_first(self) -> Iterator[None]:
-        """Of the files settled in this context, raise those that are to hold more at its end, in the same order.
-
-        What a cgroup can use is the least of its own limit and of those above it. Were one of them raised while another
-        one is yet to be lowered, it could for a moment use more than both the old limits and the new ones allow. Within
-        another such context it is that one's end.
-        """
-        if self._raises is not None:
-            yield
-            return
-        waiting = self._raises = []
-        try:
-            yield
-        finally:
-            self._raises = None
-            for file, noticed, since, ran in waiting:
-                self.settle(file, noticed, since=since, ran=ran)
+        self._contentions = contention.Contentions(shared.clock)
 
     def settle(
         self, file: records.ControlFile, noticed: float, *, since: float | None = None, ran: names.Cause | None = None
@@ -143,21 +101,19 @@ class Settler:
         where that is earlier. `ran` says why its pod may have run before it ever did.
         """
         before = file.status
-        self.cancel(file)
+        self._work.due.cancel(file, schedule.Why.RETRY)
+        self._work.order.begin(file)
         try:
             wait = self._try(file, noticed, noticed if since is None else since, ran=ran)
-        except _LaterError:
-            self._lowered(file)
-            return
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
             self._fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
-            if not self._may_be_above(file):
-                self._lowered(file)
+            if not self.may_be_above(file):
+                self._work.order.lowered(file)
             wait = _retries(file).refused.next()
         if wait is not None:
-            file.retry = asyncio.get_running_loop().call_later(wait, self._again, file)
+            self._work.due.at(file, schedule.Why.RETRY, self._work.clock() + wait)
         if file.status != before:
-            self._changed()
+            self._work.reports.touch()
 
     def _try(self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
         """As `settle`; gives the seconds after which to look again, None for never."""
@@ -175,7 +131,7 @@ class Settler:
         except cgroupfs.CgroupError as error:
             return self._refused(file, error)
         file.retries = None
-        self._lowered(file)
+        self._work.order.lowered(file)
         self._time_enforcement(file)
         return wait
 
@@ -192,19 +148,13 @@ class Settler:
         self._attribution.learn_hold(file)
         return file.last_applied
 
-    def cancel(self, file: records.ControlFile) -> None:
-        """Do not try again."""
-        if file.retry is not None:
-            file.retry.cancel()
-            file.retry = None
-
     def drop(self, file: records.ControlFile) -> None:
         """The cgroup is gone."""
-        self.cancel(file)
+        self._work.due.cancel(file, schedule.Why.RETRY)
         self._headroom.release(file.path)
         self._limits.forget(file.key)
-        self._order.drop(file)
-        self._lowered(file)
+        self._work.order.drop(file)
+        self._work.order.lowered(file)
 
     def is_to_put_back(self, file: records.ControlFile) -> bool:
         """Whether the file holds a value of ours and should not."""
@@ -216,9 +166,10 @@ class Settler:
         """As `_try`."""
         if file.desired.value is resolve.Handling.UNMANAGED:
             return self._settled(file, file.status.observed)
+        mark = queue.Mark(noticed, since)
         if file.open_exposure is None:  # until it was looked at
             file.open_exposure = records.OpenExposure(since, ran)
-        looked = self._clock()
+        looked = self._work.clock()
         found = self._fs.read(file.name)
         down = None if file.settled else names.Cause.AGENT_DOWN
         for _ in range(ATTEMPTS):
@@ -237,9 +188,10 @@ class Settler:
             above = functools.partial(self._above, file)
             held, units = file.last_applied, file.is_systemds(found)
             target = limit
-            barred = held is not None and held < min(found, limit) and self._order.is_barred(file)
+            barred = held is not None and held < min(found, limit) and self._work.order.is_barred(file)
             if held is not None and barred:
                 target = held  # another raised it; to its own limit it is raised when the others are lowered
+                self._work.order.may_raise(file, mark)
             action = swap_drain.next_write(
                 target, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
             )
@@ -249,20 +201,17 @@ class Settler:
                     file, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
                 )
                 return self._contentions.retry_in(file) if wait is None else wait
-            if self._raises is not None and action.write > found:
-                self._raises.append(_Raise(file, noticed, since, ran))
-                raise _LaterError
-            if action.write > found and self._order.is_barred(file):
+            if action.write > found and not self._work.order.may_raise(file, mark):
                 return self._settled(file, found, swap, looked=looked, seen=False)
             if action.write < found:
-                self._order.lower_first(file)
+                self._work.order.lower_first(file)
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             self._write(file, found, action.write)
-            looked = self._clock()
+            looked = self._work.clock()
             again = self._fs.read(file.name)
             self._account(file, found, action.write, noticed, since, swap=swap, ran=ran, down=down)
             WRITES.inc(file.kind, "ok" if again == action.write else "overwritten")
-            since = self._clock()
+            since = self._work.clock()
             if again != action.write:
                 noticed = since
             file.open_exposure = records.OpenExposure(
@@ -283,12 +232,6 @@ class Settler:
                     found = max(found, file.pod.file.last_applied or 0)
                 least = min(least, found)
         return least
-
-    def _lowered(self, file: records.ControlFile) -> None:
-        """Let those go on that waited for it."""
-        for each in self._order.lowered(file):
-            self.cancel(each)
-            each.retry = asyncio.get_running_loop().call_later(0, self._again, each)
 
     def _leave(self, file: records.ControlFile, record: ledger.LimitRecord | None, found: int) -> None:
         """The file holds nothing of the agent's (any more)."""
@@ -316,7 +259,7 @@ class Settler:
         if looked is not None:
             file.times.right_at, file.times.right_watch = max(looked, file.times.right_at), file.watch
         if not (draining and file.status.draining) or (found, swap) != (file.status.observed, file.status.in_use):
-            file.times.progress_at = self._clock()
+            file.times.progress_at = self._work.clock()
         confirmed = file.desired.value if seen else None
         file.status = records.FileStatus(found, swap, file.status.limit, draining, confirmed)
         file.open_exposure = None
@@ -328,7 +271,7 @@ class Settler:
         if not draining:
             return None
         least, most = DRAIN_SECONDS
-        return min(most, max(least, (self._clock() - file.times.progress_at) / 2))
+        return min(most, max(least, (self._work.clock() - file.times.progress_at) / 2))
 
     def _put_back_done(self, file: records.ControlFile, found: int) -> None:
         entry = self._limits.get(file.key)
@@ -342,7 +285,7 @@ class Settler:
         self._limits.record(file.key, found, value)
         self._attribution.learn_hold(file)
         self._fs.write(file.name, value)
-        file.times.written_at = self._clock()
+        file.times.written_at = self._work.clock()
         self.writes += 1
         file.times.write_seq = self.writes
         log.debug("wrote", extra={"cgroup": f"/{file.path}", "found": values.render(found), "wrote": value})
@@ -364,7 +307,7 @@ class Settler:
         `down` is the cause of what the agent found when it came up.
         """
         foreign = file.last_applied is not None and found != file.last_applied
-        now, until = self._clock(), time.time()
+        now, until = self._work.clock(), time.time()
         exposed, pod = None, file.pod
         if (
             file.spec.exposes(found, value)
@@ -384,7 +327,7 @@ class Settler:
                 in_use=used
             )  # what is counted once is not counted in the next write's turn
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
-            self._changed()
+            self._work.reports.touch()
         file.times.right_at = now
         if foreign:
             REPAIRS.inc(file.kind, "above" if found > value else "below")
@@ -433,7 +376,7 @@ class Settler:
             return
         if isinstance(file.desired.value, int) and file.status.observed == file.desired.value:
             pod.enforced = True
-            ENFORCED_SECONDS.observe(self._clock() - pod.since)
+            ENFORCED_SECONDS.observe(self._work.clock() - pod.since)
 
     def _gone(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""
@@ -460,25 +403,25 @@ class Settler:
         if denied and file.container and file.pod is not None and file.pod.uid == self._own_uid:
             # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
             file.status = file.status._replace(confirmed=file.desired.value)
-            self._lowered(file)
+            self._work.order.lowered(file)
             return None
         kept_out = denied and file.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
-        if kept_out and self._may_be_above(file):
-            self._order.lower_first(file)
+        if kept_out and self.may_be_above(file):
+            self._work.order.lower_first(file)
         elif kept_out:
-            self._lowered(file)
+            self._work.order.lowered(file)
         if file.status.reason is None:
             faults.warn("cannot set memory.swap.max; trying again", str(file), str(error))
         self._fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
         return _retries(file).refused.next()
 
-    def _may_be_above(self, file: records.ControlFile) -> bool:
-        """Whether a file that its owner keeps the agent from may hold more than it is to, for all that is known."""
+    def may_be_above(self, file: records.ControlFile) -> bool:
+        """Whether a file may hold more than it is to, for all that is known."""
         if not isinstance(file.desired.value, int):
             return False
         try:
             return self._fs.read(file.name) > file.desired.value
-        except Exception:  # noqa: BLE001 it is asked where the same has failed already, and was said
+        except Exception:  # noqa: BLE001 settling it fails in the same way, and says why
             return True
 
     @staticmethod

@@ -62,7 +62,7 @@ class Units:
         cgroups: cgroupfs.Cgroups,
         book: ledger.Ledger,
         watching: watches.WatchRegistry,
-        settles: file_reconciler.Settler,
+        settles: file_reconciler.FileReconciler,
         io: unit_io.UnitIo,
         *,
         held_at_zero: Callable[[str], bool],

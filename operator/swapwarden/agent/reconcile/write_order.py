@@ -1,23 +1,39 @@
-"""In which order files may be written: none is raised while one below it is yet to be lowered."""
+"""In which order files may be written: none is raised while one above or below it is yet to be lowered.
+
+What a cgroup can use is the least of its own limit and of those above it. Were one of them raised while another one is
+yet to be lowered, it could for a moment use more than both the old limits and the new ones allow. So what is to be
+lowered is lowered at once, and what is to be raised waits until everything of its pod that waited in the queue by then
+had its turn, or of all pods, where it is the limit of all. Whatever keeps coming holds nothing up.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from swapwarden.agent.inventory import records
+from swapwarden.agent.reconcile import queue
 from swapwarden.api.violations import ViolationReason
 
 
 class WriteOrder:
     """Of all files."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: queue.Queue) -> None:
+        self._waiting = waiting
         self._unlowered: set[records.ControlFile] = set()
         """What is to be lowered, and was not seen to be."""
-        self._barred: set[records.ControlFile] = set()
-        """What waits for one of these."""
+        self._raises: dict[object, dict[records.ControlFile, tuple[int, queue.Mark]]] = {}
+        """What waits, by pod: since which mark of the queue, and its own."""
+        self._serial = 0
+        """The same of the file that has its turn."""
 
     def lower_first(self, file: records.ControlFile) -> None:
         """The file is to be lowered: until `lowered`, those above it are not raised."""
         self._unlowered.add(file)
+
+    def lowered(self, file: records.ControlFile) -> None:
+        """The file no longer bars any."""
+        self._unlowered.discard(file)
 
     def is_barred(self, file: records.ControlFile) -> bool:
         """Whether a file is not to be raised yet, because one below it cannot be written.
@@ -25,22 +41,42 @@ class WriteOrder:
         What is to hold less there would have what this one is given. It waits until the other is written, or gone, or
         to hold something else: of too little swap no promise is broken, and the status tells of the other.
         """
-        barred = any(each.path.startswith(f"{file.path}/") and _bars(each, file) for each in self._unlowered)
-        (self._barred.add if barred else self._barred.discard)(file)
-        return barred
+        return any(each.path.startswith(f"{file.path}/") and _bars(each, file) for each in self._unlowered)
 
-    def lowered(self, file: records.ControlFile) -> list[records.ControlFile]:
-        """The file no longer bars any: gives those that waited for it, and are to be tried again."""
-        if file not in self._unlowered:
-            return []
-        self._unlowered.remove(file)
-        waited = [each for each in self._barred if file.path.startswith(f"{each.path}/")]
-        self._barred.difference_update(waited)
-        return waited
+    def begin(self, file: records.ControlFile) -> None:
+        """The file has its turn. One that waited already waits for nothing that came since."""
+        self._serial = self._raises.get(file.pod, {}).get(file, (self._waiting.serial, None))[0]
+        self.drop(file)
+
+    def may_raise(self, file: records.ControlFile, mark: queue.Mark) -> bool:
+        """Whether the file that has its turn may be raised. Else it waits, with its mark, until it is `released`."""
+        if not self._waits(file, self._serial):
+            return True
+        self._raises.setdefault(file.pod, {})[file] = self._serial, mark
+        return False
+
+    def released(self, group: object) -> Iterator[tuple[records.ControlFile, queue.Mark]]:
+        """Yield what need not wait any more, after something of this group had its turn."""
+        for each in tuple(self._raises) if group is None else (group, None):
+            for file, (serial, mark) in list(self._raises.get(each, {}).items()):
+                if not self._waits(file, serial):
+                    yield file, mark
 
     def drop(self, file: records.ControlFile) -> None:
-        """The file is gone: it waits for none."""
-        self._barred.discard(file)
+        """The file waits for nothing, or is gone."""
+        waiting = self._raises.get(file.pod)
+        if waiting is not None:
+            waiting.pop(file, None)
+            if not waiting:
+                del self._raises[file.pod]
+
+    def _waits(self, file: records.ControlFile, serial: int) -> bool:
+        if file.pod is not None:
+            groups = (file.pod, None)
+            waits = any(self._waiting.group_waits_since(group, serial) for group in groups)
+        else:
+            waits = file.kind == "kubepods" and self._waiting.waits_since(serial)
+        return waits or self.is_barred(file)
 
 
 def _bars(low: records.ControlFile, high: records.ControlFile) -> bool:

@@ -136,7 +136,7 @@ def collect(
     found += [violations.of_failure(each) for each in progress.failures]
     return Snapshot(
         spec=current,
-        generation=0 if current is None else current.generation,
+        generation=progress.generation,
         tree=Tree(None if known.root is None else known.root.path, progress.problem),
         violations=violations.once(each for each in found if each is not None),
         degraded=progress.degraded,

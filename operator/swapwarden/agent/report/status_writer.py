@@ -137,6 +137,7 @@ class StatusWriter:
             await self._board.after(self._revision)
             # Before the pause: what happens during it goes into the same write.
             await asyncio.sleep(max(0.0, self._looked + PATCH_SECONDS - time.monotonic()))
+            await self._board.applied(PATCH_SECONDS)
             revision, self._looked = self._board.revision, time.monotonic()
             wanted = self._next()
             self._revision = revision  # not where that failed: who runs this again looks again

@@ -21,7 +21,7 @@ from swapwarden.agent.report import violations
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
-from tests.unit.agent.agent_node import MIB, Node, compare, find_tree, lose_events, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, find_tree, lose_events, snapshot, state, until
 from tests.unit.agent.cgroup_tree import container_id, swap_max, write
 
 Cause = names.Cause
@@ -89,14 +89,14 @@ class Counted:
 async def running(node: Node, count: int, limit: int = 0) -> list[pathlib.Path]:
     """So many pods with a container each, which are at their limit, and no longer young."""
     agent = node.enforcer or node.start()
-    agent.apply(state(dict.fromkeys(range(count), limit)))
+    apply(agent, state(dict.fromkeys(range(count), limit)))
     made = [await node.run(number, f"app of {number}") for number in range(count)]
     await until(lambda: all(swap_max(pod) == values.render(limit) for pod in made))
     node.later += 3600
     return made
 
 
-def exposed(agent: reconciler.Enforcer) -> list[state_api.Violation]:
+def exposed(agent: reconciler.NodeReconciler) -> list[state_api.Violation]:
     return [each for each in snapshot(agent).violations if each.reason == "Exposed"]
 
 
@@ -138,7 +138,7 @@ async def test_what_the_unit_holds_is_not_always_max(plain: Node) -> None:
 
 async def test_a_pod_that_starts(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
     counted = Counted()
@@ -162,7 +162,7 @@ async def running_free(node: Node, first: int, count: int) -> list[pathlib.Path]
     """So many pods more, without a limit."""
     assert node.enforcer is not None
     numbers = range(first, first + count)
-    node.enforcer.apply(state({0: 0, **dict.fromkeys(numbers, values.NO_LIMIT)}))
+    apply(node.enforcer, state({0: 0, **dict.fromkeys(numbers, values.NO_LIMIT)}))
     made = [node.tree.pod(number) for number in numbers]
     for pod in made:
         node.tree.container(pod, f"app of {pod.name}")
@@ -176,7 +176,7 @@ async def test_the_agents_own_writes_are_no_sign_of_a_reload(plain: Node) -> Non
     pod, *others = await running(plain, 5)
     counted = Counted()
     assert plain.enforcer is not None
-    plain.enforcer.apply(state({0: 0, **dict.fromkeys(range(1, 5), MIB)}, generation=2))
+    apply(plain.enforcer, state({0: 0, **dict.fromkeys(range(1, 5), MIB)}, generation=2))
     write(pod, "max")
     await until(lambda: counted() == {Cause.UNIT_VALUE: 1})
     assert [swap_max(other) for other in others] == [str(MIB)] * 4
@@ -206,7 +206,7 @@ async def test_a_pod_that_goes_is_not_resized(plain: Node) -> None:
 async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
-    plain.start().apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
+    apply(plain.start(), state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     assert swap_max(app) == str(MIB)
     counted = Counted()
     write(app, "4096")
@@ -225,7 +225,7 @@ async def test_the_kubelets_number_is_known_to_the_next_agent(plain: Node, *, fo
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
     wants = state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}})
-    plain.start().apply(wants)
+    apply(plain.start(), wants)
     assert swap_max(app) == str(MIB)
     counted = Counted()
     before: dict[Cause, int] = {}
@@ -247,7 +247,7 @@ async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds
     pod = plain.tree.pod(1)
     app = plain.tree.group(pod / f"crio-{container_id('app')}.scope", memory_swap_max="8192\n")
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(4096, cap=False)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(4096, cap=False)}}))
     assert swap_max(app) == "4096"
     plain.later += 3600
     counted = Counted()
@@ -286,7 +286,7 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pyt
 
 async def test_what_was_written_over_of_a_container_while_no_agent_ran_counts_as_long(plain: Node) -> None:
     wants = state({1: 64 * MIB}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}})
-    plain.start().apply(wants)
+    apply(plain.start(), wants)
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
     await until(lambda: swap_max(app) == str(MIB))
@@ -319,9 +319,9 @@ async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, fu
     assert (violation.swap_bytes, violation.wanted) == (MIB, "0")
     told = [{"pod": uid, "swapBytes": MIB, "causes": ["UnitValue"], "since": violation.since}]
     for incomplete in ([], [{**told[0], "causes": []}], [{**told[0], "swapBytes": MIB - 1}]):
-        violations.acknowledge(agent.known, incomplete)
+        violations.acknowledge(agent.inventory.pods.values(), incomplete)
         assert snapshot(agent).recent.untold == {uid}
-    violations.acknowledge(agent.known, told)
+    violations.acknowledge(agent.inventory.pods.values(), told)
     assert snapshot(agent).recent.untold == set()
     assert exposed(agent) == []
 
@@ -352,7 +352,7 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
 ) -> None:
     agent = plain.start()
     inner = {name: spec.ContainerSpec(MIB, cap=False) for name in ("app", "sidecar")}
-    agent.apply(state({1: 5 * MIB}, containers={1: inner}))
+    apply(agent, state({1: 5 * MIB}, containers={1: inner}))
     pod = await plain.run(1, *inner)
     files = [pod, *(plain.tree.container_path(pod, name) for name in inner)]
     held = [str(5 * MIB), str(MIB), str(MIB)]
@@ -416,7 +416,7 @@ async def test_each_exposure_has_a_line_with_its_begin_and_end(plain: Node, capl
 async def test_what_drains_while_no_agent_runs_was_not_exposed(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_max="4096\n", memory_swap_current=f"{32 * MIB}\n")
     plain.tree.container(pod, "app")
-    plain.start().apply(state({1: 0}))
+    apply(plain.start(), state({1: 0}))
     plain.stop()
     write(pod, "0", "memory.swap.current")
     agent = plain.start(state({1: 0}), away=0.0)
@@ -438,7 +438,7 @@ async def test_pods_that_come_with_their_tree_ran_since_there_was_none_at_most(p
     assert late(agent) == [plain.known(pod).uid]
 
 
-def late(agent: reconciler.Enforcer) -> list[str]:
+def late(agent: reconciler.NodeReconciler) -> list[str]:
     """The UIDs of pods that ran before the agent saw them: some 5 seconds long, or longer by as much as tests take."""
     found = exposed(agent)
     assert all(each.causes == [Cause.AGENT_LATE] and each.exposures == 1 for each in found)
@@ -449,7 +449,7 @@ def late(agent: reconciler.Enforcer) -> list[str]:
 async def test_a_pod_that_ran_before_the_agent_saw_it(node: Node) -> None:
     """What the agent has not known can be no older than its last look at what there is to know."""
     agent = node.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     node.later += 1000
     agent.catch_up()
     node.later += 5
@@ -465,7 +465,7 @@ async def test_a_pod_that_ran_before_the_agent_saw_it(node: Node) -> None:
 
 async def test_each_event_says_that_nothing_else_came(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: 0, 2: 0}))
+    apply(agent, state({1: 0, 2: 0}))
     plain.later += 1000
     await plain.run(1)
     plain.later += 5
@@ -477,7 +477,7 @@ async def test_each_event_says_that_nothing_else_came(plain: Node) -> None:
 
 async def test_a_pod_whose_events_were_lost_ran_unseen(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: 0, 2: 0}))
+    apply(agent, state({1: 0, 2: 0}))
     plain.later += 1000
     compare(agent)
     plain.later += 5
@@ -491,7 +491,7 @@ async def test_a_pod_whose_events_were_lost_ran_unseen(plain: Node) -> None:
 
 async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     agent._watches.degrade(watches.Degraded.WATCHES, "not everything can be watched")
     pod = plain.tree.pod(1)
     plain.tree.container(pod, "app")
@@ -504,15 +504,15 @@ async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None
 
 async def test_who_may_have_as_much_was_not_exposed_before_it_was_seen(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT, 2: MIB}))
+    apply(agent, state({1: values.NO_LIMIT, 2: MIB}))
     free, strict = plain.tree.pod(1), plain.tree.pod(2, memory_swap_max="0\n")
     for pod in (free, strict):
         plain.tree.container(pod, f"app of {pod.name}")
-    await until(lambda: len(agent.known) == 2 and swap_max(strict) == str(MIB))
-    agent.apply(state({1: values.NO_LIMIT, 2: MIB}, unknown=names.BeforePlan.UNMANAGED, generation=2))
+    await until(lambda: len(agent.inventory.pods.values()) == 2 and swap_max(strict) == str(MIB))
+    apply(agent, state({1: values.NO_LIMIT, 2: MIB}, unknown=names.BeforePlan.UNMANAGED, generation=2))
     unknown = plain.tree.pod(3)
     plain.tree.container(unknown, "app")
-    await until(lambda: len(agent.known) == 3)
+    await until(lambda: len(agent.inventory.pods.values()) == 3)
     assert [swap_max(pod) for pod in (free, strict, unknown)] == ["max", str(MIB), "max"]
     assert exposed(agent) == []
 
@@ -579,12 +579,12 @@ async def test_causes_are_found_one_at_a_time(plain: Node, monkeypatch: pytest.M
     monkeypatch.setattr(attribution, "MOMENT_SECONDS", 0.05)
     count = 12
     agent = plain.start()
-    agent.apply(state(dict.fromkeys(range(count), 0)))
+    apply(agent, state(dict.fromkeys(range(count), 0)))
     made = [await plain.run(number, "app") for number in range(count)]
     await until(lambda: all(swap_max(pod) == "0" for pod in made))
 
     def told() -> int:
-        return sum(bool(each.tally.causes) for each in agent.known)
+        return sum(bool(each.tally.causes) for each in agent.inventory.pods.values())
 
     for pod in made:
         write(pod, str(5 * MIB))
@@ -602,7 +602,7 @@ async def test_what_systemd_holds_of_a_container_is_known_after_a_restart_withou
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
     enforced = state({1: MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}})
-    plain.start().apply(enforced)
+    apply(plain.start(), enforced)
     assert swap_max(app) == "0"
     plain.stop()
     plain.start(enforced)

@@ -8,9 +8,10 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution, contention
 from swapwarden.agent.host import values
+from swapwarden.agent.reconcile import schedule
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, due, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 
@@ -21,7 +22,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def started(node: Node, limit: int = 64 * MIB) -> pathlib.Path:
     """A pod at its limit."""
-    node.start().apply(state({1: limit}))
+    apply(node.start(), state({1: limit}))
     pod = await node.run(1, "app")
     await until(lambda: swap_max(pod) == values.render(limit))
     return pod
@@ -76,11 +77,11 @@ async def test_another_wish_of_the_state_is_tried(plain: Node) -> None:
     assert agent is not None
     await attack(pod, "4096", str(64 * MIB), contention.ROUNDS + 1)
     await until(lambda: reasons(agent) == ["Yielded"])
-    agent.apply(state({1: 64 * MIB}, generation=2))
+    apply(agent, state({1: 64 * MIB}, generation=2))
     assert swap_max(pod) == "4096"
-    agent.apply(state({1: 32 * MIB}, generation=3))
+    apply(agent, state({1: 32 * MIB}, generation=3))
     assert swap_max(pod) == str(32 * MIB)
-    agent.apply(state({1: 32 * MIB}, mode=names.Mode.RESTORE, generation=4))
+    apply(agent, state({1: 32 * MIB}, mode=names.Mode.RESTORE, generation=4))
     # 4096 is what another writer last gave it.
     assert (swap_max(pod), snapshot(agent).to_restore) == ("4096", 0)
 
@@ -113,23 +114,23 @@ async def test_what_happens_now_and_then_is_no_fight(plain: Node) -> None:
 async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node) -> None:
     agent = plain.start()
     limit = 64 * MIB
-    agent.apply(state({1: limit}, containers={1: {"app": spec.ContainerSpec(limit, cap=False)}}))
+    apply(agent, state({1: limit}, containers={1: {"app": spec.ContainerSpec(limit, cap=False)}}))
     container = plain.tree.container(plain.tree.pod(1), "app")
     await until(lambda: swap_max(container) == str(limit))
     await attack(container, "4096", str(limit), contention.ROUNDS + 1)
     await until(lambda: "Yielded" in reasons(agent))
-    agent.apply(state({1: limit}, containers={1: {"app": spec.ContainerSpec(limit, cap=True)}}, generation=2))
+    apply(agent, state({1: limit}, containers={1: {"app": spec.ContainerSpec(limit, cap=True)}}, generation=2))
     assert "Yielded" not in reasons(agent)
     plain.later += contention.YIELD_SECONDS
     compare(agent)
     [known] = plain.known(container.parent).containers.values()
-    assert [file.retry for file in known.files] == [None]
+    assert [due(agent, file, schedule.Why.RETRY) for file in known.files] == [None]
     assert swap_max(container) == "4096"
 
 
 async def test_the_limit_of_all_pods_can_be_fought_over_too(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state(kubepods=512 * MIB))
+    apply(agent, state(kubepods=512 * MIB))
     await attack(plain.tree.kubepods, "4096", str(512 * MIB), contention.ROUNDS + 1)
     await until(lambda: reasons(agent) == ["Yielded"])
     assert [each.pod for each in snapshot(agent).violations] == ["kubepods"]

@@ -12,7 +12,7 @@ from swapwarden.agent.ledger import ledger
 from swapwarden.agent.report import conditions
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, apply, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import FILES, swap_max, uid, write
 
 
@@ -55,7 +55,7 @@ def test_which_pods_the_files_are_for(root: str | None, pod: str, covered: bool)
 
 async def test_nothing_is_said_where_nobody_asked(node: Node) -> None:
     born(node, 1)
-    node.start().apply(state({1: 0}))
+    apply(node.start(), state({1: 0}))
     assert told(node) is None
     assert node.enforcer is not None
     assert node.enforcer.drop_in_prefix == ""
@@ -64,23 +64,23 @@ async def test_nothing_is_said_where_nobody_asked(node: Node) -> None:
 async def test_the_prefix_is_that_of_the_tree(node: Node) -> None:
     agent = node.start()
     assert agent.drop_in_prefix is None  # no state yet: files of an earlier run stay
-    agent.apply(asked())
+    apply(agent, asked())
     expected = {"systemd": "kubepods", "kind": "kubelet-kubepods", "cgroupfs": ""}
     assert agent.drop_in_prefix == expected[node.tree.naming]
-    agent.apply(asked(mode=names.Mode.AUDIT))
+    apply(agent, asked(mode=names.Mode.AUDIT))
     assert agent.drop_in_prefix == ""
 
 
 async def test_on_a_node_with_the_cgroupfs_driver_it_says_what_can_be_had(node: Node) -> None:
     born(node, 1)
-    node.start().apply(asked({1: 0}))
+    apply(node.start(), asked({1: 0}))
     driver = ("False", "CgroupfsDriver")
     assert told(node) == (driver if node.tree.naming == "cgroupfs" else ("True", "InForce"))
 
 
 async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(asked())
+    apply(agent, asked())
     assert told(plain) == ("Unknown", "NoEvidence")
     assert told(plain, mounted=True) == ("Unknown", "AwaitingEvidence")
     assert told(plain, failed="denied") == ("False", "InstallFailed")
@@ -95,7 +95,7 @@ async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
 
 
 async def test_a_pod_that_is_born_at_0_is_evidence(plain: Node) -> None:
-    plain.start().apply(asked())
+    apply(plain.start(), asked())
     born(plain, 1)
     await until(lambda: told(plain) == ("True", "InForce"))
     born(plain, 2, "guaranteed")
@@ -104,7 +104,7 @@ async def test_a_pod_that_is_born_at_0_is_evidence(plain: Node) -> None:
 
 
 async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> None:
-    plain.start().apply(asked({1: MIB}))
+    apply(plain.start(), asked({1: MIB}))
     path = plain.tree.pod_path(1)
     path.mkdir()
     agent = plain.enforcer
@@ -119,7 +119,7 @@ async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> Non
 
 async def test_a_write_over_the_agents_own_0_is_evidence(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(asked())
+    apply(agent, asked())
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
     await until(lambda: all_writes_heard(agent))
@@ -128,7 +128,7 @@ async def test_a_write_over_the_agents_own_0_is_evidence(plain: Node) -> None:
 
 
 async def test_without_the_files_systemd_writes_no_limit(plain: Node) -> None:
-    plain.start().apply(asked())
+    apply(plain.start(), asked())
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
     write(pod, "max")
@@ -166,18 +166,18 @@ async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_ledger_was
     plain.start(before, away=0.0)
     for _ in range(2):  # it is not forgotten with a restart
         assert plain.enforcer is not None
-        plain.enforcer.apply(asked({1: 0}))
+        apply(plain.enforcer, asked({1: 0}))
         assert told(plain) == ("Unknown", "NoEvidence")
         plain.stop()
         plain.start(before, away=0.0)
     agent = plain.enforcer
     assert agent is not None
-    agent.apply(asked({1: 0}))
+    apply(agent, asked({1: 0}))
     write(pod, "0")  # as systemd does, if it holds that
     await until(lambda: told(plain) == ("True", "InForce"))
     write(pod, "max")
     await until(lambda: told(plain) == ("False", "NotInForce"))
-    agent.apply(state(mode=names.Mode.RESTORE, generation=2))
+    apply(agent, state(mode=names.Mode.RESTORE, generation=2))
     assert swap_max(pod) == "max"
 
 
@@ -210,7 +210,7 @@ async def test_unknown_pods_are_denied_after_a_restart_whoever_made_them_at_0(pl
 async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
     older, raised = plain.tree.pod(1), plain.tree.pod(2)
     agent = plain.start()
-    agent.apply(asked({1: 0, 2: MIB}))
+    apply(agent, asked({1: 0, 2: MIB}))
     born(plain, 3)
     await until(lambda: told(plain) == ("True", "OlderPods"))
     verdict = conditions.strict(agent.evidence, mounted=True, failed="")
@@ -227,7 +227,7 @@ async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
 
 
 async def test_younger_pods_without_a_limit_say_that_the_files_are_gone(plain: Node) -> None:
-    plain.start().apply(asked({1: MIB}))
+    apply(plain.start(), asked({1: MIB}))
     first = born(plain, 1)
     await until(lambda: told(plain) == ("True", "InForce"))
     await until(lambda: swap_max(first) == str(MIB))
@@ -241,7 +241,7 @@ async def test_younger_pods_without_a_limit_say_that_the_files_are_gone(plain: N
 
 
 async def test_a_reload_without_the_files_ends_it(plain: Node) -> None:
-    plain.start().apply(asked({1: MIB}))
+    apply(plain.start(), asked({1: MIB}))
     pod = born(plain, 1)
     await until(lambda: swap_max(pod) == str(MIB))
     assert told(plain) == ("True", "InForce")
@@ -252,7 +252,7 @@ async def test_a_reload_without_the_files_ends_it(plain: Node) -> None:
 
 async def test_a_raised_pod_that_falls_to_0_is_raised_again(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(asked({1: MIB}))
+    apply(agent, asked({1: MIB}))
     pod = born(plain, 1)
     plain.tree.container(pod, "app")
     await until(lambda: swap_max(pod) == str(MIB))
@@ -265,12 +265,12 @@ async def test_a_raised_pod_that_falls_to_0_is_raised_again(plain: Node) -> None
 @pytest.mark.parametrize("limit", [0, MIB, values.NO_LIMIT])
 async def test_restore_gives_back_what_there_would_be_without_the_files(plain: Node, limit: int) -> None:
     agent = plain.start()
-    agent.apply(asked({1: limit}))
+    apply(agent, asked({1: limit}))
     pod = born(plain, 1)
     await until(lambda: held(plain) == {uid(1)} and swap_max(pod) == values.render(limit))
     write(pod, "0")
     await until(lambda: swap_max(pod) == values.render(limit))
-    agent.apply(state(mode=names.Mode.RESTORE, generation=2))
+    apply(agent, state(mode=names.Mode.RESTORE, generation=2))
     assert swap_max(pod) == "max"
     assert snapshot(agent).to_restore == 0
     assert told(plain) == ("False", "ReloadNeeded")
@@ -285,10 +285,10 @@ async def test_restore_gives_back_what_there_would_be_without_the_files(plain: N
 
 async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(asked(dict.fromkeys(range(12), MIB)))
+    apply(agent, asked(dict.fromkeys(range(12), MIB)))
     pods = [born(plain, number) for number in range(12)]
     await until(lambda: len(held(plain)) == 12)
-    agent.apply(state(dict.fromkeys(range(12), MIB), generation=2))
+    apply(agent, state(dict.fromkeys(range(12), MIB), generation=2))
     verdict = conditions.strict(agent.evidence, mounted=True, failed="")
     assert verdict is not None
     assert verdict.reason == "ReloadNeeded"
@@ -305,11 +305,11 @@ async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node
 
 async def test_files_of_others_that_were_there_before_are_evidence_when_it_is_asked_for(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: MIB, 2: 0}))
+    apply(agent, state({1: MIB, 2: 0}))
     for number in (1, 2):
         born(plain, number)
     await until(lambda: swap_max(plain.tree.pod_path(1)) == str(MIB))
-    agent.apply(asked({1: MIB, 2: 0}))
+    apply(agent, asked({1: MIB, 2: 0}))
     assert held(plain) == {uid(1), uid(2)}
 
 

@@ -8,10 +8,10 @@ import pathlib
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import inotify, watches
-from swapwarden.agent.reconcile import reconciler
+from swapwarden.agent.reconcile import event_horizon, events
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, lose_events, snapshot, state, until, watched
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, snapshot, state, until, watched
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 QUEUE = int(pathlib.Path("/proc/sys/fs/inotify/max_queued_events").read_text(encoding="ascii"))
@@ -116,18 +116,18 @@ async def test_events_that_the_kernel_drops_are_made_up_for(plain: Node) -> None
     agent = plain.start()
     first, second = plain.tree.pod(1), plain.tree.pod(2)
     await until(lambda: [swap_max(pod) for pod in (first, second)] == ["0", "0"])
-    overflows = reconciler.OVERFLOWS.value()
+    overflows = events.OVERFLOWS.value()
     assert snapshot(agent).recent.lost == 0
     for times in (1, 2):
         for _ in range(QUEUE // 2 + 1):  # of two files in turn: events that are alike and follow each other become one
             for pod in (first, second):
                 write(pod, "max")
         third = plain.tree.pod(2 + times)
-        await until(lambda times=times: reconciler.OVERFLOWS.value() == overflows + times)  # type: ignore[misc] # as above
+        await until(lambda times=times: events.OVERFLOWS.value() == overflows + times)  # type: ignore[misc] # as above
         await until(lambda pod=third: [swap_max(each) for each in (first, second, pod)] == ["0", "0", "0"])  # type: ignore[misc] # as above
         assert snapshot(agent).recent.lost == times
     assert snapshot(agent).degraded == ""
-    plain.later += reconciler.LOST_SECONDS
+    plain.later += event_horizon.LOST_SECONDS
     assert snapshot(agent).recent.lost == 0
 
 
@@ -139,7 +139,7 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    agent.apply(state({1: 0}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
+    apply(agent, state({1: 0}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     shortfalls = watches.SHORTFALLS.value("unreadable")
 
     def full(*_: object, **__: object) -> None:
@@ -153,12 +153,12 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
         assert list(plain.known(pod).containers) == [app.name]
     await until(lambda: swap_max(late) == "0")
     await until(lambda: not snapshot(agent).degraded)
-    agent.apply(state({}, mode=names.Mode.RESTORE))
+    apply(agent, state({}, mode=names.Mode.RESTORE))
     assert [swap_max(path) for path in (pod, app, late)] == [str(8 * MIB), "max", "max"]
 
 
 async def test_what_cannot_be_watched_is_told_until_a_comparison_of_all_is_over() -> None:
-    told = watches.WatchRegistry(readable=lambda: None, degraded=lambda: None)
+    told = watches.WatchRegistry(readable=lambda: None)
     told.degrade(watches.Degraded.UNREADABLE, "no descriptor left")
     told.retry()
     assert told.degraded == "no descriptor left"

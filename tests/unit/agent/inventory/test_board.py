@@ -44,3 +44,19 @@ async def test_who_begins_to_wait_takes_the_touch_from_nobody() -> None:
     assert await first == 1
     made.touch()
     assert await second == 2
+
+
+async def test_what_is_reported_waits_until_a_state_is_applied_but_not_for_ever() -> None:
+    made = board.Board()
+    await asyncio.wait_for(made.applied(3600.0), 10)
+    made.busy = True
+    waiting = asyncio.create_task(made.applied(3600.0))
+    made.touch()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    made.busy = False
+    made.touch()
+    await asyncio.wait_for(waiting, 10)
+    made.busy = True
+    await asyncio.wait_for(made.applied(0.01), 10)

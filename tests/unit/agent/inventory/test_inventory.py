@@ -8,10 +8,23 @@ import errno
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import inotify, values, watches
-from swapwarden.agent.reconcile import worklist
+from swapwarden.agent.reconcile import keys, schedule
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, lose_events, snapshot, state, unheard, until, watched
+from tests.unit.agent.agent_node import (
+    MIB,
+    Node,
+    apply,
+    armed,
+    compare,
+    due,
+    lose_events,
+    snapshot,
+    state,
+    unheard,
+    until,
+    watched,
+)
 from tests.unit.agent.cgroup_tree import swap_max
 
 
@@ -19,7 +32,7 @@ async def test_cruns_inner_cgroup_gets_the_value_too(plain: Node) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
     scope = plain.tree.container(pod, "app")
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     await until(lambda: swap_max(scope) == str(MIB))
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
@@ -40,7 +53,7 @@ async def test_cruns_inner_cgroup_is_found_though_nothing_could_tell_of_it(
 
     with monkeypatch.context() as short:
         short.setattr(inotify.Inotify, "add", full)
-        agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
+        apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
         await until(lambda: swap_max(scope) == str(MIB))
         inner = plain.tree.group(scope / "container")
         compare(agent)
@@ -59,7 +72,7 @@ async def test_a_nested_clusters_pods_are_untouched(plain: Node) -> None:
         outer / "kubelet.slice" / "kubelet-kubepods.slice" / "kubelet-kubepods-pod0123456789ab.slice"
     )
     agent = plain.start()
-    agent.apply(state({1: MIB}))
+    apply(agent, state({1: MIB}))
     assert (swap_max(pod), swap_max(inner)) == (str(MIB), "max")
 
 
@@ -95,14 +108,14 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     told: list[str] = []
     real = agent.inventory.look
 
-    def look(owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+    def look(owner: watches.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         told.append(name)
-        real(owner, name, origin, mark)
+        real(owner, name, origin, noticed)
 
     monkeypatch.setattr(agent.inventory, "look", look)
     await until(lambda: path.name in told)  # its end, and its beginning
     assert plain.known(pod) is anew
-    agent.apply(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
+    apply(agent, state({1: 0}, mode=names.Mode.RESTORE, generation=2))
     assert swap_max(pod) == "max"
 
 
@@ -119,7 +132,7 @@ async def test_a_level_that_was_gone_before_it_was_seen_is_known_when_it_comes_a
     before = plain.known(pod)
     compare(agent)
     assert plain.known(pod) is before
-    agent.apply(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
+    apply(agent, state({1: 0}, mode=names.Mode.RESTORE, generation=2))
     assert swap_max(pod) == "max"
 
 
@@ -139,7 +152,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
     gone = plain.tree.container(pod, "gone")
     agent = plain.start()
     wants = {name: spec.ContainerSpec(MIB, cap=False) for name in ("gone", "new")}
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: wants}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: wants}))
     plain.tree.remove(gone)
     new = plain.tree.container(pod, "new")
     lose_events(agent)
@@ -151,7 +164,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
 async def test_watches_are_ended_by_hand(plain: Node) -> None:
     """On cgroupfs they never end by themselves; a directory that is moved away stands for one that is removed there."""
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     before = watched(agent)
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
@@ -211,10 +224,11 @@ async def test_pods_that_ran_before_a_first_look_that_failed_are_left_alone_by_t
 async def test_an_agent_that_ends_while_it_searches_leaves_no_timer(plain: Node) -> None:
     plain.tree.remove(plain.tree.kubepods)
     agent = plain.start()
-    search = agent._search
+    assert due(agent, keys.Task.TREE, schedule.Why.DUE) is not None
+    timer = armed(agent)
     plain.stop()
-    assert search is not None
-    assert search.cancelled()
+    assert timer is not None
+    assert timer.cancelled()
 
 
 async def test_a_comparison_searches_too(plain: Node) -> None:

@@ -14,7 +14,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, until
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, snapshot, until
 from tests.unit.agent.cgroup_tree import swap_max
 
 BURSTABLE = "2f1c0a77-93d4-4c5e-8b0e-5d1f6f0a9e01"
@@ -183,7 +183,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
 
 async def test_what_is_left_of_a_deleted_pod_gets_0_and_nobody_is_told(plain: Node) -> None:
     """The kubelet may leave a pod's cgroup behind; with no container in it, there is nothing that could swap."""
-    plain.start().apply(spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}))
+    apply(plain.start(), spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}))
     left, runs = await plain.run(1), await plain.run(2, "app")
     assert plain.enforcer is not None
     await until(lambda: [swap_max(pod) for pod in (left, runs)] == ["0", "0"])

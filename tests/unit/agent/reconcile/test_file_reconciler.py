@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroup_files, cgroupfs, values
 from swapwarden.agent.inventory import records
-from swapwarden.agent.reconcile import file_reconciler
+from swapwarden.agent.reconcile import file_reconciler, schedule
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, look_again, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, due, look_again, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
@@ -20,7 +18,7 @@ async def test_another_writers_value_is_repaired(plain: Node, other: str) -> Non
     agent = plain.start()
     pod = plain.tree.pod(1)
     plain.tree.container(pod, "app")
-    agent.apply(state({1: 64 * MIB}))
+    apply(agent, state({1: 64 * MIB}))
     await until(lambda: swap_max(pod) == str(64 * MIB))
     before = file_reconciler.REPAIRS.value("pod", "below" if other == "0" else "above")
     write(pod, other)
@@ -42,7 +40,7 @@ async def test_what_was_there_is_on_record_before_it_is_overwritten(
 
     monkeypatch.setattr(plain.cgroups, "write", spy)
     pod = plain.tree.pod(1)
-    agent.apply(state({1: MIB}))
+    apply(agent, state({1: MIB}))
     await until(lambda: swap_max(pod) == str(MIB))
     assert recorded
     assert all(recorded)
@@ -50,7 +48,7 @@ async def test_what_was_there_is_on_record_before_it_is_overwritten(
 
 async def test_each_of_1000_exposures_is_counted(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == "0")
     for _ in range(1000):
@@ -63,7 +61,7 @@ async def test_each_of_1000_exposures_is_counted(plain: Node) -> None:
 async def test_systemd_rewriting_an_empty_pod_is_repaired_and_is_no_exposure(plain: Node) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     await until(lambda: swap_max(pod) == "0")
     before = file_reconciler.REPAIRS.value("pod", "above")
     write(pod, "max")
@@ -76,10 +74,10 @@ async def test_a_new_value_of_the_state_is_neither_a_repair_nor_an_exposure(plai
     pod = plain.tree.pod(1)
     plain.tree.container(pod, "app", memory_swap_max="0\n")
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT}))
+    apply(agent, state({1: values.NO_LIMIT}))
     before = file_reconciler.REPAIRS.value("pod", "above") + file_reconciler.REPAIRS.value("pod", "below")
     for value in (2 * MIB, 0, MIB):
-        agent.apply(state({1: value}))
+        apply(agent, state({1: value}))
         assert swap_max(pod) == str(value)
     assert snapshot(agent).violations == []
     assert file_reconciler.REPAIRS.value("pod", "above") + file_reconciler.REPAIRS.value("pod", "below") == before
@@ -88,17 +86,17 @@ async def test_a_new_value_of_the_state_is_neither_a_repair_nor_an_exposure(plai
 async def test_a_file_whose_cgroup_is_gone_is_not_tried_again(plain: Node) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     file = plain.known(pod).file
     plain.tree.remove(pod)
     look_again(agent, file)
-    assert (file.retry, file.status.reason) == (None, None)
+    assert (due(agent, file, schedule.Why.RETRY), file.status.reason) == (None, None)
 
 
 async def test_a_running_pod_whose_state_comes_late_counts_as_exposed(plain: Node) -> None:
     plain.tree.container(plain.tree.pod(1), "app")
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     (violation,) = snapshot(agent).violations
     assert (violation.reason, violation.exposures, violation.found) == ("Exposed", 1, "max")
 
@@ -109,7 +107,7 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     low = plain.tree.container(pod, "low", memory_swap_max=f"{MIB}\n")
     high = plain.tree.container(pod, "high", memory_swap_max=f"{4 * MIB}\n")
     wants = {1: {"low": spec.ContainerSpec(2 * MIB, cap=True), "high": spec.ContainerSpec(2 * MIB, cap=True)}}
-    agent.apply(state({1: values.NO_LIMIT}, containers=wants))
+    apply(agent, state({1: values.NO_LIMIT}, containers=wants))
     await until(lambda: swap_max(high) == str(2 * MIB))
     write(low, str(3 * MIB))
     await until(lambda: swap_max(low) == str(2 * MIB))
@@ -131,7 +129,7 @@ async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
             write(app, "4096")
 
     monkeypatch.setattr(plain.cgroups, "write", overtaken)
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     await until(lambda: swap_max(app) != "max")
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
@@ -141,7 +139,7 @@ async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) ->
     app = plain.tree.container(
         plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
     )
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     compare(agent)
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
@@ -149,7 +147,7 @@ async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) ->
 async def test_restore_leaves_a_value_that_comes_while_it_writes(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     real = plain.cgroups.write
 
     def overtaken(path: str, limit: int) -> None:
@@ -157,7 +155,7 @@ async def test_restore_leaves_a_value_that_comes_while_it_writes(plain: Node, mo
         write(pod, "4096")
 
     monkeypatch.setattr(plain.cgroups, "write", overtaken)
-    agent.apply(state({1: 0}, mode=names.Mode.RESTORE))
+    apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
     assert (swap_max(pod), snapshot(agent).to_restore) == ("4096", 0)
 
 
@@ -166,7 +164,7 @@ async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None
         1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_current=f"{32 * MIB}\n"
     )
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert (swap_max(pod), reasons(agent)) == (str(48 * MIB), ["Draining"])
     write(pod, "max")
     await until(lambda: swap_max(pod) == str(48 * MIB))
@@ -181,7 +179,7 @@ async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None
 async def test_rewrites_do_not_raise_the_limit_of_a_draining_pod(plain: Node) -> None:
     """Which uses what it is let: it has what it held, and room only for what it took while it was exposed."""
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     write(pod, str(64 * MIB), "memory.max")
     write(pod, str(63 * MIB), "memory.current")
@@ -198,7 +196,7 @@ async def test_a_value_that_the_pod_could_live_with_is_repaired_at_once(plain: N
     """Though nearly as much is in use, and its memory is full: only a change of policy leaves room."""
     pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n")
     agent = plain.start()
-    agent.apply(state({1: 64 * MIB}))
+    apply(agent, state({1: 64 * MIB}))
     write(pod, str(60 * MIB), "memory.swap.current")
     write(pod, "max")
     await until(lambda: swap_max(pod) == str(64 * MIB))
@@ -211,11 +209,11 @@ async def test_systemds_0_does_not_kill_a_pod_that_drains(plain: Node, restarted
     plain.start(state()._replace(guarantee=names.Guarantee.STRICT))
     pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_max="0\n")
     assert plain.enforcer is not None
-    await until(lambda: bool(plain.enforcer and plain.enforcer.known))
-    plain.enforcer.apply(state({1: 100 * MIB})._replace(guarantee=names.Guarantee.STRICT))
+    await until(lambda: bool(plain.enforcer and plain.enforcer.inventory.pods.values()))
+    apply(plain.enforcer, state({1: 100 * MIB})._replace(guarantee=names.Guarantee.STRICT))
     write(pod, str(40 * MIB), "memory.swap.current")
     wished = state({1: 0})._replace(guarantee=names.Guarantee.STRICT)
-    plain.enforcer.apply(wished)
+    apply(plain.enforcer, wished)
     assert swap_max(pod) == str(56 * MIB)
     if restarted:
         plain.stop()
@@ -234,7 +232,7 @@ async def test_systemds_0_does_not_kill_a_pod_that_drains(plain: Node, restarted
 async def test_a_draining_pod_is_looked_at_again(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_reconciler, "DRAIN_SECONDS", (0.01, 0.01))
     pod = plain.tree.pod(1, memory_max="4096\n", memory_swap_current=f"{32 * MIB}\n")
-    plain.start().apply(state({1: 0}))
+    apply(plain.start(), state({1: 0}))
     assert swap_max(pod) == str(48 * MIB)
     write(pod, "0", "memory.swap.current")
     await until(lambda: swap_max(pod) == "0")
@@ -247,7 +245,7 @@ async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
     monkeypatch.setattr(file_reconciler, "DRAIN_SECONDS", (0.01, 0.01))
     pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
     agent = plain.start()
-    agent.apply(state({1: MIB}))
+    apply(agent, state({1: MIB}))
     (violation,) = snapshot(agent).violations
     assert (swap_max(pod), violation.reason, violation.wanted) == (str(MIB), "Draining", str(MIB))
     assert (violation.swap_bytes, violation.message.split()[0]) == (32 * MIB, str(31 * MIB))
@@ -261,9 +259,9 @@ async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
 async def test_what_drains_to_what_was_there_says_how_much_that_was(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n", memory_max="4096\n")
     agent = plain.start()
-    agent.apply(state({1: 64 * MIB}))
+    apply(agent, state({1: 64 * MIB}))
     write(pod, str(32 * MIB), "memory.swap.current")
-    agent.apply(state({1: 64 * MIB}, mode=names.Mode.RESTORE))
+    apply(agent, state({1: 64 * MIB}, mode=names.Mode.RESTORE))
     (violation,) = snapshot(agent).violations
     assert (violation.reason, violation.wanted, violation.found) == ("Draining", str(8 * MIB), str(48 * MIB))
     assert violation.message.split()[0] == str(24 * MIB)
@@ -272,14 +270,15 @@ async def test_what_drains_to_what_was_there_says_how_much_that_was(plain: Node)
 async def test_a_pod_that_does_not_drain_is_looked_at_ever_seldomer_up_to_a_bound(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     file = plain.known(pod).file
 
     def wait(later: float) -> int:
         plain.later = later
         compare(agent)
-        assert file.retry is not None
-        return round(file.retry.when() - asyncio.get_running_loop().time())
+        wait = due(agent, file, schedule.Why.RETRY)
+        assert wait is not None
+        return round(wait)
 
     assert [wait(later) for later in (0, 2, 10, 100)] == [2, 2, 5, 30]
     write(pod, str(16 * MIB), "memory.swap.current")
@@ -298,7 +297,7 @@ async def test_what_is_in_the_swap_cache_is_no_reason_not_to_cut_swap(plain: Nod
     )
     (pod / "memory.stat").write_text(f"swapcached {31 * MIB}\n")
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert (swap_max(pod), reasons(agent)) == ("0", ["Draining"])
 
 
@@ -306,7 +305,7 @@ async def test_pods_are_cut_only_as_far_as_all_of_them_have_room(plain: Node) ->
     """Each would fit into the 3 GiB that the node has left; all of them would not."""
     pods = [plain.tree.pod(n, memory_swap_current=f"{1024 * MIB}\n") for n in range(4)]
     agent = plain.start()
-    agent.apply(state(dict.fromkeys(range(4), 0)))
+    apply(agent, state(dict.fromkeys(range(4), 0)))
     assert sorted(swap_max(pod) for pod in pods) == ["0", "0", str(1280 * MIB), str(1280 * MIB)]
     for pod in pods:
         if swap_max(pod) == "0":
@@ -321,7 +320,7 @@ async def test_page_cache_is_no_reason_not_to_cut_swap(plain: Node) -> None:
         1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_current=f"{8 * MIB}\n"
     )
     (pod / "memory.stat").write_text(f"anon 1\ninactive_file {40 * MIB}\nslab 3\n")
-    plain.start().apply(state({1: 0}))
+    apply(plain.start(), state({1: 0}))
     assert swap_max(pod) == "0"
 
 
@@ -331,20 +330,20 @@ async def test_a_full_container_keeps_its_pods_swap_from_being_cut(plain: Node) 
         pod, "app", memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_current=f"{32 * MIB}\n"
     )
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert swap_max(pod) == str(48 * MIB)
 
 
 async def test_the_nodes_memory_bounds_what_can_come_back(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_current=f"{4096 * MIB}\n")
-    plain.start().apply(state({1: 0}))
+    apply(plain.start(), state({1: 0}))
     assert swap_max(pod) == str(5120 * MIB)
 
 
 async def test_swap_in_use_is_cut_where_memory_has_room_but_is_no_success_yet(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_max=f"{640 * MIB}\n", memory_swap_current=f"{32 * MIB}\n")
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert (swap_max(pod), reasons(agent)) == ("0", ["Draining"])
 
 
@@ -361,7 +360,7 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
 
     monkeypatch.setattr(plain.cgroups, "write", deny)
     wants = {n: {"app": spec.ContainerSpec(MIB, cap=False)} for n in (1, 2)}
-    agent.apply(state({1: MIB, 2: MIB}, containers=wants))
+    apply(agent, state({1: MIB, 2: MIB}, containers=wants))
     failed = [violation.pod for violation in snapshot(agent).violations if violation.reason == "AccessDenied"]
     assert failed == [uid(2)]
     assert [swap_max(path) for path in containers] == ["max", "max"]
@@ -386,7 +385,7 @@ async def test_a_failure_to_raise_is_one_failure_however_often_all_is_compared(
         raise cgroupfs.DeniedError(f"{path}: Permission denied ({limit})")
 
     monkeypatch.setattr(plain.cgroups, "write", deny)
-    agent.apply(state({1: MIB}))
+    apply(agent, state({1: MIB}))
     for _ in range(3):
         compare(agent)
         assert reasons(agent) == ["WriteFailed"]
@@ -405,7 +404,7 @@ async def test_a_writer_that_is_as_fast_is_a_failure(plain: Node, monkeypatch: p
 
     with monkeypatch.context() as other:
         other.setattr(plain.cgroups, "write", contested)
-        agent.apply(state({1: 0}))
+        apply(agent, state({1: 0}))
         assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
     await until(lambda: swap_max(pod) == "0" and reasons(agent) == [])
 
@@ -414,7 +413,7 @@ async def test_growth_is_counted_once_where_one_repair_takes_several_writes(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     write(pod, str(3 * MIB), "memory.swap.current")
     real = plain.cgroups.write
@@ -436,26 +435,26 @@ async def test_growth_is_counted_once_where_one_repair_takes_several_writes(
 async def test_a_full_container_gets_no_room_by_its_pods_raise(plain: Node) -> None:
     """Its pod held 0: what it has in swap came back, or did not, before the plan changed as well as after."""
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
     for path in (pod, app):
         for file, value in (("max", 64), ("current", 63), ("swap.current", 10)):
             write(path, str(value * MIB), f"memory.{file}")
-    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}, generation=2))
+    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}, generation=2))
     assert (swap_max(pod), swap_max(app)) == (str(1024 * MIB), "0")
 
 
 async def test_what_others_cut_for_a_moment_is_no_reason_to_cut_what_is_below(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: 1024 * MIB}))
+    apply(agent, state({1: 1024 * MIB}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
     for file, value in (("max", 64), ("current", 63), ("swap.current", 40)):
         write(app, str(value * MIB), f"memory.{file}")
     await until(lambda: swap_max(pod) == str(1024 * MIB))
     write(pod, "0")
-    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}, generation=2))
+    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}, generation=2))
     assert swap_max(app) == str(56 * MIB)
 
 
@@ -465,7 +464,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
 ) -> None:
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
     real = plain.cgroups.write
@@ -480,7 +479,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
 
     with monkeypatch.context() as refusing:
         refusing.setattr(plain.cgroups, "write", deny)
-        agent.apply(raised(0))
+        apply(agent, raised(0))
         compare(agent)
         assert (swap_max(pod), reasons(agent)) == ("0", ["AccessDenied"])
         assert snapshot(agent).unseen == 1, "the pod's own limit waits, and nothing says that it holds"
@@ -490,7 +489,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         if ends == "gone":
             plain.tree.remove(app)
         elif ends == "wished":
-            agent.apply(raised(values.NO_LIMIT))
+            apply(agent, raised(values.NO_LIMIT))
         if ends != "written":
             await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
     await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
@@ -504,9 +503,9 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
     agent = plain.start(state())
     if not late:
-        agent.apply(state({1: 0}))
+        apply(agent, state({1: 0}))
     else:
-        agent.apply(state(unknown=names.BeforePlan.UNMANAGED))
+        apply(agent, state(unknown=names.BeforePlan.UNMANAGED))
     pod = await plain.run(1, "app")
     real = plain.cgroups.write
 
@@ -516,7 +515,7 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
     with monkeypatch.context() as refusing:
         refusing.setattr(plain.cgroups, "write", deny)
         if late:
-            agent.apply(state({1: 0}))
+            apply(agent, state({1: 0}))
         else:
             write(pod, "max")
         await until(lambda: "WriteFailed" in reasons(agent))
@@ -545,7 +544,7 @@ async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "write", deny)
-    agent.apply(state({1: MIB}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
+    apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     compare(agent)
     assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])
 
@@ -577,5 +576,5 @@ async def test_a_limit_is_set_where_nothing_counts_the_swap_in_use(plain: Node) 
     pod = plain.tree.pod(1)
     (pod / "memory.swap.current").unlink(missing_ok=True)
     agent = plain.start()
-    agent.apply(state({1: MIB}))
+    apply(agent, state({1: MIB}))
     assert (swap_max(pod), reasons(agent)) == (str(MIB), [])

@@ -17,7 +17,15 @@ from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, contention
 from swapwarden.agent.host import cgroupfs, faults, inotify, values, watches
 from swapwarden.agent.inventory import exposure, records
-from swapwarden.agent.reconcile import file_reconciler, reconciler, trouble, worklist
+from swapwarden.agent.reconcile import (
+    file_reconciler,
+    keys,
+    pod_reconciler,
+    queue,
+    reconciler,
+    schedule,
+    tree_reconciler,
+)
 from swapwarden.agent.report import status
 from swapwarden.api import names
 from swapwarden.api import state as state_api
@@ -25,19 +33,23 @@ from swapwarden.api import state as state_api
 from tests.unit.agent.agent_node import (
     MIB,
     Node,
+    apply,
     built,
     causes_found,
     compare,
+    due,
     find_causes,
     hear,
     is_idle,
     look_again,
     lose_events,
+    mark,
     reasons,
     settle,
     snapshot,
     state,
     until,
+    waits,
 )
 from tests.unit.agent.cgroup_tree import container_id, swap_max, uid, write
 
@@ -104,11 +116,11 @@ class Crowd:
         return {(swap_max(self.pods[n]), swap_max(self.apps[n])) for n in PODS if n != HOSTILE}
 
 
-def condition(agent: reconciler.Enforcer, kind: str) -> tuple[str, str]:
+def condition(agent: reconciler.NodeReconciler, kind: str) -> tuple[str, str]:
     return next((each.status, each.reason) for each in built(agent, FACTS).conditions if each.type == kind)
 
 
-def failures(agent: reconciler.Enforcer) -> list[tuple[str, str, str]]:
+def failures(agent: reconciler.NodeReconciler) -> list[tuple[str, str, str]]:
     return [
         (each.pod, each.container, each.reason)
         for each in snapshot(agent).violations
@@ -118,13 +130,13 @@ def failures(agent: reconciler.Enforcer) -> list[tuple[str, str, str]]:
 
 async def test_a_container_that_closes_its_cgroup_stops_no_other(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     crowd = Crowd(plain)
     closed = crowd.apps[HOSTILE]
     closed.chmod(0)
     with without_override():
         agent = plain.start()
-        agent.apply(crowd.state())
+        apply(agent, crowd.state())
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
         assert swap_max(plain.tree.kubepods) == str(64 * MIB), "it is raised and lowered for all"
         assert failures(agent) == [(uid(HOSTILE), container_id("app"), "AccessDenied")]
@@ -151,8 +163,8 @@ async def test_a_closed_container_that_was_never_written_holds_up_no_restore(pla
     with without_override():
         agent = plain.start()
         crowd.apps[HOSTILE].chmod(0)
-        agent.apply(crowd.state())
-        agent.apply(crowd.state(generation=2)._replace(mode=mode))
+        apply(agent, crowd.state())
+        apply(agent, crowd.state(generation=2)._replace(mode=mode))
         await until(lambda: condition(agent, "Applied")[0] == "True")
         assert crowd.others() == {("max", "max")}
 
@@ -165,7 +177,7 @@ async def test_a_closed_container_does_not_keep_other_pods_from_more(plain: Node
             write(crowd.pods[number], "0")
         write(plain.tree.kubepods, "0")
         crowd.apps[HOSTILE].chmod(0)
-        agent.apply(crowd.state())
+        apply(agent, crowd.state())
         assert swap_max(plain.tree.kubepods) == str(64 * MIB)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
         assert swap_max(crowd.pods[HOSTILE]) == "0", "its container may hold more than it is to"
@@ -180,15 +192,15 @@ async def test_a_container_that_refuses_to_be_written_bars_its_pod_only_from_wha
     agent = plain.start()
     (app / "memory.swap.max").chmod(0o444)
     with without_override():
-        agent.apply(state({1: 0}, containers={1: {"app": WANTED}}))
+        apply(agent, state({1: 0}, containers={1: {"app": WANTED}}))
         assert failures(agent) == [(uid(1), container_id("app"), "AccessDenied")]
-        agent.apply(state({1: 2 * MIB}, containers={1: {"app": WANTED}}, generation=2))
+        apply(agent, state({1: 2 * MIB}, containers={1: {"app": WANTED}}, generation=2))
         assert swap_max(pod) == (str(2 * MIB) if raised else "0")
         write(pod, "0")
         agent.catch_up()
         assert swap_max(pod) == (str(2 * MIB) if raised else "0")
-        agent.apply(state({1: 2 * MIB}, mode=names.Mode.RESTORE, generation=3))
-        agent.apply(state({1: 2 * MIB}, generation=4))
+        apply(agent, state({1: 2 * MIB}, mode=names.Mode.RESTORE, generation=3))
+        apply(agent, state({1: 2 * MIB}, generation=4))
         assert swap_max(pod) == str(2 * MIB), "nothing is asked of the container any more"
 
 
@@ -197,7 +209,12 @@ async def test_a_cause_that_cannot_be_found_hides_no_other(
 ) -> None:
     agent = plain.start(state(dict.fromkeys(PODS, 0)))
     crowd = Crowd(plain)
-    await until(lambda: len(agent.known) == len(PODS) and all(each.containers for each in agent.known))
+    await until(
+        lambda: (
+            len(agent.inventory.pods.values()) == len(PODS)
+            and all(each.containers for each in agent.inventory.pods.values())
+        )
+    )
     await until(lambda: all(swap_max(pod) == "0" for pod in crowd.pods.values()))
     agent.catch_up()
     real = agent._attribution._find_cause
@@ -212,7 +229,8 @@ async def test_a_cause_that_cannot_be_found_hides_no_other(
         write(pod, "max")
     agent.catch_up()
     find_causes(agent)
-    await until(lambda: sum(bool(each.tally.causes) for each in agent.known) >= len(PODS) - 1)
+    await until(lambda: sum(bool(each.tally.causes) for each in agent.inventory.pods.values()) >= len(PODS) - 1)
+    await until(lambda: causes_found(agent))
     assert mistakes.count == 1
 
 
@@ -221,12 +239,12 @@ async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(p
     crowd.pods[HOSTILE].chmod(0o311)
     with without_override():
         agent = plain.start()
-        agent.apply(crowd.state())
+        apply(agent, crowd.state())
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
         assert swap_max(crowd.pods[HOSTILE]) == str(2 * MIB)
         assert (uid(HOSTILE), "", "AccessDenied") in failures(agent)
         assert condition(agent, "Applied")[0] == "False"
-        agent.apply(crowd.state(3 * MIB, generation=2))
+        apply(agent, crowd.state(3 * MIB, generation=2))
         assert (uid(HOSTILE), "", "AccessDenied") in failures(agent), "it is known no better"
         write(crowd.pods[HOSTILE], "max")
         lose_events(agent)
@@ -244,7 +262,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, where: str
 ) -> None:
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     crowd = Crowd(plain)
     agent = plain.start()
     bad = str(crowd.apps[HOSTILE].relative_to(plain.tree.root))
@@ -283,7 +301,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             new = new._replace(pods={**new.pods, uid(HOSTILE): new.pods[uid(HOSTILE)]._replace(limit=7 * MIB)})
         if where == "evidence":
             new = new._replace(guarantee=names.Guarantee.STRICT)
-        agent.apply(new)
+        apply(agent, new)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
         assert mistakes.count > 0
         assert [(each[0], each[2]) for each in failures(agent)] == [(uid(HOSTILE), "InternalError")]
@@ -313,7 +331,7 @@ async def test_an_unexpected_error_keeps_no_other_pod_from_more(
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "write", fail)
-    agent.apply(crowd.state())
+    apply(agent, crowd.state())
     assert mistakes.count > 0
     assert swap_max(plain.tree.kubepods) == str(64 * MIB)
     assert crowd.others() == {(str(2 * MIB), str(MIB))}
@@ -334,8 +352,8 @@ async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
         if file.container:
             raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._settler, "_account", fail)
-    agent.apply(state({1: 2 * MIB}, containers={1: {"app": WANTED}}))
+    monkeypatch.setattr(agent._files, "_account", fail)
+    apply(agent, state({1: 2 * MIB}, containers={1: {"app": WANTED}}))
     assert mistakes.count > 0
     assert (swap_max(pod), swap_max(app)) == (str(2 * MIB), str(MIB))
 
@@ -343,7 +361,7 @@ async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
 async def test_what_fails_all_the_time_fills_no_log(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.0001, 0.0001))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     plain.tree.pod(1)
 
@@ -361,7 +379,7 @@ async def test_a_raise_that_waits_is_made_though_another_cgroup_fails(
 ) -> None:
     crowd = Crowd(plain)
     agent = plain.start()
-    agent.apply(crowd.state(0))
+    apply(agent, crowd.state(0))
     real = resolve.of_pod
 
     def of_pod(current: spec.NodeSpec | None, entry: spec.PodSpec | None, **more: object) -> resolve.DesiredValue:
@@ -370,7 +388,7 @@ async def test_a_raise_that_waits_is_made_though_another_cgroup_fails(
         return real(current, entry, **more)  # type: ignore[arg-type] # as they are given
 
     monkeypatch.setattr(resolve, "of_pod", of_pod)
-    agent.apply(crowd.state(generation=2))
+    apply(agent, crowd.state(generation=2))
     held = [swap_max(crowd.pods[number]) for number in PODS]
     assert held == [*[str(2 * MIB)] * (len(PODS) - 1), "0"]
     assert mistakes.count == 1
@@ -381,20 +399,20 @@ async def test_a_capped_container_is_put_back(plain: Node, loss: names.Mode | No
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     assert swap_max(app) == str(MIB)
-    agent.apply(state({1: values.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
+    apply(agent, state({1: values.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
     assert swap_max(app) == "max"
     assert snapshot(agent).to_restore == 0
 
 
 async def test_a_file_that_was_not_seen_to_hold_is_not_applied(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert condition(agent, "Applied") == ("True", "AsSpecified")
     pod = plain.tree.pod_path(1)
     pod.mkdir()
-    await until(lambda: len(agent.known) == 1)
+    await until(lambda: len(agent.inventory.pods.values()) == 1)
     assert condition(agent, "Applied") == ("False", "Reconciling")
     shutil.rmtree(pod)
     await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
@@ -409,7 +427,7 @@ async def test_a_pod_that_closes_many_cgroups_is_listed_once_and_behind_others(
         plain.tree.container(pod, name).chmod(0)
     agent = plain.start()
     with without_override():
-        agent.apply(state({1: MIB, 2: 0}, containers={1: dict.fromkeys(apps, WANTED)}))
+        apply(agent, state({1: MIB, 2: 0}, containers={1: dict.fromkeys(apps, WANTED)}))
     ((pod_uid, _, reason),) = failures(agent)
     assert (pod_uid, reason) == (uid(1), "AccessDenied")
     assert len([each for each in caplog.records if each.levelname == "ERROR"]) == faults.LOG_LINES
@@ -459,7 +477,7 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     compare(agent)
-    agent.apply(state({1: MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}))
+    apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}))
     (late,) = [each for each in snapshot(agent).violations if each.reason == "Exposed"]
     compare(agent)
     before = late.exposed_milliseconds
@@ -520,7 +538,7 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
                 write(pod, "max")
                 agent.catch_up()
         elif how == "apply":
-            agent.apply(state({1: MIB}, unknown=list(names.BeforePlan)[lost % 2 - 1], generation=2 + lost))
+            apply(agent, state({1: MIB}, unknown=list(names.BeforePlan)[lost % 2 - 1], generation=2 + lost))
         else:
             look_again(agent, file)
         assert swap_max(pod) == str(MIB)
@@ -534,7 +552,7 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
 
 async def test_a_short_exposure_takes_no_time_from_a_longer_one_that_is_found_after_it(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: 8 * MIB}, containers={1: {"app": WANTED}}))
+    apply(agent, state({1: 8 * MIB}, containers={1: {"app": WANTED}}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
     await until(lambda: swap_max(app) == str(MIB))
@@ -575,7 +593,7 @@ async def test_what_was_seen_to_be_written_over_at_once_counts_until_it_is_repai
     """Not from the next event, which is read when all else was done: another writer may be as quick as the agent."""
     monkeypatch.setattr(file_reconciler, "CONTESTED_SECONDS", 1000.0)
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     known = plain.known(pod)
     agent.catch_up()
@@ -605,7 +623,7 @@ async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_
 ) -> None:
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (1000.0, 1000.0))
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     known = plain.known(pod)
     agent.catch_up()
@@ -665,13 +683,13 @@ async def test_repairs_come_before_arrivals(plain: Node, monkeypatch: pytest.Mon
 async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [plain.tree.pod(number) for number in range(200)]
     agent = plain.start()
-    agent.apply(state(dict.fromkeys(range(200), 0)))
+    apply(agent, state(dict.fromkeys(range(200), 0)))
     agent.catch_up()
     left: list[int] = []
     real = plain.cgroups.write
 
     def spy(path: str, limit: int) -> None:
-        left.append(len(list(agent._worklist)))
+        left.append(len(waits(agent)))
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "write", spy)
@@ -680,9 +698,9 @@ async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monke
     write(made[-1], "max")
     await until(lambda: len(left) == 1)
     assert left[0] > 100
-    resyncs = reconciler.RESYNCS.value()
+    resyncs = tree_reconciler.RESYNCS.value()
     await until(lambda: is_idle(agent))
-    assert reconciler.RESYNCS.value() == resyncs
+    assert tree_reconciler.RESYNCS.value() == resyncs
 
 
 async def test_a_level_that_cannot_be_looked_at_once_stops_no_comparison(
@@ -718,16 +736,16 @@ async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
         plain.tree.pod(number)
     agent = plain.start()
     level = next(iter(agent.inventory.levels.values()))
-    busy = reconciler.Child(level, "nothing")
+    busy = keys.Child(level, "nothing")
     real = agent.inventory.look
 
-    def look(owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
-        real(owner, name, origin, mark)
+    def look(owner: watches.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
+        real(owner, name, origin, noticed)
         if name == busy.name:
-            agent._worklist.mark(busy, worklist.Weight.ARRIVAL, mark)
+            mark(agent, busy, noticed)
 
     monkeypatch.setattr(agent.inventory, "look", look)
-    agent._worklist.mark(busy, worklist.Weight.ARRIVAL, worklist.Mark(0.0, 0.0))
+    mark(agent, busy)
     for lost in (False, True):
         before = agent.last_resync
         plain.later += 1
@@ -735,26 +753,26 @@ async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
         async with asyncio.timeout(10):
             while agent.last_resync == before:
                 if lost:
-                    agent._sweep(agent._caught_up)
+                    agent.resync()
                 await asyncio.sleep(0)
 
 
 async def test_a_pod_that_failed_when_it_came_is_tried_again(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults
 ) -> None:
-    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     agent = plain.start(state({1: MIB}))
-    real = agent._retarget
+    real = agent._pods.reconcile
 
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent, "_retarget", fail)
+    monkeypatch.setattr(agent._pods, "reconcile", fail)
     pod = plain.tree.pod(1)
     await until(lambda: mistakes.count > 1)
     assert failures(agent) == [(uid(1), "", "InternalError")]
     assert condition(agent, "Applied") == ("False", "InternalError")
-    monkeypatch.setattr(agent, "_retarget", real)
+    monkeypatch.setattr(agent._pods, "reconcile", real)
     await until(lambda: swap_max(pod) == str(MIB))
     await until(lambda: failures(agent) == [])
 
@@ -762,7 +780,7 @@ async def test_a_pod_that_failed_when_it_came_is_tried_again(
 async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults
 ) -> None:
-    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     agent = plain.start(state({1: MIB}))
     crowd = Crowd(plain)
 
@@ -771,13 +789,13 @@ async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
 
     monkeypatch.setattr(agent.inventory, "open", fail)
     monkeypatch.setattr(agent.inventory, "refresh", fail)
-    await until(lambda: len(agent.known) == len(PODS))
-    agent.apply(crowd.state())
+    await until(lambda: len(agent.inventory.pods.values()) == len(PODS))
+    apply(agent, crowd.state())
     compare(agent)
     assert len(failures(agent)) == 2 * len(PODS)
     plain.tree.remove(plain.tree.level("burstable"))
     await until(lambda: failures(agent) == [])
-    assert not agent._troubles._of
+    assert not agent.work.failures._of
     assert mistakes.count > 0
 
 
@@ -787,7 +805,7 @@ async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
 async def test_cruns_cgroup_made_anew_is_heard_of(plain: Node) -> None:
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
     old = inner.rename(plain.folder / "old")
@@ -803,11 +821,11 @@ async def test_cruns_cgroup_made_anew_is_heard_of(plain: Node) -> None:
 async def test_a_folder_that_a_container_makes_is_none_of_the_agents(
     plain: Node, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
-    monkeypatch.setattr(trouble, "SOON_SECONDS", (0.0001, 0.0001))
+    monkeypatch.setattr(queue, "SOON_SECONDS", (0.0001, 0.0001))
     monkeypatch.setattr(file_reconciler, "FILE_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
     inner = plain.tree.group(plain.folder / "container")
     if lack == "process":
         (inner / "cgroup.events").write_text("populated 0\nfrozen 0\n")
@@ -834,7 +852,7 @@ async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
     monkeypatch.setattr(file_reconciler, "FILE_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
     (inner / "memory.swap.max").unlink()  # as by `echo -memory > cgroup.subtree_control`
@@ -847,8 +865,8 @@ async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
 async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_while(
     plain: Node, monkeypatch: pytest.MonkeyPatch, populated: int
 ) -> None:
-    monkeypatch.setattr(reconciler, "STIR_SECONDS", 0.1)
-    monkeypatch.setattr(trouble, "SOON_SECONDS", (0.0001, 0.0001))
+    monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.1)
+    monkeypatch.setattr(queue, "SOON_SECONDS", (0.0001, 0.0001))
     agent = plain.start(state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
     pod = await plain.run(1, "app")
     scope = plain.tree.container_path(pod, "app")
@@ -869,23 +887,23 @@ async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_wh
         agent.catch_up()
     plain.tree.group(inner)
     lasted = asyncio.get_running_loop().time() - begun
-    assert looks <= reconciler.STIRS + lasted / reconciler.STIR_SECONDS
+    assert looks <= pod_reconciler.STIRS + lasted / pod_reconciler.STIR_SECONDS
     await until(lambda: swap_max(inner) == str(MIB))
     inner.rename(plain.folder / "gone")
     plain.tree.group(inner, cgroup_events="populated 0\n")
     looks = 0
     await until(lambda: looks > 0)
-    for _ in range(trouble.SOON_ATTEMPTS):
+    for _ in range(queue.SOON_ATTEMPTS):
         await asyncio.sleep(0.001)
     assert looks < 3, "an empty one is not looked for again"
     assert failures(agent) == []
     (known,) = plain.known(pod).containers.values()
-    await until(lambda: known.ripe is None)
-    plain.later += reconciler.CALM_SECONDS + 1
+    await until(lambda: due(agent, known, schedule.Why.SETTLED) is None)
+    plain.later += pod_reconciler.CALM_SECONDS + 1
     inner.rename(plain.folder / "old")
     plain.tree.group(inner)
     agent.catch_up()
-    assert known.ripe is None, "after a while it counts anew"
+    assert due(agent, known, schedule.Why.SETTLED) is None, "after a while it counts anew"
     assert swap_max(inner) == str(MIB)
 
 
@@ -893,7 +911,7 @@ async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_wh
 async def test_what_containers_do_in_a_loop_does_not_fill_the_queue_of_events(
     plain: Node, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(reconciler, "STIR_SECONDS", 0.1)
+    monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.1)
     agent = plain.start()
     made = await inside(plain, agent, 2)
     heard = 0
@@ -918,7 +936,7 @@ async def test_what_containers_do_in_a_loop_does_not_fill_the_queue_of_events(
                 plain.tree.group(inner)
         agent.catch_up()
     lasted = asyncio.get_running_loop().time() - begun
-    assert heard <= 10 * len(made) * (reconciler.STIRS + lasted / reconciler.STIR_SECONDS)
+    assert heard <= 10 * len(made) * (pod_reconciler.STIRS + lasted / pod_reconciler.STIR_SECONDS)
     await until(lambda: {swap_max(inner) for inner in made} == {str(MIB)})
     for inner in made:
         write(inner, "max")
@@ -926,10 +944,10 @@ async def test_what_containers_do_in_a_loop_does_not_fill_the_queue_of_events(
     assert failures(agent) == []
 
 
-async def inside(node: Node, agent: reconciler.Enforcer, count: int) -> list[pathlib.Path]:
+async def inside(node: Node, agent: reconciler.NodeReconciler, count: int) -> list[pathlib.Path]:
     """So many containers of one pod, each with a cgroup of its own in it, in the agent's hands."""
     names = [f"app {number}" for number in range(count)]
-    agent.apply(state({1: 8 * MIB, 2: 0}, containers={1: dict.fromkeys(names, WANTED)}))
+    apply(agent, state({1: 8 * MIB, 2: 0}, containers={1: dict.fromkeys(names, WANTED)}))
     pod = await node.run(1, *names)
     made = [node.tree.group(node.tree.container_path(pod, name) / "container") for name in names]
     await until(lambda: {swap_max(inner) for inner in made} == {str(MIB)})
@@ -940,7 +958,7 @@ async def inside(node: Node, agent: reconciler.Enforcer, count: int) -> list[pat
 async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler, "STIR_SECONDS", 0.01)
+    monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.01)
     monkeypatch.setattr(attribution, "MOMENT_SECONDS", 0.0)
     agent = plain.start()
     (inner,) = await inside(plain, agent, 1)
@@ -976,14 +994,14 @@ async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_p
     """What the pod keeps while it drains is more than such a container had, but where that is what drains itself."""
     agent = plain.start()
     before = spec.ContainerSpec(64 * MIB, cap=False) if drains else WANTED
-    agent.apply(state({1: 64 * MIB}, containers={1: {"app": before}}))
+    apply(agent, state({1: 64 * MIB}, containers={1: {"app": before}}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
     await until(lambda: swap_max(app) == str(before.limit))
     for each in (pod, app) if drains else (pod,):
         for value, file in ((32 * MIB, "memory.swap.current"), (63 * MIB, "memory.current"), (64 * MIB, "memory.max")):
             write(each, str(value), file)
-    agent.apply(state({1: MIB}, containers={1: {"app": WANTED}}, generation=2))
+    apply(agent, state({1: MIB}, containers={1: {"app": WANTED}}, generation=2))
     left = swap_max(app)
     assert int(swap_max(pod)) > 32 * MIB
     assert (int(left) > MIB) == drains
@@ -996,7 +1014,7 @@ async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_p
 async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler, "STIR_SECONDS", 0.1)
+    monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.1)
     agent = plain.start()
     (inner,) = await inside(plain, agent, 1)
     path, looks = str(inner.relative_to(plain.tree.root)), 0
@@ -1013,7 +1031,7 @@ async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
         write(inner, "max")
         agent.catch_up()
     lasted = asyncio.get_running_loop().time() - begun
-    assert looks <= reconciler.STIRS + lasted / reconciler.STIR_SECONDS
+    assert looks <= pod_reconciler.STIRS + lasted / pod_reconciler.STIR_SECONDS
     # What it is in is as quick as ever.
     write(inner.parent, "max")
     agent.catch_up()
@@ -1049,7 +1067,7 @@ async def test_cgroups_that_containers_lower_are_listed_once_and_behind_others(p
         for inner in made:
             write(inner, "0")
         agent.catch_up()
-        plain.later += reconciler.CALM_SECONDS / 10
+        plain.later += pod_reconciler.CALM_SECONDS / 10
         compare(agent)
     assert {swap_max(inner) for inner in made} == {"0"}, "they may have less, if they like"
     found = built(agent, FACTS).violations
@@ -1080,7 +1098,7 @@ async def test_a_neighbour_that_cannot_be_read_keeps_nobody_from_being_lowered(p
         closed.write_text("inactive_file 0\n")
     closed.chmod(0)
     with without_override():
-        agent.apply(state({1: 0}))
+        apply(agent, state({1: 0}))
     assert failures(agent) == []
     assert int(swap_max(pod)) <= swap + max(swap // 4, 16 * MIB), "it can grow no more than while it drains"
 
@@ -1096,7 +1114,7 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
         raise cgroupfs.CgroupError(f"{path}: Input/output error ({limit})")
 
     monkeypatch.setattr(plain.cgroups, "write", refuse)
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     file = plain.known(pod).file
     for _ in range(10):
         look_again(agent, file)
@@ -1105,8 +1123,8 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
     held = swap_limit.read_text()
     swap_limit.unlink()
     look_again(agent, file)
-    assert file.retry is not None
-    wait = file.retry.when() - asyncio.get_running_loop().time()
+    wait = due(agent, file, schedule.Why.RETRY)
+    assert wait is not None
     assert wait <= file_reconciler.FILE_SECONDS[0] * 2, "the first look for a file is a moment away"
     swap_limit.write_text(held)
     monkeypatch.setattr(plain.cgroups, "write", refuse)
@@ -1136,7 +1154,7 @@ async def test_so_many_cgroups_in_a_pod_are_looked_at_and_no_more(plain: Node, m
         return real(name)
 
     monkeypatch.setattr(plain.cgroups, "read", spy)
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert looks < 220
     assert reasons(agent) == ["Draining", "Exposed"]
     assert int(swap_max(pod)) == swap + 16 * MIB
@@ -1178,7 +1196,7 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     soon = (0.005, 0.01)
-    for module, name in ((trouble, "RETRY_SECONDS"), (trouble, "SOON_SECONDS"), (file_reconciler, "FAILED_SECONDS")):
+    for module, name in ((queue, "RETRY_SECONDS"), (queue, "SOON_SECONDS"), (file_reconciler, "FAILED_SECONDS")):
         monkeypatch.setattr(module, name, soon)
     monkeypatch.setattr(file_reconciler, "FILE_SECONDS", soon)
     monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
@@ -1191,7 +1209,7 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
         chaos.on = chance.random() < 0.8
         pod, container = (chance.choice([0, MIB, 2 * MIB, values.NO_LIMIT]) for _ in range(2))
         inner = {number: {"app": spec.ContainerSpec(container, cap=False)} for number in PODS}
-        agent.apply(state(dict.fromkeys(PODS, pod), containers=inner, generation=generation))
+        apply(agent, state(dict.fromkeys(PODS, pod), containers=inner, generation=generation))
         held = {(values.render(pod), values.render(container))}
         assert crowd.others() == held, "in the same pass"
         for number in (chance.choice([n for n in PODS if n != HOSTILE]), HOSTILE):
@@ -1249,7 +1267,7 @@ class Overwritten:
             else:
                 del self._since[path]
 
-    def write(self, agent: reconciler.Enforcer, path: pathlib.Path, how: str) -> None:
+    def write(self, agent: reconciler.NodeReconciler, path: pathlib.Path, how: str) -> None:
         """Write over a file, of which the agent is told, or not, or when it cannot use the file."""
         write(path, "max")
         since = self.now()
@@ -1282,7 +1300,7 @@ async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch:
     for module, name in (
         (file_reconciler, "FAILED_SECONDS"),
         (file_reconciler, "FILE_SECONDS"),
-        (trouble, "RETRY_SECONDS"),
+        (queue, "RETRY_SECONDS"),
     ):
         monkeypatch.setattr(module, name, (1e6, 1e6))
     monkeypatch.setattr(watches, "POLL_SECONDS", 1e6)
@@ -1290,7 +1308,7 @@ async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch:
     crowd = Crowd(plain)
     written = Overwritten(crowd, monkeypatch)
     agent = plain.start()
-    agent.apply(crowd.state())
+    apply(agent, crowd.state())
     for _ in range(12):
         compare(agent)
         agent.catch_up()

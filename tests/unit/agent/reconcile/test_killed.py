@@ -15,7 +15,7 @@ from swapwarden.agent.ledger import appended
 from swapwarden.agent.node import swap_devices
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, recorded, state
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, recorded, state
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], ano
                 compare(agent)
             else:
                 cached = steps[0]
-                agent.apply(cached)
+                apply(agent, cached)
                 if cached.mode is names.Mode.RESTORE:
                     node.ledger.remove()
             steps.pop(0)

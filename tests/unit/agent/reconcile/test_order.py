@@ -15,7 +15,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import values
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, state
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, state
 from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
 
 PODS = 2
@@ -98,7 +98,7 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
     for each in wished:
         before = tree.usable(tree.held())
         seen.clear()
-        agent.apply(each)
+        apply(agent, each)
         # Of what a cgroup keeps while it drains, those in it have what their own limits say.
         above, planned = tree.usable(tree.held()), tree.planned(each)
         after = {path: min(above[path], planned[path]) for path in tree.cgroups}

@@ -7,18 +7,18 @@ import asyncio
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, values
-from swapwarden.agent.reconcile import file_reconciler, reconciler
+from swapwarden.agent.reconcile import file_reconciler, pod_reconciler, reconciler
 from swapwarden.agent.report import status
 from swapwarden.api import names
 from swapwarden.api import state as api
 
-from tests.unit.agent.agent_node import MIB, Node, compare, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, apply, armed, compare, reasons, settle, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
 async def test_a_pod_that_appears_gets_what_the_state_says(node: Node) -> None:
     agent = node.start()
-    agent.apply(state({1: 0, 2: 64 * MIB, 3: values.NO_LIMIT}))
+    apply(agent, state({1: 0, 2: 64 * MIB, 3: values.NO_LIMIT}))
     pods = [node.tree.pod(n, qos) for n, qos in ((1, "guaranteed"), (2, "burstable"), (3, "besteffort"))]
     await until(lambda: [swap_max(pod) for pod in pods] == ["0", str(64 * MIB), "max"])
     assert snapshot(agent).violations == []
@@ -28,16 +28,16 @@ async def test_an_unknown_pod_gets_0_until_its_state_arrives(node: Node) -> None
     agent = node.start()
     pod = node.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    agent.apply(state({1: values.NO_LIMIT}))
+    apply(agent, state({1: values.NO_LIMIT}))
     assert swap_max(pod) == "max"
 
 
 async def test_allow_leaves_an_unknown_pod_alone(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state(unknown=names.BeforePlan.UNMANAGED))
+    apply(agent, state(unknown=names.BeforePlan.UNMANAGED))
     unknown = plain.tree.pod(1)
     known = plain.tree.pod(2)
-    agent.apply(state({2: 0}, unknown=names.BeforePlan.UNMANAGED))
+    apply(agent, state({2: 0}, unknown=names.BeforePlan.UNMANAGED))
     await until(lambda: swap_max(known) == "0")
     assert swap_max(unknown) == "max"
 
@@ -46,33 +46,33 @@ async def test_a_change_from_deny_to_allow_puts_back_what_deny_wrote(plain: Node
     agent = plain.start()
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    agent.apply(state(unknown=names.BeforePlan.UNMANAGED))
+    apply(agent, state(unknown=names.BeforePlan.UNMANAGED))
     assert swap_max(pod) == "max"
 
 
 async def test_a_change_between_deny_and_allow_reaches_pods_that_wait(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state())
+    apply(agent, state())
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    agent.apply(state(unknown=names.BeforePlan.UNMANAGED))
+    apply(agent, state(unknown=names.BeforePlan.UNMANAGED))
     assert swap_max(pod) == "max"
-    agent.apply(state())
+    apply(agent, state())
     assert swap_max(pod) == "0"
 
 
 async def test_pods_found_at_the_first_start_are_left_alone_until_their_state_arrives(node: Node) -> None:
     pod = node.tree.pod(1)
     agent = node.start()
-    agent.apply(state())
+    apply(agent, state())
     assert swap_max(pod) == "max"
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert swap_max(pod) == "0"
 
 
 async def test_after_a_restart_known_pods_keep_and_unknown_ones_are_denied(plain: Node) -> None:
     left_alone, limited = plain.tree.pod(1), plain.tree.pod(2)
-    plain.start().apply(state({2: MIB}))
+    apply(plain.start(), state({2: MIB}))
     plain.stop()
     appeared = plain.tree.pod(3)
     write(limited, "max")
@@ -91,40 +91,40 @@ async def test_containers_get_their_values_in_both_orders(node: Node) -> None:
     pod = node.tree.pod(1)
     early = node.tree.container(pod, "early", memory_swap_max="0\n")
     wants = {1: {"early": spec.ContainerSpec(MIB, cap=False), "late": spec.ContainerSpec(2 * MIB, cap=False)}}
-    agent.apply(state({1: values.NO_LIMIT}, containers=wants))
+    apply(agent, state({1: values.NO_LIMIT}, containers=wants))
     late = node.tree.container(pod, "late", memory_swap_max="0\n")
     other = node.tree.container(pod, "other", memory_swap_max="0\n")
     await until(lambda: [swap_max(early), swap_max(late)] == [str(MIB), str(2 * MIB)])
     write(late, "0")
     await until(lambda: swap_max(late) == str(2 * MIB))
     assert swap_max(other) == "0"
-    agent.apply(state({1: values.NO_LIMIT}))
+    apply(agent, state({1: values.NO_LIMIT}))
     assert [swap_max(early), swap_max(late)] == ["0", "0"]
 
 
 async def test_what_each_container_gets_reaches_those_that_start_later(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler, "YOUNG_SECONDS", 0.05)
+    monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 0.05)
     pod = node.tree.pod(1)
     early = node.tree.container(pod, "early", memory_swap_max="0\n")
     agent = node.start()
-    agent.apply(state({1: 2 * MIB}, each=MIB))
+    apply(agent, state({1: 2 * MIB}, each=MIB))
     assert swap_max(early) == str(MIB)
     late = node.tree.container(pod, "late", memory_swap_max="0\n")
     await until(lambda: swap_max(late) == str(MIB))
-    agent.apply(state({1: 2 * MIB}))
+    apply(agent, state({1: 2 * MIB}))
     assert (swap_max(early), swap_max(late)) == ("0", "0")
 
 
 async def test_a_runtime_is_not_disturbed_while_it_makes_a_container(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler, "YOUNG_SECONDS", 3600.0)
+    monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 3600.0)
     repaired = file_reconciler.REPAIRS.value("container", "below")
     pod = plain.tree.pod(1)
     agent = plain.start()
-    agent.apply(state({1: 2 * MIB}, each=MIB))
+    apply(agent, state({1: 2 * MIB}, each=MIB))
     app = plain.tree.container(pod, "app", memory_swap_max="0\n")
     await until(lambda: bool(plain.known(pod).containers))
     write(app, "4096")
@@ -137,48 +137,48 @@ async def test_a_runtime_is_not_disturbed_while_it_makes_a_container(
 
 
 async def test_what_a_slow_runtime_wrote_over_it_is_put_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 0.0)
     agent = node.start()
     pod = node.tree.pod(1)
-    agent.apply(state({1: 2 * MIB}, each=MIB))
+    apply(agent, state({1: 2 * MIB}, each=MIB))
     app = node.tree.container(pod, "app")
     await until(lambda: swap_max(app) == str(MIB))
     write(app, "4096")
     await until(lambda: swap_max(app) == str(MIB))
     node.stop()
-    node.start(state({1: 2 * MIB}, each=MIB)).apply(state({1: 2 * MIB}, each=MIB, mode=names.Mode.RESTORE))
+    apply(node.start(state({1: 2 * MIB}, each=MIB)), state({1: 2 * MIB}, each=MIB, mode=names.Mode.RESTORE))
     assert [swap_max(path) for path in (pod, app)] == ["max", "4096"]
 
 
 async def test_a_container_that_has_just_come_is_let_alone_in_the_end_too(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler, "YOUNG_SECONDS", 3600.0)
+    monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 3600.0)
     pod = plain.tree.pod(1)
     agent = plain.start()
-    agent.apply(state({1: 2 * MIB}, each=MIB))
+    apply(agent, state({1: 2 * MIB}, each=MIB))
     plain.tree.container(pod, "gone", memory_swap_max="0\n")
     plain.tree.container(pod, "app", memory_swap_max="0\n")
     await until(lambda: len(plain.known(pod).containers) == 2)
-    timers = [container.ripe for container in plain.known(pod).containers.values()]
+    timer = armed(agent)
     plain.tree.remove(plain.tree.container_path(pod, "gone"))
     await until(lambda: len(plain.known(pod).containers) == 1)
-    agent.apply(state({1: 2 * MIB}, each=MIB, mode=names.Mode.RESTORE))
+    apply(agent, state({1: 2 * MIB}, each=MIB, mode=names.Mode.RESTORE))
     assert not snapshot(agent).to_restore
     plain.stop()
-    assert all(timer is not None and timer.cancelled() for timer in timers)
+    assert timer is None or timer.cancelled()
 
 
 @pytest.mark.parametrize("mode", [names.Mode.RESTORE, names.Mode.AUDIT])
 async def test_what_each_container_got_is_put_back(node: Node, mode: names.Mode) -> None:
     pod = node.tree.pod(1)
     apps = [node.tree.container(pod, name, memory_swap_max="0\n") for name in ("app", "sandbox")]
-    node.start().apply(state({1: 2 * MIB}, each=MIB))
+    apply(node.start(), state({1: 2 * MIB}, each=MIB))
     assert [swap_max(app) for app in apps] == [str(MIB)] * 2
     node.stop()
     agent = node.start(state({1: 2 * MIB}, each=MIB))
     assert [swap_max(app) for app in apps] == [str(MIB)] * 2
-    agent.apply(state({1: 2 * MIB}, each=MIB, mode=mode))
+    apply(agent, state({1: 2 * MIB}, each=MIB, mode=mode))
     assert [swap_max(path) for path in (pod, *apps)] == ["max", "0", "0"]
     listed = [(found.container != "", found.wanted) for found in snapshot(agent).violations]
     audited = [(False, str(2 * MIB)), (True, str(MIB)), (True, str(MIB))]
@@ -189,22 +189,22 @@ async def test_qos_slices_are_never_written_and_kubepods_only_on_order(node: Nod
     agent = node.start()
     slices = [node.tree.level(qos) for qos in ("burstable", "besteffort")]
     node.tree.pod(1)
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert swap_max(node.tree.kubepods) == "max"
-    agent.apply(state({1: 0}, kubepods=512 * MIB))
+    apply(agent, state({1: 0}, kubepods=512 * MIB))
     assert swap_max(node.tree.kubepods) == str(512 * MIB)
     write(node.tree.kubepods, "max")
     await until(lambda: swap_max(node.tree.kubepods) == str(512 * MIB))
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     assert [swap_max(path) for path in (node.tree.kubepods, *slices)] == ["max", "max", "max"]
 
 
 async def test_a_pod_gone_from_the_state_keeps_its_value(plain: Node) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
-    agent.apply(state({1: MIB}))
+    apply(agent, state({1: MIB}))
     await until(lambda: swap_max(pod) == str(MIB))
-    agent.apply(state())
+    apply(agent, state())
     write(pod, "max")
     await until(lambda: swap_max(pod) == str(MIB))
 
@@ -215,32 +215,32 @@ async def test_restore_and_audit_put_back_what_was_there(node: Node, mode: names
     app = node.tree.container(pods[1], "app", memory_swap_max="0\n")
     agent = node.start()
     wants = {2: {"app": spec.ContainerSpec(MIB, cap=False)}}
-    agent.apply(state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants))
+    apply(agent, state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants))
     files = [node.tree.kubepods, *pods, app]
     assert [swap_max(path) for path in files] == [str(64 * MIB), "0", str(MIB), str(MIB)]
-    agent.apply(state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants, mode=mode))
+    apply(agent, state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants, mode=mode))
     assert [swap_max(path) for path in files] == ["max", str(8 * MIB), "max", "0"]
     assert snapshot(agent).to_restore == 0
     reported = [reason for reason in reasons(agent) if reason != "Exposed"]
     assert reported == (["Audit"] * 4 if mode is names.Mode.AUDIT else [])
-    agent.apply(state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants))
+    apply(agent, state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants))
     assert [swap_max(path) for path in files] == [str(64 * MIB), "0", str(MIB), str(MIB)]
 
 
 async def test_restore_after_a_restart_puts_back_too(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
-    plain.start().apply(state({1: 0}))
+    apply(plain.start(), state({1: 0}))
     plain.stop()
-    plain.start(state({1: 0})).apply(state({1: 0}, mode=names.Mode.RESTORE))
+    apply(plain.start(state({1: 0})), state({1: 0}, mode=names.Mode.RESTORE))
     assert swap_max(pod) == str(8 * MIB)
 
 
 async def test_restore_leaves_another_writers_value(plain: Node) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     write(pod, "4096")
-    agent.apply(state({1: 0}, mode=names.Mode.RESTORE))
+    apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
     assert swap_max(pod) == "4096"
     new = plain.tree.pod(2)
     await asyncio.sleep(0)
@@ -253,7 +253,7 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
 ) -> None:
     """Not even for a moment: the value of before would be in force until it is written back."""
     pod = plain.tree.pod(1)
-    plain.start().apply(state({1: 0}))
+    apply(plain.start(), state({1: 0}))
     plain.stop()
     write(pod, "4096")
     written: list[str] = []
@@ -268,7 +268,7 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
 async def test_what_is_required_and_missing_is_passed_on(plain: Node) -> None:
     agent = plain.start(state())
     wire = spec.WireState(spec=spec.WireSpec(unmet={"encrypted": "found"}))
-    agent.apply(spec.parse(wire, 4096))
+    apply(agent, spec.parse(wire, 4096))
     current = snapshot(agent).spec
     assert current is not None
     assert current.unmet == {"encrypted": "found"}
@@ -276,22 +276,22 @@ async def test_what_is_required_and_missing_is_passed_on(plain: Node) -> None:
 
 async def test_what_a_proposal_would_take_is_told_and_not_done(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0}))
+    apply(agent, state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0}))
     uses = {1: plain.tree.pod(1), 2: plain.tree.pod(2), 3: plain.tree.pod(3)}
     await until(lambda: [swap_max(pod) for pod in uses.values()] == ["max", "max", "0"])
     for number, used in ((1, 5 * MIB), (2, MIB), (3, 0)):
         write(uses[number], str(used), "memory.swap.current")
     preview = spec.Preview("p", 7, {uid(1): 2 * MIB, uid(2): 2 * MIB, uid(9): 0})
-    agent.apply(state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0})._replace(preview=preview))
+    apply(agent, state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0})._replace(preview=preview))
     assert snapshot(agent).cost == api.PreviewCost(api.ProfileRef("p", 7), pods=1, bytes=3 * MIB)
     assert swap_max(uses[1]) == "max"
-    agent.apply(state({1: values.NO_LIMIT}))
+    apply(agent, state({1: values.NO_LIMIT}))
     assert snapshot(agent).cost is None
 
 
 async def test_250_pods_at_once(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state(dict.fromkeys(range(250), MIB)))
+    apply(agent, state(dict.fromkeys(range(250), MIB)))
     pods = [plain.tree.pod(n) for n in range(250)]
     await until(lambda: all(swap_max(pod) == str(MIB) for pod in pods))
 
@@ -299,7 +299,7 @@ async def test_250_pods_at_once(plain: Node) -> None:
 async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain: Node) -> None:
     app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
     wants = state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}})
-    plain.start().apply(wants)
+    apply(plain.start(), wants)
     plain.stop()
     write(app, "max")
     before = file_reconciler.REPAIRS.value("container", "above")
@@ -310,25 +310,25 @@ async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain:
 
 async def test_a_container_keeps_its_value_over_a_restart_without_a_state(plain: Node) -> None:
     app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
-    plain.start().apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
+    apply(plain.start(), state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     plain.stop()
     write(app, "0")
     agent = plain.start()
     assert swap_max(app) == str(MIB)
-    agent.apply(state({1: values.NO_LIMIT}))
+    apply(agent, state({1: values.NO_LIMIT}))
     assert swap_max(app) == "0"
 
 
 async def test_a_pod_made_anew_while_no_agent_ran_is_another(plain: Node) -> None:
     """What was there in the first one is not put back into the second."""
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
-    plain.start().apply(state({1: 0}))
+    apply(plain.start(), state({1: 0}))
     plain.stop()
     kept = pod.rename(pod.with_name("kept"))  # its inode must not be given away again
     pod = plain.tree.pod(1)
     agent = plain.start()
     assert swap_max(pod) == "0"
-    agent.apply(state({1: 0}, mode=names.Mode.RESTORE))
+    apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
     assert (swap_max(pod), swap_max(kept)) == ("max", "0")
 
 
@@ -344,9 +344,9 @@ async def test_a_state_that_comes_with_other_values_while_files_cannot_be_writte
 
     with monkeypatch.context() as denied:
         denied.setattr(plain.cgroups, "write", deny)
-        agent.apply(state({1: 0}))
+        apply(agent, state({1: 0}))
         assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
-        agent.apply(state({1: MIB}, generation=2))
+        apply(agent, state({1: MIB}, generation=2))
     await until(lambda: swap_max(pod) == str(MIB) and "WriteFailed" not in reasons(agent))
 
 
@@ -354,8 +354,8 @@ async def test_a_pod_that_got_back_what_it_had_is_still_known_after_a_restart(pl
     """It is no pod that appeared while no agent ran."""
     pod = plain.tree.pod(1)
     agent = plain.start()
-    agent.apply(state({1: 0}))
-    agent.apply(state({1: None}))
+    apply(agent, state({1: 0}))
+    apply(agent, state({1: None}))
     assert swap_max(pod) == "max"
     plain.stop()
     plain.start(state())
@@ -364,7 +364,7 @@ async def test_a_pod_that_got_back_what_it_had_is_still_known_after_a_restart(pl
 
 async def test_what_went_while_no_agent_ran_is_forgotten(plain: Node) -> None:
     pod = plain.tree.pod(1)
-    plain.start().apply(state({1: 0}))
+    apply(plain.start(), state({1: 0}))
     plain.stop()
     plain.tree.remove(pod)
     plain.start()
@@ -378,9 +378,9 @@ async def test_a_new_pods_wait_for_its_value_is_timed_once(plain: Node) -> None:
     late, early = plain.tree.pod(2), plain.tree.pod(3)
     await until(lambda: [swap_max(pod) for pod in (found, late, early)] == ["0", "0", "0"])
     assert file_reconciler.ENFORCED_SECONDS.count() == before
-    agent.apply(state({1: MIB, 2: MIB, 3: 0}))
+    apply(agent, state({1: MIB, 2: MIB, 3: 0}))
     assert file_reconciler.ENFORCED_SECONDS.count() == before + 2
-    agent.apply(state({1: 2 * MIB, 2: 2 * MIB, 3: 2 * MIB}))
+    apply(agent, state({1: 2 * MIB, 2: 2 * MIB, 3: 2 * MIB}))
     assert file_reconciler.ENFORCED_SECONDS.count() == before + 2
 
 
@@ -388,8 +388,8 @@ async def test_what_is_not_enforced_is_not_timed(plain: Node) -> None:
     agent = plain.start(cached=state({1: 0}, mode=names.Mode.AUDIT))
     before = file_reconciler.ENFORCED_SECONDS.count()
     pod = plain.tree.pod(1)
-    await until(lambda: len(agent.known) == 1)
-    agent.apply(state({1: 0}))
+    await until(lambda: len(agent.inventory.pods.values()) == 1)
+    apply(agent, state({1: 0}))
     assert swap_max(pod) == "0"
     assert file_reconciler.ENFORCED_SECONDS.count() == before
 
@@ -399,6 +399,74 @@ async def test_pods_that_wait_are_counted_also_where_no_status_is_written(plain:
     await plain.run(1, "app")
     status.publish(agent.inventory, agent.progress)
     assert status.AWAITING.value() == 1
-    agent.apply(state({1: 0}))
+    apply(agent, state({1: 0}))
     status.publish(agent.inventory, agent.progress)
     assert status.AWAITING.value() == 0
+
+
+# A state is applied in turns
+
+
+async def test_the_generation_is_reported_when_everything_was_brought_to_it(plain: Node) -> None:
+    pods = [plain.tree.pod(number) for number in range(100)]
+    agent = plain.start(state(generation=1))
+    assert snapshot(agent).generation == 1
+    agent.set_desired(state(dict.fromkeys(range(100), MIB), generation=2))
+    assert (snapshot(agent).generation, plain.reports.busy) == (1, True)
+    held: set[str] = set()
+    while snapshot(agent).generation == 1:
+        held = {swap_max(pod) for pod in pods}
+        await asyncio.sleep(0)
+    assert held != {str(MIB)}
+    assert {swap_max(pod) for pod in pods} == {str(MIB)}
+    assert not plain.reports.busy
+
+
+async def test_a_state_of_which_nothing_is_there_is_reported(plain: Node) -> None:
+    agent = plain.start(state(generation=1))
+    agent.set_desired(state({1: 0}, generation=2))
+    await until(lambda: snapshot(agent).generation == 2 and not plain.reports.busy)
+
+
+async def test_a_state_that_comes_while_another_is_applied_is_the_one_that_is_reported(plain: Node) -> None:
+    pods = [plain.tree.pod(number) for number in range(50)]
+    agent = plain.start(state(generation=1))
+    for generation in (2, 3):
+        agent.set_desired(state(dict.fromkeys(range(50), generation * MIB), generation=generation))
+    generations = {snapshot(agent).generation}
+    while plain.reports.busy:
+        await asyncio.sleep(0)
+        generations.add(snapshot(agent).generation)
+    assert generations == {1, 3}
+    assert {swap_max(pod) for pod in pods} == {str(3 * MIB)}
+
+
+async def test_nothing_counts_as_restored_while_the_order_to_restore_is_carried_out(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    apply(agent, state({1: 0}))
+    agent.set_desired(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
+    assert snapshot(agent).to_restore > 0
+    settle(agent)
+    assert (swap_max(pod), snapshot(agent).to_restore) == ("max", 0)
+
+
+async def test_a_repair_does_not_wait_for_a_state_to_be_applied(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)
+    pods = [plain.tree.pod(number) for number in range(100)]
+    agent = plain.start(state(dict.fromkeys(range(100), 0)))
+    wrote: list[str] = []
+    real = plain.cgroups.write
+
+    def spy(name: str, value: int) -> None:
+        wrote.append(name)
+        real(name, value)
+
+    agent.set_desired(state(dict.fromkeys(range(1, 100), MIB), generation=2))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(plain.cgroups, "write", spy)
+    write(pods[0], "max")
+    await until(lambda: swap_max(pods[0]) == "0")
+    assert len(wrote) < 50
+    await until(lambda: not plain.reports.busy)
+    assert len(wrote) > 90

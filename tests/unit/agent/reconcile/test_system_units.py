@@ -9,10 +9,10 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs, faults
-from swapwarden.agent.reconcile import reconciler, trouble
+from swapwarden.agent.reconcile import queue, reconciler
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, compare, find_causes, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, apply, compare, find_causes, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 
@@ -45,17 +45,17 @@ def units(plain: Node) -> Units:
     return Units(plain)
 
 
-def shorts(agent: reconciler.Enforcer) -> dict[str, str]:
+def shorts(agent: reconciler.NodeReconciler) -> dict[str, str]:
     return {short.name: short.reason for short in snapshot(agent).settings or ()}
 
 
 async def test_units_that_are_named_get_none_and_others_stay(units: Units) -> None:
     agent = units.node.start()
     assert snapshot(agent).settings is None
-    agent.apply(asking(*ALL))
+    apply(agent, asking(*ALL))
     assert units.values == ["0"] * 4
     assert (snapshot(agent).settings, snapshot(agent).violations) == ((), [])
-    agent.apply(asking("kubelet.service"))
+    apply(agent, asking("kubelet.service"))
     assert units.values == ["max", "0", "max", "max"]
     assert swap_max(units.node.tree.kubepods) == "max"
 
@@ -65,11 +65,11 @@ async def test_units_that_are_named_get_none_and_others_stay(units: Units) -> No
 async def test_what_is_no_longer_to_be_is_put_back(units: Units, order: spec.NodeSpec, *, again: bool) -> None:
     write(units.nested, str(8 * MIB))
     agent = units.node.start()
-    agent.apply(asking(*ALL))
+    apply(agent, asking(*ALL))
     if again:
         units.node.stop()
         agent = units.node.start(asking(*ALL))
-    agent.apply(order)
+    apply(agent, order)
     assert units.values == ["max", "max", "max", str(8 * MIB)]
     assert snapshot(agent).to_restore == 0
     if order.mode is names.Mode.AUDIT:
@@ -82,7 +82,7 @@ async def test_what_is_no_longer_to_be_is_put_back(units: Units, order: spec.Nod
 async def test_what_fails_with_one_stops_none_of_the_others(
     units: Units, monkeypatch: pytest.MonkeyPatch, *, mistake: bool
 ) -> None:
-    monkeypatch.setattr(trouble, "SOON_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "SOON_SECONDS", (0.01, 0.01))
     counted: list[str] = []
 
     def fault(what: str, error: Exception) -> str:
@@ -100,7 +100,7 @@ async def test_what_fails_with_one_stops_none_of_the_others(
 
     with monkeypatch.context() as broken:
         broken.setattr(units.node.cgroups, "inode", fail)
-        agent.apply(asking(*ALL))
+        apply(agent, asking(*ALL))
         assert units.values == ["0", "max", "0", "0"]
         assert shorts(agent)["kubelet.service"] == "WriteFailed"
         assert bool(counted) is mistake
@@ -109,15 +109,15 @@ async def test_what_fails_with_one_stops_none_of_the_others(
 
 
 async def test_what_was_written_before_a_restart_is_put_back_though_the_state_is_new(units: Units) -> None:
-    units.node.start().apply(asking(*ALL))
+    apply(units.node.start(), asking(*ALL))
     units.node.stop()
-    units.node.start().apply(state())
+    apply(units.node.start(), state())
     assert units.values == ["max"] * 4
 
 
 async def test_what_systemd_writes_back_is_repaired_at_once(units: Units) -> None:
     agent = units.node.start()
-    agent.apply(asking("system.slice", "kubelet.service"))
+    apply(agent, asking("system.slice", "kubelet.service"))
     write(units.kubelet, "max")
     write(units.system, "max")
     await until(lambda: units.values[:2] == ["0", "0"])
@@ -131,11 +131,11 @@ async def test_a_value_that_systemd_holds_for_a_unit_is_no_other_writers(
     before = attribution.REWRITES.value("system", "UnitValue")
     write(units.system, value)
     agent = units.node.start()
-    agent.apply(asking("system.slice"))
+    apply(agent, asking("system.slice"))
     if again:
         units.node.stop()
         agent = units.node.start()
-        agent.apply(asking("system.slice"))
+        apply(agent, asking("system.slice"))
     write(units.system, value)
     await until(lambda: units.values[0] == "0")
     find_causes(agent)
@@ -149,7 +149,7 @@ async def test_a_value_that_systemd_holds_for_a_unit_is_no_other_writers(
 
 async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> None:
     agent = units.node.start()
-    agent.apply(asking("kubelet.service", "late.service"))
+    apply(agent, asking("kubelet.service", "late.service"))
     assert shorts(agent) == {"late.service": "NotFound"}
     kept = units.kubelet.rename(units.node.folder / "kept")  # its inode must not be given away again
     again = units.node.tree.group(units.kubelet)
@@ -159,14 +159,14 @@ async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> Non
     assert shorts(agent) == {}
     assert units.node.told > told
     assert swap_max(kept) == "0"
-    agent.apply(state())
+    apply(agent, state())
     assert [swap_max(again), swap_max(late)] == ["max", "max"]
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_slice_that_is_made_anew_is_watched_anew(units: Units, *, at_once: bool) -> None:
     agent = units.node.start()
-    agent.apply(asking("late.service"))
+    apply(agent, asking("late.service"))
     units.system.rename(units.node.folder / "kept")  # the watch stays with it, as with a cgroup that is removed
     homes = agent._units._homes
     if not at_once:
@@ -183,7 +183,7 @@ async def test_what_pods_are_in_is_refused(naming: str, tmp_path: pathlib.Path) 
     pod = node.tree.pod(1)
     agent = node.start()
     named = ("kubepods.slice", "kubepods-burstable.slice", "kubelet.slice", "kubelet-kubepods.slice", "-.slice", "..")
-    agent.apply(asking(*named))
+    apply(agent, asking(*named))
     there = {
         "systemd": {"kubepods.slice", "kubepods-burstable.slice"},
         "cgroupfs": set(),
@@ -197,7 +197,7 @@ async def test_what_pods_are_in_is_refused(naming: str, tmp_path: pathlib.Path) 
 @pytest.mark.parametrize("name", ["system.slice/kubelet.service", "../system.slice", "", ".slice", "system"])
 async def test_no_name_is_a_path(name: str, units: Units) -> None:
     agent = units.node.start()
-    agent.apply(asking(name))
+    apply(agent, asking(name))
     assert shorts(agent) == {name: "NotFound"}
     assert units.values == ["max"] * 4
 
@@ -207,7 +207,7 @@ async def test_swap_in_use_is_not_cut_where_there_is_no_room(units: Units) -> No
     write(units.system, str(100 * MIB), "memory.max")
     write(units.system, str(90 * MIB), "memory.current")
     agent = units.node.start()
-    agent.apply(asking("system.slice"))
+    apply(agent, asking("system.slice"))
     assert swap_max(units.system) == str(80 * MIB)
     assert shorts(agent) == {"system.slice": "Draining"}
     assert snapshot(agent).violations == []
@@ -220,7 +220,7 @@ async def test_a_cgroup_without_the_file_is_told(units: Units, monkeypatch: pyte
     monkeypatch.setattr("swapwarden.agent.reconcile.file_reconciler.FILE_SECONDS", (0.001, 0.001))
     (units.system / "bare.service").mkdir()
     agent = units.node.start()
-    agent.apply(asking("bare.service"))
+    apply(agent, asking("bare.service"))
     await until(lambda: shorts(agent) == {"bare.service": "WriteFailed"})
 
 
@@ -230,7 +230,7 @@ async def test_nothing_is_done_before_pods_are_found(tmp_path: pathlib.Path) -> 
     node.tree.group(node.tree.root / "x.slice")
     hidden = node.tree.kubepods.rename(tmp_path / "hidden")
     agent = node.start()
-    agent.apply(asking("x.slice"))
+    apply(agent, asking("x.slice"))
     assert swap_max(node.tree.root / "x.slice") == "max"
     hidden.rename(node.tree.kubepods)
     compare(agent)
@@ -244,12 +244,12 @@ async def test_slices_come_and_the_tree_of_pods_goes_though_both_are_in_one_cgro
 ) -> None:
     node = Node(tmp_path, naming)
     agent = node.start()
-    agent.apply(asking("late.slice"))
+    apply(agent, asking("late.slice"))
     late = node.tree.group(node.tree.root / "late.slice")
     await until(lambda: swap_max(late) == "0")
-    agent.apply(state())
+    apply(agent, state())
     assert swap_max(late) == "max"
-    agent.apply(asking("late.slice"))
+    apply(agent, asking("late.slice"))
     node.tree.remove(node.tree.kubepods)
     await until(lambda: agent.root is None)
     node.stop()
@@ -258,13 +258,13 @@ async def test_slices_come_and_the_tree_of_pods_goes_though_both_are_in_one_cgro
 async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units) -> None:
     agent = units.node.start()
     assert agent.drop_in_slices is None
-    agent.apply(asking(*ALL, "kubepods.slice", "-.slice", "late.slice"))
+    apply(agent, asking(*ALL, "kubepods.slice", "-.slice", "late.slice"))
     assert agent.drop_in_slices == ("system.slice", "a-b.slice", "late.slice")
-    agent.apply(asking(*ALL, mode=names.Mode.AUDIT))
+    apply(agent, asking(*ALL, mode=names.Mode.AUDIT))
     assert agent.drop_in_slices == ()
-    agent.apply(state()._replace(system=spec.System(None, ALL, 25_000)))
+    apply(agent, state()._replace(system=spec.System(None, ALL, 25_000)))
     assert agent.drop_in_slices == ()
-    agent.apply(state())
+    apply(agent, state())
     assert agent.drop_in_slices == ()
 
 
@@ -280,7 +280,7 @@ async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reload
 
     write(units.system, "0" if born else "max")
     agent = units.node.start(held_at_zero=installed)
-    agent.apply(asking("system.slice", "kubelet.service"))
+    apply(agent, asking("system.slice", "kubelet.service"))
     if not born:  # systemd reads the file later
         await until(lambda: all_writes_heard(agent))
         write(units.system, "0")
@@ -288,23 +288,23 @@ async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reload
         await until(lambda: agent._units._is_covered(agent._units._units["system.slice"]))
     assert shorts(agent) == {}
     for _ in range(2):
-        agent.apply(after)
+        apply(agent, after)
         assert (units.values[:2], snapshot(agent).to_restore) == (["max", "max"], 0)
         assert shorts(agent) == {"system.slice": "ReloadNeeded"}
         units.node.stop()
         agent = units.node.start()
-    agent.apply(after)
+    apply(agent, after)
     write(units.system, "max")
     await until(lambda: "ReloadNeeded" not in shorts(agent).values())
 
 
 async def test_a_file_that_systemd_has_not_read_leaves_nothing_to_reload(units: Units) -> None:
     agent = units.node.start(held_at_zero=lambda _: True)
-    agent.apply(asking("system.slice"))
+    apply(agent, asking("system.slice"))
     await until(lambda: all_writes_heard(agent))
     write(units.system, "max")
     await until(lambda: units.values[0] == "0")
-    agent.apply(state())
+    apply(agent, state())
     assert snapshot(agent).settings is None
 
 
@@ -313,7 +313,7 @@ async def test_where_pods_are_not_known_no_drop_in_comes_or_goes(tmp_path: pathl
     node.tree.remove(node.tree.kubepods)
     agent = node.start(asking("system.slice"))
     assert agent.drop_in_slices is None
-    agent.apply(state())
+    apply(agent, state())
     assert agent.drop_in_slices == ()
     node.stop()
 
@@ -323,8 +323,8 @@ async def test_a_limit_that_came_from_the_drop_in_is_taken_away_with_it(units: U
     """After a boot, of which systemd makes the slice so: nothing was ever written to it."""
     write(units.system, "0")
     agent = units.node.start(held_at_zero=lambda name: installed and name == "system.slice")
-    agent.apply(asking("system.slice", "kubelet.service"))
+    apply(agent, asking("system.slice", "kubelet.service"))
     assert units.values[:2] == ["0", "0"]
-    agent.apply(state(mode=names.Mode.RESTORE))
+    apply(agent, state(mode=names.Mode.RESTORE))
     assert units.values[:2] == ["max" if installed else "0", "max"]
     assert snapshot(agent).to_restore == 0

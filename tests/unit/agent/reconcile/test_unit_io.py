@@ -13,7 +13,7 @@ from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import reconciler, settings, unit_io
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import Node, compare, recorded, snapshot, state, until
+from tests.unit.agent.agent_node import Node, apply, compare, recorded, snapshot, state, until
 
 DISK, OTHER = "254:0", "8:16"
 QOS = f"{DISK} enable=1 ctrl=auto model=linear\n{OTHER} enable=1\n"
@@ -58,7 +58,7 @@ class Machine:
         lines += [] if value in {"target=max", "default"} else [f"{device} {value}"]
         (path / file).write_text("".join(f"{line}\n" for line in lines))
 
-    def start(self, *disks: str) -> reconciler.Enforcer:
+    def start(self, *disks: str) -> reconciler.NodeReconciler:
         agent = self.node.start()
         agent.swap_on(swap_devices.Disks(disks or (DISK,)))
         return agent
@@ -83,13 +83,13 @@ def asking(
     return state(mode=mode)._replace(system=spec.System(None, units or ("system.slice",), latency, weight))
 
 
-def shorts(agent: reconciler.Enforcer) -> dict[str, tuple[str, str]]:
+def shorts(agent: reconciler.NodeReconciler) -> dict[str, tuple[str, str]]:
     return {short.name: (short.reason, short.message) for short in snapshot(agent).settings or ()}
 
 
 async def test_units_get_both_and_the_limit_of_swap_stays(machine: Machine) -> None:
     agent = machine.start(DISK, OTHER)
-    agent.apply(asking("system.slice", "kubelet.service"))
+    apply(agent, asking("system.slice", "kubelet.service"))
     for path in (machine.system, machine.kubelet):
         latency, weight = machine.held(path)
         assert latency == [f"{DISK} target=25000", f"{OTHER} target=25000"]
@@ -107,12 +107,12 @@ async def test_what_was_there_is_put_back(machine: Machine, order: spec.NodeSpec
     machine.set(machine.system, "io.latency", OTHER, "target=70000")
     before = machine.held()
     agent = machine.start(DISK, OTHER)
-    agent.apply(asking())
+    apply(agent, asking())
     assert machine.held() != before
     if again:
         machine.node.stop()
         agent = machine.start(DISK, OTHER)
-    agent.apply(order)
+    apply(agent, order)
     assert sorted(machine.held()[0]) == sorted(before[0])
     assert sorted(machine.held()[1]) == sorted(before[1])
     assert snapshot(agent).to_restore == 0
@@ -125,15 +125,15 @@ async def test_what_was_there_is_put_back(machine: Machine, order: spec.NodeSpec
 
 async def test_one_of_two_is_put_back_when_it_is_left_out(machine: Machine) -> None:
     agent = machine.start()
-    agent.apply(asking())
+    apply(agent, asking())
     assert machine.held() == BOTH
-    agent.apply(asking(latency=None, weight=500))
+    apply(agent, asking(latency=None, weight=500))
     assert machine.held() == ([], ["default 100", f"{DISK} 500"])
 
 
 async def test_audit_writes_nothing(machine: Machine) -> None:
     agent = machine.start()
-    agent.apply(asking(mode=names.Mode.AUDIT))
+    apply(agent, asking(mode=names.Mode.AUDIT))
     assert (machine.writes, machine.held()) == (0, NOTHING)
     assert shorts(agent) == {
         "system.slice io.latency": ("Audit", "target=25000 would be written over target=max"),
@@ -143,31 +143,31 @@ async def test_audit_writes_nothing(machine: Machine) -> None:
 
 async def test_another_writers_value_is_repaired_counted_and_put_back(machine: Machine) -> None:
     agent = machine.start()
-    agent.apply(asking())
+    apply(agent, asking())
     before = settings.REPAIRS.value("io.latency")
     machine.set(machine.system, "io.latency", DISK, "target=99")
     compare(agent)
     assert machine.held() == BOTH
     assert settings.REPAIRS.value("io.latency") == before + 1
-    agent.apply(state())
+    apply(agent, state())
     assert machine.held() == ([f"{DISK} target=99"], ["default 100"])
 
 
 async def test_a_service_that_starts_again_gets_them_anew(machine: Machine) -> None:
     agent = machine.start()
-    agent.apply(asking("kubelet.service"))
+    apply(agent, asking("kubelet.service"))
     machine.kubelet.rename(machine.node.folder / "kept")  # its inode must not be given away again
     machine.group(machine.kubelet)
     await until(lambda: machine.held(machine.kubelet) == BOTH)
     assert len(recorded(machine.node.folder)) == 2
-    agent.apply(state())
+    apply(agent, state())
     assert machine.held(machine.kubelet) == NOTHING
     assert machine.held(machine.node.folder / "kept") == BOTH
 
 
 async def test_it_follows_the_swap_to_other_disks(machine: Machine) -> None:
     agent = machine.start(DISK)
-    agent.apply(asking())
+    apply(agent, asking())
     agent.swap_on(swap_devices.Disks((OTHER,)))
     assert machine.held() == ([f"{OTHER} target=25000"], ["default 100", f"{OTHER} 800"])
     agent.swap_on(swap_devices.Disks((), (), ("/dev/zram0 is in memory",)))
@@ -187,13 +187,15 @@ async def test_one_of_two_that_the_kernel_lacks_is_told_and_does_no_harm(machine
     lacking = ({"io.weight", "io.latency"} - {other}).pop()
     (machine.system / lacking).unlink()
     agent = machine.start()
-    agent.apply(asking())
+    apply(agent, asking())
     [(name, (reason, told))] = shorts(agent).items()
     assert (name, reason) == (f"system.slice {lacking}", "NoEffect")
     assert told == f"the node's kernel has none ({cgroup_files.FILES[lacking].option}); {other} is there"
-    agent.apply(asking(latency=None if lacking == "io.weight" else 1000, weight=None if lacking == "io.latency" else 7))
+    apply(
+        agent, asking(latency=None if lacking == "io.weight" else 1000, weight=None if lacking == "io.latency" else 7)
+    )
     assert shorts(agent)[name] == ("NotSupported", f"the node's kernel has none ({cgroup_files.FILES[lacking].option})")
-    agent.apply(state())
+    apply(agent, state())
     assert snapshot(agent).settings is None
 
 
@@ -202,7 +204,7 @@ async def test_a_unit_without_the_controller_is_told_with_the_remedy(machine: Ma
         (machine.system / name).unlink()
     (machine.system / "cgroup.controllers").write_text("memory pids\n")
     agent = machine.start()
-    agent.apply(asking(weight=None))
+    apply(agent, asking(weight=None))
     told = "it has no io controller: run `systemctl set-property system.slice IOAccounting=yes` on the node"
     assert shorts(agent) == {"system.slice io.latency": ("NotSupported", told)}
     machine.group(machine.system)
@@ -218,7 +220,7 @@ async def test_weights_that_the_kernel_does_not_heed_are_not_written(machine: Ma
     else:
         (machine.root / "io.cost.qos").write_text(qos)
     agent = machine.start()
-    agent.apply(asking(latency=None))
+    apply(agent, asking(latency=None))
     [(reason, told)] = shorts(agent).values()
     assert reason == "NotSupported"
     assert f"write `{DISK} enable=1` to the node's /sys/fs/cgroup/io.cost.qos" in told
@@ -231,7 +233,7 @@ async def test_weights_that_the_kernel_does_not_heed_are_not_written(machine: Ma
 async def test_a_disk_without_latencies_is_told(machine: Machine) -> None:
     machine.refuses = cgroupfs.UnsupportedError("system.slice/io.latency: Operation not supported")
     agent = machine.start()
-    agent.apply(asking(weight=None))
+    apply(agent, asking(weight=None))
     told = f"the node's kernel does not do that for disk {DISK}"
     assert shorts(agent) == {"system.slice io.latency": ("NotSupported", told)}
 
@@ -240,7 +242,7 @@ async def test_what_is_refused_is_tried_again(machine: Machine, monkeypatch: pyt
     monkeypatch.setattr(unit_io, "RETRY_SECONDS", (0.001, 0.002))
     machine.refuses = cgroupfs.DeniedError("system.slice/io.latency: Permission denied")
     agent = machine.start()
-    agent.apply(asking())
+    apply(agent, asking())
     told = "target=25000 of disk 254:0: system.slice/io.latency: Permission denied"
     assert shorts(agent)["system.slice io.latency"] == ("WriteFailed", told)
     before = machine.node.told
@@ -249,7 +251,7 @@ async def test_what_is_refused_is_tried_again(machine: Machine, monkeypatch: pyt
     assert shorts(agent) == {}
     assert machine.node.told > before
     machine.refuses = cgroupfs.DeniedError("system.slice/io.latency: Permission denied")
-    agent.apply(state())
+    apply(agent, state())
     assert snapshot(agent).to_restore == 2
     machine.refuses = None
     await until(lambda: machine.held() == NOTHING)
@@ -261,7 +263,7 @@ async def test_a_value_that_the_kernel_takes_for_another_is_told(
 ) -> None:
     monkeypatch.setattr(cgroupfs.Cgroups, "set_of_device", lambda *_: None)
     agent = machine.start()
-    agent.apply(asking(weight=None))
+    apply(agent, asking(weight=None))
     told = f"holds target=max of disk {DISK} after target=25000 was written"
     assert shorts(agent) == {"system.slice io.latency": ("WriteFailed", told)}
 
@@ -274,18 +276,18 @@ async def test_nothing_is_written_whose_original_cannot_be_kept(
 
     agent = machine.start()
     monkeypatch.setattr("swapwarden.agent.ledger.appended.os.write", full)
-    agent.apply(asking())
+    apply(agent, asking())
     assert (machine.writes, machine.held()) == (0, NOTHING)
     assert shorts(agent)["system.slice io.weight"][0] == "WriteFailed"
 
 
 async def test_what_lost_its_controller_or_is_gone_took_its_values_along(machine: Machine) -> None:
     agent = machine.start()
-    agent.apply(asking("system.slice", "kubelet.service"))
+    apply(agent, asking("system.slice", "kubelet.service"))
     for name in cgroup_files.FILES:
         (machine.system / name).unlink()
     machine.node.tree.remove(machine.kubelet)
-    agent.apply(state(mode=names.Mode.RESTORE))
+    apply(agent, state(mode=names.Mode.RESTORE))
     assert snapshot(agent).to_restore == 0
     assert recorded(machine.node.folder) == []
 
@@ -297,5 +299,5 @@ async def test_records_of_other_settings_are_left_alone(machine: Machine) -> Non
         book.settings.record(key, "60", "10")
     book.close()
     agent = machine.start()
-    agent.apply(state(mode=names.Mode.RESTORE))
+    apply(agent, state(mode=names.Mode.RESTORE))
     assert (snapshot(agent).to_restore, recorded(machine.node.folder)) == (0, keys)

@@ -1,0 +1,66 @@
+"""Until when events told of everything: what turns a notice into the beginning of an exposure, never too late."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from swapwarden.agent.inventory import records
+
+LOST_SECONDS: Final = 600.0
+"""How long it is reported that the kernel dropped events."""
+
+
+class EventHorizon:
+    """Times are monotonic seconds."""
+
+    def __init__(self, now: float) -> None:
+        self.drained = now
+        """Until then inotify has told of everything that happened to what it watches."""
+        self.writes = 0
+        """So many of the agent's own writes have been told of for certain."""
+        self.caught_up = now
+        """All pods that ran before this time are known."""
+        self._complete = self._lost_until = records.NEVER
+        """Between these times events were lost: what they were about is known of files that were looked at since."""
+        self._lossy = False
+        """Whether some were not."""
+        self._losses = 0
+        """How often the kernel dropped events, each time soon after the one before; the last time at `_lost_at`."""
+        self._lost_at = records.NEVER
+
+    def lose(self, now: float) -> None:
+        """The kernel dropped events."""
+        if not self._lossy:
+            self._complete = self.drained
+        self._lossy = True
+        self._lost_until = now
+
+    def count_loss(self, noticed: float) -> None:
+        """Count what one read told of as lost."""
+        self._losses = self.losses(noticed) + 1
+        self._lost_at = noticed
+
+    def losses(self, now: float) -> int:
+        """How often the kernel dropped events lately."""
+        return self._losses if now - self._lost_at < LOST_SECONDS else 0
+
+    def compared(self) -> None:
+        """All files were looked at."""
+        self._lossy = False
+
+    def last_right(self, file: records.ControlFile, told: float = math.inf) -> float | None:
+        """The last moment at which a file is known to have held what the agent left in it; None where there is none.
+
+        Events `told` of all that was written to it until then, at most until they were last read.
+        """
+        right = file.times.right_at
+        if file.watch is not None and file.watch == file.times.right_watch:
+            told = min(told, self.drained)
+            return max(right, min(told, self._complete) if right < self._lost_until else told)
+        return right if right > records.NEVER else None
+
+    def exposed_since(self, file: records.ControlFile, noticed: float) -> float:
+        """Since when a file may not be right that an event tells of: it need not be the first one about it."""
+        right = self.last_right(file) if file.times.right_at < self._lost_until else None
+        return noticed if right is None else min(right, noticed)

@@ -1,0 +1,64 @@
+"""What is reconciled as one: a name in a directory, a cgroup, a file, or a task of the whole node."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from swapwarden.agent.host import watches
+from swapwarden.agent.inventory import layout, records
+
+
+class Child(NamedTuple):
+    """A name in a cgroup: behind it there may be another thing now, or nothing, than was known."""
+
+    owner: watches.Watched
+    name: str
+    found: bool = False
+    """Whether it was found by looking, and no event told of it."""
+
+    def __str__(self) -> str:
+        """For logs."""
+        return f"{self.owner}/{self.name}"
+
+
+class Task(enum.Enum):
+    """Of the whole node."""
+
+    TREE = "tree"
+    """Find the cgroup above all pods."""
+    UNITS = "units"
+    SWEEP = "sweep"
+    """What ends a comparison of all."""
+    CAUSES = "causes"
+    """Find out why values were written over."""
+
+
+Key = Child | Task | records.Level | records.Pod | records.Container | records.ControlFile
+
+
+def group_of(key: Key) -> object:
+    """What keys take turns by: the pod that one is about; None for limits above all pods."""
+    match key:
+        case records.ControlFile() | records.Container():
+            return key.pod
+        case Child(owner=records.Container() as container):
+            return container.pod
+        case Child():
+            return key.owner
+    return key
+
+
+def whose(key: Key) -> tuple[str, str]:
+    """The pod's UID and the container's id that a violation is about; `kubepods` for what is above pods."""
+    owner, name = (key.owner, key.name) if isinstance(key, Child) else (key, "")
+    match owner:
+        case records.Level() if uid := layout.pod_uid(name):
+            return uid, ""
+        case records.Pod():
+            return owner.uid, layout.container_id(name) or ""
+        case records.Container():
+            return owner.pod.uid, owner.id
+        case records.ControlFile(pod=records.Pod() as pod):
+            return pod.uid, owner.container
+    return "kubepods", ""

@@ -1,0 +1,195 @@
+"""Keys that wait to be reconciled, and those that failed: repairs first, then arrivals, then one sweep in a turn."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from swapwarden.agent.host import cgroupfs, faults, watches
+from swapwarden.agent.inventory import board
+from swapwarden.agent.reconcile import keys, schedule
+from swapwarden.api.violations import ViolationReason
+from swapwarden.kube import backoff
+
+RETRY_SECONDS: Final = (2.0, 120.0)
+"""First and longest bound of the wait before a key is tried again."""
+SOON_SECONDS: Final = (0.01, 5.0)
+"""The same for one that has only just been made, and is not ready."""
+SOON_ATTEMPTS: Final = 9
+"""Tries of such a key, within some seconds, after which it waits for an event or a full comparison."""
+
+
+class Priority(enum.Enum):
+    """What is taken first. Of sweeps, a turn takes one."""
+
+    REPAIR = "repair"
+    """Another wrote to a file, or the file is due."""
+    ARRIVAL = "arrival"
+    """A cgroup may have come or gone, or a state names it."""
+    SWEEP = "sweep"
+    """Nothing is known to have happened."""
+
+
+class Mark(NamedTuple):
+    """Why a key waits, in monotonic seconds."""
+
+    noticed: float
+    """When it was first marked."""
+    since: float = math.inf
+    """Until when events told of everything that happened to it, or since when a file may be wrong; infinite: now."""
+
+
+class Queue:
+    """Keys of a group, as of a pod, are taken in the order in which they were marked first; groups take turns."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Priority, dict[object, dict[keys.Key, Mark]]] = {priority: {} for priority in Priority}
+        self._serials: dict[tuple[Priority, keys.Key], int] = {}
+        """By the order of marking: all but sweeps."""
+        self.serial = 0
+        """Of the newest mark."""
+
+    def mark(self, key: keys.Key, priority: Priority, mark: Mark) -> None:
+        """Have a key reconciled. One that waits already keeps its place, and the earlier of both times."""
+        group = self._waiting[priority].setdefault(keys.group_of(key), {})
+        known = group.get(key)
+        if known is not None:
+            mark = Mark(min(known.noticed, mark.noticed), min(known.since, mark.since))
+        elif priority is not Priority.SWEEP:
+            self.serial += 1
+            self._serials[priority, key] = self.serial
+        group[key] = mark
+
+    def take(self, priority: Priority) -> tuple[keys.Key, Mark] | None:
+        """The next key of this priority, which then waits no more; None where none does."""
+        groups = self._waiting[priority]
+        if not groups:
+            return None
+        name = next(iter(groups))
+        group = groups.pop(name)
+        key = next(iter(group))
+        mark = group.pop(key)
+        if group:
+            groups[name] = group
+        self._serials.pop((priority, key), None)
+        return key, mark
+
+    def waits(self, priority: Priority) -> bool:
+        """Whether any key of this priority does."""
+        return bool(self._waiting[priority])
+
+    def waits_since(self, serial: int) -> bool:
+        """Whether a repair or an arrival still waits that was marked by then."""
+        return next(iter(self._serials.values()), math.inf) <= serial
+
+    def group_waits_since(self, name: object, serial: int) -> bool:
+        """The same of one group."""
+        for priority in (Priority.REPAIR, Priority.ARRIVAL):
+            group = self._waiting[priority].get(name)
+            if group and self._serials[priority, next(iter(group))] <= serial:
+                return True
+        return False
+
+    def clear(self) -> None:
+        """Nothing is to be reconciled any more."""
+        for groups in self._waiting.values():
+            groups.clear()
+        self._serials.clear()
+
+    def __iter__(self) -> Iterator[keys.Key]:
+        """All that wait."""
+        for groups in self._waiting.values():
+            for group in groups.values():
+                yield from group
+
+    def __bool__(self) -> bool:
+        """Whether any key waits."""
+        return any(self._waiting.values())
+
+
+class Failure(NamedTuple):
+    """Why one key could not be reconciled."""
+
+    reason: ViolationReason | None
+    """None where that is normal for a moment, and no violation."""
+    message: str
+    backoff: backoff.Backoff
+
+
+class Failures:
+    """Each key's failure is its own, with a reason, a next try and a violation."""
+
+    def __init__(
+        self,
+        due: schedule.Schedule,
+        watching: watches.WatchRegistry,
+        reports: board.Board,
+        clock: Callable[[], float],
+    ) -> None:
+        self._schedule = due
+        self._watches = watching
+        self._reports = reports
+        self._clock = clock
+        self._of: dict[keys.Key, Failure] = {}
+        self.cut_short = False
+        """Whether something of the tree could not be read for reasons that are not one cgroup's."""
+
+    def attempt(self, key: keys.Key, step: Callable[[], None], *, whole: bool = True) -> None:
+        """Run a step of reconciling a key. What fails is this key's violation, and the key is tried again.
+
+        A step that is not the `whole` of it says nothing of what failed in others.
+        """
+        try:
+            step()
+        except cgroupfs.TransientError as error:
+            self.failed(key, None, str(error))
+        except cgroupfs.DeniedError as error:
+            self.failed(key, ViolationReason.ACCESS_DENIED, str(error))
+        except cgroupfs.GoneError:  # events tell of that
+            self.clear(key)
+        except cgroupfs.CgroupError as error:
+            self.unreadable(error)
+            self.failed(key, ViolationReason.UNREADABLE, str(error))
+        except Exception as error:  # noqa: BLE001 a mistake in one key must not stop the others
+            self.failed(key, ViolationReason.INTERNAL_ERROR, faults.fault(str(key), error))
+        else:
+            if whole:
+                self.clear(key)
+
+    def failed(self, key: keys.Key, reason: ViolationReason | None, message: str) -> None:
+        """Note a failure, and try the key again later."""
+        before = self._of.get(key)
+        if before is None or (before.reason is None) != (reason is None):
+            self.clear(key)
+            before = Failure(None, "", backoff.Backoff(*(SOON_SECONDS if reason is None else RETRY_SECONDS)))
+        if reason is not None and before.reason is None:
+            faults.warn("a cgroup cannot be looked after; trying again", str(key), message)
+        self._of[key] = now = Failure(reason, message, before.backoff)
+        if now != before:
+            self._reports.touch()
+        if self._schedule.when(key, schedule.Why.FAILED) is None and (
+            reason is not None or now.backoff.failures < SOON_ATTEMPTS
+        ):
+            self._schedule.at(key, schedule.Why.FAILED, self._clock() + now.backoff.next())
+
+    def clear(self, key: keys.Key) -> None:
+        """It was reconciled, or is gone."""
+        failure = self._of.pop(key, None)
+        if failure is not None:
+            self._schedule.cancel(key, schedule.Why.FAILED)
+            if failure.reason is not None:
+                self._reports.touch()
+
+    def unreadable(self, error: cgroupfs.CgroupError) -> None:
+        """The tree of pods cannot be read whole: events do not do until all was compared."""
+        self.cut_short = True
+        self._watches.degrade(watches.Degraded.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
+        self._reports.touch()
+
+    def items(self) -> Iterator[tuple[keys.Key, ViolationReason, str]]:
+        """Yield those that are violations, with reason and message."""
+        for key, failure in self._of.items():
+            if failure.reason is not None:
+                yield key, failure.reason, failure.message

@@ -1,0 +1,84 @@
+"""What is due when: one table, and one timer of the event loop for all of it.
+
+| why | key | when |
+|---|---|---|
+| RETRY | file | after a failure 2 to 120 s, of a new cgroup's files 0.01 to 5 s, contested 0.01 s |
+| RETRY | file that drains | half the time since something changed, 2 to 30 s |
+| RETRY | file that is left to another writer | an hour after that began |
+| SETTLED | container | 3 s after it came; 1 s where something happens to it in a loop |
+| FAILED | any | 2 to 120 s; of what has just been made 0.01 to 5 s, some times |
+| DUE | search for the tree | 1 to 10 s, while there is none |
+| DUE | comparison of all | 1 s, while not everything can be watched |
+| DUE | causes | 1 s after the first value that was written over and has none yet |
+| AWAITS | pod | 5 s after it came, if no state names it: from then on that is reported |
+
+The comparison of all at each `--resync-interval` and the signs of life are the process's own. What is about requests,
+as the waits of who writes the status, is not here either.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+from swapwarden.agent.reconcile import keys
+
+_SLACK: Final = 64
+
+
+class Why(enum.Enum):
+    """What a key is due for."""
+
+    RETRY = "retry"
+    SETTLED = "settled"
+    FAILED = "failed"
+    DUE = "due"
+    AWAITS = "awaits"
+
+
+class Schedule:
+    """Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._when: dict[tuple[keys.Key, Why], float] = {}
+        self._heap: list[tuple[float, int, tuple[keys.Key, Why]]] = []
+        """Entries that are not in `_when` any more, or are there with another time, are passed over."""
+        self._count = itertools.count()
+
+    def at(self, key: keys.Key, why: Why, when: float) -> None:
+        """Have a key due, in place of an earlier time for the same reason."""
+        self._when[key, why] = when
+        heapq.heappush(self._heap, (when, next(self._count), (key, why)))
+        if len(self._heap) > 2 * len(self._when) + _SLACK:  # a tenant may cause any number of new times
+            self._heap = [(at, next(self._count), entry) for entry, at in self._when.items()]
+            heapq.heapify(self._heap)
+
+    def when(self, key: keys.Key, why: Why) -> float | None:
+        """When a key is due for this reason."""
+        return self._when.get((key, why))
+
+    def cancel(self, key: keys.Key, why: Why) -> None:
+        """It is not due any more."""
+        self._when.pop((key, why), None)
+
+    def clear(self) -> None:
+        """Nothing is due any more."""
+        self._when.clear()
+        self._heap.clear()
+
+    @property
+    def next(self) -> float | None:
+        """When the first of all is due."""
+        while self._heap and self._when.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: float) -> Iterator[tuple[keys.Key, Why]]:
+        """What is due by now, and then no more, the earliest first."""
+        while (first := self.next) is not None and first <= now:
+            entry = heapq.heappop(self._heap)[2]
+            del self._when[entry]
+            yield entry

@@ -1,0 +1,37 @@
+"""What the reconcilers of trees, pods and files share: what waits, what is due, and what failed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from swapwarden.agent.host import watches
+from swapwarden.agent.inventory import board
+from swapwarden.agent.reconcile import event_horizon, keys, queue, schedule, write_order
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """Plain data: who records something here calls down."""
+
+    waiting: queue.Queue
+    due: schedule.Schedule
+    order: write_order.WriteOrder
+    horizon: event_horizon.EventHorizon
+    failures: queue.Failures
+    reports: board.Board
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+
+    def due_in(self, key: keys.Key, why: schedule.Why, seconds: float) -> None:
+        """Have a key due, unless it is already."""
+        if self.due.when(key, why) is None:
+            self.due.at(key, why, self.clock() + seconds)
+
+
+def begin(watching: watches.WatchRegistry, reports: board.Board, clock: Callable[[], float]) -> Work:
+    """Nothing waits yet."""
+    waiting, due = queue.Queue(), schedule.Schedule()
+    failures = queue.Failures(due, watching, reports, clock)
+    order, horizon = write_order.WriteOrder(waiting), event_horizon.EventHorizon(clock())
+    return Work(waiting, due, order, horizon, failures, reports, clock)

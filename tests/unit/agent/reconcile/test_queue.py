@@ -1,0 +1,80 @@
+"""What is reconciled next."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from swapwarden.agent.desired import resolve
+from swapwarden.agent.inventory import records
+from swapwarden.agent.reconcile import keys, queue
+from swapwarden.agent.reconcile.queue import Mark, Priority
+
+
+def pod(number: int) -> records.Pod:
+    return records.Pod(f"uid-{number}", f"kubepods/pod{number}", number, resolve.Origin.APPEARED, 0.0)
+
+
+def drained(waiting: queue.Queue, priority: Priority) -> list[keys.Key]:
+    return [key for key, _ in iter(lambda: waiting.take(priority), None)]
+
+
+def test_a_pod_with_many_containers_delays_the_repair_of_another_pod_by_one() -> None:
+    waiting, busy, other = queue.Queue(), pod(1), pod(2)
+    files = [records.ControlFile(f"{busy.path}/{number}", number, busy, f"{number}") for number in range(500)]
+    for file in files:
+        waiting.mark(file, Priority.REPAIR, Mark(0.0))
+    waiting.mark(other.file, Priority.REPAIR, Mark(0.0))
+    assert drained(waiting, Priority.REPAIR) == [files[0], other.file, *files[1:]]
+
+
+def test_a_key_that_is_marked_twice_keeps_its_place_and_the_earlier_times() -> None:
+    waiting, first, second = queue.Queue(), pod(1), pod(2)
+    waiting.mark(first, Priority.ARRIVAL, Mark(5.0, 4.0))
+    waiting.mark(second, Priority.ARRIVAL, Mark(6.0))
+    waiting.mark(first, Priority.ARRIVAL, Mark(7.0, 3.0))
+    assert waiting.take(Priority.ARRIVAL) == (first, Mark(5.0, 3.0))
+    assert waiting.take(Priority.ARRIVAL) == (second, Mark(6.0, math.inf))
+    assert waiting.take(Priority.ARRIVAL) is None
+
+
+def test_what_waits_since_then_is_known_by_group_and_of_all() -> None:
+    waiting, first, second = queue.Queue(), pod(1), pod(2)
+    waiting.mark(first, Priority.ARRIVAL, Mark(0.0))
+    serial = waiting.serial
+    waiting.mark(second, Priority.REPAIR, Mark(0.0))
+    waiting.mark(first, Priority.SWEEP, Mark(0.0))
+    assert waiting.waits_since(serial)
+    assert [waiting.group_waits_since(each, serial) for each in (first, second)] == [True, False]
+    waiting.take(Priority.ARRIVAL)
+    assert not waiting.waits_since(serial), "what came later, and what is only compared, does not count"
+    assert waiting.waits_since(waiting.serial)
+    assert not waiting.group_waits_since(first, waiting.serial)
+
+
+def test_a_failure_is_reported_as_of_the_pod_and_container_that_it_is_about() -> None:
+    one = pod(1)
+    container = records.Container(one, "c", f"{one.path}/c", 0.0)
+    level = records.Level("kubepods", 1)
+    name = "kubepods-pod12345678_1234_1234_1234_123456789012.slice"
+    for key, whose in (
+        (one, (one.uid, "")),
+        (container, (one.uid, "c")),
+        (records.ControlFile(f"{one.path}/c", 1, one, "c"), (one.uid, "c")),
+        (records.ControlFile("kubepods", 1, None), ("kubepods", "")),
+        (keys.Child(container, "container"), (one.uid, "c")),
+        (keys.Child(level, name), ("12345678-1234-1234-1234-123456789012", "")),
+        (keys.Child(level, "burstable"), ("kubepods", "")),
+        (level, ("kubepods", "")),
+        (keys.Task.UNITS, ("kubepods", "")),
+    ):
+        assert keys.whose(key) == whose
+
+
+def test_each_group_has_a_turn_before_any_has_its_second() -> None:
+    waiting, pods = queue.Queue(), [pod(number) for number in range(3)]
+    for each, number in itertools.product(pods, range(2)):
+        waiting.mark(keys.Child(each, f"{number}"), Priority.ARRIVAL, Mark(0.0))
+    assert [(key.owner, key.name) for key in drained(waiting, Priority.ARRIVAL) if isinstance(key, keys.Child)] == [
+        (each, f"{number}") for number, each in itertools.product(range(2), pods)
+    ]

@@ -1,0 +1,45 @@
+"""What is due when."""
+
+from __future__ import annotations
+
+from swapwarden.agent.reconcile import keys, schedule
+from swapwarden.agent.reconcile.schedule import Why
+
+TREE, UNITS = keys.Task.TREE, keys.Task.UNITS
+
+
+def test_what_is_due_comes_in_its_order_and_once() -> None:
+    due = schedule.Schedule()
+    due.at(TREE, Why.DUE, 3.0)
+    due.at(UNITS, Why.DUE, 1.0)
+    due.at(UNITS, Why.FAILED, 2.0)
+    assert due.next == 1.0
+    assert list(due.due(2.0)) == [(UNITS, Why.DUE), (UNITS, Why.FAILED)]
+    assert list(due.due(2.0)) == []
+    assert (due.next, due.when(TREE, Why.DUE)) == (3.0, 3.0)
+
+
+def test_a_new_time_takes_the_place_of_the_one_before() -> None:
+    due = schedule.Schedule()
+    for when in (1.0, 5.0, 3.0):
+        due.at(TREE, Why.DUE, when)
+    assert due.next == 3.0
+    assert list(due.due(10.0)) == [(TREE, Why.DUE)]
+    assert due.next is None
+
+
+def test_what_is_cancelled_wakes_nobody() -> None:
+    due = schedule.Schedule()
+    due.at(TREE, Why.DUE, 1.0)
+    due.at(UNITS, Why.DUE, 2.0)
+    due.cancel(TREE, Why.DUE)
+    due.cancel(TREE, Why.DUE)
+    assert due.next == 2.0
+
+
+def test_times_that_are_changed_in_a_loop_take_no_more_memory() -> None:
+    due = schedule.Schedule()
+    for number in range(100_000):
+        due.at(TREE, Why.DUE, 3600.0 + number)
+    assert len(due._heap) < 100
+    assert list(due.due(10.0**6)) == [(TREE, Why.DUE)]
