@@ -40,7 +40,7 @@ DISABLED_HAS_NONE: Final = f"a pod with the policy {names.Policy.DISABLED} has n
 MORE_THAN_POD: Final = "more than the pod's own limit"
 NO_CONTAINER: Final = "the pod has no container of that name"
 OF_DAEMON_SET: Final = (
-    f"Forbidden: a DaemonSet's pods run on every node that it chooses, so {names.Policy.REQUIRED} cannot be had;"
+    f"Forbidden: a DaemonSet's pods run on every node that it chooses, so {names.Policy.REQUIRED} is impossible;"
     f" restrict the DaemonSet instead: spec.template.spec.nodeSelector {names.SWAP_LABEL}: true"
 )
 SELECTS_ANOTHER: Final = f"the policy {names.Policy.REQUIRED} needs nodes where this label is true"

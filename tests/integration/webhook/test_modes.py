@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from swapwarden.api import names
 from swapwarden.kube import errors
+from swapwarden.policy import pod_annotations
 from swapwarden.webhook import admission as webhook
 from swapwarden.webhook import review
 
@@ -30,18 +31,21 @@ DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "0-
 @pytest.mark.parametrize(
     ("annotations", "more", "found"),
     [
-        ({pods.POLICY: "Disabled", pods.LIMIT: "1Gi"}, {}, {pods.LIMIT: "a pod with the policy Disabled has no swap"}),
-        ({pods.POLICY: "Disabled", pods.APP_LIMIT: "1"}, {}, {pods.APP_LIMIT: "remove the limit, or the policy"}),
+        ({pods.POLICY: "Disabled", pods.LIMIT: "1Gi"}, {}, {pods.LIMIT: pod_annotations.DISABLED_HAS_NONE}),
+        ({pods.POLICY: "Disabled", pods.APP_LIMIT: "1"}, {}, {pods.APP_LIMIT: pod_annotations.DISABLED_HAS_NONE}),
         (
             {"swap-limit.swapwarden.dev/a": "1", "swap-limit.swapwarden.dev/b": "1"},
             {},
-            {"swap-limit.swapwarden.dev/a": "no container", "swap-limit.swapwarden.dev/b": 'it has: "app"'},
+            {
+                "swap-limit.swapwarden.dev/a": pod_annotations.NO_CONTAINER,
+                "swap-limit.swapwarden.dev/b": 'it has: "app"',
+            },
         ),
-        ({pods.LIMIT: "1Gi", pods.APP_LIMIT: "2Gi"}, {}, {pods.APP_LIMIT: 'more than the pod\'s own limit, "1Gi"'}),
+        ({pods.LIMIT: "1Gi", pods.APP_LIMIT: "2Gi"}, {}, {pods.APP_LIMIT: f'{pod_annotations.MORE_THAN_POD}, "1Gi"'}),
         (
             {pods.POLICY: "Required"},
             {"metadata": {"ownerReferences": DAEMON}},
-            {pods.POLICY: "a DaemonSet's pods run on"},
+            {pods.POLICY: pod_annotations.OF_DAEMON_SET},
         ),
     ],
 )
@@ -142,7 +146,7 @@ def test_a_flood_of_limits_is_refused_whatever_it_costs(
     flood = {f"swap-limit.swapwarden.dev/c{number}": "1Gi" for number in range(count)}
     status, answer = pods.create(crds, namespace, pods.pod("web", {**flood, pods.POLICY: "Disabled"}))
     assert status == admission.refuses_with, answer["message"][:300]
-    assert "the pod has no container of that name" in answer["message"] or "exceeded" in answer["message"]
+    assert pod_annotations.NO_CONTAINER in answer["message"] or "exceeded" in answer["message"]
 
 
 # --- what has no effect ---
@@ -155,22 +159,27 @@ def test_a_flood_of_limits_is_refused_whatever_it_costs(
             None,
             {"annotations": {"swapwarden.dev/swap-polcy": "x"}},
             {},
-            "swap-polcy]: no effect: there is no such annot",
+            f"swap-polcy]: {pod_annotations.NO_SUCH_KEY}",
         ),
         (
             None,
             {"labels": {pods.POLICY: "Disabled"}},
             {},
-            "metadata.labels[swapwarden.dev/swap-policy]: no effect: it is",
+            f"metadata.labels[{pods.POLICY}]: {pod_annotations.AS_LABEL}",
         ),
         (
             None,
             {"annotations": {pods.POLICY: "Required"}},
             {"nodeName": "n"},
-            "Required has no effect on where the pod",
+            f"Required {pod_annotations.NOT_PLACED}{pod_annotations.NODE_CHOSEN}",
         ),
-        ("Disabled", {"annotations": {pods.LIMIT: "1Gi"}}, {}, "swap-limit]: no effect: the policy Disabled is the"),
-        ("Avoid", {"ownerReferences": DAEMON}, {}, "Avoid has no effect on where the pod runs: a DaemonSet chooses"),
+        ("Disabled", {"annotations": {pods.LIMIT: "1Gi"}}, {}, f"swap-limit]: {pod_annotations.OVERRULED}"),
+        (
+            "Avoid",
+            {"ownerReferences": DAEMON},
+            {},
+            f"Avoid {pod_annotations.NOT_PLACED}{pod_annotations.DAEMON_SET_CHOOSES}",
+        ),
     ],
 )
 def test_what_has_no_effect_is_worth_a_warning(

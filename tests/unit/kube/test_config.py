@@ -105,35 +105,33 @@ def test_a_token_file_goes_before_a_token(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("cluster", "user", "message"),
     [
-        ({"insecure-skip-tls-verify": True}, {}, "insecure-skip-tls-verify is refused; give certificate-authority"),
-        ({"proxy-url": "http://p"}, {}, "proxy-url is not supported"),
-        ({"server": ""}, {}, "the API server's address '' is not a URL"),
-        ({"server": "10.0.0.1:6443"}, {}, "is not a URL"),
-        ({"server": "ftp://10.0.0.1"}, {}, "is not a URL"),
-        ({"server": "https://10.0.0.1:99999"}, {}, "is not a URL"),
-        ({"server": "https://[::1"}, {}, "is not a URL"),
-        ({"server": "http://10.0.0.1"}, {}, "plain http is for loopback only; use https"),
-        ({"server": "http://127.0.0.1.example.org"}, {}, "plain http is for loopback only"),
+        ({"insecure-skip-tls-verify": True}, {}, "insecure-skip-tls-verify.*certificate-authority"),
+        ({"proxy-url": "http://p"}, {}, "proxy-url"),
+        ({"server": ""}, {}, "'' .* URL"),
+        ({"server": "10.0.0.1:6443"}, {}, "URL"),
+        ({"server": "ftp://10.0.0.1"}, {}, "URL"),
+        ({"server": "https://10.0.0.1:99999"}, {}, "URL"),
+        ({"server": "https://[::1"}, {}, "URL"),
+        ({"server": "http://10.0.0.1"}, {}, "http://10.0.0.1: .*https"),
+        ({"server": "http://127.0.0.1.example.org"}, {}, "loopback"),
         ({"server": None}, {}, r"'c' in clusters: Expected `str`, got `null` - at `\$.server`"),
         ({"certificate-authority-data": "%"}, {}, r"'c' in clusters: Invalid base64.*certificate-authority-data"),
-        ({"certificate-authority-data": "aGVsbG8="}, {}, "the certificate authority is not in PEM form"),
+        ({"certificate-authority-data": "aGVsbG8="}, {}, "PEM"),
         ({"certificate-authority": "absent.crt"}, {}, r"cannot read .*/absent\.crt: No such file or directory"),
         ({}, {"exec": {"command": "aws"}}, r"credentials by 'exec' are not supported.*kubectl create token"),
         ({}, {"auth-provider": {"name": "oidc"}}, "credentials by 'auth-provider' are not supported"),
         ({}, {"username": "admin", "password": "hunter2"}, "credentials by 'username' are not supported"),
         ({}, {"token": "t", "as": "system:admin"}, "credentials by 'as' are not supported"),
         ({}, {"token": 5}, r"'u' in users: Expected `str \| null`, got `int` - at `\$.token`"),
-        (
-            {},
-            {"token": "two\r\nHeader: 1"},
-            "the token for https://10.0.0.1:6443 is empty, or holds characters that no",
-        ),
-        ({}, {"client-certificate-data": "aGVsbG8="}, "a client certificate and its key go together"),
-        ({}, {"client-key-data": "aGVsbG8="}, "a client certificate and its key go together"),
+        ({}, {"token": "two\r\nHeader: 1"}, "the token for https://10.0.0.1:6443"),
+        ({}, {"client-certificate-data": "aGVsbG8="}, "client certificate"),
+        ({}, {"client-key-data": "aGVsbG8="}, "client certificate"),
         ({}, {"client-key": "absent.key"}, r"cannot read .*/absent\.key"),
     ],
 )
-def test_what_is_refused(tmp_path: pathlib.Path, cluster: Json, user: Json, message: str) -> None:
+def test_unsafe_and_unsupported_settings_are_refused(
+    tmp_path: pathlib.Path, cluster: Json, user: Json, message: str
+) -> None:
     path = kubeconfig(tmp_path, cluster, user)
     with pytest.raises(errors.ConfigError, match=message) as caught:
         config.load(str(path))
@@ -144,8 +142,8 @@ def test_what_is_refused(tmp_path: pathlib.Path, cluster: Json, user: Json, mess
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"current-context": ""}, "has no current-context: choose one with --context"),
-        ({"current-context": None}, "has no current-context"),
+        ({"current-context": ""}, "current-context.*--context"),
+        ({"current-context": None}, "current-context"),
         ({"current-context": "z"}, "has no entry 'z' in contexts"),
         ({"contexts": None}, "has no entry 'x' in contexts"),
         ({"contexts": 5}, "has no entry 'x' in contexts"),
@@ -166,12 +164,12 @@ def test_half_a_kubeconfig_is_refused(tmp_path: pathlib.Path, others: Json, mess
     [
         (b"a: [", "is not YAML"),
         (b"\xff\xfe\x00", "is not YAML"),
-        (b"- 1", "is not a kubeconfig: it holds no mapping"),
-        (b"", "is not a kubeconfig: it holds no mapping"),
+        (b"- 1", "not a kubeconfig"),
+        (b"", "not a kubeconfig"),
         (None, r"cannot read .*/kubeconfig: No such file"),
     ],
 )
-def test_what_is_no_kubeconfig(tmp_path: pathlib.Path, content: bytes | None, message: str) -> None:
+def test_other_files_are_refused(tmp_path: pathlib.Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_bytes(content)
@@ -180,7 +178,7 @@ def test_what_is_no_kubeconfig(tmp_path: pathlib.Path, content: bytes | None, me
 
 
 def test_credentials_in_the_address_are_refused() -> None:
-    with pytest.raises(errors.ConfigError, match="give a token instead") as caught:
+    with pytest.raises(errors.ConfigError, match="token") as caught:
         config.Config(server="https://admin:hunter2@10.0.0.1")
     assert "hunter2" not in str(caught.value)
 
@@ -305,7 +303,7 @@ def test_a_pod_without_an_authority_trusts_nobody(
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     (service_account / "ca.crt").write_text("")
-    with pytest.raises(errors.ConfigError, match="not in PEM form"):
+    with pytest.raises(errors.ConfigError, match="PEM"):
         config.load()
     (service_account / "ca.crt").unlink()
     with pytest.raises(errors.ConfigError, match=r"cannot read .*ca\.crt"):
@@ -313,7 +311,7 @@ def test_a_pod_without_an_authority_trusts_nobody(
 
 
 def test_not_in_a_pod() -> None:
-    with pytest.raises(errors.ConfigError, match="does not run in a pod"):
+    with pytest.raises(errors.ConfigError, match="KUBERNETES_SERVICE_HOST"):
         config.in_cluster()
 
 
@@ -366,7 +364,7 @@ def test_of_several_kubeconfigs_the_first_that_has_an_entry_gives_the_whole_of_i
     with pytest.raises(errors.ConfigError, match=r"none of .*/first/.*, .*/second/.* has an entry 'z' in contexts"):
         config.load(context="z")
     monkeypatch.setenv("KUBECONFIG", "/a:/b")
-    with pytest.raises(errors.ConfigError, match="none of the files in KUBECONFIG exists"):
+    with pytest.raises(errors.ConfigError, match="KUBECONFIG"):
         config.load()
 
 
@@ -439,7 +437,7 @@ def test_the_last_good_token_stays(file: pathlib.Path, clock: Clock, content: st
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot read the token file .*: No such file"), ("", "holds no token"), ("two words", "holds no token")],
+    [(None, "token file .*: No such file"), ("", "holds no token"), ("two words", "holds no token")],
 )
 def test_no_token_at_all(file: pathlib.Path, clock: Clock, content: str | None, message: str) -> None:
     if content is None:

@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 from swapwarden.api import names
+from swapwarden.policy import pod_annotations
 from swapwarden.webhook import admission, review, validation
 
 from tests.unit.webhook import reviews
@@ -94,9 +95,8 @@ def test_a_limit_for_a_container_that_is_not_there() -> None:
     status = refused(admission.admit(request))
     (cause,) = status.details.causes
     assert cause.field == "metadata.annotations[swap-limit.swapwarden.dev/ap]"
-    assert cause.message == (
-        'Invalid value: "ap": the pod has no container of that name; it has: "setup", "app"; did you mean "app"?'
-    )
+    expected = f'Invalid value: "ap": {pod_annotations.NO_CONTAINER}; it has: "setup", "app"; did you mean "app"?'
+    assert cause.message == expected
 
 
 def test_all_errors_come_at_once_in_a_stable_order() -> None:
@@ -242,14 +242,14 @@ def test_a_pod_without_a_name_is_called_by_its_prefix() -> None:
 def test_no_swap_and_a_limit() -> None:
     wrong = reviews.create({POLICY: "Disabled", LIMIT: "1Gi", APP_LIMIT: "1Gi"})
     assert fields(admission.admit(wrong)) == [f"metadata.annotations[{key}]" for key in (APP_LIMIT, LIMIT)]
-    assert "a pod with the policy Disabled has no swap" in refused(admission.admit(wrong)).message
+    assert pod_annotations.DISABLED_HAS_NONE in refused(admission.admit(wrong)).message
     assert admission.admit(reviews.create({POLICY: "Disabled", LIMIT: "0", APP_LIMIT: "0"})).warnings == []
 
 
 def test_a_container_with_more_than_its_pod() -> None:
     status = refused(admission.admit(reviews.create({LIMIT: "1Gi", APP_LIMIT: "1025Mi"})))
     (cause,) = status.details.causes
-    assert cause.message == 'Invalid value: "1025Mi": more than the pod\'s own limit, "1Gi"'
+    assert cause.message == f'Invalid value: "1025Mi": {pod_annotations.MORE_THAN_POD}, "1Gi"'
     assert cause.field == f"metadata.annotations[{APP_LIMIT}]"
     assert admission.admit(reviews.create({LIMIT: "1Gi", APP_LIMIT: "1024Mi"})).allowed
 
@@ -269,7 +269,7 @@ def test_required_for_a_pod_of_a_daemon_set() -> None:
     status = refused(admission.admit(asked({POLICY: "Required"}, owners=DAEMON)))
     (cause,) = status.details.causes
     assert (cause.reason, cause.field) == ("FieldValueForbidden", f"metadata.annotations[{POLICY}]")
-    assert "spec.template.spec.nodeSelector" in cause.message
+    assert cause.message == pod_annotations.OF_DAEMON_SET
     assert admission.admit(asked({POLICY: "Required"}, owners=[{**DAEMON[0], "kind": "ReplicaSet"}])).allowed
 
 
@@ -292,7 +292,7 @@ def test_required_for_a_pod_that_selects_nodes_without() -> None:
 def test_a_key_that_is_misspelt(key: str, meant: str) -> None:
     response = admission.admit(reviews.create({key: "x"}))
     assert response.allowed
-    assert response.warnings == [f"metadata.annotations[{key}]: no effect: there is no such annotation{meant}"]
+    assert response.warnings == [f"metadata.annotations[{key}]: {pod_annotations.NO_SUCH_KEY}{meant}"]
 
 
 def test_a_key_that_is_misspelt_beside_an_error() -> None:
@@ -305,7 +305,7 @@ def test_a_policy_as_a_label() -> None:
     pod = reviews.pod(None)
     pod["metadata"]["labels"] = {POLICY: "Disabled", "app": "web"}
     (warning,) = admission.admit(review.decode(reviews.raw(pod))).warnings
-    assert warning == f"metadata.labels[{POLICY}]: no effect: it is an annotation, so write it in metadata.annotations"
+    assert warning == f"metadata.labels[{POLICY}]: {pod_annotations.AS_LABEL}"
 
 
 @pytest.mark.parametrize("policy", ["Required", "Preferred", "Avoid"])
@@ -314,14 +314,14 @@ def test_placement_of_a_pod_that_has_its_place(policy: str) -> None:
     assert response.allowed
     assert response.patch is None
     (warning,) = response.warnings
-    assert warning.endswith(f"{policy} has no effect on where the pod runs: the pod's node is chosen already")
+    assert warning.endswith(f"{policy} {pod_annotations.NOT_PLACED}{pod_annotations.NODE_CHOSEN}")
 
 
 @pytest.mark.parametrize("policy", ["Preferred", "Avoid"])
 def test_placement_of_a_pod_of_a_daemon_set(policy: str) -> None:
     response = admission.admit(asked({POLICY: policy}, owners=DAEMON))
     assert response.patch is None
-    assert [warning.rpartition(": ")[2] for warning in response.warnings] == ["a DaemonSet chooses the pod's node"]
+    assert [warning.rpartition(": ")[2] for warning in response.warnings] == [pod_annotations.DAEMON_SET_CHOOSES]
 
 
 # --- what comes from the namespace is nobody's mistake ---
@@ -331,9 +331,7 @@ def test_a_default_does_not_contradict_a_limit() -> None:
     response = admission.admit(reviews.create({LIMIT: "1Gi", APP_LIMIT: "0"}), names.Policy.DISABLED)
     assert response.allowed
     (warning,) = response.warnings
-    assert warning.startswith(
-        f"metadata.annotations[{LIMIT}]: no effect: the policy Disabled is the namespace's default"
-    )
+    assert warning == f"metadata.annotations[{LIMIT}]: {pod_annotations.OVERRULED}"
 
 
 def test_a_default_does_not_stop_a_daemon_set() -> None:

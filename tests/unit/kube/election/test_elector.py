@@ -293,15 +293,14 @@ def test_a_conflict_at_the_release_is_looked_into(fake: FakeApi, start: Start) -
     assert next(conflicts, None) is None
 
 
-def test_a_release_that_is_refused_is_told(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_release_is_reported(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     one = start()
     one.next()
     refusal = errors.ApiError(500, "InternalError", "etcd is down")
     fake.trouble = lambda method: refusal if method == "PUT" else None
     one.elector.stop()
     assert not one.elector.alive()
-    told = "the Lease could not be released; other instances wait until it expires: etcd is down (500 InternalError)"
-    assert told in [record.getMessage() for record in caplog.records]
+    assert any("released" in line and "etcd is down (500 InternalError)" in line for line in caplog.messages)
 
 
 def test_a_release_takes_no_longer_than_it_may(
@@ -314,10 +313,10 @@ def test_a_release_takes_no_longer_than_it_may(
     one.elector.stop()
     assert not one.elector.alive()
     assert one.next().what == "stopped"
-    assert "the Lease could not be released; other instances wait until it expires" in caplog.text
+    assert "released" in caplog.text
 
 
-def test_a_thread_that_does_not_end_is_told_of(
+def test_a_thread_that_does_not_end_is_reported(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     busy, done = threading.Event(), threading.Event()
@@ -332,7 +331,7 @@ def test_a_thread_that_does_not_end_is_told_of(
     monkeypatch.setattr(one.elector, "_on_stopped", block)
     one.elector.stop()
     assert busy.is_set()
-    assert "the thread that holds the Lease has not ended within 0.05 s" in caplog.text
+    assert "0.05 s" in caplog.text
     monkeypatch.setattr(elector, "STOP_SECONDS", 10.0)
     done.set()
 
@@ -572,11 +571,8 @@ def test_a_missing_right_is_named(fake: FakeApi, start: Start, caplog: pytest.Lo
     start()
     until(lambda: fake.count("POST") > 2, "tries")
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    told = (
-        "cannot create the Lease ns/l: leases is forbidden (403 Forbidden); grant this instance's service account the"
-        " right to create leases in coordination.k8s.io in namespace ns, as deploy/manifests/controller-rbac.yaml does"
-    )
-    assert warnings == [told], "once, not at each try"
+    (warning,) = warnings
+    assert all(part in warning for part in ("ns/l", "(403 Forbidden)", "create leases", "controller-rbac.yaml"))
 
 
 def test_others_are_named_in_the_log(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -584,7 +580,7 @@ def test_others_are_named_in_the_log(fake: FakeApi, start: Start, caplog: pytest
     fake.change(holderIdentity="other", leaseDurationSeconds=600)
     start()
     until(lambda: fake.count("GET") > 3, "looks")
-    assert [record.getMessage() for record in caplog.records] == ["the Lease is held by other"]
+    assert [message.rpartition(" ")[2] for message in caplog.messages] == ["other"]
 
 
 def test_a_callback_that_fails_ends_the_thread_and_the_term(fake: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
