@@ -1,4 +1,4 @@
-"""What all tiers share: the real parts that the testbed starts, and what keeps tests off other people's clusters."""
+"""Fixtures of all tiers: the real parts that the testbed starts, and guards of other people's clusters."""
 
 import os
 import uuid
@@ -21,7 +21,7 @@ settings.load_profile("no-deadline")
 
 
 def pytest_configure() -> None:
-    """A worker of pytest-xdist goes with the pytest that started it, also where that is killed during a test."""
+    """A worker of pytest-xdist ends with the pytest that started it, also if that is killed during a test."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         child.die_with(os.getppid())
 

@@ -39,7 +39,7 @@ def webhook(crds: ControlPlane) -> Iterator[Webhook]:
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[[Callable[[], object], str], None]:
-    """Wait until a condition holds; the text says what was waited for."""
+    """Wait until a condition holds; the text names it."""
 
     def wait(condition: Callable[[], object], what: str, timeout: float = 20.0) -> None:
         deadline = time.monotonic() + timeout

@@ -12,6 +12,6 @@ def _since(minor: int, what: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(lacks, reason=f"Kubernetes has {what} from 1.{minor} on")
 
 
-NODES_TELL_SWAP = _since(33, "status.nodeInfo.swap of Nodes (what agents report is tested on older versions, too)")
+NODES_TELL_SWAP = _since(33, "status.nodeInfo.swap of Nodes (agents' reports are also tested on older versions)")
 RESIZES = _since(33, "pods/resize")
 MUTATING_POLICIES = _since(36, "MutatingAdmissionPolicy, which admission.mode Policy needs,")

@@ -1,4 +1,4 @@
-"""What Prometheus takes from a part of the product: checked by promtool, and held against docs/metrics.md."""
+"""The metrics of a part of the product: checked by promtool, and compared with docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.base import process
 from testbed.controlplane import programs
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
-# Prometheus' client for Python tells of the process by itself.
+# Prometheus' client for Python adds metrics of the process.
 _CLIENT = re.compile(r"(process|python)_\w+")
 _GROWING = ("_total", "_bucket", "_count", "_sum")
 
@@ -41,7 +41,7 @@ def check(text: str, part: str) -> Series:
     samples = [sample for family in parser.text_string_to_metric_families(text) for sample in family.samples]
     assert all(sample.timestamp is None for sample in samples)
     series = {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in samples}
-    assert len(series) == len(samples), "a series is there twice"
+    assert len(series) == len(samples), "a series exists twice"
     assert ("swapwarden_build_info", part) in {(name, dict(labels).get("component")) for name, labels in series}
     return series
 

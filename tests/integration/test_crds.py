@@ -53,7 +53,7 @@ def create(crds: ControlPlane) -> Iterator[Create]:
 
 
 def tried(control_plane: ControlPlane, document: dict[str, Any]) -> tuple[int, str]:
-    """What the API server answers to a strict dry run, as `kubectl apply` asks for it, in a twentieth of its time."""
+    """The API server's answer to a strict dry run like that of `kubectl apply`, in a twentieth of its time."""
     collection = PROFILES if document["kind"] == names.PROFILE_KIND else STATES
     status, answer = control_plane.request("POST", f"{collection}?dryRun=All&fieldValidation=Strict", document)
     return status, answer.get("message", "")
@@ -213,7 +213,7 @@ def test_a_full_state_is_accepted_and_can_be_changed(
     pods: int, containers: int, crds: ControlPlane, create: Create
 ) -> None:
     path = f"{STATES}/{create(planned(epoch=1))}"
-    # The rules must stay within the API server's budget for an update, too, which looks at the old object as well.
+    # The rules must stay within the API server's budget for an update, which also looks at the old object.
     for epoch in (2, 3):
         patch = {"spec": {"epoch": epoch, "pods": full(pods, containers)}}
         status, answer = crds.request("PATCH", path, patch)

@@ -61,7 +61,7 @@ def test_a_stopped_program_can_still_be_ended(tmp_path: Path) -> None:
     assert running.stop() == -signal.SIGTERM
 
 
-def test_an_early_end_is_told_with_the_last_words(tmp_path: Path) -> None:
+def test_an_early_end_is_reported_with_the_last_output(tmp_path: Path) -> None:
     running = Process("shell", ["sh", "-c", "echo not today >&2; exit 3"], log=tmp_path / "log")
     assert running.wait(20) == 3
     with pytest.raises(ProcessError, match=r"shell ended with status 3.*\n    not today"):

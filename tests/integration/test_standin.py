@@ -105,7 +105,7 @@ def test_other_qos_classes_get_no_swap_from_the_kubelet(make: Make, tmp_path: Pa
     assert sorted(limits) == ["0\n", "0\n", "max\n", "max\n"], "two containers at 0, two sandboxes at max"
 
 
-def test_systemds_rewriting_undoes_what_others_wrote(make: Make, tmp_path: Path, node: Process) -> None:
+def test_systemds_rewriting_undoes_external_writes(make: Make, tmp_path: Path, node: Process) -> None:
     folder = slice_of(tmp_path, make("rewritten", memory("64Mi")), "-burstable")
     (folder / "memory.swap.max").write_text("0")
     node.send_signal(signal.SIGUSR1)

@@ -129,7 +129,7 @@ def rendered(folder: Path, values: Json, *options: str) -> list[Json]:
 
 
 RENDERED: dict[tuple[bytes, tuple[str, ...]], list[Json]] = {}
-"""What was rendered, by values and options: half of a second each, and many tests ask for the same."""
+"""Rendered objects by values and options: half a second each, and many tests need the same."""
 
 
 def named(documents: list[Json], kind: str) -> dict[str, Json]:
@@ -176,7 +176,7 @@ def test_the_api_server_accepts_every_object(name: str, namespace: ControlPlane,
 
 
 @pytest.mark.parametrize("name", list(SETS))
-def test_every_object_can_be_told_to_be_of_the_release(name: str, tmp_path: Path) -> None:
+def test_every_object_has_the_labels_of_the_release(name: str, tmp_path: Path) -> None:
     for document in rendered(tmp_path, SETS[name]):
         labels = document["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == helm.RELEASE
@@ -231,7 +231,7 @@ def test_names_that_no_service_can_have_are_refused(name: str, values: Json, tmp
     assert helm.run("template", name, str(paths.CHART), "--set=fullnameOverride=fine")
 
 
-def test_a_namespace_with_pods_that_need_the_node_is_refused_unless_they_are_let_in() -> None:
+def test_kube_system_is_refused_unless_host_access_stays_allowed() -> None:
     arguments = ("template", helm.RELEASE, str(paths.CHART), "--namespace=kube-system")
     with pytest.raises(process.ProcessError, match="Install into a namespace of its own"):
         helm.run(*arguments)
@@ -425,7 +425,7 @@ def test_the_agent_is_given_the_kubelets_configuration_only_on_request_and_only_
     }
 
 
-def test_the_right_to_write_the_status_of_nodes_comes_with_the_resource_that_needs_it(tmp_path: Path) -> None:
+def test_only_the_extended_resource_brings_the_right_to_write_the_status_of_nodes(tmp_path: Path) -> None:
     def who_may(values: Json) -> set[str]:
         roles = named(rendered(tmp_path, values), "ClusterRole")
         return {
@@ -446,7 +446,7 @@ def test_the_right_to_write_the_status_of_nodes_comes_with_the_resource_that_nee
     assert "--extended-resource" in container["args"]
 
 
-def test_the_right_to_write_the_status_of_pods_comes_with_the_condition_and_what_holds_it_to_that(
+def test_only_the_pod_condition_brings_the_right_to_write_the_status_of_pods(
     tmp_path: Path,
 ) -> None:
     def found(values: Json) -> tuple[set[str], bool, bool]:
@@ -506,7 +506,7 @@ def test_values_reach_admission(tmp_path: Path) -> None:
     assert found(SETS["all"]) == (["Ignore"], [{"matchLabels": {"tier": "batch"}}] * 7, ["Deny"])
 
 
-def test_without_the_webhook_nothing_is_there_of_it(tmp_path: Path) -> None:
+def test_without_the_webhook_none_of_its_objects_exists(tmp_path: Path) -> None:
     for source in ("Controller", "CertManager"):
         values = {**SETS["without webhook"], "certificates": {"source": source}}
         documents = rendered(tmp_path, values)

@@ -126,7 +126,7 @@ def test_what_nfd_found_by_itself_stays_with_it(cluster: Cluster, eventually: Ev
             eventually(lambda: labels(cluster, "one") == {NFD: "true"}, "ours are gone")
 
 
-def test_the_kind_may_come_later_and_go_and_no_label_is_missing_when_it_comes(
+def test_the_kind_may_appear_later_and_disappear_and_no_label_is_missing(
     cluster: Cluster, eventually: Eventually
 ) -> None:
     cluster.cp.kubectl("delete", "crd", "nodefeatures.nfd.k8s-sigs.io")

@@ -130,7 +130,7 @@ def test_a_file_that_is_none_is_named(apply: Apply) -> None:
     assert "profiles.json: Expected `object`, got `str`" in done.stderr
 
 
-def test_the_job_runs_what_is_tested_here(hook: list[Json]) -> None:
+def test_the_job_runs_the_tested_command(hook: list[Json]) -> None:
     by_kind = {each["kind"]: each for each in hook}
     assert by_kind.keys() == {"ConfigMap", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"}
     for each in hook:
@@ -151,7 +151,7 @@ def test_the_job_runs_what_is_tested_here(hook: list[Json]) -> None:
 
 
 def given(*arguments: str) -> Json:
-    """What an installation with these values gives to the command."""
+    """The command's input in an installation with these values."""
     (found,) = (
         each["data"]["profiles.json"]
         for each in manifests.read(helm.render(*arguments))

@@ -68,7 +68,7 @@ def installed(release: Release) -> Iterator[Release]:
 def test_a_removal_that_failed_is_taken_back_by_a_rollback(installed: Release) -> None:
     with pytest.raises(process.ProcessError, match="timed out"):
         installed.helm("uninstall", "--timeout=2s")
-    # What the hook's command would have done by then; its Job goes on with nothing.
+    # The hook's command would have done this by then; its Job finds no work.
     assert installed.cp.get(JOBS)["items"] == []
     installed.cp.request("PATCH", ORDER, {"data": {"restore": "true"}})
     with pytest.raises(process.ProcessError, match="has no deployed releases"):
@@ -115,7 +115,7 @@ def test_a_second_release_in_a_cluster_is_refused(installed: Release) -> None:
         installed.helm("install", *options, name="other", namespace="elsewhere")
 
 
-def test_kinds_that_another_one_left_are_taken_over_when_told_to(release: Release) -> None:
+def test_kinds_of_another_release_are_taken_over_on_request(release: Release) -> None:
     release.helm("install", str(paths.CHART), "--create-namespace")
     release.helm("uninstall", "--no-hooks")
     options = (str(paths.CHART), "--create-namespace")
@@ -143,7 +143,7 @@ def test_from_the_first_installation_to_the_second(
     assert "daemonset.apps/swapwarden-agent" in installed
     assert "customresourcedefinition.apiextensions.k8s.io/nodeswapstates.swapwarden.dev" in installed
 
-    # What a controller does meanwhile is not undone by an upgrade or a rollback.
+    # An upgrade or a rollback does not undo a controller's changes meanwhile.
     flags = ("--webhook-service=swapwarden-webhook", "--webhook-registration=swapwarden", "--lease-duration=3")
     with Controller(release.cp, *flags):
         eventually(lambda: release.certificate() and release.trusts(), "a certificate that is trusted")

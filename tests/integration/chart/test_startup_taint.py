@@ -1,4 +1,4 @@
-"""`startupTaint: true`: who may take the taint off, and when it goes."""
+"""`startupTaint: true`: who may remove the taint, and when it is removed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def taints(cluster: Cluster, node: str) -> list[Json]:
 @pytest.mark.parametrize(
     "before", [[STARTUP], [STARTUP, *OTHERS], [OTHERS[0], STARTUP, OTHERS[1]], [*OTHERS, STARTUP]], ids=len
 )
-def test_it_goes_when_the_agent_has_applied_a_state_and_all_others_stay(
+def test_it_is_removed_once_the_agent_has_applied_a_state_and_all_others_stay(
     before: list[Json], cluster: Cluster, eventually: Eventually
 ) -> None:
     cluster.node("one")
@@ -66,7 +66,7 @@ def test_it_goes_when_the_agent_has_applied_a_state_and_all_others_stay(
         with Agent(cluster, "one"):
             eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone")
         assert taints(cluster, "one") == [each for each in before if each != STARTUP]
-        # A node that comes back new.
+        # A node that returns new.
         taint(cluster, "one", *before)
         eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone again")
 
@@ -95,7 +95,7 @@ def test_it_waits_for_the_agent_of_this_node_and_not_of_an_earlier_one_of_the_na
             eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone")
 
 
-def test_it_goes_where_nothing_can_be_done(cluster: Cluster, eventually: Eventually) -> None:
+def test_it_is_removed_where_nothing_can_be_done(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
     taint(cluster, "one", STARTUP)
     with (

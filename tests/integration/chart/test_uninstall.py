@@ -125,7 +125,7 @@ def _offering(cluster: Cluster, hook: list[Json]) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_offering")
-def test_the_extended_resource_goes_and_nothing_else_of_the_capacity(
+def test_the_extended_resource_is_removed_and_nothing_else_of_the_capacity(
     cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
 ) -> None:
     def capacity() -> Json:
@@ -143,7 +143,7 @@ def test_the_extended_resource_goes_and_nothing_else_of_the_capacity(
         assert capacity() == before
 
 
-def test_a_node_that_does_not_answer_is_listed_with_what_is_left(
+def test_a_node_that_does_not_answer_is_listed_with_its_remains(
     cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
 ) -> None:
     for name in ("alive", "dead", "never"):
@@ -230,7 +230,7 @@ def test_labels_that_running_pods_select_stay_and_are_listed(
     assert labels(cluster, "one") == {SWAP}
 
 
-def test_a_controller_that_comes_in_the_middle_enforces_nothing(cluster: Cluster, eventually: Eventually) -> None:
+def test_a_controller_that_starts_meanwhile_enforces_nothing(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
     with Agent(cluster, "one") as agent:
         with Controller(cluster.cp, FAST):
@@ -261,7 +261,7 @@ def test_where_nothing_is_installed_it_says_so(cluster: Cluster, uninstall: Call
         uninstall()
 
 
-def test_the_job_runs_what_is_tested_here(hook: list[Json]) -> None:
+def test_the_job_runs_the_tested_command(hook: list[Json]) -> None:
     (job,) = (each for each in hook if each["kind"] == "Job")
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]

@@ -84,7 +84,7 @@ def metrics(
     return "\n".join(lines)
 
 
-def test_commands_print_what_is_shown(shop: Cluster) -> None:
+def test_commands_print_the_shown_lines(shop: Cluster) -> None:
     admin = shop.user(EVERYTHING, everywhere=True)
     blocks = commands.run_by(ME, PAGE)
     printed = []

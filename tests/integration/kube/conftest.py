@@ -37,7 +37,7 @@ async def api(own: ControlPlane, proxy: Proxy) -> AsyncIterator[client.Client]:
 
 
 class ConfigMaps:
-    """ConfigMaps in a namespace of one's own, past the proxy."""
+    """ConfigMaps in a namespace of their own, past the proxy."""
 
     def __init__(self, control_plane: ControlPlane) -> None:
         self._control_plane = control_plane

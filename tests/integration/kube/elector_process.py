@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
         renew_deadline=renew_deadline,
         retry_period=retry_period,
     )
-    # No threading.Event: its lock may be taken where the signal comes.
+    # No threading.Event: its lock may be taken when the signal arrives.
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     made.start()

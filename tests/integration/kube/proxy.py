@@ -94,7 +94,7 @@ class Proxy:
             writer.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_server: bool) -> None:
-        """Until either side ends; then the other one is to end, too."""
+        """Until either side ends; then the other one must end."""
         while data := await reader.read(4096):
             self.kept += 1
             await self._flowing[to_server].wait()

@@ -99,7 +99,7 @@ async def test_repeats_are_counted(recorder: events.Recorder, pod: Log) -> None:
     await pod.until(again=3, other=1)
 
 
-async def test_an_event_that_was_deleted_comes_anew(recorder: events.Recorder, pod: Log, own: ControlPlane) -> None:
+async def test_a_deleted_event_is_created_again(recorder: events.Recorder, pod: Log, own: ControlPlane) -> None:
     recorder.post(events.Notice(pod.regarding, "Warning", "R", "again"))
     [first] = await pod.until(again=1)
     path = f"/api/v1/namespaces/{pod.regarding.namespace}/events/{first['metadata']['name']}"
@@ -109,14 +109,14 @@ async def test_an_event_that_was_deleted_comes_anew(recorder: events.Recorder, p
     assert anew["metadata"]["name"] != first["metadata"]["name"]
 
 
-async def test_no_event_is_lost_or_told_twice_by_cut_connections(
+async def test_cut_connections_neither_lose_nor_repeat_an_event(
     recorder: events.Recorder, pod: Log, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "TRIES", 100)
     recorder.post(events.Notice(pod.regarding, "Warning", "R", "m0"))
     await pod.until(m0=1)
     for at in range(1, 6):
-        # Somewhere in the answer, which comes when all is done.
+        # Somewhere in the answer, which is sent after the work.
         proxy.cut_after(at * 40)
         recorder.post(events.Notice(pod.regarding, "Warning", "R", f"m{at}"))
         await pod.until(**{f"m{before}": 1 for before in range(at + 1)})

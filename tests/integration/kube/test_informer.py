@@ -98,7 +98,7 @@ async def test_pages_and_changes(running: Running, maps: ConfigMaps) -> None:
     ]
 
 
-async def test_what_was_there_before(api: client.Client, maps: ConfigMaps) -> None:
+async def test_objects_from_before(api: client.Client, maps: ConfigMaps) -> None:
     names = [f"c{at:02}" for at in range(11)]
     for name in names:
         maps.create(name)
@@ -152,7 +152,7 @@ async def test_a_continue_token_that_expired(
 async def test_a_gap_in_which_things_were_deleted(
     own: ControlPlane, running: Running, maps: ConfigMaps, proxy: Proxy
 ) -> None:
-    """The API server is away to us, and has forgotten all but the newest when it comes back."""
+    """The API server is away to us, and has forgotten all but the newest when it returns."""
     for name in ("kept", "changed", "deleted", "replaced"):
         maps.create(name)
     await running.knows(kept="1", changed="1", deleted="1", replaced="1")
@@ -211,7 +211,7 @@ async def test_a_freeze(own: ControlPlane, running: Running, maps: ConfigMaps, m
 
 
 async def test_many_cuts(running: Running, maps: ConfigMaps, proxy: Proxy) -> None:
-    """Wherever they fall, what is known in the end is what is there, and each change follows from the one before."""
+    """Wherever they fall, the rows finally equal the objects, and each change follows from the one before."""
     await running.knows()
     names = [f"c{at}" for at in range(5)]
     for name in names:

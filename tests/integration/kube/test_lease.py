@@ -26,12 +26,12 @@ Eventually = Callable[..., None]
 
 DURATION, DEADLINE, RETRY = 3.0, 2.0, 0.3
 SOON = 1.0
-"""What this machine may take for all that it does besides waiting."""
+"""The time for all that this machine does besides waiting."""
 ROOT = Path(__file__).parents[3]
 
 
 class Instance:
-    """An elector in this process, and what it told."""
+    """An elector in this process, and its reports."""
 
     def __init__(self, cfg: config.Config, namespace: str, name: str, identity: str) -> None:
         self.identity = identity
@@ -56,7 +56,7 @@ class Instance:
 
 
 class Site:
-    """A Lease of one's own, and those who compete for it."""
+    """A Lease, and its competitors."""
 
     def __init__(self, control_plane: ControlPlane, tmp_path: Path) -> None:
         self.control_plane = control_plane
@@ -208,7 +208,7 @@ def freeze_the_leader(processes: dict[str, Process], eventually: Eventually) -> 
 
     def leading() -> list[str]:
         said = {name: elector_process.samples(process)[-2:] for name, process in processes.items()}
-        # Twice: what is said once has no length, so it would not count as a reign below.
+        # Twice: a single report has no length, so it would not count as a reign below.
         return [name for name, last in said.items() if len(last) == 2 and all(sample.leads for sample in last)]
 
     eventually(lambda: len(leading()) == 1, "a leader")
@@ -226,7 +226,7 @@ def freeze_the_leader(processes: dict[str, Process], eventually: Eventually) -> 
     return name
 
 
-def test_one_that_was_frozen_knows_at_once_that_it_does_not_lead(site: Site, eventually: Eventually) -> None:
+def test_a_frozen_instance_knows_at_once_that_it_does_not_lead(site: Site, eventually: Eventually) -> None:
     processes = {name: site.process(name) for name in ("a", "b", "c")}
     frozen = {freeze_the_leader(processes, eventually) for _ in range(2)}
     periods = sorted(
@@ -291,7 +291,7 @@ def test_a_lease_that_others_write_to_is_kept(site: Site, eventually: Eventually
     assert first.leads()
     assert first.told.empty()
     labels = site.control_plane.get(site.path)["metadata"]["labels"]
-    assert labels == {"edited": str(next(numbers) - 1)}, "what others wrote stays"
+    assert labels == {"edited": str(next(numbers) - 1)}, "foreign labels stay"
 
 
 def test_a_lease_of_another_program_is_respected(site: Site) -> None:
@@ -305,7 +305,7 @@ def test_a_lease_of_another_program_is_respected(site: Site) -> None:
     assert 2.0 <= at - begin < 2.0 + RETRY + SOON
 
 
-def test_a_lease_taken_away_by_hand_is_let_go(site: Site) -> None:
+def test_a_lease_taken_away_by_hand_ends_the_leadership(site: Site) -> None:
     first = site.instance("first")
     first.next()
     patch = {"spec": {"holderIdentity": "other", "leaseDurationSeconds": 1}}
@@ -329,7 +329,7 @@ def test_who_steps_down_leaves_the_lead_to_others(site: Site, eventually: Eventu
 
 
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
-def test_without_the_api_server_the_end_comes_in_time(site: Site, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_api_server_the_end_is_in_time(site: Site, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elector, "RELEASE_SECONDS", 0.5)
     first = site.instance("first")
     assert first.next()[:2] == ("started", 0)

@@ -56,7 +56,7 @@ async def test_changes_in_order(api: client.Client, maps: ConfigMaps) -> None:
         assert [event[:2] for event in await take(events, 2)] == [("ADDED", "b"), ("DELETED", "a")]
 
 
-async def test_only_what_was_selected(api: client.Client, maps: ConfigMaps) -> None:
+async def test_only_selected_objects(api: client.Client, maps: ConfigMaps) -> None:
     start = maps.version()
     maps.create("a")
     maps.create("b")
@@ -91,7 +91,7 @@ async def test_an_end_in_time(api: client.Client, maps: ConfigMaps, proxy: Proxy
 
 
 async def test_a_cut_loses_nothing(api: client.Client, maps: ConfigMaps, proxy: Proxy) -> None:
-    """Wherever in the stream it happens: in the middle of a line, too."""
+    """Wherever in the stream it happens, also in the middle of a line."""
     version = maps.version()
     for at in range(20):
         maps.create(f"c{at:02}", "x" * 2000)

@@ -81,7 +81,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
 
 
 def run(page: str, environment: tuple[ControlPlane, dict[str, str]]) -> list[str]:
-    """What each block of the page's commands prints."""
+    """The output of each block of the page's commands."""
     cp, variables = environment
     said = []
     for block in commands.run_by(ME, page):

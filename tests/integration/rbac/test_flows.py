@@ -64,7 +64,7 @@ def test_each_request_is_in_its_flow(
     eventually(lambda: flow(installed, account, method, path) == name, f"{method} {path} of {account} is in {name}")
 
 
-def test_the_levels_are_there_that_the_flows_name(
+def test_the_levels_that_the_flows_name_exist(
     installed: ControlPlane, eventually: Callable[[Callable[[], object], str], None]
 ) -> None:
     def dangling() -> dict[str, str]:

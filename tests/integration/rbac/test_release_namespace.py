@@ -1,4 +1,4 @@
-"""The release's namespace: who may do much in it is neither root on nodes by that, nor ends all enforcement."""
+"""The release's namespace: its administrators are neither root on nodes, nor able to end all enforcement."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def account(cp: ControlPlane, namespace: str, name: str, *, role: str = "", rule
 
 @pytest.fixture(scope="module")
 def tenant(installed: ControlPlane, eventually: Callable[..., None]) -> Ask:
-    """Who may do in the namespace what its administrators may, beyond that nothing."""
+    """A user with the rights of the namespace's administrators, and no others."""
     ask = account(installed, "default", "namespace-admin", role="system:aggregate-to-edit")
     probe = {"metadata": {"name": "probe"}}
     eventually(lambda: ask("POST", f"{CONFIG_MAPS}?dryRun=All", probe)[0] == 201, "its rights")
@@ -102,7 +102,9 @@ def test_who_administers_the_namespace_only_does_not_end_enforcement(installed: 
 
 
 @pytest.mark.usefixtures("given")
-def test_who_may_restore_gives_the_order(installed: ControlPlane, eventually: Callable[..., None], tenant: Ask) -> None:
+def test_users_who_may_restore_can_order_it(
+    installed: ControlPlane, eventually: Callable[..., None], tenant: Ask
+) -> None:
     rule = {"apiGroups": ["swapwarden.dev"], "resources": ["nodeswapstates"], "verbs": ["restore"]}
     allowed = account(installed, "default", "uninstaller", role="system:aggregate-to-edit", rules=[rule])
     eventually(lambda: allowed("PATCH", ORDER, {"data": GIVEN})[0] == 200, "its right")
@@ -155,13 +157,13 @@ POWERS: dict[str, tuple[Json, Json]] = {
 
 
 @pytest.mark.parametrize("power", POWERS)
-def test_who_may_make_pods_there_is_not_root_on_nodes(power: str, tenant: Ask) -> None:
+def test_users_who_may_create_pods_there_are_not_root_on_nodes(power: str, tenant: Ask) -> None:
     status, answer = tenant("POST", f"{PODS}?dryRun=All", pod(*POWERS[power], ownerReferences=[OWNER]))
     assert status == 403, answer
     assert "only the agents' pods may have host paths" in answer["message"]
 
 
-def test_pods_without_powers_are_let_in(tenant: Ask) -> None:
+def test_pods_without_powers_are_admitted(tenant: Ask) -> None:
     modest = {"securityContext": {"privileged": False, "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}}}
     volumes = [{"name": "x", "emptyDir": {}}, {"name": "y", "projected": {"sources": []}}]
     mesh = {"name": "i", "image": "i", "securityContext": {"capabilities": {"add": ["NET_ADMIN", "NET_RAW"]}}}
@@ -185,7 +187,7 @@ def test_the_agents_daemon_set_has_its_pods(daemon_sets: Ask) -> None:
         assert daemon_sets("POST", f"{PODS}?dryRun=All", other)[0] == 403
 
 
-def test_who_is_root_on_nodes_anyway_may_do_it(installed: ControlPlane, eventually: Callable[..., None]) -> None:
+def test_users_who_are_root_on_nodes_anyway_may_do_it(installed: ControlPlane, eventually: Callable[..., None]) -> None:
     assert installed.request("POST", f"{PODS}?dryRun=All", pod(HOST))[0] == 201
     rule = {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["create"]}
     allowed = account(installed, "default", "node-operator", role="system:aggregate-to-edit", rules=[rule])

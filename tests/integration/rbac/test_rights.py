@@ -1,4 +1,4 @@
-"""What each part may do, asked with its own token: no more than it needs."""
+"""The rights of each part, asked with its own token: no more than it needs."""
 
 from __future__ import annotations
 

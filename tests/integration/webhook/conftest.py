@@ -38,7 +38,7 @@ class Admission:
 def admission(
     request: pytest.FixtureRequest, crds: ControlPlane, eventually: Callable[[Callable[[], object], str], None]
 ) -> Iterator[Admission]:
-    """What is in force for a module, once for each admission.mode of the chart."""
+    """The admission of a module, once for each admission.mode of the chart."""
     if request.param == "Webhook":
         with Webhook(crds) as running:
             try:

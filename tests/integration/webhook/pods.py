@@ -60,7 +60,7 @@ def new_namespace(control_plane: ControlPlane, default: str | None = None) -> st
 
 
 def causes(answer: Json) -> dict[str, str]:
-    """What a refusal says of each field: the webhook's has a list of them, a policy's one message."""
+    """A refusal's message for each field: the webhook's has a list, a policy's one message."""
     listed = [cause for cause in answer["details"]["causes"] if "field" in cause]
     if listed:
         return {cause["field"]: cause["message"] for cause in listed}

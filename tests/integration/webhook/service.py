@@ -1,4 +1,4 @@
-"""What stands between the API server and the webhook's replicas in a cluster, and somebody who creates pods."""
+"""A stand-in for the Service between the API server and the webhook's replicas, and a creator of pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.webhook import pods
 
 
 class Service:
-    """A Service's address: a new connection goes to the next replica that is ready, open ones stay where they are."""
+    """A Service's address: a new connection reaches the next replica that is ready, open ones stay where they are."""
 
     def __init__(self) -> None:
         self._replicas: list[Webhook] = []
@@ -73,7 +73,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 class Load:
-    """Somebody who asks for so many pods a second, and remembers what was refused."""
+    """A client that creates so many pods a second, and remembers refusals."""
 
     def __init__(self, control_plane: ControlPlane, namespace: str, per_second: float) -> None:
         self._control_plane = control_plane
@@ -100,7 +100,7 @@ class Load:
                 await asyncio.gather(*askers)
 
     def told(self) -> str:
-        """What came of it."""
+        """The results."""
         rate = self.made / (time.monotonic() - self._begun)
         return f"{self.made} pods, {rate:.0f} per second, the slowest in {self.slowest:.3f} s"
 

@@ -1,4 +1,4 @@
-"""What can be changed of a pod that exists, and what not: in each of the chart's admission modes."""
+"""Allowed and refused changes of an existing pod, in each of the chart's admission modes."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ async def test_pods_without_policy_cost_no_call(crds: ControlPlane, webhook: Web
     assert [each for each in changed if isinstance(each, errors.ApiError)] == []
     assert webhook.metric(pods.CALLS) == calls
     assert webhook.metric("swapwarden_webhook_bad_requests_total") == 0
-    # The counter would have told.
+    # The counter would show it.
     assert pods.create(crds, plain, pods.pod("policy", {pods.POLICY: "Disabled"}))[0] == 201
     assert webhook.metric(pods.CALLS) == calls + 1
 
@@ -76,7 +76,7 @@ def test_each_key_of_our_domain_is_looked_at_once(
     assert webhook.metric(pods.CALLS, path="own") == own + 1
 
 
-def test_who_is_excluded_by_the_charts_value_is_not_sent(
+def test_pods_excluded_by_the_charts_value_are_not_sent(
     crds: ControlPlane, webhook: Webhook, plain: str, eventually: Callable[[Callable[[], object], str], None]
 ) -> None:
     excluding = {"matchExpressions": [{"key": "example.com/unmanaged", "operator": "DoesNotExist"}]}

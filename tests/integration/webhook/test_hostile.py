@@ -174,7 +174,7 @@ def test_thousands_of_idle_connections_cost_little_and_refuse_no_pod(
 
 
 def review_of(pod: pods.Json, namespace: str) -> bytes:
-    """What an API server would ask about a new pod."""
+    """An API server's review of a new pod."""
     request = {
         "uid": "c0ffee00-0000-4000-8000-000000000001",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -245,7 +245,7 @@ async def test_bodies_that_are_held_back_keep_no_large_pod_out(crds: ControlPlan
                 await asyncio.sleep(0.01)
         answers = await large_pods(crds, namespace)
     assert answers == [201] * LARGE
-    assert direct.ended > 0, "some of what was held gave way"
+    assert direct.ended > 0, "some of the held bodies gave way"
     assert own.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
 
 

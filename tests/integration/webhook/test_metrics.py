@@ -1,4 +1,4 @@
-"""What the webhook publishes, in a form that Prometheus takes."""
+"""The webhook's metrics, in a form that Prometheus accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart's two admission modes have in common: the same cases, with the webhook and without."""
+"""The chart's two admission modes judge alike: the same cases, with the webhook and without."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_flood_of_limits_is_refused_whatever_it_costs(
     assert pod_annotations.NO_CONTAINER in answer["message"] or "exceeded" in answer["message"]
 
 
-# --- what has no effect ---
+# --- annotations without effect ---
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_flood_of_limits_is_refused_whatever_it_costs(
         ),
     ],
 )
-def test_what_has_no_effect_is_worth_a_warning(
+def test_annotations_without_effect_get_a_warning(
     crds: ControlPlane, admission: Admission, default: str | None, metadata: pods.Json, spec: pods.Json, says: str
 ) -> None:
     assert admission
@@ -250,7 +250,7 @@ def generated(source: random.Random) -> pods.Json:
 
 
 def placement(spec: pods.Json) -> list[Any]:
-    """What of a pod says where it runs, without what is empty and what the API server adds itself."""
+    """The placement of a pod, without empty fields and those that the API server adds itself."""
     of_node = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(PREFERRED) or []
     tolerations = [each for each in spec.get("tolerations") or [] if each.get("key") not in BY_API_SERVER]
     return [spec.get("nodeSelector") or {}, of_node, tolerations, spec.get("nodeName", "")]

@@ -64,7 +64,7 @@ def test_a_namespace_that_has_one_from_before_can_still_be_edited(crds: ControlP
     assert crds.request("PATCH", path, {"metadata": {"labels": {pods.LABEL: "Seldom"}}})[0] == 403
 
 
-def test_its_pods_are_refused_with_the_label_and_what_is_accepted(crds: ControlPlane, old: str) -> None:
+def test_its_pods_are_refused_with_the_label_and_the_accepted_values(crds: ControlPlane, old: str) -> None:
     status, answer = pods.create(crds, old, pods.pod("web"))
     assert (status, answer["reason"]) == (403, "Forbidden")
     assert (

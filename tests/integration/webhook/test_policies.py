@@ -1,4 +1,4 @@
-"""What the policies inside the API server see to alone: no webhook runs here, and none is registered."""
+"""The policies inside the API server alone: no webhook runs here, and none is registered."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_flood_of_bad_values_is_cut_not_lost(crds: ControlPlane, namespace: st
     assert answer["message"].endswith("...")
 
 
-def test_mirror_pods_are_let_in(crds: ControlPlane, namespace: str) -> None:
+def test_mirror_pods_are_admitted(crds: ControlPlane, namespace: str) -> None:
     wanted = {**MIRROR, pods.POLICY: "Sometimes"}
     assert pods.create(crds, namespace, pods.pod("mirror", wanted, node="node-1"))[0] == 201
     # Their kubelet reports on them as on others.
@@ -191,7 +191,7 @@ async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlan
 
 
 def repeated(policy: dict[str, Any], times: int) -> dict[str, Any]:
-    """The policy, which does all that it does so many times."""
+    """The policy, with all its work repeated so many times."""
     spec = policy["spec"]
 
     def renamed(fields: dict[str, str], number: int) -> dict[str, str]:

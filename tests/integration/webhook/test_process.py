@@ -96,14 +96,14 @@ def test_without_the_webhook_only_pods_with_a_policy_have_to_wait(crds: ControlP
     assert pods.create(crds, plain, pods.pod("plain"))[0] == 201
     kept = pods.path(plain, "kept")
     assert pods.patch(crds, kept, {"metadata": {"labels": {"a": "b"}}})[0] == 200
-    # What holds inside the API server holds all the same.
+    # The policies inside the API server still hold.
     with pytest.raises(ProcessError, match="cannot be added, changed or removed"):
         crds.kubectl("annotate", "--namespace", plain, "--overwrite", "pod/kept", f"{pods.POLICY}=NoPreference")
     assert pods.patch(crds, kept, {"metadata": {"finalizers": None}})[0] == 200
     assert crds.request("DELETE", kept)[0] == 200
 
 
-def test_it_goes_on_serving_while_it_says_that_it_stops(crds: ControlPlane, eventually: Eventually) -> None:
+def test_it_continues_serving_while_it_reports_that_it_stops(crds: ControlPlane, eventually: Eventually) -> None:
     with Webhook(crds, "--shutdown-delay=30") as running:
         running.install()
         try:
@@ -170,7 +170,7 @@ def test_clients_that_behave_badly_are_answered_and_leave_nothing(crds: ControlP
                     say(sent, code)
             return resident()
 
-        # The allocator comes to rest some MiB later. One kind of body, were it kept, would be 15 MB and more.
+        # The allocator settles some MiB later. One kind of body, were it kept, would be 15 MB and more.
         before = rounds(100)
         after = rounds(300)
         assert after < before + 12 * 1024 * 1024

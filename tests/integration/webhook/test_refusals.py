@@ -1,4 +1,4 @@
-"""What users see when they ask for what cannot be, and what stays possible."""
+"""Messages to users about invalid pods, and the changes that stay possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def namespace(crds: ControlPlane, webhook: Webhook) -> str:
 
 
 def kubectl_create(control_plane: ControlPlane, namespace: str, body: pods.Json) -> str:
-    """What kubectl prints on its standard error; ProcessError where it is refused."""
+    """Return kubectl's standard error; ProcessError if the pod is refused."""
     return control_plane.kubectl("create", f"--namespace={namespace}", "-f", "-", text=json.dumps(body)).stderr
 
 
@@ -59,7 +59,7 @@ def test_a_refusal_is_a_status_that_programs_understand(crds: ControlPlane, name
     assert crds.request("GET", pods.path(namespace, "web"))[0] == 404
 
 
-def test_kubectl_prints_a_warning_of_what_has_no_effect(crds: ControlPlane, namespace: str) -> None:
+def test_kubectl_prints_a_warning_about_annotations_without_effect(crds: ControlPlane, namespace: str) -> None:
     misspelt = pods.pod("misspelt", {"swapwarden.dev/swap-polcy": "Disabled"})
     assert kubectl_create(crds, namespace, misspelt) == (
         "Warning: metadata.annotations[swapwarden.dev/swap-polcy]: no effect: there is no such annotation;"

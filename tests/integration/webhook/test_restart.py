@@ -1,4 +1,4 @@
-"""What an API server that starts does to pods in the mode without webhook: a control plane of its own."""
+"""An API server that starts, and pods in the mode without webhook: a control plane of its own."""
 
 from __future__ import annotations
 

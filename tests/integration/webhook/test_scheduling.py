@@ -1,4 +1,4 @@
-"""What a policy means to the scheduler, as the pod is stored, also where somebody else changes it on its way."""
+"""A policy's effect on the scheduler, as the pod is stored, also if another webhook changes it on its way."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def created(control_plane: ControlPlane, namespace: str, policy: str | None, **s
     return answer
 
 
-def test_required_needs_a_node_with_swap_and_puts_up_with_its_taint(crds: ControlPlane, namespace: str) -> None:
+def test_required_needs_a_node_with_swap_and_tolerates_its_taint(crds: ControlPlane, namespace: str) -> None:
     spec = created(crds, namespace, "Required", nodeSelector={"pool": "batch"})["spec"]
     assert spec["nodeSelector"] == {"pool": "batch", pods.SWAP: "true"}
     assert spec["tolerations"].count(TOLERATION) == 1
@@ -83,11 +83,11 @@ def test_nothing_is_added_to_a_pod_that_has_its_node(crds: ControlPlane, namespa
     assert TOLERATION not in spec["tolerations"]
 
 
-# --- with a webhook of somebody else that comes after ours ---
+# --- with a foreign webhook after ours ---
 
 
 class Once:
-    """A patch of each pod when it is first seen, and how often pods were seen."""
+    """A patch of each pod at its first review, and the number of reviews."""
 
     def __init__(self, *operations: dict[str, Any]) -> None:
         self._operations = list(operations)
@@ -133,7 +133,7 @@ def test_asked_again_it_adds_nothing_twice(
     assert spec.get("nodeSelector") == ({pods.SWAP: "true"} if policy == "Required" else None)
 
 
-def test_what_somebody_takes_away_is_put_back(crds: ControlPlane, admission: Admission) -> None:
+def test_removed_placement_is_restored(crds: ControlPlane, admission: Admission) -> None:
     assert admission
     namespace = pods.new_namespace(crds, "Required")
     gone = [{"op": "remove", "path": path} for path in ("/metadata/annotations", "/spec/nodeSelector")]
@@ -143,7 +143,7 @@ def test_what_somebody_takes_away_is_put_back(crds: ControlPlane, admission: Adm
     assert pod["spec"]["nodeSelector"] == {pods.SWAP: "true"}
 
 
-def test_what_somebody_spoils_is_refused(crds: ControlPlane, admission: Admission, namespace: str) -> None:
+def test_spoiled_annotations_are_refused(crds: ControlPlane, admission: Admission, namespace: str) -> None:
     spoiled = {"op": "add", "path": "/metadata/annotations", "value": {pods.POLICY: "disabled"}}
     status, answer = changed(crds, namespace, "Disabled", Once(spoiled))
     assert status == admission.refuses_with

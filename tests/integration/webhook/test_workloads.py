@@ -1,4 +1,4 @@
-"""Mistakes in pod templates are told when a workload is applied."""
+"""Mistakes in pod templates are reported when a workload is applied."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def workload(kind: str, name: str, annotations: dict[str, str] | None) -> Any:
 
 
 def apply(control_plane: ControlPlane, namespace: str, body: Any) -> str:
-    """What kubectl prints on its standard error; ProcessError where it is refused."""
+    """Return kubectl's standard error; ProcessError if the workload is refused."""
     return control_plane.kubectl("apply", f"--namespace={namespace}", "-f", "-", text=json.dumps(body)).stderr
 
 
@@ -128,7 +128,7 @@ def test_one_from_before_can_be_scaled_and_edited_but_not_spoiled_further(
         assert status == 403
         (key,) = spoiled
         assert f"spec.template.metadata.annotations[{key}]" in answer["message"]
-        assert answer["message"].count("metadata.annotations[") == 1, "what was there before is not named"
+        assert answer["message"].count("metadata.annotations[") == 1, "earlier mistakes are not named"
     repaired = {"spec": {"template": {"metadata": {"annotations": {pods.POLICY: "Disabled"}}}}}
     assert pods.patch(crds, f"{path}/old", repaired)[0] == 200
     assert crds.request("DELETE", f"{path}/old")[0] == 200

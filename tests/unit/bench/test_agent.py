@@ -1,4 +1,4 @@
-"""The API server that the bench plays for an agent, and what is made of an agent's system calls."""
+"""The API server that the bench imitates for an agent, and the summary of its system calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_watch_ends_in_time_with_a_bookmark_before_and_the_connection_st
     assert connects == 1
 
 
-async def test_what_was_written_while_nobody_watched_is_told_to_the_next_watch(
+async def test_changes_between_two_watches_are_sent_to_the_next_one(
     played: tuple[bench.ApiServer, client.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, api = played

@@ -1,4 +1,4 @@
-"""What is made of a recording, and of the command line."""
+"""Summaries of a recording, and parsing of the command line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SHARE = storm.Share(2.0, 0.5)
 
 
 def seen(*events: tuple[float, int | None, int]) -> list[Sample]:
-    """Writes at these seconds: the limit (None: none), and what was in use."""
+    """Writes at these seconds: the limit (None: none), and the swap in use."""
     return [Sample(at, "pod", "written", limit, used) for at, limit, used in events]
 
 
 def test_a_repair_lasts_from_the_foreign_write_to_any_limit() -> None:
-    """What a draining pod is left with is one, and still above 0."""
+    """A draining pod's remaining limit is one, and still above 0."""
     found = storm.exposures(seen((0, 0, 0), (1, None, 0), (1.5, 4096, 4096), (2, None, 8192), (2.25, 0, 8192)), end=9)
     assert found == storm.Exposures(repairs=[0.5, 0.25], above=[1.25], swapped=8192)
 
@@ -28,7 +28,7 @@ def test_several_foreign_writes_before_a_repair_are_one() -> None:
     assert found == storm.Exposures(repairs=[2], above=[2], swapped=0)
 
 
-def test_what_is_not_repaired_at_the_end_counts_until_then() -> None:
+def test_a_limit_without_a_repair_counts_until_the_end() -> None:
     found = storm.exposures(seen((0, 0, 4096), (1, None, 4096), (11, 0, 0)), end=5)
     assert found == storm.Exposures(repairs=[4], above=[4], swapped=0)
 
@@ -53,6 +53,6 @@ def test_a_variant_says_what_the_chart_is_given() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "10m,", "10m,besteffort"])
-def test_what_is_no_variant_is_refused(text: str) -> None:
+def test_a_text_that_is_no_variant_is_refused(text: str) -> None:
     with pytest.raises(storm.UsageError):
         storm.Variant.parse(text)

@@ -1,4 +1,4 @@
-"""What is made for the chart from other files, and that the chart has it as it would be made now."""
+"""Generated files of the chart are up to date."""
 
 from __future__ import annotations
 

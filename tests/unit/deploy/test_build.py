@@ -1,4 +1,4 @@
-"""What the build is told of this machine, and when it is done anew."""
+"""The build's settings for this machine, and when it is repeated."""
 
 from pathlib import Path
 

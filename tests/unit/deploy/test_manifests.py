@@ -71,7 +71,7 @@ def test_every_object_says_what_it_belongs_to() -> None:
         assert document["metadata"]["labels"]["app.kubernetes.io/name"] == "swapwarden", document["metadata"]["name"]
 
 
-def test_no_object_is_there_twice() -> None:
+def test_no_object_exists_twice() -> None:
     keys = [(document["kind"], document["metadata"]["name"]) for document in documents()]
     assert len(keys) == len(set(keys))
 
@@ -89,7 +89,7 @@ def test_how_each_webhook_is_called(entry: Json) -> None:
     (rule,) = entry["rules"]
     assert (rule["apiGroups"], rule["resources"], rule["scope"]) == ([""], ["pods"], "Namespaced")
     assert rule["operations"] == ["CREATE"], "no update ever waits for the webhook"
-    assert entry["reinvocationPolicy"] == "IfNeeded", "it comes again when others change the pod"
+    assert entry["reinvocationPolicy"] == "IfNeeded", "it is called again when others change the pod"
     assert any(names.CONFIG_MIRROR_ANNOTATION in text for text in expressions(entry))
 
 
@@ -110,7 +110,7 @@ def test_there_is_one_registration() -> None:
     assert of_kind("ValidatingWebhookConfiguration") == []
 
 
-def test_match_conditions_keep_clear_of_what_is_nil_there() -> None:
+def test_match_conditions_avoid_fields_that_are_nil_there() -> None:
     assert not any("namespaceObject" in text for entry in WEBHOOKS for text in expressions(entry))
 
 
@@ -178,7 +178,7 @@ def test_policies_about_service_accounts_name_ones_that_exist() -> None:
         for text in expressions(document)
         for name in re.findall(r"system:serviceaccount:swapwarden-system:([\w-]+)", text)
     }
-    # The last one is there for the time of its hook only.
+    # The last one exists only during its hook.
     assert named == {"swapwarden-agent", "swapwarden-controller", "swapwarden-uninstall"}
 
 
@@ -309,7 +309,7 @@ def test_the_order_to_restore_is_not_given() -> None:
     assert order["data"][restore_request.KEY] != restore_request.YES
 
 
-def test_what_the_controllers_make_goes_with_the_rest() -> None:
+def test_objects_that_controllers_make_are_removed_with_the_rest() -> None:
     (lease,) = of_kind("Lease")
     assert lease["metadata"]["name"] == app.LEASE
 
@@ -346,7 +346,7 @@ def test_only_the_agent_is_root_and_sees_the_host() -> None:
         assert all("hostPath" not in volume for volume in pod_of(part).get("volumes", []))
 
 
-def test_the_agent_finds_what_is_mounted() -> None:
+def test_the_agent_reads_the_mounted_paths() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container_of("agent")["volumeMounts"]}
     flags = dict(argument.lstrip("-").split("=", 1) for argument in container_of("agent")["args"][1:])
     folders = {"cgroup": flags["cgroup-root"], "run": flags["run-dir"], "state": flags["state-dir"]}
@@ -409,7 +409,7 @@ def test_the_webhook_s_memory_is_enough_for_all_that_clients_may_send() -> None:
     buffered = bodies.MAX_BUFFERED_BYTES + server.MAX_BODY_BYTES
     decoded = 300 * review.MAX_VALUES + 60 * review.MAX_QUOTES
     handshakes = 100_000 * connections.MAX_HANDSHAKES
-    # What arrives on a connection is read as a whole, and passes through TLS and the parser.
+    # Each read of a connection passes as a whole through TLS and the parser.
     held = 700_000 * connections.MAX_CONNECTIONS
     limit = quantity.capped(container_of("webhook")["resources"]["limits"]["memory"])
     assert 60 * 1024 * 1024 + buffered + decoded + handshakes + held < limit
@@ -467,7 +467,7 @@ def test_the_testbed_applies_the_namespace_first_and_forgets_nothing() -> None:
 
 
 def test_the_controller_prefers_control_plane_nodes_and_needs_none() -> None:
-    """Whoever has the kubelet of its node may have its token."""
+    """The kubelet's owner may have the agent's token."""
     [deployment] = [each for each in of_kind("Deployment") if each["metadata"]["name"] == "swapwarden-controller"]
     spec = deployment["spec"]["template"]["spec"]
     label = "node-role.kubernetes.io/control-plane"

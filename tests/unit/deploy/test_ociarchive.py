@@ -60,7 +60,7 @@ def test_name_image_refuses_two_images(tmp_path: Path) -> None:
         ociarchive.name_image(tmp_path / "given.tar", tmp_path / "made.tar", "x")
 
 
-def test_name_image_refuses_what_has_no_index(tmp_path: Path) -> None:
+def test_name_image_refuses_an_archive_without_an_index(tmp_path: Path) -> None:
     (tmp_path / "given.tar").write_bytes(_tar({"manifest.json": b"[]"}))
     with pytest.raises(ociarchive.ArchiveError, match=r"index\.json"):
         ociarchive.name_image(tmp_path / "given.tar", tmp_path / "made.tar", "x")

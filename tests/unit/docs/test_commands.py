@@ -22,7 +22,7 @@ def test_each_block_says_who_runs_it(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["docs/semantics.md", "docs/strict.md"])
-def test_commands_print_what_is_shown(
+def test_commands_print_the_shown_lines(
     page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(paths.ROOT)

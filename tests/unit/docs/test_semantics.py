@@ -1,4 +1,4 @@
-"""What docs/ shows is what the program does today."""
+"""Examples in docs/ show the program's current output."""
 
 from __future__ import annotations
 

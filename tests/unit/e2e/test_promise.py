@@ -1,4 +1,4 @@
-"""The judge of the promise that a Disabled pod does not swap: what would break the promise is told."""
+"""The judge of the promise that a Disabled pod does not swap reports each breach."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def found(samples: list[Sample], *exposures: Exposure, wrote: tuple[tuple[float,
     return list(promise.broken(samples, 0.0, Told(exposures, wrote)))
 
 
-def test_nothing_is_told_of_a_pod_that_was_never_above_0() -> None:
+def test_nothing_is_reported_of_a_pod_that_was_never_above_0() -> None:
     assert found(above()) == []
 
 
-def test_nothing_is_told_where_all_was_published() -> None:
+def test_nothing_is_reported_if_all_was_published() -> None:
     assert found(above((1, 1.05), (2, 2.5)), Exposure(1, 1.05), Exposure(2.01, 2.5)) == []
 
 
-def test_a_time_above_0_without_an_end_is_told() -> None:
+def test_a_time_above_0_without_an_end_is_reported() -> None:
     (only,) = found([*above((1, 1.05)), at(3, None)], Exposure(1, 1.05), Exposure(3, 9, MIB))
     assert only == "above 0 without an end, at 3.000: max"
 
 
-def test_a_time_above_0_that_nobody_published_is_told() -> None:
+def test_a_time_above_0_that_nobody_published_is_reported() -> None:
     (only,) = found(above((1, 1.05), (2, 2.05)), Exposure(2, 2.05))
     assert only == "above 0 from 1.000 to 1.050, of which nothing is published"
 
@@ -59,7 +59,7 @@ def test_no_exposure_counts_for_two_times_above_0() -> None:
 
 
 def test_a_time_that_nobody_published_is_not_hidden_by_one_that_is_published_for_longer_than_it_was() -> None:
-    """An agent that comes up counts from the last sign of life of the one before."""
+    """A new agent counts from the last sign of life of the previous one."""
     samples = above((100, 105), (120, 120.05))
     (only,) = found(samples, Exposure(89.05, 120.05))
     assert only.startswith("above 0 from 100.000")
@@ -87,7 +87,7 @@ def test_a_late_recorder_does_not_make_an_exposure_longer_than_it_surely_was() -
     assert found(samples, Exposure(1.1, 1.2))
 
 
-def test_samples_of_what_is_in_use_make_an_exposure_no_shorter() -> None:
+def test_samples_of_swap_in_use_make_an_exposure_no_shorter() -> None:
     samples = [at(0.0, event="created"), at(1.0, None)]
     samples += [at(1 + number / 2, None, number, "used", after=0.9 + number / 2) for number in range(1, 10)]
     (only,) = found([*samples, at(6.0, 0, 9)], Exposure(5.9, 6.0, 9))
@@ -128,7 +128,7 @@ def test_time_at_a_limit_that_no_agent_gave_counts_as_time_without_one() -> None
 
 
 @pytest.mark.parametrize("limit", [GIB, None])
-def test_what_went_to_swap_in_an_exposure_is_held_against_what_is_published_of_it(limit: int | None) -> None:
+def test_swap_taken_in_an_exposure_is_compared_with_the_published_figure(limit: int | None) -> None:
     samples = [at(0.0, event="created"), at(1, limit), at(3, limit, 20 * MIB, "used"), at(6, 0, 60 * MIB)]
     (only,) = found(samples, Exposure(1.01, 6, 0))
     assert only.startswith("above 0 from 1.000 to 6.000: 62914560 bytes went to swap, of which 0")
@@ -162,12 +162,12 @@ def test_a_limit_with_which_an_agent_lets_it_drain_is_no_time_above_0() -> None:
     assert "for 8.000 s at least" in only
 
 
-def test_a_limit_to_drain_with_is_no_more_than_what_was_published_explains() -> None:
+def test_a_drain_limit_is_no_more_than_the_published_figures_explain() -> None:
     assert found(drained(5 * MIB), Exposure(1.01, 1.1, 3 * MIB), wrote=((1.1, 5 * MIB),))
     assert found(drained(GIB), Exposure(1.01, 1.1, 4 * MIB), wrote=((1.1, GIB),))
 
 
-def test_each_exposure_of_a_pod_that_drains_is_told_by_itself() -> None:
+def test_each_exposure_of_a_draining_pod_is_reported_by_itself() -> None:
     limit = 5 * MIB
     samples = [*drained(limit)[:3], at(50, limit, MIB, "used"), at(60, None, MIB), at(65, limit, 4 * MIB), at(70, 0, 0)]
     wrote = ((1.1, limit), (65.0, limit))
@@ -179,7 +179,7 @@ def test_each_exposure_of_a_pod_that_drains_is_told_by_itself() -> None:
     assert "for 5.000 s at least" in only
 
 
-def test_an_agent_knows_of_a_pod_that_drains_what_was_in_use_when_it_last_looked() -> None:
+def test_an_agent_knows_the_swap_of_a_draining_pod_at_its_last_look() -> None:
     limit = 5 * MIB
     samples = [*drained(limit)[:3], at(50, limit, 4 * MIB - 1, "used"), at(55, limit, MIB, "used")]
     again = [at(60, None, MIB), at(65, 0, 4 * MIB - 1), at(66, 0, 0, "used")]
@@ -189,7 +189,7 @@ def test_an_agent_knows_of_a_pod_that_drains_what_was_in_use_when_it_last_looked
     assert found(samples + later, told[0], Exposure(120, 125, 0), wrote=((1.1, limit),))
 
 
-def test_an_exposure_is_of_the_time_that_was_seen_rather_than_of_one_that_may_have_been() -> None:
+def test_an_exposure_has_the_observed_time_rather_than_the_possible_one() -> None:
     samples = [at(0.0, event="created", used=4 * MIB), at(1.0, 5 * MIB, 4 * MIB), at(1.02, 0, 4 * MIB)]
     samples += [at(1.03, None, 4 * MIB), at(1.2, 0, 4 * MIB)]
     assert found(samples, Exposure(1.03, 1.2), wrote=((1.0, 5 * MIB),)) == []
@@ -209,18 +209,18 @@ def test_a_limit_to_drain_with_may_be_all_that_the_recorder_saw_of_an_exposure()
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_swap_that_comes_into_use_after_an_exposure_is_told(count: int) -> None:
+def test_swap_taken_after_an_exposure_is_reported(count: int) -> None:
     samples = [*above((1, 1.05)), at(1.5, 0, 4096, "used")]
     (only,) = found(samples, *(Exposure(1, 1.05, 4096) for _ in range(count)))
     assert only == "at 1.500 4096 bytes had gone to swap while it was at 0"
 
 
-def test_swap_that_comes_into_use_before_the_first_exposure_is_told() -> None:
+def test_swap_taken_before_the_first_exposure_is_reported() -> None:
     samples = [at(0.0, event="created"), at(1, 0, 4096, "used"), at(5, None, 4096), at(5.05, 0, 4096)]
     assert found(samples, Exposure(5, 5.05, 4096), Exposure(7, 7.05, 4096))
 
 
-def test_swap_that_was_taken_in_an_exposure_and_stays_in_use_is_not_told() -> None:
+def test_swap_taken_in_an_exposure_that_stays_in_use_is_not_reported() -> None:
     samples = [*above((1, 1.05))[:2], at(1.05, 0, MIB), at(2, 0, MIB - 4096, "used"), at(3, 0, 0, "used")]
     assert found(samples, Exposure(1, 1.05, MIB)) == []
 
@@ -231,7 +231,7 @@ def test_swap_that_is_sampled_before_the_recorder_hears_of_the_write_is_of_that_
     assert found(samples, Exposure(0.95, 1.05, 0))
 
 
-def test_an_exposure_that_the_recorder_missed_explains_what_was_published_of_it_and_no_more() -> None:
+def test_an_exposure_that_the_recorder_missed_explains_its_published_figures_and_no_more() -> None:
     samples = [at(0.0, event="created"), at(1, 0, 4096, "used")]
     assert found(samples, Exposure(0.5, 0.501, 4096)) == []
     assert found(samples, Exposure(0.5, 0.501, 0))
@@ -242,7 +242,7 @@ def test_an_exposure_that_the_recorder_missed_explains_what_was_published_of_it_
     assert found(more, Exposure(0.5, 1.5, 4096))
 
 
-def test_what_was_before_the_first_container_does_not_count() -> None:
+def test_time_before_the_first_container_does_not_count() -> None:
     samples = [at(0.0, None, event="created"), at(1, 0), at(2, None), at(5, 0)]
     assert list(promise.broken(samples, 1.5, Told((Exposure(2, 5),)))) == []
     assert list(promise.broken(samples, 6.0, Told())) == []

@@ -1,4 +1,4 @@
-"""The e2e suite goes where it is told to, and nowhere else."""
+"""The e2e suite uses the named cluster, and no other."""
 
 import json
 import os

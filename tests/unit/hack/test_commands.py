@@ -1,4 +1,4 @@
-"""What the documentation says of who runs its commands is held against what there is."""
+"""The documentation's claims about tests that run its commands are compared with the tests."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_mark_is_held_against_what_it_names(language: str, mark: str, found: s
         ([], "something\n", False),
     ],
 )
-def test_what_is_shown_fits_what_was_printed(shown: list[str], printed: str, fit: bool) -> None:
+def test_shown_lines_fit_printed_ones(shown: list[str], printed: str, fit: bool) -> None:
     assert commands.fits(shown, printed) is fit
 
 

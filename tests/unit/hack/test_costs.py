@@ -1,4 +1,4 @@
-"""What the CRDs' rules may cost."""
+"""Costs of the CRDs' rules."""
 
 from hack.celcost import costs
 

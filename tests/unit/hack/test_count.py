@@ -1,4 +1,4 @@
-"""What `make lint` holds of the code's sizes."""
+"""Sizes of the code that `make lint` holds."""
 
 import ast
 
@@ -35,13 +35,13 @@ def refused(**sizes: int) -> list[str]:
     return [each.partition(":")[0] for each in count.problems({"lines": sizes}, HELD, {"table": "a row each"})]
 
 
-def test_what_is_new_or_grew_is_refused() -> None:
+def test_new_and_grown_excesses_are_refused() -> None:
     assert refused(main=601, client=500) == ["main"]
     assert refused(main=600, client=500, new=451) == ["new"]
     assert refused(main=600, client=501) == ["client"]
 
 
-def test_what_shrank_moved_or_is_allowed_is_not() -> None:
+def test_excesses_that_shrank_moved_or_are_allowed_are_not() -> None:
     assert refused(main=600, client=480) == []
     assert refused(renamed=590, client=500) == []
     assert refused(table=900) == []

@@ -57,7 +57,7 @@ def test_each_policy_and_each_behavior_is_in_the_matrix() -> None:
     assert [each for each in (*names.Policy, *names.Behavior) if f"`{each}`" not in text] == []
 
 
-def test_the_matrix_replaces_what_is_between_its_marks() -> None:
+def test_the_matrix_replaces_the_text_between_its_marks() -> None:
     page = f"before\n{reference.BEGIN}\nold\n{reference.END}\nafter\n"
     made = reference.with_matrix(page)
     assert made == reference.with_matrix(made)
@@ -94,7 +94,7 @@ def test_each_option_of_the_plugin_is_in_the_reference(command: str) -> None:
         section = reference.command_line().partition(f"## {path}\n")[2].partition("\n## ")[0]
         options = [parameter for parameter in one.params if isinstance(parameter, click.Option)]
         assert [flag for option in options if not option.hidden for flag in option.opts if flag not in section] == []
-        # What help does not list is on the page, of all commands together.
+        # Options that help does not list are on the page, for all commands together.
         page = (paths.DOCS / "kubectl-swap.md").read_text(encoding="utf-8")
         assert [flag for option in options if option.hidden for flag in option.opts if f"`{flag}`" not in page] == []
         assert f"{path} [OPTIONS]" in section

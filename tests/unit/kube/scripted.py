@@ -1,7 +1,7 @@
 """An HTTP server on loopback that gives scripted answers, one for each request in the order in which they come.
 
 An answer is a list of parts, sent one after the other: bytes; an `asyncio.Event` to wait for; CUT closes the
-connection, RESET breaks it, HANG waits until the client closes it. A request without an answer hangs, too.
+connection, RESET breaks it, HANG waits until the client closes it. A request without an answer also hangs.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def write_token(path: pathlib.Path, token: str) -> None:
     new.rename(path)
 
 
-async def test_a_request_is_what_was_asked_for(server: Scripted) -> None:
+async def test_a_request_has_the_method_path_and_body_of_the_call(server: Scripted) -> None:
     server.answer(reply({"kind": "Lease"}))
     cfg = config.Config(server=f"{server.url}/clusters/one", static_token="secret")
     async with client.Client(cfg, user_agent="swapwarden-test/1") as api:
@@ -100,7 +100,7 @@ async def test_connections_that_cannot_be_kept_are_not(server: Scripted, api: cl
     assert server.connections == 2
 
 
-async def test_what_nobody_asked_for_is_no_answer(server: Scripted, api: client.Client) -> None:
+async def test_unrequested_bytes_are_no_answer(server: Scripted, api: client.Client) -> None:
     """Proxies send a 408 before they close an idle connection; it must not answer the next request."""
     later = asyncio.Event()
     server.answer(plain(b"1"), later, plain(b"too slow", 408), CUT)
@@ -199,7 +199,7 @@ async def test_waiting_ends(server: Scripted, api: client.Client) -> None:
 
 
 async def test_waiting_for_a_turn_counts(server: Scripted) -> None:
-    """A lease is to be renewed in time, whatever else goes on."""
+    """A lease must be renewed in time, whatever else happens."""
     server.answer(HANG)
     async with made(server, connections=1) as api:
         first = asyncio.create_task(api.get("/slow"))
@@ -281,7 +281,7 @@ async def test_bodies_are_bounded(server: Scripted, api: client.Client, monkeypa
 
 
 def test_the_largest_object_fits() -> None:
-    """What etcd's client sends at most (2 MiB), all of it characters that Go escapes, and what stands around it."""
+    """The most that etcd's client sends (2 MiB), all of it characters that Go escapes, and the frame around it."""
     assert 2 * 1024 * 1024 * len(r"\u003c") + 1024 * 1024 < transport.MAX_BODY_BYTES
 
 
@@ -328,7 +328,7 @@ async def test_headers_are_bounded(server: Scripted, api: client.Client, start: 
     ],
     ids=["ssh", "tls alert", "bad chunk", "upgrade", "two answers", "more than the answer"],
 )
-async def test_what_is_not_http_is_no_answer(server: Scripted, api: client.Client, answer: bytes) -> None:
+async def test_bytes_that_are_not_http_are_no_answer(server: Scripted, api: client.Client, answer: bytes) -> None:
     server.answer(answer, HANG)
     with pytest.raises(errors.Unreachable, match="the answer is not HTTP"):
         await api.get("/x", timeout=5)
@@ -490,7 +490,7 @@ async def test_without_a_token_nothing_is_sent(tmp_path: pathlib.Path, server: S
     assert server.requests == []
 
 
-async def test_a_stream_comes_in_pieces(server: Scripted, api: client.Client) -> None:
+async def test_a_stream_arrives_in_pieces(server: Scripted, api: client.Client) -> None:
     go = asyncio.Event()
     server.answer(STREAM, chunk(b"one"), go, chunk(b"two"), END)
     server.answer(plain(b"1"))
@@ -523,7 +523,7 @@ async def test_a_stream_that_is_left_closes_its_connection(server: Scripted, api
 
 
 async def test_who_reads_slowly_holds_up_the_server(server: Scripted, api: client.Client) -> None:
-    """What is not read stays in the server and the kernel."""
+    """Unread bytes stay in the server and the kernel."""
     count, size = 1000, 64 * 1024
     server.answer(STREAM, *[chunk(bytes(size))] * count, END)
     async with api.stream("/x") as pieces:
@@ -614,4 +614,4 @@ async def test_the_servers_time_is_that_of_its_last_answer(server: Scripted, api
     server.answer(failure(500, "", "broken", Date="Thu, 01 Jan 2026 00:00:00 GMT"))
     with pytest.raises(errors.ApiError):
         await api.get("/x")
-    assert api.server_time() is not None, "an error has a date, too"
+    assert api.server_time() is not None, "an error also has a date"

@@ -76,7 +76,7 @@ def test_a_certificate_in_a_file_with_its_key_as_data(tmp_path: pathlib.Path, pa
     assert context is not None
 
 
-def test_data_goes_before_a_file(tmp_path: pathlib.Path, authority: pki.Authority) -> None:
+def test_data_takes_precedence_over_a_file(tmp_path: pathlib.Path, authority: pki.Authority) -> None:
     cluster = {"certificate-authority": "/absent", "certificate-authority-data": b64(authority.certificate)}
     loaded = config.load(str(kubeconfig(tmp_path, cluster)))
     assert loaded.ca_data == authority.certificate.read_text()
@@ -96,7 +96,7 @@ def test_authorities_of_old_clusters_are_taken(authority: pki.Authority) -> None
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_a_token_file_goes_before_a_token(tmp_path: pathlib.Path) -> None:
+def test_a_token_file_takes_precedence_over_a_token(tmp_path: pathlib.Path) -> None:
     (tmp_path / "t").write_text("from-the-file\n")
     loaded = config.load(str(kubeconfig(tmp_path, user={"token": "inline", "tokenFile": "t"})))
     assert loaded.token() == "from-the-file"
@@ -318,7 +318,7 @@ def test_not_in_a_pod() -> None:
 # --- which one ---
 
 
-def test_what_is_given_goes_first(
+def test_arguments_take_precedence(
     service_account: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert service_account.exists()

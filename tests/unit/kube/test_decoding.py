@@ -52,7 +52,7 @@ def _all(page: bytes) -> list[pods.WirePod]:
 
 
 @pytest.mark.parametrize("levels", LEVELS[1:])
-def test_what_is_too_deep_elsewhere_is_apart_from_its_neighbours(levels: int) -> None:
+def test_an_object_that_is_too_deep_hides_no_neighbour(levels: int) -> None:
     items = decoding.page(listed(pod("b"), pod("bad", inner=nested(levels)), pod("c", fields=nested(levels)))).items
     assert items is not None
     assert [decoding.identity(item) for item in items] == [
@@ -93,7 +93,7 @@ def test_a_page_keeps_its_metadata() -> None:
     ],
     ids=range(16),
 )
-def test_what_is_no_list(body: bytes) -> None:
+def test_other_json_is_no_list(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decoding.page(body)
 
@@ -111,7 +111,7 @@ def test_names_are_shortened_and_escaped() -> None:
     assert len(decoding.shown("x" * 10_000)) < 400
 
 
-# What a fuzzer finds, and the API server's own limits allow
+# Findings of a fuzzer within the API server's own limits
 
 NUMBERS = st.sampled_from([b"0", b"-1", b"1e400", b"-0.0", b"9" * 5_000, b"1" + b"0" * 400, b"2147483648", b"1.5"])
 TEXTS = st.one_of(
@@ -230,7 +230,7 @@ DECODERS: list[Callable[[bytes], object]] = [
 
 @hypothesis.given(body=broken() | BODIES)
 @hypothesis.settings(max_examples=120, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-def test_nothing_but_decode_errors_comes_of_any_input(body: bytes) -> None:
+def test_any_input_raises_decode_errors_only(body: bytes) -> None:
     for decoder in DECODERS:
         with contextlib.suppress(msgspec.DecodeError):
             decoder(body)
@@ -257,7 +257,7 @@ def test_the_scanner_splits_as_json_does(value: Any, compact: bool) -> None:
 
 
 def test_the_scanner_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the number of steps, each of which goes on where the one before ended."""
+    """By the number of steps, each of which continues where the last one ended."""
     steps = 0
     scanned = decoding._SCANNED
 

@@ -23,7 +23,7 @@ STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 class Time:
-    """A clock that goes on by what is slept."""
+    """A clock that advances by each sleep."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -72,7 +72,7 @@ def counts() -> Counts:
 
 
 class Counts:
-    """What the metric counted since the test began."""
+    """The metric's increase since the test began."""
 
     def __init__(self) -> None:
         self._before = self._now()
@@ -174,7 +174,7 @@ def test_names_are_valid(name: str) -> None:
     assert events.event_name(name) != made
 
 
-async def test_what_has_a_key_is_sent_once_by_whoever_it_is(
+async def test_an_event_with_a_key_is_sent_once_by_all_instances(
     server: Scripted, recorder: events.Recorder, counts: Counts
 ) -> None:
     server.answer(CREATED)
@@ -428,7 +428,7 @@ async def test_of_too_many_some_are_dropped(
     assert len(caplog.records) == 2
 
 
-# --- what goes wrong ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(

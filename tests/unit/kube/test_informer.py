@@ -62,7 +62,7 @@ def project(wire: Wire) -> Row:
 
 
 class Running:
-    """An informer, what it told, and its task."""
+    """An informer, its reports, and its task."""
 
     def __init__(self, api: client.Client, name: str) -> None:
         self.changes: list[Change] = []
@@ -223,9 +223,7 @@ async def test_a_continue_token_that_expired(server: Scripted, running: Running)
     [(STREAM, error(410, "Expired")), (failure(410, "Gone", "too old resource version: 9 (20)"),)],
     ids=["event", "answer"],
 )
-async def test_what_happened_during_a_gap_is_told(
-    server: Scripted, running: Running, expired: tuple[Part, ...]
-) -> None:
+async def test_changes_during_a_gap_are_reported(server: Scripted, running: Running, expired: tuple[Part, ...]) -> None:
     one_page(server, 9, kept="1", changed="1", deleted="1", replaced="1")
     server.answer(*expired)
     items = [configmap("kept", 9, "1"), configmap("changed", 15, "2")]
@@ -247,7 +245,7 @@ async def test_what_happened_during_a_gap_is_told(
     assert running.count(informer.ERRORS, "request") == 0
 
 
-async def test_all_is_known_before_any_of_it_is_told(server: Scripted, running: Running) -> None:
+async def test_the_whole_list_is_known_before_any_change_is_reported(server: Scripted, running: Running) -> None:
     seen = []
     running.react = lambda _: seen.append(len(running.rows))
     one_page(server, 9, a="1", b="1", c="1")
@@ -255,7 +253,7 @@ async def test_all_is_known_before_any_of_it_is_told(server: Scripted, running: 
     assert seen == [3, 3, 3]
 
 
-async def test_a_watch_goes_on_where_it_ended(server: Scripted, running: Running) -> None:
+async def test_a_watch_resumes_where_it_ended(server: Scripted, running: Running) -> None:
     one_page(server, 9, a="1")
     server.answer(STREAM, event("MODIFIED", configmap("a", 10, "2")), END)
     server.answer(STREAM, event("MODIFIED", configmap("a", 11, "3")), CUT)
@@ -394,7 +392,7 @@ def odd(name: str, version: int) -> dict[str, Any]:
 async def test_an_object_that_cannot_be_understood(
     server: Scripted, running: Running, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """It hides no other one; what was known of it stays; its deletion is told."""
+    """It hides no other one; its last valid version stays; its deletion is reported."""
 
     def bad(name: str, version: int) -> dict[str, Any]:
         return odd(name, version) if kind == "decode" else configmap(name, version, "impossible")
@@ -495,7 +493,7 @@ async def test_deep_managed_fields_hide_nothing(server: Scripted, running: Runni
 async def test_an_object_that_is_too_deep_is_left_out_alone(
     server: Scripted, running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is counted and named once, what was known of it stays, and it comes back when it can be decoded."""
+    """It is counted and named once, its last valid version stays, and it returns when it can be decoded."""
     bad = 20_000
     server.answer(raw_page(9, deep("a", 1, "1"), deep("b", 2, "1", data=bad), deep("c", 3, "1")))
     server.answer(

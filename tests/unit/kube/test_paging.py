@@ -115,7 +115,7 @@ async def test_what_a_server_can_write_in_no_list_is_asked_for_by_itself(deep: s
     assert found.asked < 20 + 10 * len(deep)
 
 
-async def test_what_goes_before_it_is_asked_for_by_itself_is_gone() -> None:
+async def test_an_object_deleted_before_it_is_read_alone_is_left_out() -> None:
     found = Deep("a", "b", "c", deep=frozenset({"b"}))
     found.gone = frozenset({"b"})
     await found.read()

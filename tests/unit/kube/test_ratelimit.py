@@ -25,7 +25,7 @@ def test_a_burst_of_one_second_passes_and_the_rest_waits() -> None:
     assert writes.delay() == pytest.approx(0)
 
 
-def test_what_was_not_used_for_long_is_no_larger_burst() -> None:
+def test_a_long_rest_makes_no_larger_burst() -> None:
     clock = Clock()
     writes = ratelimit.Throttle(10, clock)
     clock.time += 3600

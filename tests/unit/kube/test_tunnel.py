@@ -54,7 +54,7 @@ def test_proxy_of_the_environment(server: str, environment: dict[str, str], expe
         ("", "https://api.example", False),
     ],
 )
-def test_what_goes_by_the_proxy(listed: str, server: str, direct: bool) -> None:
+def test_servers_that_use_the_proxy(listed: str, server: str, direct: bool) -> None:
     found = tunnel.from_environment(server, {"HTTPS_PROXY": PROXY, "NO_PROXY": listed})
     assert found == ("" if direct else PROXY)
 

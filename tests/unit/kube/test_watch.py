@@ -61,7 +61,7 @@ async def test_events(server: Scripted, api: client.Client) -> None:
     ]
 
 
-async def test_what_is_asked_for(server: Scripted, api: client.Client) -> None:
+async def test_the_request_of_a_watch(server: Scripted, api: client.Client) -> None:
     for _ in range(2):
         server.answer(STREAM, END)
         assert await seen(following(api, params={"fieldSelector": "metadata.name=a"})) == []
@@ -92,7 +92,7 @@ async def test_lines_may_come_byte_by_byte(server: Scripted, api: client.Client)
 
 @pytest.mark.parametrize("end", [CUT, RESET, END], ids=["closed", "reset", "ended"])
 async def test_half_a_line_is_no_event(server: Scripted, api: client.Client, end: Any) -> None:
-    """It comes again after the version that was last seen, unless it is what breaks the watch: so it is an error."""
+    """It is sent again after the last version, unless it breaks the watch itself: so it is an error."""
     go = asyncio.Event()
     server.answer(STREAM, event("ADDED", configmap("a", 6)), chunk(line("ADDED", configmap("b", 7))[:-2]), go, end)
     events = following(api)
@@ -189,7 +189,7 @@ async def test_a_silent_watch(
 
 
 def test_a_watch_that_hangs_is_noticed_within_90_seconds() -> None:
-    """A server ends each when its time is over; what comes later than that does not come."""
+    """A server ends each watch when its time is over; later events are not sent."""
     assert watch.WATCH_SECONDS[1] + watch.SILENCE_SECONDS <= 90
 
 
@@ -200,7 +200,7 @@ def test_a_watch_gets_one_bookmark() -> None:
 
 @pytest.mark.parametrize("levels", [1_100, 9_995, 50_000])
 async def test_an_object_that_is_nested_deeply(server: Scripted, api: client.Client, levels: int) -> None:
-    """Its version is known, and so is what is deep in it to who decodes it."""
+    """Its version is known, and the decoder gets its deep part."""
     body = b'{"data":%s,"metadata":{"name":"a","resourceVersion":"6"}}' % (b"[" * levels + b"]" * levels)
     server.answer(STREAM, chunk(b'{"type":"ADDED","object":%s}\n' % body), HANG)
     async with contextlib.aclosing(watch.watch(api, "/x", resource_version="5", decode=bytes)) as events:

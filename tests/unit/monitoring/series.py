@@ -12,7 +12,7 @@ from swapwarden.webhook import main as webhook
 from monitoring import promql
 
 PARTS = (agent, controller, webhook)
-"""What imports all that counts."""
+"""A module that imports all modules that count."""
 TARGET = {"cluster", "namespace", "pod", "job", "instance", "node"}
 """Labels that Prometheus gives to all series of a target."""
 OTHERS = {
@@ -38,7 +38,7 @@ def labels_of(metric: str) -> set[str] | None:
 
 
 def unknown(expression: str) -> list[str]:
-    """What the expression reads that nobody makes."""
+    """Series in the expression that nobody makes."""
     assert PARTS
     found, every = [], set(TARGET)
     for selector in promql.selectors(expression):

@@ -37,7 +37,7 @@ def test_the_name_of_a_series_is_made_of_its_labels(query: panels.Query) -> None
     assert named <= promql.grouped(query.expression)
 
 
-def test_variables_read_what_is_made_by_somebody() -> None:
+def test_variables_read_existing_series() -> None:
     queries = [each["query"] for each in json.loads(build.rendered())["templating"]["list"]]
     read = [re.fullmatch(r"label_values\((.*), (\w+)\)", query) for query in queries if query != "prometheus"]
     assert len(read) == 2

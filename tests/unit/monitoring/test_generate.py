@@ -25,7 +25,7 @@ def test_what_an_alert_rests_on_is_made_by_somebody(alert: alerts.Alert) -> None
     assert unknown(alert.expression) == []
 
 
-def test_what_nobody_makes_is_noticed() -> None:
+def test_a_series_that_nobody_makes_is_found() -> None:
     assert unknown("swapwarden_no_such_metric") == ["swapwarden_no_such_metric"]
     assert unknown('swapwarden_agent_condition{kind="x"}') == ["swapwarden_agent_condition{kind}"]
     assert unknown("sum by (colour) (swapwarden_leader)") == ["colour"]
@@ -72,7 +72,7 @@ def test_what_a_runbook_looks_at_is_made_by_somebody(name: str) -> None:
     assert [said for query in queries for said in unknown(query)] == []
 
 
-def test_values_that_a_runbook_names_are_there() -> None:
+def test_values_that_a_runbook_names_exist() -> None:
     keys = {path for path, _, _ in chart.entries((paths.CHART / "values.yaml").read_text(encoding="utf-8"))}
     for name in RUNBOOKS:
         text = (generate.RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_a_threshold_without_an_alert_is_an_error(monkeypatch: pytest.MonkeyPatc
         generate.rules()
 
 
-def test_the_template_leaves_to_prometheus_what_is_its_own() -> None:
+def test_the_template_keeps_the_placeholders_of_prometheus() -> None:
     text = generate.template()
     assert "{{`{{`}} $labels.node }}" in text
     assert "{{ $labels" not in text

@@ -80,7 +80,7 @@ def test_the_limit_on_all_pods_is_floored_to_the_page() -> None:
     assert planned.kubepods == state.KubepodsState(swap_max=str(483180135 // 4096 * 4096))
 
 
-def test_the_agent_is_told_what_the_kubelet_counted() -> None:
+def test_the_state_has_the_swap_that_the_kubelet_counted() -> None:
     assert plan.plan_node(profile(KUBELET), facts(), []).kubelet_swap_bytes is None
     assert plan.plan_node(profile(KUBELET), facts(kubelet_swap_bytes=0), []).kubelet_swap_bytes == 0
 
@@ -195,7 +195,7 @@ CROWDS = st.lists(
 
 
 def sizes(found: Iterable[pods.PodRow]) -> dict[str, int]:
-    """What the pods of each namespace take, in bytes of JSON."""
+    """The size of each namespace's pods, in bytes of JSON."""
     taken: dict[str, int] = collections.defaultdict(int)
     for row in found:
         entry = plan.plan_node(profile(LIMITED), facts(), [row]).pods[row.key]
@@ -400,7 +400,7 @@ def test_a_patch_holds_only_what_differs() -> None:
     }
 
 
-def test_units_of_the_profile_are_to_have_no_swap() -> None:
+def test_units_of_the_profile_get_no_swap() -> None:
     named = ["system.slice", "kubelet.service"]
     made = profile(KUBELET, units=tuple(named), units_without_swap=True)
     assert plan.plan_node(made, facts(), []).system == state.SystemState(named, "0")
@@ -477,7 +477,7 @@ def test_a_trace_has_the_rules_in_the_order_in_which_they_are_tried() -> None:
     assert shared == [*first, "NoLimit", "WorkloadLimit", "OvercommitReached"]
 
 
-def test_a_trace_knows_what_others_leave() -> None:
+def test_a_trace_counts_the_shares_of_others() -> None:
     row = pod(container(swap_limit="2Gi"), created="2026-01-02T00:00:00Z")
     older, younger = (
         pod(container(swap_limit="1Gi"), uid=day, created=f"2026-01-{day}T00:00:00Z") for day in ("01", "03")

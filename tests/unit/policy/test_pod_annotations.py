@@ -160,7 +160,7 @@ def test_no_more_is_suggested_once_it_has_cost_too_much(compared: list[int]) -> 
 @hypothesis.example("\x9b2J")
 @hypothesis.example("\u202e")
 @hypothesis.example("\ud800")
-def test_what_is_shown_of_a_text_is_printable_and_short(text: str) -> None:
+def test_a_shown_text_is_printable_and_short(text: str) -> None:
     for shown in (pod_annotations.shown(text, 10), pod_annotations.quoted(text, 10)):
         assert shown.isprintable()
         assert len(shown) <= 6 * 2 * 13 + 2

@@ -71,7 +71,7 @@ def test_bytes_rounded_up(text: str, value: int) -> None:
         *("1eK", "0x10", "1_000", "inf", "nan", "1MiB", "\u0661", "1" * 65),
     ],
 )
-def test_what_is_no_quantity_is_refused_by_its_text(text: str) -> None:
+def test_a_text_that_is_no_quantity_is_refused_and_quoted(text: str) -> None:
     assert not quantity.is_quantity(text)
     for reader in (quantity.capped, quantity.nano):
         with pytest.raises(quantity.QuantityError) as refused:
@@ -123,7 +123,7 @@ def test_a_share_of_the_total_floors(text: str, total: int, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["%", "101%", "-1%", "1.5%", "10 %", "10%%", "9999%"])
-def test_what_is_no_share_is_refused(text: str) -> None:
+def test_a_text_that_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(quantity.QuantityError, match="from 0% to 100%"):
         quantity.percent_or_bytes(text, 100)
 

@@ -35,7 +35,7 @@ def test_a_wave_is_as_large_as_allowed() -> None:
     assert rollout.progress(old("d", "c", "b", "a"), "2") == Progress(updated=0, pending=2, next=("a", "b"))
 
 
-def test_who_has_not_answered_holds_its_place() -> None:
+def test_a_node_that_has_not_answered_holds_its_place() -> None:
     members = [Member("a", updated=True, answered=False), *new("b"), *old("c", "d")]
     assert rollout.progress(members, "1") == Progress(updated=2, pending=2, waiting=("a",))
     assert rollout.progress(members, "2") == Progress(updated=2, pending=1, next=("c",), waiting=("a",))
@@ -54,7 +54,7 @@ def test_one_that_does_as_badly_as_before_stops_nobody() -> None:
         assert (found.stopped_by, found.next) == (("a",), ()), "something else is wrong now"
 
 
-def test_nothing_stops_what_has_reached_all() -> None:
+def test_nothing_stops_a_rollout_that_has_reached_all() -> None:
     members = [Member("a", updated=True, degraded="WriteFailed"), *new("b")]
     assert rollout.progress(members, "1") == Progress(updated=2, pending=0)
 
@@ -117,7 +117,7 @@ def test_nodes_on_their_way_to_an_earlier_generation_are_under_way() -> None:
     assert rollout.progress([msgspec.structs.replace(behind, overdue=True), *old("b", "c")], "1").next == ("b",)
 
 
-def test_nobodys_turn_comes_before_it_is_known_what_it_takes() -> None:
+def test_a_turn_waits_until_its_effect_is_known() -> None:
     members = [Member("a", updated=False, asked=False), Member("b", updated=False, pods=2, bytes=10), *old("c")]
     found = rollout.progress(members, "1")
     assert (found.asking, found.next, found.taken) == (("a",), ("b",), Taken(1, 2, 10))
@@ -143,7 +143,7 @@ def test_nodes_with_swap_in_use_are_held_if_asked() -> None:
 
 
 @pytest.mark.parametrize("most", ["1", "100%"])
-def test_no_turn_comes_while_a_rollout_is_paused(most: str) -> None:
+def test_a_paused_rollout_gives_no_turn(most: str) -> None:
     members = [*new("a"), *old("b", "c")]
     assert rollout.progress(members, most).next
     found = rollout.progress(members, most, paused=True)
@@ -254,7 +254,7 @@ class Fleet(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def all_goes_on_as_well_as_it_can(self) -> None:
-        """Dead agents stay dead, degraded nodes degraded; what became worse is mended, who fell silent comes back."""
+        """Dead agents stay dead, degraded nodes degraded; worse nodes recover, silent agents return."""
         for _ in range(3 * len(NAMES) + 3):
             for member in self.members():
                 node = self.nodes[member.node]

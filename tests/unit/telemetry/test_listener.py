@@ -51,7 +51,7 @@ def test_a_member_that_left_makes_room() -> None:
     assert not crowd.drop_one()
 
 
-async def test_a_process_without_descriptors_goes_on_accepting_later(
+async def test_a_process_without_descriptors_accepts_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listener, "RETRY_SECONDS", 0.01)

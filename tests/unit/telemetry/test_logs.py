@@ -44,7 +44,7 @@ def test_names_that_are_no_text_do_not_cost_the_line() -> None:
     assert json.loads(line)["cgroup"] == "a\\udcff"
 
 
-def test_what_json_does_not_know_is_told_as_text() -> None:
+def test_values_unknown_to_json_are_logged_as_text() -> None:
     line = logs.JsonFormatter().format(record(error=OSError("no space"), path={"of": pathlib.Path("/etc")}))
     assert line.endswith('"error": "no space", "path": {"of": "/etc"}}')
 
@@ -54,7 +54,7 @@ def test_text_ends_with_the_fields() -> None:
     assert line == "2023-11-14T22:13:20.123Z WARNING swapwarden.test: wrote 0 node=n1"
 
 
-# --- what others wrote ---
+# --- foreign text ---
 
 FORGED = "x\n2023-11-14T22:13:20.123Z INFO    swapwarden.webhook.server: pod refused pod=other"
 FORMATTERS = [logs.JsonFormatter(), logs.TextFormatter()]

@@ -49,7 +49,7 @@ def test_removed_label_values_are_not_rendered(registry: metrics.Registry) -> No
     assert gauge.value("b") == 2
 
 
-def test_a_reading_has_what_was_read_last_and_nothing_before(registry: metrics.Registry) -> None:
+def test_a_reading_has_the_last_values_and_none_before(registry: metrics.Registry) -> None:
     limit = registry.add(metrics.Reading("gauge", "limit_bytes", "Limit.", ("pod",)))
     assert registry.render() == "# HELP limit_bytes Limit.\n# TYPE limit_bytes gauge\n"
     limit.hold({("a",): 1, ("b",): math.inf})
@@ -60,7 +60,7 @@ def test_a_reading_has_what_was_read_last_and_nothing_before(registry: metrics.R
         limit.hold({(): 1})
 
 
-def test_label_values_that_are_known_are_there_before_the_first_event(registry: metrics.Registry) -> None:
+def test_known_label_values_exist_before_the_first_event(registry: metrics.Registry) -> None:
     counter = registry.add(metrics.Counter("repairs_total", "Repairs.", ("cause",)))
     counter.begin([("Reload",), ("Start",)])
     counter.inc("Start")

@@ -49,7 +49,7 @@ async def test_bad_requests_get_a_clear_answer(request_bytes: bytes, status: byt
         assert (await ask(port, request_bytes))[0].split()[1] == status
 
 
-async def test_a_broken_check_is_a_500_and_the_server_goes_on() -> None:
+async def test_a_broken_check_is_a_500_and_the_server_continues() -> None:
     def broken() -> str | None:
         raise RuntimeError("no")
 
@@ -58,7 +58,7 @@ async def test_a_broken_check_is_a_500_and_the_server_goes_on() -> None:
         assert (await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n"))[0].split()[1] == b"200"
 
 
-async def test_a_silent_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_client_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_TIMEOUT", 0.05)
     async with server.serve("127.0.0.1", 0, ready=lambda: None) as port:
         assert (await ask(port, b"GET /healthz"))[0].split()[1] == b"400"
@@ -78,7 +78,7 @@ def test_addresses_that_are_none(text: str) -> None:
         server.parse_address(text)
 
 
-async def test_what_is_read_on_demand_is_read_for_metrics_only() -> None:
+async def test_values_read_on_demand_are_read_for_metrics_only() -> None:
     reads = 0
 
     async def refresh() -> None:

@@ -1,4 +1,4 @@
-"""What the webhook decides."""
+"""Decisions of the webhook."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_policies_that_are_understood(policy: names.Policy) -> None:
 @pytest.mark.parametrize(
     ("value", "meant"), [("disabled", "Disabled"), ("Disabled ", "Disabled"), ("", None), ("true", None)]
 )
-def test_a_policy_that_is_not_is_refused_with_key_value_and_what_is_accepted(value: str, meant: str | None) -> None:
+def test_an_unknown_policy_is_refused_with_key_value_and_accepted_values(value: str, meant: str | None) -> None:
     status = refused(admission.admit(reviews.create({POLICY: value})))
     assert (status.code, status.reason, status.status) == (422, "Invalid", "Failure")
     assert status.message == (
@@ -324,7 +324,7 @@ def test_placement_of_a_pod_of_a_daemon_set(policy: str) -> None:
     assert [warning.rpartition(": ")[2] for warning in response.warnings] == [pod_annotations.DAEMON_SET_CHOOSES]
 
 
-# --- what comes from the namespace is nobody's mistake ---
+# --- a namespace's default is nobody's mistake ---
 
 
 def test_a_default_does_not_contradict_a_limit() -> None:

@@ -110,11 +110,11 @@ async def test_small_ones_never_give_way(memory: Memory, monkeypatch: pytest.Mon
     assert [await each.gave_way() for each in small] == [False] * 4
 
 
-async def test_nothing_is_counted_of_what_is_over(memory: Memory) -> None:
+async def test_finished_bodies_do_not_count(memory: Memory) -> None:
     for round_ in range(3):
         held = [await memory.hold(f"address-{round_}", SHARE) for _ in range(5)]
         assert [await each.gave_way() for each in held] == [False] * 5
-        # What has given way is counted once.
+        # A body that has given way is counted once.
         newcomer = await memory.hold("newcomer", SHARE)
         assert sum([await each.gave_way() for each in held]) == 1
         for each in (*held, newcomer):

@@ -113,7 +113,7 @@ def test_a_mounted_secret_is_swapped_as_a_symbolic_link(tmp_path: Path, authorit
     assert offered(loaded.context, authority) == "second"
 
 
-def test_half_a_rotation_keeps_the_old_pair_until_the_rest_is_there(
+def test_half_a_rotation_keeps_the_old_pair_until_it_is_complete(
     authority: pki.Authority, pair: pki.KeyPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     loaded = certificates.Certificates(pair.certificate, pair.key)
@@ -204,7 +204,7 @@ def test_the_expiry_is_read_from_certificates_of_all_sorts(year: int) -> None:
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
     ],
 )
-def test_what_is_no_certificate_raises_nothing_else(pem: str) -> None:
+def test_invalid_certificates_raise_nothing_else(pem: str) -> None:
     with pytest.raises(ValueError, match=r"certificate|CERTIFICATE"):
         certificates.not_after(pem)
 

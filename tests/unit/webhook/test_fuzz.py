@@ -124,7 +124,7 @@ def garbled(source: random.Random, document: Any) -> bytes:
 
 
 def answer(body: bytes, path: str) -> review.Response | None:
-    """What the webhook answers; None where it tells why it cannot."""
+    """The webhook's answer; None if it reports why it has none."""
     begun = time.process_time()
     reason = None
     try:

@@ -103,7 +103,7 @@ def filled(where: str, element: Callable[[int], str], size: int) -> bytearray:
         ("containers", lambda number: f'{{"name":"{number}"}}'),
     ],
 )
-def test_what_comes_of_a_review_has_a_bound(
+def test_a_decoded_review_is_bounded(
     where: str, element: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values, quotes = 2000, 8000

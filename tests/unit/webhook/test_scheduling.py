@@ -1,4 +1,4 @@
-"""What a policy adds to a pod for the scheduler."""
+"""Fields that a policy adds to a pod for the scheduler."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nothing_is_added_to_a_pod_whose_node_is_chosen(policy: str) -> None:
 
 
 @pytest.mark.parametrize("toleration", [TOLERATION, {"operator": "Exists"}, {**TOLERATION, "effect": ""}])
-def test_a_toleration_that_is_there_is_enough(toleration: dict[str, str]) -> None:
+def test_an_existing_toleration_is_enough(toleration: dict[str, str]) -> None:
     assert placed("Required", tolerations=[toleration])["tolerations"] == [toleration]
 
 
@@ -162,7 +162,7 @@ SPECS = strategies.fixed_dictionaries(
 
 
 def without_ours(spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec, less all that a policy may add, and less what is empty."""
+    """The spec, without all that a policy may add, and without empty fields."""
     left: dict[str, Any] = json.loads(json.dumps(spec))
     left["nodeSelector"] = {key: value for key, value in (left.get("nodeSelector") or {}).items() if key != LABEL}
     left["tolerations"] = [one for one in left.get("tolerations") or [] if one != TOLERATION]

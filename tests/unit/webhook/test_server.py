@@ -76,7 +76,7 @@ def head(path: str, length: int, *, method: str = "POST", content_type: str = "a
 
 
 def client_hello() -> bytes:
-    """What a client sends first."""
+    """The first bytes of a client."""
     outgoing = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
         ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="webhook").do_handshake()
@@ -184,7 +184,7 @@ async def test_an_operation_nobody_knows_does_not_become_a_label(running: Runnin
     assert server.REQUESTS.value("own", "other", "allowed") == counted + 1
 
 
-# --- what is no admission request ---
+# --- invalid requests ---
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ async def test_an_operation_nobody_knows_does_not_become_a_label(running: Runnin
         ("/pods", b"{}", {}, 400, "set admissionReviewVersions"),
     ],
 )
-async def test_a_request_that_is_none_is_told_why(
+async def test_an_invalid_request_gets_the_reason(
     running: Running, path: str, body: bytes, headers: dict[str, str], status: int, says: str
 ) -> None:
     counted = connections.BAD_REQUESTS.value(str(status))
@@ -265,12 +265,12 @@ async def test_bodies_that_stay_unfinished_keep_none_out(running: Running, monke
     other = await running.connect()
     for client in hostile:
         await client.send(head("/pods", 4 * len(GOOD)) + b"{")
-        assert (await other.post("/pods")).status == 200, "what is only announced counts for nothing"
+        assert (await other.post("/pods")).status == 200, "an announced length does not count"
     counted = connections.BAD_REQUESTS.value("503")
     for client in hostile:
         await client.send(b" " * (len(GOOD) + 9))
     async with asyncio.timeout(20):
-        while connections.BAD_REQUESTS.value("503") == counted:  # what was sent may still be under way
+        while connections.BAD_REQUESTS.value("503") == counted:  # sent bytes may still be under way
             assert (await other.post("/pods")).status == 200
     answer = await hostile[-1].answer()
     assert (answer.status, answer.headers["retry-after"]) == (503, "1"), "the last to come is furthest from its end"

@@ -1,4 +1,4 @@
-"""What an election decides, told all it knows."""
+"""Decisions of an election."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_first_one_makes_the_lease() -> None:
     assert made.leading
 
 
-def test_what_is_written() -> None:
+def test_the_lease_that_is_written_has_the_fields_of_client_go() -> None:
     made = competitor(timing=election.Timing(1.2, 0.8, 0.1))
     spec = made.spec(election.LeaseTerm("t1", 7), "t9")
     assert msgspec.to_builtins(spec) == {
@@ -82,7 +82,7 @@ def test_the_time_of_a_leader_counts_from_before_its_request() -> None:
     assert made.valid_until == 110.0
 
 
-def test_an_answer_that_comes_when_its_time_is_over_does_not_make_a_leader() -> None:
+def test_a_late_answer_does_not_make_a_leader() -> None:
     made = competitor()
     made.observe(None, 100.0)
     write = write_of(made.step(100.0, "t1"))
@@ -292,7 +292,7 @@ def test_a_look_on_its_way_does_not_either() -> None:
     made.stepped_down(102.5, cooldown=17.0)
     made.observe(answer, 103.0)
     assert made.step(103.0, "t") == election.Sleep(121.5)
-    assert made.step(121.5, "t") == election.Look(), "what was seen that long ago says nothing"
+    assert made.step(121.5, "t") == election.Look(), "so old a look proves nothing"
 
 
 def test_a_failure_does_not_shorten_the_wait_of_one_who_stepped_down() -> None:
@@ -340,7 +340,7 @@ def test_others_do_not_take_a_deleted_lease_before_its_holder_must_be_gone() -> 
     assert write_of(made.step(117.0, "t1")) == election.Write(election.LeaseTerm("t1", 7), None)
 
 
-def test_a_write_that_comes_late_does_not_make_a_leader_of_a_deleted_lease() -> None:
+def test_a_late_write_does_not_make_a_leader_of_a_deleted_lease() -> None:
     """Of several deletions and creations, one instance has seen none and another's first request arrives last."""
     made = competitor()
     made.observe(None, 100.0)
@@ -439,7 +439,7 @@ def test_one_that_becomes_a_candidate_looks_at_once_and_has_waited_for_the_holde
 def test_becoming_a_candidate_shortens_no_other_wait() -> None:
     made, answer = leader(sent=100.0)
     made.stand(101.0, candidate=False)
-    assert made.leading, "who leads goes on to"
+    assert made.leading, "the leader continues to lead"
     made.stepped_down(102.0, made.cooldown())
     waiting = made.step(102.0, "t")
     made.stand(103.0, candidate=True)

@@ -32,7 +32,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class FakeApi:
-    """One Lease as a real API server keeps it, and what goes wrong on the way."""
+    """One Lease as a real API server keeps it, and errors on the way."""
 
     def __init__(self) -> None:
         self.lease: Json | None = None
@@ -114,7 +114,7 @@ class Told(NamedTuple):
 
 
 class Instance:
-    """An elector and what it tells."""
+    """An elector and its callbacks."""
 
     def __init__(self, timing: dict[str, float], identity: str = "me") -> None:
         self.told: queue.Queue[Told] = queue.Queue()
@@ -190,7 +190,7 @@ def test_callbacks_come_from_the_thread_when_it_leads_and_when_it_does_not_any_m
     assert (stopped.thread, stopped.leading) == ("lease", False)
 
 
-def test_the_lease_is_released_after_all_have_been_told(fake: FakeApi) -> None:
+def test_the_lease_is_released_after_the_callbacks(fake: FakeApi) -> None:
     holders = []
 
     def stopped(*_: object) -> None:
@@ -215,7 +215,7 @@ def test_the_lease_is_released_after_all_have_been_told(fake: FakeApi) -> None:
     assert fake.lease["spec"]["holderIdentity"] == ""
 
 
-def test_what_others_wrote_on_the_lease_stays(fake: FakeApi, start: Start) -> None:
+def test_foreign_fields_of_the_lease_stay(fake: FakeApi, start: Start) -> None:
     metadata = {"name": "l", "uid": "u", "labels": {"a": "b"}, "managedFields": [{"manager": "x"}]}
     fake.store({"metadata": metadata, "spec": {}})
     one = start()
@@ -354,7 +354,7 @@ def test_the_order_of_start_and_stop(fake: FakeApi) -> None:
     assert one.told.empty()
 
 
-def test_transitions_that_are_raised_are_told_once_when_they_are_written(fake: FakeApi, start: Start) -> None:
+def test_raised_transitions_are_reported_once_when_they_are_written(fake: FakeApi, start: Start) -> None:
     one = start()
     assert one.next()[:2] == ("started", 0)
     one.elector.count_from(9)
@@ -386,7 +386,7 @@ def test_stepping_down_takes_effect_at_once_and_leaves_the_lease(fake: FakeApi, 
     assert [request[0] for request in fake.requests[requests : requests + 2]] == ["GET", "PUT"]
 
 
-def test_what_is_stepped_down_from_is_one_leadership_and_not_the_next(fake: FakeApi) -> None:
+def test_stepping_down_ends_one_leadership_and_not_the_next(fake: FakeApi) -> None:
     led: queue.Queue[elector.Tenure] = queue.Queue()
     made = elector.Elector(
         CONFIG,
@@ -434,7 +434,7 @@ def test_one_that_is_no_candidate_only_looks_until_it_is_one(fake: FakeApi) -> N
     assert one.next().what == "started"
     one.elector.stand(candidate=False)
     renewals = fake.count("PUT")
-    until(lambda: fake.count("PUT") > renewals + 2, "who leads goes on to")
+    until(lambda: fake.count("PUT") > renewals + 2, "the leader continues to lead")
     one.elector.stop()
     one.elector.stand(candidate=True)
 
@@ -450,14 +450,14 @@ def test_one_that_becomes_a_candidate_is_not_kept_waiting_for_its_next_look(fake
 
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """By how many seconds the clock went on without the thread."""
+    """How many seconds the clock ran on without the thread."""
     seconds = [0.0]
     real = elector.boottime
     monkeypatch.setattr(elector, "boottime", lambda: real() + seconds[0])
     return seconds
 
 
-def test_a_clock_that_went_on_without_the_thread_ends_the_term(fake: FakeApi, start: Start, ahead: list[float]) -> None:
+def test_a_clock_that_ran_on_without_the_thread_ends_the_term(fake: FakeApi, start: Start, ahead: list[float]) -> None:
     """As after SIGSTOP and SIGCONT, or when the machine wakes."""
     one = start()
     one.next()
@@ -486,7 +486,7 @@ def test_a_clock_that_went_on_without_the_thread_ends_the_term(fake: FakeApi, st
     ],
     ids=str,
 )
-def test_whatever_goes_wrong_the_thread_tries_on_until_its_time_is_over(
+def test_after_any_error_the_thread_retries_until_its_deadline(
     fake: FakeApi, start: Start, ahead: list[float], error: Exception | bytes
 ) -> None:
     one = start()
@@ -545,7 +545,7 @@ def test_a_lease_edited_by_others_is_renewed_all_the_same(fake: FakeApi, start: 
     assert one.told.empty()
 
 
-def test_a_lease_given_to_another_by_hand_is_let_go(fake: FakeApi, start: Start) -> None:
+def test_a_lease_given_to_another_by_hand_ends_the_leadership(fake: FakeApi, start: Start) -> None:
     one = start()
     one.next()
     fake.change(holderIdentity="other", leaseDurationSeconds=600)

@@ -51,11 +51,13 @@ def test_how_much_there_is(fields: dict[str, Any], found: dict[str, Any], wanted
     ("offered", "applied", "wanted"),
     [(None, False, None), (None, True, 4 * GI), (GI, False, 4 * GI), (0, False, 4 * GI), (4 * GI, True, 4 * GI)],
 )
-def test_it_comes_once_the_profile_is_applied_and_stays(offered: int | None, applied: bool, wanted: int | None) -> None:
+def test_it_appears_once_the_profile_is_applied_and_stays(
+    offered: int | None, applied: bool, wanted: int | None
+) -> None:
     assert extended_resource.desired(offering(), facts(), node(offered), [], applied=applied) == wanted
 
 
-def test_it_goes_with_what_it_came_for_whatever_pods_ask() -> None:
+def test_it_is_removed_with_its_profile_whatever_pods_request() -> None:
     rows = [asking(1, (Kind.APP, GI))]
     assert extended_resource.desired(profile(WORKLOAD), facts(), node(4 * GI), rows, applied=True) is None
     assert extended_resource.desired(offering(), facts(swap_bytes=0), node(4 * GI), rows, applied=True) is None
@@ -81,7 +83,7 @@ def test_it_is_not_lowered_below_what_pods_there_ask_for() -> None:
     ]
     assert extended_resource.desired(less, facts(), node(4 * GI), rows, applied=True) == 2 * GI + 512 * MI
     assert extended_resource.desired(less, facts(), node(4 * GI), rows[1:], applied=True) == GI
-    # What is not there is not taken from anyone.
+    # A missing resource is taken from nobody.
     assert extended_resource.desired(less, facts(), node(GI), rows, applied=True) == GI
     assert extended_resource.desired(less, facts(), node(), rows, applied=True) == GI
 

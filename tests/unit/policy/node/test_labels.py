@@ -72,7 +72,9 @@ def test_what_only_an_agent_can_say_is_left_as_it_is_where_none_has_reported() -
 
     limited, no_swap = names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
     assert said(limited, 4096) == {NFD: "true", OWN: "true", BEHAVIOR: limited, names.UNMET_LABEL: None}
-    assert said(limited, 0) == {names.UNMET_LABEL: None}, "older kubelets do not tell, and swap may be newer than they"
+    assert said(limited, 0) == {names.UNMET_LABEL: None}, (
+        "older kubelets do not report it, and swap may be newer than they are"
+    )
     assert said(no_swap, 4096) == {NFD: "true", OWN: None, BEHAVIOR: no_swap, names.UNMET_LABEL: None}
     assert said(no_swap, 0) == {OWN: None, names.UNMET_LABEL: None}
     assert said(limited, 4096, require=compiled.Require(encrypted=True)) == {NFD: "true"}
@@ -146,7 +148,7 @@ def test_labels_that_nfd_keeps_are_left_to_it() -> None:
     assert left == {key: value for key, value in wanted.items() if key not in {NFD, BACKING}}
 
 
-def test_where_nfd_is_asked_the_node_itself_only_loses_what_is_nobodys() -> None:
+def test_with_nfd_the_node_itself_only_loses_unowned_labels() -> None:
     on, off = found(device(encrypted=True), vouched=True), found(swap_bytes=0, vouched=True)
     assert labels.by_feature(on) == {key: on[key] for key in names.PUBLIC_LABELS}
     assert labels.by_hand(on, node(), features=True) == {VOUCHED: "true", names.UNMET_LABEL: None}

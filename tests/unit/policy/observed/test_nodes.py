@@ -69,9 +69,7 @@ def test_a_memory_capacity_that_is_none() -> None:
 @pytest.mark.parametrize(
     ("version", "controller", "compatible"), [(2, True, True), (2, False, False), (1, True, False), (0, False, False)]
 )
-def test_what_the_agent_found_goes_before_what_the_node_says(
-    version: int, *, controller: bool, compatible: bool
-) -> None:
+def test_the_agents_facts_take_precedence_over_the_nodes(version: int, *, controller: bool, compatible: bool) -> None:
     device = state.SwapDevice("/dev/zram0", "partition", 1)
     found = state.Facts(
         cgroup_version=version,

@@ -68,7 +68,7 @@ def test_annotations_are_kept_as_written() -> None:
     assert [one.swap_limit for one in row.containers] == ["x", None]
 
 
-def test_what_is_asked_of_the_extended_resource() -> None:
+def test_requests_of_the_extended_resource() -> None:
     asked: dict[str, Any] = {"resources": {"limits": {"swapwarden.dev/swap": "1Gi", "cpu": "1"}}}
     # The API server fills in the same request; a status says it once more.
     status = {"containerStatuses": [{"name": "app", "resources": {"limits": {"memory": "1Gi"}}}]}
@@ -259,7 +259,7 @@ def test_an_id_only_of_what_runs() -> None:
     assert {one.name: one.id for one in row.containers} == {"i": "i-1", "a": "a-1", "b": "", "c": "", "e": "e-1"}
 
 
-def test_the_qos_class_in_the_status_goes_before_the_computed_one() -> None:
+def test_the_qos_class_in_the_status_takes_precedence() -> None:
     spec = {"containers": [{"name": "app", "resources": memory("1Mi")}]}
     assert project(spec).qos is qos.Class.BURSTABLE
     assert project(spec, {"qosClass": "Guaranteed"}).qos is qos.Class.GUARANTEED

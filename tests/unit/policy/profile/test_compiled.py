@@ -68,7 +68,7 @@ def test_all_fields() -> None:
         ({"allowedBacking": ["HDD"]}, compiled.Require(backing=("HDD",))),
     ],
 )
-def test_what_is_required_of_a_node(swap: dict[str, Any], wanted: compiled.Require | None) -> None:
+def test_requirements_of_a_node(swap: dict[str, Any], wanted: compiled.Require | None) -> None:
     assert made({"swap": swap}).require == wanted
 
 
@@ -197,7 +197,7 @@ def test_overrides_in_their_order() -> None:
         ({"namespaceSelector": {"matchLabels": {"team": "a"}}}, True),
     ],
 )
-def test_who_asks_for_labels_of_namespaces(entry: dict[str, Any], needed: bool) -> None:
+def test_overrides_that_need_labels_of_namespaces(entry: dict[str, Any], needed: bool) -> None:
     assert (
         made(
             {"overrides": [{"name": "a", "podSelector": {}, **entry, "swap": {"policy": "Disabled"}}]}

@@ -164,7 +164,7 @@ class TestDecide:
 
 
 class TestPlan:
-    def test_a_pod_waits_for_its_namespace_unless_it_is_to_have_no_swap(self) -> None:
+    def test_a_pod_waits_for_its_namespace_unless_it_has_no_swap(self) -> None:
         made = profile(KUBELET, overrides=(Override(namespaces=QUIET, policy=NO_PREFERENCE, swap_limit=GI),))
         found = [
             pod(uid="free", namespace="new"),

@@ -76,7 +76,7 @@ def test_tmpfs() -> None:
     assert "use Linux 6.4 or newer" in unmet(found)["tmpfsNoswap"]
 
 
-def test_what_is_not_known_counts_as_missing() -> None:
+def test_unknown_facts_count_as_missing() -> None:
     told = unmet(facts())
     assert list(told) == NAMES
     assert told["encrypted"] == "not known what the swap is on; see whether the node's agent runs"
@@ -89,7 +89,7 @@ def test_swap_that_is_not_on_yet_is_not_trusted_beforehand() -> None:
     assert unmet(off)["backing"].startswith("no swap is on")
     kubelet = profile(names.Behavior.KUBELET, require=ALL)
     assert limits.decide(kubelet, off, pod(container())).swap_max == "0"
-    assert labels.desired(kubelet, off, vouched=None) == dict.fromkeys(names.NODE_LABELS), "there is no swap to tell of"
+    assert labels.desired(kubelet, off, vouched=None) == dict.fromkeys(names.NODE_LABELS), "there is no swap to report"
 
 
 @given(
@@ -105,7 +105,7 @@ def test_swap_that_is_not_on_yet_is_not_trusted_beforehand() -> None:
     ),
     st.text(max_size=128),
 )
-def test_what_is_told_has_room_in_the_state(devices: list[state.SwapDevice], kernel: str) -> None:
+def test_messages_about_requirements_fit_into_the_state(devices: list[state.SwapDevice], kernel: str) -> None:
     told = unmet(node(*devices, kernel_release=kernel, tmpfs_noswap=False))
     assert all(0 < len(text) <= state.MAX_FOUND for text in told.values())
 

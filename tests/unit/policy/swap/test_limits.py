@@ -43,14 +43,14 @@ class TestFormula:
             (9 * GI, 0, 8 * GI, GI, 0),
             (GI, 0, 0, GI, 0),
             (GI, 0, 8 * GI, 0, 0),
-            # float64 cannot tell this from 2**60, which is more than there is.
+            # float64 does not distinguish this from 2**60, which is more than the total.
             (GI, 0, GI, 2**60 - 1, 2**60 - 1),
         ],
     )
     def test_cases(self, request_: int, limit: int, memory: int, swap_bytes: int, expected: int) -> None:
         assert limits.container_swap(request_, limit, memory, swap_bytes) == expected
 
-    def test_division_comes_first_as_in_the_kubelet(self) -> None:
+    def test_division_is_first_as_in_the_kubelet(self) -> None:
         # Multiplying first would give 1 * 49 // 49 = 1.
         assert limits.container_swap(1, 0, 49, 49) == 0
 
@@ -76,7 +76,7 @@ class TestFormula:
 
 
 class TestTheExtendedResource:
-    """What a container asks of it is its limit, as an annotation would say it."""
+    """A container's request of it is its limit, like an annotation."""
 
     @pytest.mark.parametrize("behavior", ALL)
     @given(st.integers(0, 2**33), st.integers(0, 2**33))
@@ -90,7 +90,7 @@ class TestTheExtendedResource:
         assert decided(swap_resource=asked) == decided(swap_limit=str(asked))
         assert decided(swap_resource=asked, swap_limit=str(written)) == decided(swap_limit=str(min(asked, written)))
 
-    def test_what_was_said_of_the_pod_goes_before(self) -> None:
+    def test_the_pods_annotations_take_precedence(self) -> None:
         asking = container(swap_resource=GI)
         assert shown(limits.decide(profile(WORKLOAD), facts(), pod(asking))) == (str(GI), "WorkloadLimit")
         limited = limits.decide(profile(WORKLOAD), facts(), pod(asking, swap_limit="512Mi"))

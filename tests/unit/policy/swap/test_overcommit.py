@@ -39,7 +39,7 @@ def test_the_budget(behavior: names.Behavior, percent: int | None, reserved: str
     assert overcommit.budget(made, facts()) == wanted
 
 
-def test_later_pods_get_what_is_left_and_say_so() -> None:
+def test_later_pods_get_the_rest_with_the_reason() -> None:
     found = [
         pod(container(), uid="third", swap_limit="2Gi", started=at(3)),
         pod(container(), uid="first", swap_limit="3Gi", started=at(1), created=at(1)),
@@ -55,14 +55,14 @@ def test_later_pods_get_what_is_left_and_say_so() -> None:
     assert planned(found, None)["third"] == (str(2 * GI), "WorkloadLimit")
 
 
-def test_one_that_was_made_long_ago_and_comes_now_takes_nothing_from_those_that_run() -> None:
+def test_an_old_pod_that_starts_now_takes_nothing_from_running_ones() -> None:
     running = [pod(container(), uid="running", swap_limit="4Gi", started=at(9), created=at(9))]
     late = pod(container(), uid="late", swap_limit="1Gi", created=at(0))
     assert planned([late, *running], 100)["running"] == (str(4 * GI), "WorkloadLimit")
     assert planned([late, *running], 100)["late"] == ("0", "OvercommitReached")
 
 
-def test_of_those_that_wait_the_older_comes_first_then_the_smaller_uid() -> None:
+def test_of_waiting_pods_the_older_is_first_then_the_smaller_uid() -> None:
     def order(*found: pods.PodRow) -> list[str]:
         return [row.key for row in sorted(found, key=overcommit.rank)]
 
@@ -110,13 +110,13 @@ def test_the_sum_of_limits_is_never_more_than_it_may_be(found: list[pods.PodRow]
     given_ = [int(one.swap_max or 0) for one in spec.pods.values()]
     assert sum(given_) <= total
     assert all(value % PAGE == 0 for value in given_)
-    # Nothing is left unused while somebody goes short.
+    # Nothing is left unused while a pod lacks some.
     short = [one for one in spec.pods.values() if one.reason is names.Reason.OVERCOMMIT_REACHED]
     assert not short or total - sum(given_) < PAGE * len(found)
 
 
 @given(PODS, st.integers(1, 300))
-def test_a_pod_that_comes_takes_nothing_from_those_before(found: list[pods.PodRow], percent: int) -> None:
+def test_a_new_pod_takes_nothing_from_earlier_ones(found: list[pods.PodRow], percent: int) -> None:
     before = planned(found, percent)
     came = pod(container(), uid="came", created=at(0), swap_limit="4Gi")
     after = planned([came, *found], percent)

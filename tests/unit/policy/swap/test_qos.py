@@ -49,7 +49,7 @@ def test_class_from_containers(containers: list[tuple[phases.Kind, qos.Resources
         (FULL, [(APP, NONE)], GUARANTEED),
         (FULL, [(APP, resources({"cpu": "1", "memory": "1Mi"}))], BURSTABLE),
         (FULL, [(APP, resources({"cpu": "1", "memory": "1Gi"}))], GUARANTEED),
-        # What the containers need at their peak, not in all, becomes the pod's request.
+        # The containers' peak, not their sum, becomes the pod's request.
         (FULL, [(INIT, FULL), (APP, FULL)], GUARANTEED),
         (resources({"cpu": 1, "memory": "1Gi"}, {"cpu": 1, "memory": "1Gi"}), [(APP, NONE)], GUARANTEED),
         (resources({"memory": "1Gi"}), [(APP, FULL)], BURSTABLE),
@@ -62,7 +62,7 @@ def test_resources_of_the_pod_decide_where_there_are_any(
     assert qos.compute(pod, containers) is expected
 
 
-def test_what_is_no_quantity_is_an_error() -> None:
+def test_a_text_that_is_no_quantity_is_an_error() -> None:
     with pytest.raises(quantity.QuantityError, match="1Q"):
         qos.compute(None, [(APP, resources({"memory": "1Q"}))])
 

@@ -1,4 +1,4 @@
-"""What can't be given is said in one message, with a way out."""
+"""Anything missing is reported in one message, with a remedy."""
 
 import pytest
 

@@ -34,7 +34,7 @@ def archive(*names: str) -> bytes:
 
 @pytest.fixture
 def downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, bytes]:
-    """What the world offers for download, by URL; all else is 404."""
+    """Downloads by URL; everything else is 404."""
     offered: dict[str, bytes] = {}
 
     def get(url: str) -> bytes:

@@ -20,6 +20,6 @@ def test_samples_are_added_up_that_have_the_labels() -> None:
     assert part.total(TEXT, "up") == 1
 
 
-def test_what_is_not_there_is_nothing() -> None:
+def test_a_missing_metric_is_0() -> None:
     assert part.total(TEXT, "requests_total", verb="PUT") == 0
     assert part.total(TEXT, "requests") == 0

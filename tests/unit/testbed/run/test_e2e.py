@@ -1,4 +1,4 @@
-"""Where the e2e suite runs is chosen by what is asked for, and by what the machine can give."""
+"""The request and the machine's abilities choose the cluster of the e2e suite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCKER = {
     "CgroupVersion": "2",
     "SecurityOptions": ["name=seccomp,profile=builtin", "name=cgroupns"],
 }
-# What the client says by itself.
+# The output of the client alone.
 NO_DAEMON = {"ID": "", "ServerVersion": "", "Name": "", "SecurityOptions": None, "ServerErrors": ["Cannot connect"]}
 SWAPS = "Filename\tType\tSize\tUsed\tPriority\n/dev/vda2\tpartition\t1\t0\t-2\n"
 NO_SWAPS = "Filename\tType\tSize\tUsed\tPriority\n"

@@ -48,7 +48,7 @@ def test_says_what_each_took() -> None:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, int, int]]:
-    """Exit status, tests and failures of each run of pytest that is to come."""
+    """Exit status, tests and failures of each later run of pytest."""
     planned: list[tuple[int, int, int]] = []
     with tiers.files_in_memory() as found:
         in_memory = bool(found)
@@ -119,7 +119,7 @@ def test_nothing_took_nothing() -> None:
     assert tiers.table([Share("set-up", 0.0)])[-1].split() == ["total", "0.0"]
 
 
-def test_every_part_of_a_tier_is_there() -> None:
+def test_every_part_of_a_tier_exists() -> None:
     assert {part for tier in tiers.TIERS.values() for part in tier.parts} <= {*command.PARTS, "e2e"}
 
 

@@ -53,7 +53,7 @@ def noted(tmp_path: Path, *names: str, tier: str = "e2e") -> list[str]:
     return unsteady.note(tier, [Unsteady(name, "it was late", "it was in time") for name in names], tmp_path / "told")
 
 
-def test_what_was_unsteady_is_kept_with_both_outputs_date_and_commit(tmp_path: Path, cache_folder: Path) -> None:
+def test_an_unsteady_test_is_kept_with_both_outputs_date_and_commit(tmp_path: Path, cache_folder: Path) -> None:
     assert noted(tmp_path, NAME) == []
     (line,) = (cache_folder / "unsteady.jsonl").read_text(encoding="utf-8").splitlines()
     kept = json.loads(line)
@@ -66,7 +66,7 @@ def test_what_was_unsteady_is_kept_with_both_outputs_date_and_commit(tmp_path: P
         assert text in told
 
 
-def test_the_second_time_within_the_last_runs_is_told(tmp_path: Path) -> None:
+def test_the_second_time_within_the_last_runs_is_reported(tmp_path: Path) -> None:
     assert noted(tmp_path, NAME) == []
     for _ in range(unsteady.RUNS - 2):
         assert noted(tmp_path) == []
@@ -89,7 +89,7 @@ def test_the_file_for_people_has_earlier_runs_after_the_newest(tmp_path: Path) -
     assert told.index("third (") < told.index("second (") < told.index("first (")
 
 
-def test_what_is_longer_ago_does_not_count(tmp_path: Path) -> None:
+def test_earlier_runs_do_not_count(tmp_path: Path) -> None:
     assert noted(tmp_path, NAME) == []
     for _ in range(unsteady.RUNS - 1):
         assert noted(tmp_path) == []
@@ -104,7 +104,7 @@ def test_tiers_are_counted_each_for_itself(tmp_path: Path) -> None:
     assert noted(tmp_path, NAME) == [NAME]
 
 
-def test_history_stays_small_and_survives_what_is_no_line_of_it(tmp_path: Path, cache_folder: Path) -> None:
+def test_history_stays_small_and_survives_invalid_lines(tmp_path: Path, cache_folder: Path) -> None:
     noted(tmp_path, NAME)
     path = cache_folder / "unsteady.jsonl"
     path.write_text(
@@ -118,7 +118,7 @@ def test_history_stays_small_and_survives_what_is_no_line_of_it(tmp_path: Path, 
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, dict[str, str]]]:
-    """Exit status and tests of each run of pytest that is to come."""
+    """Exit status and tests of each later run of pytest."""
     planned: list[tuple[int, dict[str, str]]] = []
 
     def run(argv: Sequence[str], _: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""The node's disk is made anew when its recipe changes, and nothing else goes for it."""
+"""The node's disk is made anew when its recipe changes, and only then."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from testbed.base import cache
 from testbed.vm import nodeimage
 
 
-def test_the_digest_tells_where_one_part_ends() -> None:
+def test_the_digest_depends_on_where_one_part_ends() -> None:
     assert nodeimage._digest([b"ab", b"c"]) != nodeimage._digest([b"a", b"bc"])
 
 

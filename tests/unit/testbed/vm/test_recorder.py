@@ -1,4 +1,4 @@
-"""The recorder on plain folders, which tell of changes as cgroups do."""
+"""The recorder on plain folders, which report changes as cgroups do."""
 
 import functools
 import io
@@ -46,16 +46,16 @@ class Watching:
         return [(sample.path, sample.event, sample.max_bytes) for sample in samples]
 
 
-def test_what_is_there_is_found_with_all_below(root: Path) -> None:
+def test_existing_cgroups_are_found_with_all_below(root: Path) -> None:
     make(root / "pod", "0")
     make(root / "pod/scope", "4096")
     assert Watching(root).seen() == [(".", "found", None), ("pod", "found", 0), ("pod/scope", "found", 4096)]
 
 
-def test_a_new_cgroup_and_every_write_to_it_are_seen_until_it_goes(root: Path) -> None:
+def test_a_new_cgroup_and_every_write_to_it_are_recorded_until_its_end(root: Path) -> None:
     watching = Watching(root)
     watching.seen()
-    # Moved into place whole, as a cgroup comes with its files.
+    # Moved into place whole, as a cgroup appears with its files.
     pod = make(root.parent / "pod", "max").rename(root / "pod")
     watching.recorder.handle(next(iter(watching.recorder.folders)), recorder.IN_CREATE | recorder.IN_ISDIR, "pod")
     assert watching.seen() == [("pod", "created", None)]
@@ -82,7 +82,7 @@ def test_parse_samples() -> None:
     ]
 
 
-def test_it_tells_so_also_where_it_always_finds_something_new(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_moves_on_even_if_each_look_finds_something_new(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", functools.partial(next, itertools.count(1.0)))
     output = io.StringIO()
     recording = recorder.Recorder(root, output)
@@ -96,7 +96,7 @@ def test_it_tells_so_also_where_it_always_finds_something_new(root: Path, monkey
     assert first.at < third.after < second.at
 
 
-def test_but_not_where_one_look_did_not_take_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_stays_while_one_look_does_not_take_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_BUFFER", 300)
     recording = recorder.Recorder(root, io.StringIO())
     recording.add(root, "found")
@@ -109,8 +109,8 @@ def test_but_not_where_one_look_did_not_take_all(root: Path, monkeypatch: pytest
     assert recording.after > 0.0
 
 
-def test_it_tells_until_when_nothing_else_had_happened(root: Path, tmp_path: Path) -> None:
-    """However late it comes to read what was written: a time without a limit is not made longer by that."""
+def test_after_is_a_time_until_which_nothing_else_had_happened(root: Path, tmp_path: Path) -> None:
+    """A late read makes a time without a limit no longer."""
     output = tmp_path / "output"
     begun = time.time()
     running = subprocess.Popen(  # noqa: S603 our own program
