@@ -62,10 +62,10 @@ def structural(schema: Schema, definitions: dict[str, Schema] | None = None, *, 
         result.pop("default", None)
     if not result.get("required"):
         result.pop("required", None)
+    if "const" in result:
+        result["enum"] = [result.pop("const")]
     if "enum" in result:
         result["type"] = "string"
-    if result.get("type") == "integer":
-        result["format"] = "int64"
     return result
 
 

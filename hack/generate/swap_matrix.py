@@ -93,7 +93,9 @@ def _cell(behavior: names.Behavior, kubelet: Kubelet, kind: Kind, policy: str | 
     profile = compiled.Profile(name="matrix", behavior=behavior, reserved=reserved)
     spec = plan.plan_node(profile, NODE, [row])
     planned = spec.pods[row.key]
-    return f"{_shown(_effective(planned, _from_kubelet(kubelet, container, row)))}<br>`{planned.reason}`"
+    return (
+        f"{_shown(_effective(planned, _from_kubelet(kubelet, container, row)))}<br>`{state.reason_of(spec, planned)}`"
+    )
 
 
 def _pod(kind: Kind, policy: str | None, limit: str | None) -> tuple[pods.ContainerRow, pods.PodRow]:
@@ -129,13 +131,13 @@ def _from_kubelet(kubelet: Kubelet, container: pods.ContainerRow, row: pods.PodR
     return limits.container_swap(container.request, container.limit, NODE.memory_bytes, NODE.swap_bytes)
 
 
-def _effective(planned: state.PodState, kubelet: float) -> float:
+def _effective(planned: state.PodSettings, kubelet: float) -> float:
     container = kubelet
-    if listed := planned.containers.get(_ID):
-        own = limits.in_bytes(listed.swap_max)
-        container = min(own, kubelet) if listed.cap else own
-    elif planned.each is not None:
-        container = limits.in_bytes(planned.each)
+    settings = next(iter(planned.containers.values()), planned.container_default)
+    if settings is not None and settings.swap_max is not None:
+        container = limits.in_bytes(settings.swap_max)
+    elif settings is not None and settings.swap_at_most is not None:
+        container = min(limits.in_bytes(settings.swap_at_most), kubelet)
     return min(container, limits.in_bytes(planned.swap_max or names.MAX_SWAP))
 
 

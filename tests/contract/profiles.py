@@ -46,8 +46,8 @@ def disabling(**fields: Any) -> dict[str, Any]:
     return {"overrides": [{"name": "one", "swap": {"policy": "Disabled"}, **fields}]}
 
 
-def system(**units: Any) -> dict[str, Any]:
-    return {"system": {"disableSwap": True, **units}}
+def unit(name: str = "a.slice", **settings: Any) -> dict[str, Any]:
+    return {"systemUnits": [{"name": name, **(settings or {"swap": {"policy": "Disabled"}})}]}
 
 
 REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
@@ -82,23 +82,24 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     ({"kernel": {"overcommitMemory": 2}}, "spec.kernel.overcommitMemory", "unknown field"),
     ({"kernel": {"zswap": {"compressor": "bzip2"}}}, "spec.kernel.zswap.compressor", f'{SUPPORTED}"lzo"'),
     ({"kernel": {"zswap": {"maxPoolPercent": 51}}}, "spec.kernel.zswap.maxPoolPercent", "less than or equal to 50"),
-    ({"system": {"disableSwap": True}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
-    ({"system": {"ioWeight": 1}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
-    (system(slices=["a.slice"], ioWeight=10001), "spec.system.ioWeight", "less than or equal to 10000"),
-    *(
-        (
-            {"system": {"slices": ["a.slice"], "ioLatencyTarget": target}},
-            "spec.system.ioLatencyTarget",
-            "must be whole milliseconds or seconds, from 1ms to 10s",
-        )
-        for target in ("0ms", "10001ms", "11s", "25", "500us")
+    (unit(swap={"policy": "Limited"}), "spec.systemUnits[0].swap.policy", f'{SUPPORTED}"Disabled"'),
+    (unit(io={"weight": 10001}), "spec.systemUnits[0].io.weight", "less than or equal to 10000"),
+    (
+        unit(io={"latencyTargetMilliseconds": 10001}),
+        "spec.systemUnits[0].io.latencyTargetMilliseconds",
+        "less than or equal to 10000",
     ),
-    ({"system": {"services": ["a.service"]}}, "spec.system", "no effect without disableSwap: true"),
-    (system(slices=["-.slice"]), "spec.system.slices[0]", "must be the name of a systemd slice"),
-    (system(slices=["a/b.slice"]), "spec.system.slices[0]", "without a path"),
-    (system(slices=["kubepods-burstable.slice"]), "spec.system.slices[0]", "must not be a slice of pods"),
-    (system(services=["../x.service"]), "spec.system.services[0]", "must be the name of a systemd service"),
-    (system(slices=["a.slice"] * 17), "spec.system.slices", "at most 16 items"),
+    ({"systemUnits": [{"name": "a.slice"}]}, "spec.systemUnits[0]", "a unit needs swap or io"),
+    (unit(io={}), "spec.systemUnits[0].io", "io needs a latencyTargetMilliseconds or a weight"),
+    (unit("-.slice"), "spec.systemUnits[0].name", "must be the name of a systemd slice or service"),
+    (unit("a/b.slice"), "spec.systemUnits[0].name", "without a path"),
+    (unit("kubepods-burstable.slice"), "spec.systemUnits[0].name", "must not be a slice of pods"),
+    (unit("../x.service"), "spec.systemUnits[0].name", "must be the name of a systemd slice or service"),
+    (
+        {"systemUnits": [unit(f"n{number}.slice")["systemUnits"][0] for number in range(33)]},
+        "spec.systemUnits",
+        "at most 32 items",
+    ),
     ({"scheduling": {"taintEffect": "NoExecute"}}, "spec.scheduling.taintEffect", f'{SUPPORTED}"NoSchedule"'),
     ({"scheduling": {"taint": "NoSchedule"}}, "spec.scheduling.taint", "unknown field"),
     ({"swap": workload(maxPerPod="10%")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
@@ -210,26 +211,26 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
         (override(policy="Disabled", limit=limit), "spec.overrides[0].swap", "remove the limit, or the policy")
         for limit in (1, "1Gi", "1e-2", "10")
     ),
-    ({"system": {"ioLatencyTarget": "25ms"}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
-    ({"system": {"slices": ["a.slice"]}}, "spec.system", "no effect without disableSwap: true"),
+    (unit(io={"weight": 0}), "spec.systemUnits[0].io.weight", "greater than or equal to 1"),
+    (
+        unit(io={"latencyTargetMilliseconds": 0}),
+        "spec.systemUnits[0].io.latencyTargetMilliseconds",
+        "greater than or equal to 1",
+    ),
     *(
-        (
-            {"system": {"slices": ["a.slice"], "ioLatencyTarget": target}},
-            "spec.system.ioLatencyTarget",
-            "must be whole milliseconds or seconds, from 1ms to 10s",
+        (unit(name), "spec.systemUnits[0].name", "must be the name of a systemd slice or service")
+        for name in (
+            "../a.slice",
+            "a--b.slice",
+            "system",
+            "a.slice\n",
+            "a/b.service",
+            ".service",
+            "..service",
+            "a b.service",
         )
-        for target in ("0.5ms", "25000us", "1m", "", "-1s", "1s\n")
     ),
-    (system(slices=["a.slice"], ioWeight=0), "spec.system.ioWeight", "greater than or equal to 1"),
-    *(
-        (system(slices=[name]), "spec.system.slices[0]", "must be the name of a systemd slice, such as system.slice")
-        for name in ("../a.slice", "a--b.slice", "system", "a.slice\n")
-    ),
-    (system(slices=["a" * 128 + ".slice"]), "spec.system.slices[0]", (TOO_LONG, "must be the name of a systemd slice")),
-    *(
-        (system(services=[name]), "spec.system.services[0]", "must be the name of a systemd service")
-        for name in ("system.slice", "a/b.service", ".service", "..service", "a b.service")
-    ),
+    (unit("a" * 128 + ".slice"), "spec.systemUnits[0].name", (TOO_LONG, "must be the name of a systemd slice")),
     ({"rollout": {"maxUnavailable": 0}}, "spec.rollout.maxUnavailable", "must be a number of nodes from 1"),
     *(
         ({"rollout": {"maxUnavailable": text}}, "spec.rollout.maxUnavailable", "percents of them from 1% to 100%")
@@ -264,14 +265,15 @@ ACCEPTED: list[dict[str, Any]] = [
     override(policy="Disabled"),
     {"rollout": {"paused": True}},
     override(policy="NoPreference", limit="1.5Gi"),
-    system(slices=["system.slice", "a-b.slice", r"a-b\x2dc.slice"], services=["kubelet.service", "x@1.service"]),
-    {"system": {"disableSwap": False}},
-    system(slices=["a.slice"], ioLatencyTarget="25ms", ioWeight=800),
-    *(
-        {"system": {"slices": ["a.slice"], "ioLatencyTarget": target}}
-        for target in ("1ms", "999ms", "10000ms", "1s", "10s")
-    ),
-    {"system": {"services": ["a.service"], "ioWeight": 10000}},
+    {
+        "systemUnits": [
+            {"name": name, "swap": {"policy": "Disabled"}}
+            for name in ("system.slice", "a-b.slice", r"a-b\x2dc.slice", "kubelet.service", "x@1.service")
+        ]
+    },
+    unit(swap={"policy": "Disabled"}, io={"latencyTargetMilliseconds": 25, "weight": 800}),
+    *(unit(io={"latencyTargetMilliseconds": target}) for target in (1, 10_000)),
+    unit("a.service", io={"weight": 10000}),
     {"kernel": {"swappiness": 0, "minFreeKbytes": 1024, "watermarkScaleFactor": 1000, "pageCluster": 0}},
     {"kernel": {"zswap": {"enabled": False, "compressor": "842", "maxPoolPercent": 50}}},
     {

@@ -338,7 +338,7 @@ def test_systemd_itself_holds_a_slice_of_the_node_at_0(
     def is_there() -> bool:
         return node.run(["test", "-e", str(file)], timeout=TIMEOUT, check=False).rc == 0
 
-    with swapwarden.profile("e2e-slice", system={"disableSwap": True, "slices": [SLICE]}) as apply:
+    with swapwarden.profile("e2e-slice", systemUnits=[{"name": SLICE, "swap": {"policy": "Disabled"}}]) as apply:
         apply(behavior="Kubelet")
         eventually(is_there, "the agent installs the file")
         node.daemon_reload()

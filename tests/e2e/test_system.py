@@ -28,14 +28,14 @@ def test_a_slice_and_a_service_have_no_swap_whatever_systemd_writes(
     node: Node, swapwarden: Release, eventually: Wait
 ) -> None:
     said = node.run(["find", str(CGROUPS), "-type", "d", "-name", "kubelet.service"], timeout=TIMEOUT).stdout
-    units = [SLICE, Path(said.split()[0])]
+    cgroups_of_units = [SLICE, Path(said.split()[0])]
 
     def limits() -> list[str]:
-        return [cgroups.swap_max(node, unit) for unit in units]
+        return [cgroups.swap_max(node, unit) for unit in cgroups_of_units]
 
     assert limits() == ["max", "max"]
-    system = {"disableSwap": True, "slices": [SLICE.name], "services": ["kubelet.service"]}
-    with swapwarden.profile("e2e-system", system=system) as apply:
+    units = [{"name": name, "swap": {"policy": "Disabled"}} for name in (SLICE.name, "kubelet.service")]
+    with swapwarden.profile("e2e-system", systemUnits=units) as apply:
         apply(behavior="Kubelet")
         eventually(lambda: limits() == ["0", "0"], "both hold 0")
         before = repairs(swapwarden)
@@ -54,8 +54,8 @@ def test_a_slice_waits_for_the_disk_no_longer_than_it_should(node: Node, swapwar
     if node.run(["test", "-e", str(file)], timeout=TIMEOUT, check=False).rc:
         pytest.skip("this node's kernel has no io.latency (CONFIG_BLK_CGROUP_IOLATENCY)")
     assert TARGET not in node.read(file)
-    system = {"ioLatencyTarget": "25ms", "slices": [SLICE.name]}
-    with swapwarden.profile("e2e-latency", system=system) as apply:
+    units = [{"name": SLICE.name, "io": {"latencyTargetMilliseconds": 25}}]
+    with swapwarden.profile("e2e-latency", systemUnits=units) as apply:
         apply(behavior="Kubelet")
         eventually(lambda: TARGET in node.read(file), "the kernel has the target")
         eventually(lambda: swapwarden.condition("NodeSettings") == "True/AsSpecified", "nothing falls short")

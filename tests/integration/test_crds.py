@@ -101,12 +101,13 @@ def test_a_state_is_stored_as_written(crds: ControlPlane, create: Create) -> Non
             UID: {"reason": "PolicyDisabled", "swapMax": "0"},
             UID.replace("a", "b"): {"reason": "NodeIncompatible"},
             UID.replace("a", "c"): {
-                "reason": "KubeletDecides",
                 "swapMax": "max",
-                "containers": {"c" * 64: {"name": "app", "swapMax": "4096", "cap": True}},
+                "containers": {"app": {"id": "c" * 13, "swapAtMost": "4096"}, "waits": {"swapMax": "0"}},
             },
         },
+        defaultReason="KubeletDecides",
         kubepods={"swapMax": "8192"},
+        units={"system.slice": {"swapMax": "0", "ioWeight": 800}},
         mode="Audit",
         guarantee="Strict",
         beforePlan="Unmanaged",
@@ -132,7 +133,7 @@ def pod(**fields: Any) -> dict[str, Any]:
 
 
 def containers(**fields: Any) -> dict[str, Any]:
-    return pod(containers={"c-1": {"name": "app", "swapMax": "0", **fields}})
+    return pod(containers={"c-1": {"swapMax": "0", **fields}})
 
 
 KERNEL_VALUE = "should match '^(max|0|[1-9][0-9]{0,18})$'"
@@ -140,14 +141,18 @@ SUPPORTED = "supported values: "
 LONGER = "Too long: may not be "
 BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
     ({"profileRef": None}, "spec.profileRef", "null"),
-    ({"systems": {}}, "spec.systems", "unknown field"),
-    ({"system": {"swapMax": "0"}}, "spec.system.units", "Required value"),
+    ({"system": {}}, "spec.system", "unknown field"),
     (
-        {"system": {"units": ["a.slice"], "ioLatencyMicroseconds": 999}},
-        "spec.system.ioLatencyMicroseconds",
+        {"units": {"a.slice": {"ioLatencyMicroseconds": 999}}},
+        "spec.units.a.slice.ioLatencyMicroseconds",
         "greater than or equal to 1000",
     ),
-    ({"system": {"units": ["a.slice"], "ioWeight": 0}}, "spec.system.ioWeight", "greater than or equal to 1"),
+    ({"units": {"a.slice": {"ioWeight": 0}}}, "spec.units.a.slice.ioWeight", "greater than or equal to 1"),
+    ({"units": {"a" * 129: {}}}, "spec.units", "keys are names of slices and services"),
+    ({"defaultReason": "Because"}, "spec.defaultReason", SUPPORTED),
+    (pod(containers={"a" * 64: {}}), f"spec.pods[{UID}].containers", "keys are names of containers"),
+    (containers(id="c" * 14), f"spec.pods.{UID}.containers.c-1.id", "should match"),
+    (containers(swapAtMost="1Gi"), f"spec.pods.{UID}.containers.c-1.swapAtMost", KERNEL_VALUE),
     ({"kernelSettings": {"vm.swappiness": "a b"}}, "spec.kernelSettings.vm.swappiness", "should match"),
     ({"mode": "Off"}, "spec.mode", f'{SUPPORTED}"Audit", "Enforce", "Restore"'),
     ({"epoch": -1}, "spec.epoch", "greater than or equal to 0"),
@@ -161,7 +166,6 @@ BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
     ({"pods": {"u-1": {"reason": "LimitedSwap"}}}, "spec.pods", "keys are UIDs"),
     ({"pods": {"0" * 129: {"reason": "LimitedSwap"}}}, "spec.pods", "keys are UIDs"),
     ({"pods": {"0" * 255_000: {"reason": "LimitedSwap"}}}, "spec.pods", "keys are UIDs"),
-    (containers(cap="yes"), f"spec.pods.{UID}.containers.c-1.cap", "must be of type boolean"),
 ]
 
 
@@ -194,13 +198,13 @@ def test_a_smaller_epoch_is_refused_and_nothing_else_of_an_update(
 
 
 def full(pods: int, containers: int) -> dict[str, Any]:
-    """Entries of the sizes that a real node has: UIDs of 36 characters, container ids of 64."""
+    """Entries of the sizes that a real node has: UIDs of 36 characters, the beginnings of container ids."""
     return {
         str(uuid.UUID(int=number)): {
             "reason": "LimitedSwap",
             "swapMax": "1073741824",
             "containers": {
-                f"{number:032x}{index:032x}": {"name": f"container-{index}", "swapMax": "536870912"}
+                f"container-{index}": {"id": f"{number:07x}{index:06x}", "swapMax": "536870912"}
                 for index in range(containers)
             },
         }

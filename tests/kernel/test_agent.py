@@ -427,7 +427,7 @@ def test_a_container_that_closes_its_cgroup_is_the_only_one_without_its_value(on
     for pod in pods:
         pod.make()
     early, late, *others = pods
-    containers = {pod: {pod.container_id: {"name": "app", "swapMax": str(4 * MIB)}} for pod in pods}
+    containers = {pod: {"app": {"id": pod.container_id[:13], "swapMax": str(4 * MIB)}} for pod in pods}
     spec = {
         "kubepods": {"swapMax": str(128 * MIB)},
         "pods": {
@@ -510,7 +510,7 @@ def test_what_a_container_does_to_a_cgroup_of_its_own_is_no_trouble_of_its_node(
             pod.uid: {
                 "swapMax": str(of_pod),
                 "reason": "WorkloadLimit",
-                "containers": {pod.container_id: {"name": "app", "swapMax": str(of_container)}},
+                "containers": {"app": {"id": pod.container_id[:13], "swapMax": str(of_container)}},
             }
             for pod in (tenant, other)
         }
@@ -775,11 +775,11 @@ def test_restore_puts_back_what_was_there(node: Node) -> None:
         free.uid: {
             "swapMax": "max",
             "reason": "KubeletDecides",
-            "containers": {free.container_id: {"name": "app", "swapMax": str(4 * MIB)}},
+            "containers": {"app": {"id": free.container_id[:13], "swapMax": str(4 * MIB)}},
         },
         capped.uid: {
             "reason": "KubeletDecides",
-            "containers": {capped.container_id: {"name": "app", "swapMax": str(2 * MIB), "cap": True}},
+            "containers": {"app": {"id": capped.container_id[:13], "swapAtMost": str(2 * MIB)}},
         },
     }
     spec = {"pods": pods, "kubepods": {"swapMax": str(128 * MIB)}}

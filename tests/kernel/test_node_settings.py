@@ -52,7 +52,7 @@ def test_a_slice_of_the_node_does_not_swap(node: Node) -> None:
     node.vm.mkdir(system)
     try:
         node.vm.write(system / "memory.max", str(MEMORY))
-        generation = node.put({"pods": {}, "system": {"swapMax": "0", "units": ["system.slice"]}})
+        generation = node.put({"pods": {}, "units": {"system.slice": {"swapMax": "0"}}})
         node.start()
         node.applied(generation)
         until(lambda: node.vm.read(system / "memory.swap.max").strip() == "0", "it is written")
@@ -61,7 +61,7 @@ def test_a_slice_of_the_node_does_not_swap(node: Node) -> None:
         argv = [sys.executable, hog.__file__, "88", "--cgroup", str(system), "--pace", "96"]
         assert node.vm.spawn(argv, log="hog-system").wait(PATIENCE) == -9
         assert node.vm.read(system / "memory.swap.current").strip() == "0"
-        node.applied(node.put({"mode": "Restore", "system": None}), "Restored")
+        node.applied(node.put({"mode": "Restore", "units": None}), "Restored")
         assert node.vm.read(system / "memory.swap.max").strip() == "max"
     finally:
         node.vm.rmdir(system)
@@ -84,8 +84,8 @@ def test_the_io_of_a_slice_goes_first_on_the_disk_with_swap(node: Node) -> None:
         return found.get("reason", ""), found.get("message", "")
 
     try:
-        asked = {"units": ["system.slice"], "ioLatencyMicroseconds": 25_000, "ioWeight": 800}
-        node.put({"pods": {}, "system": asked})
+        asked = {"system.slice": {"ioLatencyMicroseconds": 25_000, "ioWeight": 800}}
+        node.put({"pods": {}, "units": asked})
         agent = node.start("kubeconfig", "--resync-interval=1")
         until(lambda: told()[0] == "NotSupported", "that the kernel heeds neither is told")
         assert "CONFIG_BLK_CGROUP_IOLATENCY" in told()[1]
@@ -99,7 +99,7 @@ def test_the_io_of_a_slice_goes_first_on_the_disk_with_swap(node: Node) -> None:
         # Killed, its successor knows what was there.
         agent.stop()
         node.start("kubeconfig")
-        node.applied(node.put({"mode": "Restore", "system": None}), "Restored")
+        node.applied(node.put({"mode": "Restore", "units": None}), "Restored")
         assert weights() == ["default 100", f"{vda} 30"]
     finally:
         node.vm.write(CGROUPS / "io.cost.qos", f"{vda} enable=0")

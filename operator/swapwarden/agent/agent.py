@@ -162,13 +162,13 @@ class Agent:
                     case state_watch.Contact():
                         self._pulse.awake()
 
-    def _accept(self, wire: spec.WireState | None) -> None:
+    def _accept(self, wire: spec.ReceivedState | None) -> None:
         if wire is None:
             return
         try:
             desired = spec.parse(wire, self._page)
         except ValueError as error:
-            self._refuse(f"the state of generation {wire.metadata.generation} has a bad value: {error}")
+            self._refuse(f"the state of generation {wire.metadata.generation} cannot be understood: {error}")
             log.error("%s; the last state stays in force", self._board.refused)  # noqa: TRY400 the message has it all
             return
         self._refuse("")

@@ -32,9 +32,10 @@ POD_KEY = r"[0-9a-fA-F][0-9a-fA-F-]{6,126}[0-9a-fA-F]"
 
 MAX_SETTINGS = 16
 MAX_UNITS = 32
-"""Slices and services together."""
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
+ID_LENGTH = 13
+"""Characters of a container's id that a state has: as many as crictl shows."""
 MAX_PODS_BYTES = 768 * 1024
 """Bytes of JSON that pods may take, with their part of a preview. The whole object, with what a profile and an agent
 add at most, must stay well below what etcd takes (1.5 MiB) and what an API server sends it (2 MiB)."""
@@ -47,36 +48,61 @@ MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
 
-class ContainerState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What one running container's cgroup must hold."""
+class CgroupSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Settings of one cgroup by name. The agent does not write the files of absent ones."""
 
-    name: Annotated[str, msgspec.Meta(max_length=63, description="The container's name in its pod.")]
-    swap_max: SwapMax
-    cap: Annotated[
-        bool,
-        msgspec.Meta(description="Only ever lower the file to swapMax: a smaller value that it holds is left alone."),
-    ] = False
+    swap_max: Annotated[SwapMax | None, msgspec.Meta(description="Value of memory.swap.max. Absent: not written.")] = (
+        None
+    )
 
 
-class PodState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What one pod's cgroups must hold."""
+class ContainerDefault(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
+    """Settings of a container's cgroup."""
 
-    reason: Annotated[names.Reason, msgspec.Meta(description="The rule that gave swapMax; see docs/semantics.md.")]
-    swap_max: Annotated[
-        SwapMax | None, msgspec.Meta(description="Value for the pod's cgroup. Absent: nothing is written.")
-    ] = None
-    each: Annotated[
+    swap_at_most: Annotated[
         SwapMax | None,
         msgspec.Meta(
-            description="Value for the cgroup of each container that containers does not name, also of those that are"
-            " yet to start: no write is needed when one does."
+            description="As swapMax, but a smaller value that the file holds is left alone. Never beside swapMax."
+        ),
+    ] = None
+
+
+class ContainerSettings(ContainerDefault, frozen=True, omit_defaults=True, rename="camel"):
+    """Settings of one named container's cgroup."""
+
+    id: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_.-]{1,13}$")] | None,
+        msgspec.Meta(
+            description="First 13 characters of the running container's id, as crictl shows it, without the runtime's"
+            " prefix. Absent while it does not run."
+        ),
+    ] = None
+
+
+class PodSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
+    """Settings of one pod's cgroups."""
+
+    reason: Annotated[
+        names.Reason | None,
+        msgspec.Meta(description="The rule that gave swapMax; see docs/semantics.md. Absent: defaultReason."),
+    ] = None
+    container_default: Annotated[
+        ContainerDefault | None,
+        msgspec.Meta(
+            description="For each container that containers does not name, also before it starts: no write is needed"
+            " when it does."
         ),
     ] = None
     containers: Annotated[
-        dict[str, ContainerState],
+        dict[str, ContainerSettings],
         msgspec.Meta(
             max_length=MAX_CONTAINERS,
-            description="By container id (without the runtime's prefix); only running containers that need a value.",
+            description="By container name; only where containers need different values.",
+            extra_json_schema={
+                "x-kubernetes-validations": [
+                    {"rule": "self.all(key, key.size() <= 63)", "message": "keys are names of containers"}
+                ]
+            },
         ),
     ] = {}
 
@@ -90,31 +116,16 @@ class ProfileRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     generation: Annotated[int, msgspec.Meta(ge=0, description="metadata.generation of that profile.")] = 0
 
 
-class KubepodsState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What the cgroup above all pods must hold."""
+class UnitSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
+    """Settings of one of the node's own units. Absent ones are not written, or restored."""
 
-    swap_max: Annotated[SwapMax, msgspec.Meta(description="The node's swap less the profile's swap.reserved.")]
-
-
-class SystemState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What cgroups of the node's own units must hold."""
-
-    units: Annotated[
-        list[Annotated[str, msgspec.Meta(max_length=128)]],
-        msgspec.Meta(max_length=MAX_UNITS, description="systemd slices and services, by name."),
-    ]
-    swap_max: Annotated[
-        SwapMax | None, msgspec.Meta(description="memory.swap.max of each. Absent: not written, or put back.")
-    ] = None
     io_latency_microseconds: Annotated[
         Annotated[int, msgspec.Meta(ge=1000, le=10_000_000)] | None,
-        msgspec.Meta(
-            description="Target in io.latency of each, for each disk that the node swaps to. Absent: as above."
-        ),
+        msgspec.Meta(description="Target in io.latency, for each disk that the node swaps to."),
     ] = None
     io_weight: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None,
-        msgspec.Meta(description="io.weight of each, for each disk that the node swaps to. Absent: as above."),
+        msgspec.Meta(description="io.weight, for each disk that the node swaps to."),
     ] = None
 
 
@@ -153,14 +164,23 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         int,
         msgspec.Meta(ge=0, description="The writer's leadership term. A write with a smaller one is refused."),
     ] = 0
+    default_reason: Annotated[
+        names.Reason | None,
+        msgspec.Meta(description="The reason of pods that have none of their own. Changes nothing that is enforced."),
+    ] = None
     kubepods: Annotated[
-        KubepodsState | None, msgspec.Meta(description="Limit on all pods together. Absent: not written, or put back.")
+        CgroupSettings | None,
+        msgspec.Meta(
+            description="For the cgroup above all pods: the node's swap less the profile's swap.reserved. Absent: not"
+            " written, or restored."
+        ),
     ] = None
     pods: Annotated[
-        dict[str, PodState],
+        dict[str, PodSettings],
         msgspec.Meta(
             max_length=MAX_PODS,
-            description="By the UID that the pod's cgroup carries (for static pods the kubelet's config hash).",
+            description="By the UID that the pod's cgroup carries (for static pods the kubelet's config hash). A map,"
+            " so that a write for one pod is small.",
             extra_json_schema={
                 "x-kubernetes-validations": [
                     {
@@ -171,10 +191,18 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             },
         ),
     ] = {}
-    system: Annotated[
-        SystemState | None,
-        msgspec.Meta(description="Limits of the node's own units. Absent: not written, or put back."),
-    ] = None
+    units: Annotated[
+        dict[str, UnitSettings],
+        msgspec.Meta(
+            max_length=MAX_UNITS,
+            description="The node's own systemd slices and services, by name. One that leaves is restored.",
+            extra_json_schema={
+                "x-kubernetes-validations": [
+                    {"rule": "self.all(key, key.size() <= 128)", "message": "keys are names of slices and services"}
+                ]
+            },
+        ),
+    ] = {}
     kernel_settings: Annotated[
         dict[str, Setting],
         msgspec.Meta(
@@ -215,6 +243,11 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             " Present only where it is not what the agent sees.",
         ),
     ] = None
+
+
+def reason_of(spec: StateSpec, pod: PodSettings) -> names.Reason | None:
+    """Return the rule that gave a pod of `spec` its swapMax; None where a controller of another version left it out."""
+    return pod.reason or spec.default_reason
 
 
 class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -358,11 +391,15 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
                 "WriteFailed, AccessDenied (the container's owner keeps the agent out of its cgroup), Unreadable, "
                 "InternalError (a mistake in the agent), Draining (more swap is in use than wanted), Yielded (another "
                 "writer keeps lowering it), "
-                "Audit (would be written in Enforce), AwaitingState, or Exposed (it was above its value for a while)."
+                "Audit (would be written in Enforce), NotSupported (a setting that the agent does not know), "
+                "AwaitingState, or Exposed (it was above its value for a while)."
             ),
         ),
     ]
     container: Annotated[str, msgspec.Meta(max_length=128, description="Container id, where it is about one.")] = ""
+    setting: Annotated[
+        str, msgspec.Meta(max_length=64, description="The setting by its name in spec. Absent: swapMax.")
+    ] = ""
     wanted: Annotated[str, msgspec.Meta(max_length=32, description="What memory.swap.max should hold.")] = ""
     found: Annotated[str, msgspec.Meta(max_length=32, description="What it holds, or held when last above.")] = ""
     swap_bytes: Annotated[

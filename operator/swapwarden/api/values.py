@@ -127,54 +127,34 @@ MatchLabels = Annotated[
 
 
 UNIT_LENGTH = 128
-SLICE_PATTERN = r"^[A-Za-z0-9_:.\\]+(-[A-Za-z0-9_:.\\]+)*[.]slice$"
-SLICE_REFUSAL = "must be the name of a systemd slice, such as system.slice: without a path, and not -.slice"
-SERVICE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_:.@\\-]*[.]service$"
-SERVICE_REFUSAL = "must be the name of a systemd service, such as kubelet.service, without a path"
+UNIT_PATTERN = r"^([A-Za-z0-9_:.\\]+(-[A-Za-z0-9_:.\\]+)*[.]slice|[A-Za-z0-9_][A-Za-z0-9_:.@\\-]*[.]service)$"
+UNIT_REFUSAL = (
+    "must be the name of a systemd slice or service, such as system.slice or kubelet.service: without a path, and not"
+    " -.slice"
+)
 PODS_REFUSAL = "must not be a slice of pods: swap.behavior says what these get"
-LATENCY_PATTERN = r"([1-9][0-9]{0,3}|10000)ms|([1-9]|10)s"
-LATENCY_REFUSAL = "must be whole milliseconds or seconds, from 1ms to 10s (25ms)"
 
 
-def _unit(pattern: str, refusal: str) -> tuple[pydantic.AfterValidator, pydantic.WithJsonSchema]:
-    """What makes a string the name of a unit, in the model and in the CRD."""
-
-    def checked(text: str) -> str:
-        if len(text) > UNIT_LENGTH or not re.fullmatch(pattern, text):
-            raise ValueError(refusal)
-        if "kubepods" in text:
-            raise ValueError(PODS_REFUSAL)
-        return text
-
-    rules = [
-        {"rule": f"self.matches(r'{pattern}')", "message": refusal},
-        {"rule": "!self.contains('kubepods')", "message": PODS_REFUSAL},
-    ]
-    return pydantic.AfterValidator(checked), pydantic.WithJsonSchema(
-        {"type": "string", "maxLength": UNIT_LENGTH, "x-kubernetes-validations": rules}
-    )
-
-
-def _latency(text: str) -> str:
-    if not re.fullmatch(LATENCY_PATTERN, text):
-        raise ValueError(LATENCY_REFUSAL)
+def _unit(text: str) -> str:
+    if len(text) > UNIT_LENGTH or not re.fullmatch(UNIT_PATTERN, text):
+        raise ValueError(UNIT_REFUSAL)
+    if "kubepods" in text:
+        raise ValueError(PODS_REFUSAL)
     return text
 
 
-Latency = Annotated[
+Unit = Annotated[
     str,
-    pydantic.AfterValidator(_latency),
+    pydantic.AfterValidator(_unit),
     pydantic.WithJsonSchema(
         {
             "type": "string",
-            "maxLength": 7,
-            # A rule instead of `pattern`, as above.
+            "maxLength": UNIT_LENGTH,
             "x-kubernetes-validations": [
-                {"rule": f"self.matches('^({LATENCY_PATTERN})$')", "message": LATENCY_REFUSAL}
+                {"rule": f"self.matches(r'{UNIT_PATTERN}')", "message": UNIT_REFUSAL},
+                {"rule": "!self.contains('kubepods')", "message": PODS_REFUSAL},
             ],
         }
     ),
 ]
-"""A time that an I/O may take: 25ms."""
-Slice = Annotated[str, *_unit(SLICE_PATTERN, SLICE_REFUSAL)]
-Service = Annotated[str, *_unit(SERVICE_PATTERN, SERVICE_REFUSAL)]
+"""Name of a systemd slice or service."""

@@ -27,6 +27,8 @@ class ViolationReason(enum.StrEnum):
     """Another writer keeps lowering the value, and the agent leaves it alone for a time."""
     AUDIT = "Audit"
     """The value would be written in mode Enforce."""
+    NOT_SUPPORTED = "NotSupported"
+    """The agent does not know the setting: it is of a newer controller."""
     AWAITING_STATE = "AwaitingState"
     """No state has said anything about this pod."""
     ACCESS_DENIED = "AccessDenied"

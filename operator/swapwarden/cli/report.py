@@ -99,7 +99,7 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
         "beforePlan": header.before_plan.value,
         **{
             part: written[part]
-            for part in ("kubepods", "system", "kernelSettings", "refused", "unmet")
+            for part in ("kubepods", "units", "kernelSettings", "refused", "unmet")
             if part in written
         },
         **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),
@@ -129,7 +129,7 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     header = explanation.header
     profile = header.profile_ref.name
     governed = f"profile {profile}" if header.mode == names.Mode.ENFORCE else f"profile {profile} ({header.mode})"
-    kubepods = header.kubepods.swap_max if header.kubepods else _NOTHING
+    kubepods = (header.kubepods.swap_max if header.kubepods else None) or _NOTHING
     resource = explanation.extended_resource
     of_node = [("all pods", kubepods), *([(names.SWAP_RESOURCE, str(resource))] if resource is not None else [])]
     for what, value in (*of_node, *plan.of_units(header), *header.kernel_settings.items()):

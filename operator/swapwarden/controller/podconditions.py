@@ -186,7 +186,7 @@ class PodConditions:
             return
         told, pending = states.spec_view(row), {}
         for pod in concerned:
-            entry = told.pods.get(pod.key)
+            entry = told.pod(pod.key)
             if entry is None:
                 continue
             known = before.get(pod.key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -18,6 +17,13 @@ from swapwarden.policy.swap import limits, overcommit, room
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
 _NONE: Final[namespaces.Labels] = {}
+_USUAL_REASONS: Final = {
+    names.Behavior.KUBELET: names.Reason.KUBELET_DECIDES,
+    names.Behavior.NO_SWAP: names.Reason.PROFILE_NO_SWAP,
+    names.Behavior.LIMITED_SWAP: names.Reason.LIMITED_SWAP,
+    names.Behavior.WORKLOAD_CONTROLLED: names.Reason.WORKLOAD_LIMIT,
+}
+"""The reason of most pods, which a state has once."""
 _MAX_VALUE: Final = 32
 """A value in quotes, and all that stands around it and around keys."""
 _MAX_KEYS: Final = 2 * 130 + _MAX_VALUE
@@ -100,7 +106,8 @@ def plan_all(
     left: list[pods.PodRow] = []
     if len(owners) > state.MAX_PODS:
         owners, left = room.share(owners, state.MAX_PODS)
-    planned = {one.row.key: _pod_state(one.decision) for one in _decided(profile, facts, owners, known)}
+    usual = _USUAL_REASONS[profile.behavior]
+    planned = {one.row.key: _pod_settings(one.decision, usual) for one in _decided(profile, facts, owners, known)}
     if _size(planned.values()) + len(planned) * _MAX_KEYS > state.MAX_PODS_BYTES:
         concerned = [row for row in owners if row.key in planned]
         owners, large = room.share(concerned, state.MAX_PODS_BYTES, lambda row: cost(row.key, planned[row.key]))
@@ -120,7 +127,7 @@ def preview(now: state.StateSpec, coming: state.StateSpec) -> state.Preview:
     return state.Preview(coming.profile_ref, less)
 
 
-def _number(pod: state.PodState | None) -> float:
+def _number(pod: state.PodSettings | None) -> float:
     if pod is None or pod.swap_max in {None, names.MAX_SWAP}:
         return math.inf
     return int(pod.swap_max or 0)
@@ -171,14 +178,13 @@ def trace_pod(
 
 def of_units(header: state.StateSpec) -> Iterator[tuple[str, str]]:
     """What the node's own units are to hold, for people: of swap by their names, else with the name of the file."""
-    system = header.system or state.SystemState([])
-    for unit in system.units:
-        if system.swap_max is not None:
-            yield unit, system.swap_max
-        if system.io_latency_microseconds is not None:
-            yield f"{unit} io.latency", f"{system.io_latency_microseconds} us"
-        if system.io_weight is not None:
-            yield f"{unit} io.weight", str(system.io_weight)
+    for name, unit in header.units.items():
+        if unit.swap_max is not None:
+            yield name, unit.swap_max
+        if unit.io_latency_microseconds is not None:
+            yield f"{name} io.latency", f"{unit.io_latency_microseconds} us"
+        if unit.io_weight is not None:
+            yield f"{name} io.weight", str(unit.io_weight)
 
 
 def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.StateSpec) -> dict[str, Any] | None:
@@ -205,7 +211,7 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpe
     kubepods = None
     if facts.compatible and profile.reserved is not None:
         limit = limits.floor_to_page(limits.available(profile, facts), facts.page_size)
-        kubepods = state.KubepodsState(swap_max=str(limit))
+        kubepods = state.CgroupSettings(swap_max=str(limit))
     settings = kernel_settings.plan(profile.kernel, facts)
     unmet = requirements.unmet(profile, facts)
     return state.StateSpec(
@@ -214,23 +220,13 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpe
         guarantee=profile.guarantee,
         # Where no pod may have swap there is nothing to wait for.
         before_plan=names.BeforePlan.NO_SWAP if unmet else profile.before_plan,
+        default_reason=_USUAL_REASONS[profile.behavior],
         kubepods=kubepods,
-        system=_system(profile),
+        units=dict(profile.units),
         kernel_settings=settings.values,
         refused=settings.refused,
         kubelet_swap_bytes=facts.kubelet_swap_bytes,
         unmet=unmet,
-    )
-
-
-def _system(profile: compiled.Profile) -> state.SystemState | None:
-    if not profile.units:
-        return None
-    return state.SystemState(
-        units=list(profile.units),
-        swap_max="0" if profile.units_without_swap else None,
-        io_latency_microseconds=profile.io_latency_microseconds,
-        io_weight=profile.io_weight,
     )
 
 
@@ -295,28 +291,41 @@ def _shared(decided: Iterable[ExplainedPod], left: int, page: int) -> Iterator[E
         yield ExplainedPod(one.row, decision, one.override)
 
 
-def cost(key: str, entry: state.PodState) -> int:
+def cost(key: str, entry: state.PodSettings) -> int:
     """Return the bytes of JSON that a pod takes in a plan, and at most in the preview beside it."""
     return _size([entry]) + 2 * len(msgspec.json.encode(key)) + _MAX_VALUE
 
 
-def _size(entries: Iterable[state.PodState]) -> int:
+def _size(entries: Iterable[state.PodSettings]) -> int:
     return len(msgspec.json.encode(list(entries)))
 
 
-def _pod_state(decision: limits.PodDecision) -> state.PodState:
-    each = _each(decision)
-    if each is not None:
-        return state.PodState(reason=decision.reason, swap_max=decision.swap_max, each=each)
-    containers = {
-        one.id: state.ContainerState(name=one.name, swap_max=one.swap_max, cap=one.cap)
-        for one in itertools.islice((one for one in decision.containers if one.write and one.id), state.MAX_CONTAINERS)
-        if one.swap_max is not None
+def _pod_settings(decision: limits.PodDecision, usual: names.Reason) -> state.PodSettings:
+    alike = _alike(decision)
+    return state.PodSettings(
+        reason=None if decision.reason is usual else decision.reason,
+        swap_max=decision.swap_max,
+        container_default=None if alike is None else state.ContainerDefault(swap_max=alike),
+        containers={} if alike is not None else _containers(decision),
+    )
+
+
+def _containers(decision: limits.PodDecision) -> dict[str, state.ContainerSettings]:
+    """Those that need a value of their own, also before they run; where there are too many, those that run."""
+    found = [one for one in decision.containers if one.write and one.swap_max is not None]
+    if len(found) > state.MAX_CONTAINERS:
+        found = sorted(found, key=lambda one: not one.id)[: state.MAX_CONTAINERS]
+    return {
+        one.name: state.ContainerSettings(
+            swap_max=None if one.cap else one.swap_max,
+            swap_at_most=one.swap_max if one.cap else None,
+            id=one.id[: state.ID_LENGTH] or None,
+        )
+        for one in found
     }
-    return state.PodState(reason=decision.reason, swap_max=decision.swap_max, containers=containers)
 
 
-def _each(decision: limits.PodDecision) -> str | None:
+def _alike(decision: limits.PodDecision) -> str | None:
     """What every container must hold, running or not; None where they differ, or need nothing."""
     values = {one.swap_max if one.write and not one.cap else None for one in decision.containers}
     return values.pop() if len(values) == 1 else None

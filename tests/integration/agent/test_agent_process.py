@@ -589,7 +589,7 @@ def test_containers_by_id(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     app = tree.container(pod, "app", memory_swap_max="0\n")
     spec = pods({1: "max"})
-    spec["pods"][uid(1)]["containers"] = {container_id("app"): {"name": "app", "swapMax": str(MIB + 5)}}
+    spec["pods"][uid(1)]["containers"] = {"app": {"id": container_id("app")[:13], "swapMax": str(MIB + 5)}}
     api.put(spec)
     start().wait_ready()
     holds(app, str(MIB))

@@ -93,7 +93,7 @@ def own(tmp_path: pathlib.Path) -> Iterator[Node]:
 def test_its_status_is_accepted_and_stays_small(node: Node) -> None:
     pod = node.tree.pod(1)
     app = node.tree.container(pod, "app")
-    containers = {container_id("app"): {"name": "app", "swapMax": "4096"}}
+    containers = {"app": {"id": container_id("app")[:13], "swapMax": "4096"}}
     generation = node.put({1: {"swapMax": "0", "containers": containers}}, kubepods={"swapMax": str(64 * MIB)})
     with node.agent() as agent:
         node.applied(generation)

@@ -76,15 +76,15 @@ def test_what_cannot_be_had_is_told_with_the_remedy(host: Host) -> None:
 def test_a_slice_is_kept_from_swap_and_put_back(host: Host) -> None:
     shutil.rmtree(host.tree.root / "system.slice")
     system = host.tree.group(host.tree.root / "system.slice")
-    units = {"swapMax": "0", "units": ["system.slice", "kubepods.slice"]}
+    units = {name: {"swapMax": "0"} for name in ("system.slice", "kubepods.slice")}
     with host.given():
-        host.applied(host.put({}, system=units))
+        host.applied(host.put({}, units=units))
         until(lambda: swap_max(system) == "0", "it is written")
         until(lambda: host.condition("NodeSettings")[1] == "Refused", "it is told")
         assert host.condition("NodeSettings")[2].startswith("kubepods.slice: the node's pods are in it")
         write(system, "max")
         until(lambda: swap_max(system) == "0", "it is repaired")
-        host.put({}, mode="Restore", system=None)
+        host.put({}, mode="Restore", units=None)
         until(lambda: host.condition("Applied")[:2] == ("True", "Restored"), "all is put back")
         assert [swap_max(path) for path in (system, host.tree.kubepods)] == ["max", "max"]
 
@@ -99,9 +99,9 @@ def test_a_slice_has_its_drop_in_over_a_boot_and_goes_first_on_the_disk(host: Ho
     file = host.folder / "units/system.slice.d" / systemd_dropins.FILE
     file.parent.mkdir(parents=True)
     options = (f"--sys-root={host.folder / 'sys'}", f"--slice-drop-in-dir={file.parent.parent}")
-    units = {"swapMax": "0", "units": ["system.slice"], "ioLatencyMicroseconds": 25_000}
+    units = {"system.slice": {"swapMax": "0", "ioLatencyMicroseconds": 25_000}}
     with host.given(*options) as agent:
-        host.applied(host.put({}, system=units))
+        host.applied(host.put({}, units=units))
         until(file.exists, "it is installed")
         until(lambda: (system / "io.latency").read_text().strip() == "254:0 target=25000", "the target is written")
         until(lambda: host.condition("NodeSettings")[:2] == ("True", "AsSpecified"), "it is told")
@@ -114,7 +114,7 @@ def test_a_slice_has_its_drop_in_over_a_boot_and_goes_first_on_the_disk(host: Ho
         until(
             lambda: (system / "io.latency").read_text().strip() == "254:0 target=25000", "the target is written again"
         )
-        host.put({}, mode="Restore", system=None)
+        host.put({}, mode="Restore", units=None)
         until(lambda: host.condition("Applied")[:2] == ("True", "Restored"), "all is put back")
         assert (file.exists(), swap_max(system)) == (False, "max")
         assert (system / "io.latency").read_text().strip() == "254:0 target=max"

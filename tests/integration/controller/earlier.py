@@ -1,4 +1,4 @@
-"""`swapwarden` as an earlier version of it is: one that does not know the field `each` of a state's pods."""
+"""`swapwarden` as an earlier version of it is: one that does not know `containerDefault` of a state's pods."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def main(arguments: list[str]) -> int:
     def spec(row: states.StateRow) -> state.StateSpec | dict[str, Any]:
         found = known(row)
         assert isinstance(found, state.StateSpec)
-        pods = {key: msgspec.structs.replace(pod, each=None) for key, pod in found.pods.items()}
+        pods = {key: msgspec.structs.replace(pod, container_default=None) for key, pod in found.pods.items()}
         return msgspec.structs.replace(found, pods=pods)
 
-    def each(_: limits.PodDecision) -> str | None:
+    def alike(_: limits.PodDecision) -> str | None:
         return None
 
     states.spec = spec
-    plan._each = each  # type: ignore[assignment]  # the names of parameters differ
+    plan._alike = alike  # type: ignore[assignment]  # the names of parameters differ
     return program.main(arguments)
 
 

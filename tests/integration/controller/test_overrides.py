@@ -66,8 +66,9 @@ def label(cluster: Cluster, path: str, **labels: str | None) -> None:
 
 def given(cluster: Cluster, made: Json) -> tuple[str | None, str | None]:
     """Value and reason in the state of node n1."""
-    found = cluster.spec("n1").get("pods", {}).get(made["metadata"]["uid"], {})
-    return found.get("swapMax"), found.get("reason")
+    spec = cluster.spec("n1")
+    found = spec.get("pods", {}).get(made["metadata"]["uid"])
+    return (found.get("swapMax"), found.get("reason", spec["defaultReason"])) if found else (None, None)
 
 
 def watches(cluster: Cluster) -> int:

@@ -26,7 +26,7 @@ NOVEL: Json = {"type": "string", "default": "x"}
 def older(schema: Json) -> None:
     """Fields that came later are not there: the API server drops them from what is written."""
     del schema["properties"]["spec"]["properties"]["kubepods"]
-    del schema["properties"]["spec"]["properties"]["pods"]["additionalProperties"]["properties"]["each"]
+    del schema["properties"]["spec"]["properties"]["pods"]["additionalProperties"]["properties"]["containerDefault"]
     del schema["properties"]["status"]["properties"]["violations"]
 
 
@@ -142,7 +142,7 @@ def test_versions_that_lead_in_turn_undo_nothing_of_each_other(cluster: Cluster,
             terms.append(leader.leads()["epoch"])
             last = cluster.pod("one", f"pod-{turn}", {"swapwarden.dev/swap-policy": "Disabled"})
             eventually(lambda last=last: cluster.swap_max("one", last) == "0", "a pod of this turn")  # type: ignore[misc]  # bound on purpose
-            wanted = "each" if turn % 2 else "containers"
+            wanted = "containerDefault" if turn % 2 else "containers"
             eventually(lambda wanted=wanted: wanted in planned(), "its own form")  # type: ignore[misc]  # bound on purpose
             limits.add(planned()["swapMax"])
             # A pod that comes costs a write, and what the other version wrote costs one more at most.

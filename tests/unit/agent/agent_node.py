@@ -39,7 +39,7 @@ def state(
     made = {
         uid(number): spec.PodSpec(
             limit,
-            {container_id(name): c for name, c in inner.get(number, {}).items()},
+            {container_id(name)[:13]: c for name, c in inner.get(number, {}).items()},
             None if each is None else spec.ContainerSpec(each, cap=False),
         )
         for number, limit in (entries or {}).items()

@@ -19,7 +19,7 @@ def test_defaults_are_those_of_a_fresh_install() -> None:
     assert (made.priority, made.mode, made.guarantee, made.swap.before_plan) == (100, "Enforce", "Standard", "NoSwap")
     assert made.swap.behavior is names.Behavior.KUBELET
     assert made.swap.reserved is None
-    assert made.system == profile.spec.System()
+    assert made.system_units == []
 
 
 def test_a_number_of_bytes_is_kept_as_text() -> None:

@@ -4,20 +4,20 @@ from swapwarden.api import names, state
 
 
 def test_an_entry_holds_no_defaults() -> None:
-    entry = state.PodState(reason=names.Reason.POLICY_DISABLED, swap_max="0")
-    assert msgspec.json.encode(entry) == b'{"reason":"PolicyDisabled","swapMax":"0"}'
+    entry = state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")
+    assert msgspec.json.encode(entry) == b'{"swapMax":"0","reason":"PolicyDisabled"}'
 
 
 def test_a_state_survives_the_wire() -> None:
     spec = state.StateSpec(
         profile_ref=state.ProfileRef(name="batch", generation=3),
         epoch=7,
-        kubepods=state.KubepodsState(swap_max="4096"),
+        kubepods=state.CgroupSettings(swap_max="4096"),
         pods={
-            "u": state.PodState(
+            "u": state.PodSettings(
                 reason=names.Reason.LIMITED_SWAP,
                 swap_max="max",
-                containers={"c" * 64: state.ContainerState(name="app", swap_max="8192", cap=True)},
+                containers={"app": state.ContainerSettings(id="c" * 13, swap_at_most="8192")},
             )
         },
     )
@@ -27,7 +27,7 @@ def test_a_state_survives_the_wire() -> None:
 @pytest.mark.parametrize("value", ["-1", "1Gi", "01", "", "MAX", "9" * 20])
 def test_values_that_the_kernel_would_not_take_are_refused(value: str) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(msgspec.json.encode({"reason": "PolicyDisabled", "swapMax": value}), type=state.PodState)
+        msgspec.json.decode(msgspec.json.encode({"reason": "PolicyDisabled", "swapMax": value}), type=state.PodSettings)
 
 
 def test_fields_of_a_newer_version_are_passed_over() -> None:

@@ -771,8 +771,8 @@ def test_settings_of_the_node_are_shown_with_what_is_refused(
 ) -> None:
     asks = OFFERING.replace(
         "scheduling: {extendedResource: Enabled}",
-        "kernel: {swappiness: 10, minFreeKbytes: 999999}\n  system: {disableSwap: true, slices: [system.slice],"
-        " ioLatencyTarget: 25ms, ioWeight: 800}",
+        "kernel: {swappiness: 10, minFreeKbytes: 999999}\n  systemUnits: [{name: system.slice,"
+        " swap: {policy: Disabled}, io: {latencyTargetMilliseconds: 25, weight: 800}}]",
     )
     assert run(asks, monkeypatch) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -784,11 +784,7 @@ def test_settings_of_the_node_are_shown_with_what_is_refused(
     assert "999999 KiB are more than 5 % of the node's memory" in lines[6]
     assert run(asks, monkeypatch, "-o", "json") == 0
     [state] = json.loads(capsys.readouterr().out)["items"]
-    assert state["spec"]["system"] == {
-        "units": ["system.slice"],
-        "swapMax": "0",
-        "ioLatencyMicroseconds": 25000,
-        "ioWeight": 800,
-    }
+    settings = {"swapMax": "0", "ioLatencyMicroseconds": 25000, "ioWeight": 800}
+    assert state["spec"]["units"] == {"system.slice": settings}
     assert state["spec"]["kernelSettings"] == {"vm.swappiness": "10"}
     assert list(state["spec"]["refused"]) == ["vm.min_free_kbytes"]

@@ -46,7 +46,9 @@ def state_row(
 
     Where its agent is behind, the last plan that it saw was one of another profile, if nothing else is said.
     """
-    spec = spec or state.StateSpec(profile_ref=state.ProfileRef(name=names.BUILT_IN_PROFILE))
+    spec = spec or state.StateSpec(
+        profile_ref=state.ProfileRef(name=names.BUILT_IN_PROFILE), default_reason=names.Reason.KUBELET_DECIDES
+    )
     observed = fields.get("observed", 0)
     acted = spec.profile_ref if observed >= fields.get("generation", 1) else state.ProfileRef("earlier")
     defaults: dict[str, Any] = {

@@ -646,7 +646,7 @@ async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(
 
     bench.synced()
     bench.pod_comes("web")
-    plan = {"uid-web": state.PodState(names.Reason.POLICY_DISABLED, "0")}
+    plan = {"uid-web": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
     spec = state.StateSpec(profile_ref=state.ProfileRef(names.BUILT_IN_PROFILE), pods=plan)
     taken = states.WireViolation("uid-web", "Exposed", swap_bytes=4096, causes=("Reload",), since="boot")
     bench.server.answer(accepted(4))

@@ -26,7 +26,7 @@ from tests.unit.kube.scripted import until
 from tests.unit.policy.rows import container, pod
 
 X = pod(container(), key="x", name="pod-x", node="n", policy="Disabled")
-PLANNED = {"x": state.PodState(names.Reason.POLICY_DISABLED, "0")}
+PLANNED = {"x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
 REF = state.ProfileRef("p")
 OBSERVED = 3
 NODE = nodes.NodeRow(name="n", uid="node-uid", labels={}, swap_bytes=2**30, memory_bytes=2**32)
@@ -241,7 +241,7 @@ def test_the_time_of_a_transition_is_that_of_the_status() -> None:
 async def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -> None:
     bench.has(told(), with_enforced(None))
     await bench.look()
-    changed = {"x": state.PodState(names.Reason.POLICY_DISABLED, "max")}
+    changed = {"x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="max")}
     bench.has(newer(told(pods=changed), version=2, generation=5))
     assert await bench.look() == [(PATH, "Unknown", "AwaitingAgent")]
     # Generations after that are about others.

@@ -103,14 +103,7 @@ class Bench:
 
     def planned(self, version: int = 1, **fields: Any) -> states.StateRow:
         """The state as the plan is now, with an epoch; the watch has told of it."""
-        spec = self.known.plan("node-1")
-        spec = state.StateSpec(
-            profile_ref=spec.profile_ref,
-            mode=spec.mode,
-            kubepods=spec.kubepods,
-            pods=spec.pods,
-            epoch=fields.pop("epoch", 3),
-        )
+        spec = msgspec.structs.replace(self.known.plan("node-1"), epoch=fields.pop("epoch", 3))
         row = state_row(version=version, spec=spec, **fields)
         self.known.state_changed("node-1", self.known.inventory.state_of("node-1"), row)
         return row
@@ -831,7 +824,8 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     bench.known.profiles_changed({"p": profile(guarantee=names.Guarantee.STRICT)})
 
     def written(version: int, **fields: Any) -> bytes:
-        spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1), epoch=TERM, **fields)
+        reason = names.Reason.KUBELET_DECIDES
+        spec = state.StateSpec(state.ProfileRef("p", 1), default_reason=reason, epoch=TERM, **fields)
         return answer(version, spec=spec, epoch=TERM)
 
     async def reconcile(*answers: bytes) -> list[str]:
@@ -892,6 +886,7 @@ async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_pl
     assert await reconcile(refusal) == set(keys.values())
     stored = state.StateSpec(
         profile_ref=state.ProfileRef(names.BUILT_IN_PROFILE),
+        default_reason=names.Reason.KUBELET_DECIDES,
         epoch=TERM,
         pods={keys["b"]: bench.known.plan("node-1").pods[keys["b"]]},
     )

@@ -222,7 +222,7 @@ DECODERS: list[Callable[[bytes], object]] = [
     *_reads(
         pods.WirePod, nodes.WireNode, namespaces.WireNamespace, states.WireState, states.WireStatus, states.SpecView
     ),
-    *_reads(node_features.WireFeature, spec.WireState, dict[str, Any], msgspec.Raw),
+    *_reads(node_features.WireFeature, spec.ReceivedState, dict[str, Any], msgspec.Raw),
     *(decoding.page, decoding.identity, decoding.members, decoding.elements, decoding.without_managed_fields),
     restore_request.is_order,
 ]

@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
@@ -45,16 +46,21 @@ def test_a_whole_plan() -> None:
         mode=names.Mode.AUDIT,
         guarantee=names.Guarantee.STRICT,
         before_plan=names.BeforePlan.UNMANAGED,
-        kubepods=state.KubepodsState(swap_max=str(2 * GI)),
+        default_reason=names.Reason.LIMITED_SWAP,
+        kubepods=state.CgroupSettings(swap_max=str(2 * GI)),
         pods={
-            "a": state.PodState(
+            "a": state.PodSettings(
                 swap_max=str(GI // 4 + GI // 8),
-                reason=names.Reason.LIMITED_SWAP,
-                containers={"id-app": state.ContainerState(name="app", swap_max=str(GI // 4))},
+                containers={
+                    "app": state.ContainerSettings(id="id-app", swap_max=str(GI // 4)),
+                    "waits": state.ContainerSettings(swap_max=str(GI // 8)),
+                },
             ),
-            "alike": state.PodState(swap_max=str(GI // 2), reason=names.Reason.LIMITED_SWAP, each=str(GI // 4)),
-            "b": state.PodState(swap_max="0", reason=names.Reason.POLICY_DISABLED),
-            "d": state.PodState(swap_max="0", reason=names.Reason.QOS_NOT_ELIGIBLE),
+            "alike": state.PodSettings(
+                swap_max=str(GI // 2), container_default=state.ContainerDefault(swap_max=str(GI // 4))
+            ),
+            "b": state.PodSettings(swap_max="0", reason=names.Reason.POLICY_DISABLED),
+            "d": state.PodSettings(swap_max="0", reason=names.Reason.QOS_NOT_ELIGIBLE),
         },
     )
 
@@ -62,22 +68,21 @@ def test_a_whole_plan() -> None:
 def test_what_the_kubelet_decides_stays_out_of_containers_but_for_limits_of_their_own() -> None:
     planned = plan.plan_node(profile(KUBELET), facts(), [pod(container("a"), container("b", swap_limit="4Ki"))])
     assert planned.kubepods is None
-    assert planned.pods["uid-1"] == state.PodState(
+    assert planned.pods["uid-1"] == state.PodSettings(
         swap_max="max",
-        reason=names.Reason.KUBELET_DECIDES,
-        containers={"id-b": state.ContainerState(name="b", swap_max="4096", cap=True)},
+        containers={"b": state.ContainerSettings(id="id-b", swap_at_most="4096")},
     )
 
 
 def test_an_incompatible_node_gets_no_values() -> None:
     planned = plan.plan_node(profile(LIMITED, reserved="1Gi"), facts(compatible=False), [pod(container())])
     assert planned.kubepods is None
-    assert planned.pods == {"uid-1": state.PodState(reason=names.Reason.NODE_INCOMPATIBLE)}
+    assert planned.pods == {"uid-1": state.PodSettings(reason=names.Reason.NODE_INCOMPATIBLE)}
 
 
 def test_the_limit_on_all_pods_is_floored_to_the_page() -> None:
     planned = plan.plan_node(profile(KUBELET, reserved="10%"), facts(swap_bytes=536866816), [])
-    assert planned.kubepods == state.KubepodsState(swap_max=str(483180135 // 4096 * 4096))
+    assert planned.kubepods == state.CgroupSettings(swap_max=str(483180135 // 4096 * 4096))
 
 
 def test_the_state_has_the_swap_that_the_kubelet_counted() -> None:
@@ -109,7 +114,7 @@ def test_whoever_names_another_pods_cgroup_changes_nothing() -> None:
     forged = msgspec.structs.replace(pod(container(), uid="other"), key="victim", name="forged")
     for order in ([owner, forged], [forged, owner]):
         planned = plan.plan_node(profile(KUBELET), facts(), order)
-        assert planned.pods == {"victim": state.PodState(swap_max="0", reason=names.Reason.POLICY_DISABLED)}
+        assert planned.pods == {"victim": state.PodSettings(swap_max="0", reason=names.Reason.POLICY_DISABLED)}
 
 
 def test_whoever_names_another_pods_cgroup_takes_nothing_from_it() -> None:
@@ -117,7 +122,7 @@ def test_whoever_names_another_pods_cgroup_takes_nothing_from_it() -> None:
     forged = msgspec.structs.replace(pod(container(), uid="other", policy="Disabled"), key="victim", name="forged")
     for order in ([owner, forged], [forged, owner]):
         planned = plan.plan_node(profile(KUBELET), facts(), order)
-        assert planned.pods == {"victim": state.PodState(swap_max="max", reason=names.Reason.KUBELET_DECIDES)}
+        assert planned.pods == {"victim": state.PodSettings(swap_max="max")}
 
 
 def test_of_several_mirrors_the_one_that_the_kubelet_runs_counts_and_then_the_oldest() -> None:
@@ -274,16 +279,55 @@ def test_no_namespace_can_push_out_another_by_its_number_of_pods(
 
 
 def test_containers_that_are_alike_need_no_write_when_one_starts() -> None:
-    def planned(*rows: pods.ContainerRow, behavior: names.Behavior = LIMITED) -> state.PodState:
+    def planned(*rows: pods.ContainerRow, behavior: names.Behavior = LIMITED) -> state.PodSettings:
         return plan.plan_node(profile(behavior), facts(), [pod(*rows)]).pods["uid-1"]
 
     waits, runs = container("app", request=GI, id=""), container("app", request=GI, id="c1")
     assert planned(waits) == planned(runs)
     assert planned(runs).containers == {}
-    assert planned(container("app", request=GI, swap_limit="1Mi"), container("b", request=GI)).each is None
+    assert planned(container("app", request=GI, swap_limit="1Mi"), container("b", request=GI)).container_default is None
     # One that is only ever lowered, and one that needs nothing.
-    assert planned(container("app", swap_limit="1Mi", id="c1"), behavior=KUBELET).each is None
-    assert planned(container("app", id="c1"), behavior=KUBELET).each is None
+    assert planned(container("app", swap_limit="1Mi", id="c1"), behavior=KUBELET).container_default is None
+    assert planned(container("app", id="c1"), behavior=KUBELET).container_default is None
+
+
+def test_containers_that_differ_are_planned_before_they_run() -> None:
+    rows = container("app", request=GI, id=""), container("proxy", request=GI // 2, id="")
+    found = plan.plan_node(profile(LIMITED), facts(), [pod(*rows)]).pods["uid-1"].containers
+    assert found == {
+        "app": state.ContainerSettings(swap_max=str(GI // 2)),
+        "proxy": state.ContainerSettings(swap_max=str(GI // 4)),
+    }
+
+
+def test_of_too_many_containers_those_that_run_have_their_values() -> None:
+    init = [container(f"init-{number}", request=GI + number * 2**20, id="") for number in range(state.MAX_CONTAINERS)]
+    runs = container("app", request=2 * GI, id="f" * 64)
+    found = plan.plan_node(profile(LIMITED), facts(), [pod(*init, runs)]).pods["uid-1"].containers
+    assert len(found) == state.MAX_CONTAINERS
+    assert found["app"].id == "f" * 13
+
+
+CONTAINERS_OF_A_POD = {
+    "Disabled": ({"policy": "Disabled"}, KUBELET, [container("app", request=GI, id="f" * 64)]),
+    "alike": ({}, LIMITED, [container("app", request=GI, id="f" * 64)]),
+    "two that differ": (
+        {},
+        LIMITED,
+        [container("app", request=GI, id="e" * 64), container("sidecar", request=GI // 2, id="f" * 64)],
+    ),
+    "one that is capped": ({}, KUBELET, [container("app", swap_limit="64Mi", id="f" * 64)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "most"), [("Disabled", 41), ("alike", 66), ("two that differ", 144), ("one that is capped", 88)]
+)
+def test_what_a_pod_takes_of_a_state(case: str, most: int) -> None:
+    # Bytes of JSON, in etcd with each change of any pod of the node; 41, 65, 273, 172 with whole ids and all reasons.
+    fields, behavior, rows = CONTAINERS_OF_A_POD[case]
+    made = plan.plan_node(profile(behavior), facts(), [pod(*rows, **fields)])
+    assert len(msgspec.json.encode(made.pods["uid-1"])) <= most
 
 
 def test_an_explanation_shows_every_container_running_or_not() -> None:
@@ -330,7 +374,7 @@ def test_both_projections_say_the_same(
     planned = plan.plan_node(profile, facts, found)
     explained = plan.explain_node(profile, facts, found)
     assert {one.row.key: (one.decision.swap_max, one.decision.reason) for one in explained.pods} == {
-        key: (entry.swap_max, entry.reason) for key, entry in planned.pods.items()
+        key: (entry.swap_max, state.reason_of(planned, entry)) for key, entry in planned.pods.items()
     }
 
 
@@ -353,14 +397,14 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-CONTAINER_STATES = st.builds(
-    state.ContainerState, name=st.sampled_from("xy"), swap_max=st.sampled_from(["0", "max"]), cap=st.booleans()
+CONTAINERS = st.builds(
+    state.ContainerSettings, id=st.sampled_from([None, "x", "y"]), swap_max=st.sampled_from(["0", "max"])
 )
-POD_STATES = st.builds(
-    state.PodState,
-    reason=st.sampled_from([names.Reason.LIMITED_SWAP, names.Reason.POLICY_DISABLED]),
+PLANNED_PODS = st.builds(
+    state.PodSettings,
+    reason=st.sampled_from([None, names.Reason.LIMITED_SWAP, names.Reason.POLICY_DISABLED]),
     swap_max=st.sampled_from([None, "0", "4096"]),
-    containers=st.dictionaries(st.sampled_from("123"), CONTAINER_STATES, max_size=3),
+    containers=st.dictionaries(st.sampled_from("123"), CONTAINERS, max_size=3),
 )
 SPECS = st.builds(
     state.StateSpec,
@@ -368,8 +412,8 @@ SPECS = st.builds(
     mode=st.sampled_from(names.Mode),
     before_plan=st.sampled_from(names.BeforePlan),
     epoch=st.integers(0, 2),
-    kubepods=st.none() | st.builds(state.KubepodsState, swap_max=st.sampled_from(["0", "4096"])),
-    pods=st.dictionaries(st.sampled_from("abc"), POD_STATES, max_size=3),
+    kubepods=st.none() | st.builds(state.CgroupSettings, swap_max=st.sampled_from(["0", "4096"])),
+    pods=st.dictionaries(st.sampled_from("abc"), PLANNED_PODS, max_size=3),
 )
 
 
@@ -393,21 +437,22 @@ def test_a_patch_holds_only_what_differs() -> None:
     )
     assert plan.spec_patch(old, new) == {
         "pods": {
-            "a": {"swapMax": str(GI), "each": str(GI)},
+            "a": {"swapMax": str(GI), "containerDefault": {"swapMax": str(GI)}},
             "c": None,
             "d": {"swapMax": "0", "reason": "PolicyDisabled"},
         }
     }
 
 
-def test_units_of_the_profile_get_no_swap() -> None:
-    named = ["system.slice", "kubelet.service"]
-    made = profile(KUBELET, units=tuple(named), units_without_swap=True)
-    assert plan.plan_node(made, facts(), []).system == state.SystemState(named, "0")
-    made = profile(KUBELET, units=tuple(named), io_latency_microseconds=25_000, io_weight=800)
-    assert plan.plan_node(made, facts(), []).system == state.SystemState(named, None, 25_000, 800)
-    assert plan.plan_node(profile(KUBELET), facts(), []).system is None
-    assert plan.restore_node(made).system is None
+def test_units_of_the_profile_have_settings_of_their_own() -> None:
+    units = {
+        "system.slice": state.UnitSettings(swap_max="0"),
+        "kubelet.service": state.UnitSettings(io_latency_microseconds=25_000, io_weight=800),
+    }
+    made = profile(KUBELET, units=tuple(units.items()))
+    assert plan.plan_node(made, facts(), []).units == units
+    assert plan.plan_node(profile(KUBELET), facts(), []).units == {}
+    assert plan.restore_node(made).units == {}
 
 
 SOME_LABELS = st.sampled_from(["", "app=a", "app=b"])

@@ -2,106 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from swapwarden.agent.host import values
-from swapwarden.api import names
+from swapwarden.api import names, state
+from swapwarden.kube import decoding
 
 
-class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.ContainerState, less what the agent has no use for."""
+class ReceivedState(msgspec.Struct, frozen=True):
+    """A NodeSwapState as it comes. `parse` decodes the spec; the status is compared with the next one as it is."""
 
-    swap_max: str
-    cap: bool = False
-
-
-class WirePod(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.PodState; reasons that a newer controller may have are not looked at."""
-
-    swap_max: str | None = None
-    each: str | None = None
-    containers: dict[str, WireContainer] = {}
-
-
-class WireKubepods(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.KubepodsState."""
-
-    swap_max: str
-
-
-class WireProfileRef(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.ProfileRef."""
-
-    name: str
-    generation: int = 0
-
-
-class WirePreview(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.Preview."""
-
-    profile_ref: WireProfileRef
-    pods: dict[str, str] = {}
-
-
-class WireSystem(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.SystemState."""
-
-    units: list[str]
-    swap_max: str | None = None
-    io_latency_microseconds: int | None = None
-    io_weight: int | None = None
-
-
-class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.StateSpec."""
-
-    profile_ref: WireProfileRef = WireProfileRef("")
-    mode: names.Mode = names.Mode.ENFORCE
-    guarantee: names.Guarantee = names.Guarantee.STANDARD
-    before_plan: names.BeforePlan = names.BeforePlan.NO_SWAP
-    kubepods: WireKubepods | None = None
-    pods: dict[str, WirePod] = {}
-    unmet: dict[str, str] | None = None
-    preview: WirePreview | None = None
-    system: WireSystem | None = None
-    kernel_settings: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    kubelet_swap_bytes: int | None = None
-
-
-class WireMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.ObjectMeta."""
-
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generation: int = 0
-
-
-class WireState(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.NodeSwapState; the status stays as it came, to be compared with the next."""
-
-    metadata: WireMeta = WireMeta()
-    spec: WireSpec = WireSpec()
+    metadata: state.ObjectMeta = state.ObjectMeta()
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: dict[str, Any] = {}
 
 
 class ContainerSpec(NamedTuple):
-    """What a container's cgroups are to hold, in bytes."""
+    """Settings of a container's cgroups, in bytes."""
 
     limit: int
     cap: bool
+    """Whether a smaller value is as good."""
 
 
 class PodSpec(NamedTuple):
-    """What a pod's cgroup is to hold, in bytes; None: what it held before. Containers by id, or all alike."""
+    """What a pod's cgroup is to hold, in bytes; None: what it held before."""
 
     limit: int | None
     containers: Mapping[str, ContainerSpec]
+    """By the beginning of a container's id, as in the state."""
     each: ContainerSpec | None = None
+
+    def container(self, container_id: str) -> ContainerSpec | None:
+        """Return what is said of one container by itself; None where nothing is."""
+        return self.containers.get(container_id[: state.ID_LENGTH])
 
 
 class Preview(NamedTuple):
@@ -112,17 +49,25 @@ class Preview(NamedTuple):
     pods: Mapping[str, int]
 
 
-class System(NamedTuple):
-    """What the cgroups of the node's own units are to hold; None: what they held before."""
+class UnitSpec(NamedTuple):
+    """Settings of one of the node's own units; None: the value that it held before."""
 
     limit: int | None
     """Of swap, in bytes."""
-    units: tuple[str, ...]
-    """Slices and services, by name."""
     latency: int | None = None
     """io.latency's target on disks with swap, in microseconds."""
     weight: int | None = None
     """io.weight on such disks."""
+
+
+class Unsupported(NamedTuple):
+    """A setting that this agent does not know."""
+
+    setting: str
+    owner: str
+    """The first cgroup that is to have it: a pod's UID, kubepods, or the name of a unit."""
+    cgroups: int
+    """How many are."""
 
 
 class NodeSpec(NamedTuple):
@@ -137,7 +82,8 @@ class NodeSpec(NamedTuple):
     preview: Preview | None = None
     profile: tuple[str, int] = ("", 0)
     """Name and generation."""
-    system: System | None = None
+    units: Mapping[str, UnitSpec] = {}
+    """Slices and services of the node, by name."""
     kernel: Mapping[str, str] = {}
     """Settings of the kernel, by name."""
     refused: Mapping[str, str] = {}
@@ -147,45 +93,109 @@ class NodeSpec(NamedTuple):
     guarantee: names.Guarantee = names.Guarantee.STANDARD
     unmet: Mapping[str, str] | None = None
     """What the profile requires and the node does not have; None where nothing is required."""
+    unsupported: tuple[Unsupported, ...] = ()
 
 
-def _pod(wire: WirePod, page: int) -> PodSpec:
-    containers = {
-        key: ContainerSpec(values.parse(entry.swap_max, page), entry.cap) for key, entry in wire.containers.items()
-    }
-    return PodSpec(
-        None if wire.swap_max is None else values.parse(wire.swap_max, page),
-        containers,
-        None if wire.each is None else ContainerSpec(values.parse(wire.each, page), cap=False),
-    )
+_KUBEPODS: Final = "kubepods"
 
 
-def _preview(wire: WirePreview, page: int) -> Preview:
-    limit = {uid: values.parse(text, page) for uid, text in wire.pods.items()}
-    return Preview(wire.profile_ref.name, wire.profile_ref.generation, limit)
+def parse(received: ReceivedState, page: int) -> NodeSpec:
+    """Take a state as it came to numbers, floored to the page. ValueError where it is not understood.
 
-
-def _system(wire: WireSystem, page: int) -> System:
-    limit = None if wire.swap_max is None else values.parse(wire.swap_max, page)
-    return System(limit, tuple(wire.units), wire.io_latency_microseconds, wire.io_weight)
-
-
-def parse(wire: WireState, page: int) -> NodeSpec:
-    """Take a state as it came to numbers, floored to the page. ValueError where a value is none."""
-    spec = wire.spec
+    Fields of a newer controller are passed over, settings of cgroups among them are listed as unsupported.
+    """
+    plain = decoding.decode(received.spec, dict[str, Any])
+    unsupported = tuple(_take_unsupported(plain))
+    spec = msgspec.convert(_without_reasons(plain), state.StateSpec)
     return NodeSpec(
-        uid=wire.metadata.uid,
-        generation=wire.metadata.generation,
+        uid=received.metadata.uid,
+        generation=received.metadata.generation,
         mode=spec.mode,
         before_plan=spec.before_plan,
-        kubepods=None if spec.kubepods is None else values.parse(spec.kubepods.swap_max, page),
+        kubepods=_bytes(spec.kubepods.swap_max, page) if spec.kubepods else None,
         pods={uid: _pod(pod, page) for uid, pod in spec.pods.items()},
         preview=None if spec.preview is None else _preview(spec.preview, page),
         profile=(spec.profile_ref.name, spec.profile_ref.generation),
-        system=None if spec.system is None else _system(spec.system, page),
+        units={
+            name: UnitSpec(_bytes(unit.swap_max, page), unit.io_latency_microseconds, unit.io_weight)
+            for name, unit in spec.units.items()
+        },
         kernel=spec.kernel_settings,
         refused=spec.refused,
         kubelet_swap=spec.kubelet_swap_bytes,
         guarantee=spec.guarantee,
         unmet=spec.unmet,
+        unsupported=unsupported,
     )
+
+
+def _pod(pod: state.PodSettings, page: int) -> PodSpec:
+    named = ((each.id, _container(each, page)) for each in pod.containers.values() if each.id)
+    default = None if pod.container_default is None else _container(pod.container_default, page)
+    containers = {container_id: each for container_id, each in named if each is not None}
+    return PodSpec(_bytes(pod.swap_max, page), containers, default)
+
+
+def _container(settings: state.ContainerDefault, page: int) -> ContainerSpec | None:
+    if settings.swap_max is not None and settings.swap_at_most is not None:
+        raise ValueError("a container has both swapMax and swapAtMost")
+    limit = _bytes(settings.swap_max or settings.swap_at_most, page)
+    return None if limit is None else ContainerSpec(limit, settings.swap_max is None)
+
+
+def _preview(preview: state.Preview, page: int) -> Preview:
+    limit = {uid: values.parse(text, page) for uid, text in preview.pods.items()}
+    return Preview(preview.profile_ref.name, preview.profile_ref.generation, limit)
+
+
+def _bytes(text: str | None, page: int) -> int | None:
+    return None if text is None else values.parse(text, page)
+
+
+_Part = dict[str, Any]
+_KNOWN: Final = {
+    kind: frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+    for kind in (state.CgroupSettings, state.PodSettings, state.ContainerDefault, state.ContainerSettings)
+}
+_OF_UNITS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(state.UnitSettings))
+
+
+def _without_reasons(plain: _Part) -> _Part:
+    """Leave out what nothing is enforced by, and what a newer controller may have other values of."""
+    pods = plain.get("pods")
+    if isinstance(pods, dict):
+        for pod in pods.values():
+            if isinstance(pod, dict):
+                pod.pop("reason", None)
+    return {key: value for key, value in plain.items() if key != "defaultReason"}
+
+
+def _take_unsupported(plain: _Part) -> Iterator[Unsupported]:
+    """Yield settings that this agent does not know, each once."""
+    found: dict[str, list[str]] = {}
+    for owner, settings, known in _settings(plain):
+        for name in settings.keys() - known:
+            found.setdefault(name, []).append(owner)
+    for name, owners in sorted(found.items()):
+        yield Unsupported(name, owners[0], len(owners))
+
+
+def _settings(plain: _Part) -> Iterator[tuple[str, _Part, frozenset[str]]]:
+    """Yield all settings of cgroups, with whose they are and the names that are known."""
+    yield from _dicts([(_KUBEPODS, plain.get("kubepods"))], _KNOWN[state.CgroupSettings])
+    yield from _dicts(_items(plain.get("units")), _OF_UNITS)
+    for uid, pod, known in _dicts(_items(plain.get("pods")), _KNOWN[state.PodSettings]):
+        yield uid, pod, known
+        yield from _dicts([(uid, pod.get("containerDefault"))], _KNOWN[state.ContainerDefault])
+        containers = ((uid, each) for _, each in _items(pod.get("containers")))
+        yield from _dicts(containers, _KNOWN[state.ContainerSettings])
+
+
+def _items(found: object) -> Iterable[tuple[str, object]]:
+    return found.items() if isinstance(found, dict) else ()
+
+
+def _dicts(found: Iterable[tuple[str, object]], known: frozenset[str]) -> Iterator[tuple[str, _Part, frozenset[str]]]:
+    for owner, settings in found:
+        if isinstance(settings, dict):
+            yield owner, settings, known

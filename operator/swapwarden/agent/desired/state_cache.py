@@ -23,6 +23,7 @@ import msgspec
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import files, worker
+from swapwarden.api import state as api
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Cached(msgspec.Struct, frozen=True):
     node: str
     uid: str
     generation: int
-    wire: spec.WireSpec = msgspec.field(name="spec")
+    spec: msgspec.Raw
     boot: str = ""
     """The kernel's boot_id when an agent had this state."""
 
@@ -69,12 +70,12 @@ class Cached(msgspec.Struct, frozen=True):
 class Loaded(NamedTuple):
     """What was in force when an agent was there last."""
 
-    state: spec.WireState
+    state: spec.ReceivedState
     boot: str
     """The kernel's boot_id at that time; empty where that is not known."""
 
 
-def store(directory: pathlib.Path, node: str, state: spec.WireState, boot: str) -> None:
+def store(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot: str) -> None:
     """Replace what is cached, and wait for the disk; a crash leaves the old or the new. OSError where it fails."""
     _replace(directory, node, state, boot, sync=True)
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -84,7 +85,7 @@ def store(directory: pathlib.Path, node: str, state: spec.WireState, boot: str) 
         os.close(folder)
 
 
-def note(directory: pathlib.Path, node: str, state: spec.WireState, boot: str) -> None:
+def note(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot: str) -> None:
     """As `store`, in a directory that is in memory: without waiting for a disk. OSError where it fails.
 
     Nothing is left there then, for what there was before is not the last state any more.
@@ -97,7 +98,7 @@ def note(directory: pathlib.Path, node: str, state: spec.WireState, boot: str) -
         raise
 
 
-def _replace(directory: pathlib.Path, node: str, state: spec.WireState, boot: str, *, sync: bool) -> None:
+def _replace(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot: str, *, sync: bool) -> None:
     cached = Cached(node, state.metadata.uid, state.metadata.generation, state.spec, boot)
     new = directory / f"{FILE}{NEW}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -133,7 +134,7 @@ def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
     file = directory / FILE
     try:
         cached = msgspec.json.decode(_opened(file), type=Cached)
-        state = spec.WireState(spec.WireMeta(node, cached.uid, "", cached.generation), cached.wire)
+        state = spec.ReceivedState(api.ObjectMeta(name=node, uid=cached.uid, generation=cached.generation), cached.spec)
         spec.parse(state, page)
     except FileNotFoundError:
         return None
@@ -179,8 +180,8 @@ class StateCache:
         self._directory = directory
         self._node = node
         self._boot = boot
-        self._newest: spec.WireState | None = None
-        self._stored: spec.WireState | None = None
+        self._newest: spec.ReceivedState | None = None
+        self._stored: spec.ReceivedState | None = None
         self._disks = disks
         self._due = asyncio.Event()
         self._failed = False
@@ -212,7 +213,7 @@ class StateCache:
         for folder in (self._memory, self._directory):
             remove(folder)
 
-    def keep(self, state: spec.WireState) -> None:
+    def keep(self, state: spec.ReceivedState) -> None:
         """Cache it, before it is applied; on the disk when the last write is done, and what was waiting is left out."""
         self._newest = state
         self._due.set()
@@ -240,7 +241,7 @@ class StateCache:
                 await self._store(END_SECONDS)
             raise
 
-    def _note(self, state: spec.WireState) -> None:
+    def _note(self, state: spec.ReceivedState) -> None:
         try:
             note(self._memory, self._node, state, self._boot)
         except OSError as error:
@@ -275,7 +276,7 @@ class StateCache:
         else:
             self._failed = False
 
-    def _write(self, state: spec.WireState) -> None:
+    def _write(self, state: spec.ReceivedState) -> None:
         """Unless that was done: who is cancelled does not hear of it."""
         if self._stored is not state:
             store(self._directory, self._node, state, self._boot)

@@ -44,7 +44,7 @@ LIST_SECONDS: Final = 10.0
 QUICK_SECONDS: Final = 1.0
 """A watch that ends sooner has failed, whatever it says: a server or proxy may end each at once."""
 
-_decode = decoding.Decoder(spec.WireState).decode
+_decode = decoding.Decoder(spec.ReceivedState).decode
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -53,23 +53,10 @@ class _ListMeta(msgspec.Struct, rename="camel"):
 
 class _List(msgspec.Struct):
     metadata: _ListMeta
-    items: list[spec.WireState]
+    items: list[spec.ReceivedState]
 
 
 _decode_list = decoding.Decoder(_List).decode
-
-
-class _Reported(msgspec.Struct):
-    """What a state holds besides its spec."""
-
-    status: dict[str, Any] = {}
-
-
-class _Reports(msgspec.Struct):
-    items: list[_Reported]
-
-
-_decode_reports = decoding.Decoder(_Reports).decode
 
 
 class Fetched(NamedTuple):
@@ -77,7 +64,7 @@ class Fetched(NamedTuple):
 
     status: dict[str, Any] | None
     """None: there is no object."""
-    state: spec.WireState | None = None
+    state: spec.ReceivedState | None = None
     """To be put in force, whatever its generation: objects are made anew, and etcd is restored from backups."""
 
 
@@ -85,7 +72,7 @@ class Changed(NamedTuple):
     """The object as a watch shows it later, of a change of its status, too."""
 
     status: dict[str, Any]
-    state: spec.WireState | None = None
+    state: spec.ReceivedState | None = None
     """To be put in force; None where its generation is no newer."""
 
 
@@ -149,14 +136,7 @@ class StateWatch:
             if error.status == 404:
                 yield self._missing()
             raise
-        try:
-            found = _decode_list(answer)
-        except msgspec.MsgspecError:
-            # Its status is to say that it is not understood.
-            with contextlib.suppress(msgspec.MsgspecError):
-                for each in _decode_reports(answer).items[:1]:
-                    yield Fetched(each.status)
-            raise
+        found = _decode_list(answer)
         yield self._found(found.items[0]) if found.items else self._missing()
         # The object's own version would not do: where nothing changed it for a while, it is too old to watch from.
         version = found.metadata.resource_version
@@ -187,11 +167,11 @@ class StateWatch:
         self._uid = ""
         return Fetched(None)
 
-    def _found(self, state: spec.WireState) -> Fetched:
+    def _found(self, state: spec.ReceivedState) -> Fetched:
         self._uid, self._generation = state.metadata.uid, state.metadata.generation
         return Fetched(state.status, state)
 
-    def _shown(self, state: spec.WireState) -> Event:
+    def _shown(self, state: spec.ReceivedState) -> Event:
         if state.metadata.uid != self._uid:
             return self._found(state)
         if state.metadata.generation <= self._generation:

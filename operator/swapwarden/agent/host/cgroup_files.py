@@ -47,6 +47,8 @@ class File(NamedTuple):
     """Without which a kernel does not have it."""
 
 
-LATENCY: Final = File("io.latency", "system.ioLatencyTarget", "target=max", "CONFIG_BLK_CGROUP_IOLATENCY")
-WEIGHT: Final = File("io.weight", "system.ioWeight", "default", "CONFIG_BLK_CGROUP_IOCOST")
+LATENCY: Final = File(
+    "io.latency", "systemUnits.io.latencyTargetMilliseconds", "target=max", "CONFIG_BLK_CGROUP_IOLATENCY"
+)
+WEIGHT: Final = File("io.weight", "systemUnits.io.weight", "default", "CONFIG_BLK_CGROUP_IOCOST")
 FILES: Final = {file.name: file for file in (LATENCY, WEIGHT)}

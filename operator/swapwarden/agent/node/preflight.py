@@ -363,19 +363,20 @@ def _io_gaps(node: Node) -> Iterator[Gap]:
         yield Gap(
             "io.latency",
             harm,
-            f"system.ioLatencyTarget in the profile, or IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
+            f"io of {_SYSTEM} among a profile's systemUnits, or IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
         )
     elif node.io_latency is None and node.system_io:
         yield Gap(
             "io.latency",
             f"{harm}, and the node's kernel has no io.latency",
-            f"a kernel with {cgroup_files.LATENCY.option}; or system.ioWeight in the profile, where there is io.weight",
+            f"a kernel with {cgroup_files.LATENCY.option}; or io.weight in a profile's systemUnits, where there is"
+            " io.weight",
         )
     elif node.io_latency is None and node.system_io is False:
         yield Gap(
             "io.latency",
             f"{harm}, and {_SYSTEM} has no io controller",
-            f"`systemctl set-property {_SYSTEM} IOAccounting=yes`, and then system.ioLatencyTarget in the profile",
+            f"`systemctl set-property {_SYSTEM} IOAccounting=yes`, and then io among a profile's systemUnits",
         )
 
 

@@ -161,7 +161,7 @@ class PodReconciler:
     def bring(self, container: records.Container, mark: queue.Mark) -> None:
         """Work out anew what a container's files are to hold, and bring them there."""
         of_pod = None if self.spec is None else self.spec.pods.get(container.pod.uid)
-        entry = own = None if of_pod is None else of_pod.containers.get(container.id)
+        entry = own = None if of_pod is None else of_pod.container(container.id)
         if of_pod is not None and own is None:
             entry = of_pod.each
         young = container.since + YOUNG_SECONDS - self._work.clock()

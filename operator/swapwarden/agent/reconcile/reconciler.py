@@ -155,11 +155,11 @@ class NodeReconciler:
     def drop_in_slices(self) -> tuple[str, ...] | None:
         """The node's slices that are to have drop-ins; None: not known yet."""
         current = self._pods.spec
-        if current is None or (current.system is not None and self.root is None):
+        if current is None or (current.units and self.root is None):
             return None
-        if current.system is None or current.system.limit != 0 or current.mode is not names.Mode.ENFORCE:
-            return ()
-        return systemd_dropins.slices(current.system.units, self.root or "")
+        enforces = current.mode is names.Mode.ENFORCE
+        without = [name for name, unit in current.units.items() if enforces and unit.limit == 0]
+        return systemd_dropins.slices(without, self.root or "")
 
     def start(self, cached: spec.NodeSpec | None) -> None:
         """Begin, with the state of an earlier run in force, if there is one. Call it in the running event loop."""
@@ -206,7 +206,7 @@ class NodeReconciler:
             # What drains can be lowered as far as what is above it binds it.
             if changed or (above and any(file.status.draining for file in pod.files())):
                 self._pods.mark(pod, mark)
-        if everything or old is None or old.system != new.system:
+        if everything or old is None or old.units != new.units:
             self.work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
 
     def _again(self) -> None:

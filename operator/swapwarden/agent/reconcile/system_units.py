@@ -90,20 +90,21 @@ class Units:
 
         To be called again whenever units may have come or gone.
         """
-        wants = state.system or spec.System(None, ())
-        self._names = frozenset(wants.units)
+        wants = state.units
+        self._names = frozenset(wants)
         self._audit = state.mode is names.Mode.AUDIT
         self._lacking = []
         self.unfinished = ""
         found: dict[str, str] = {}
-        for name in wants.units:
+        for name in wants:
             try:
                 found[self._find(name, root)] = name
             except problems.SettingError as short:
                 self._lacking.append(problems.SettingProblem(name, short.reason, str(short)))
         with self._each("slices and services"):
             self._watch_homes(found, root)
-        self._bring_limits(found if wants.limit is not None else {}, wants.limit or 0, state.mode, noticed)
+        limits = {path: limit for path, name in found.items() if (limit := wants[name].limit) is not None}
+        self._bring_limits(found, limits, state.mode, noticed)
         with self._each("io"):
             self.io.reconcile(wants, state.mode, found)
 
@@ -121,15 +122,22 @@ class Units:
         self.unfinished = message
         self._lacking.append(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message))
 
-    def _bring_limits(self, found: Mapping[str, str], limit: int, mode: names.Mode, noticed: float) -> None:
+    def _bring_limits(
+        self, found: Mapping[str, str], limits: Mapping[str, int], mode: names.Mode, noticed: float
+    ) -> None:
+        """Bring units, by their paths; those that have no limit hold what they held before."""
         recorded = (record.key.path for record in self._limits)
         left = {path: path.rpartition("/")[2] for path in recorded if not _is_of_pods(path)}
         # Ancestors first: a path sorts before those below it.
         for path, name in sorted(
-            {**left, **{path: unit.unit_name for path, unit in self._units.items()}, **found}.items()
+            {
+                **left,
+                **{path: unit.unit_name for path, unit in self._units.items()},
+                **{path: found[path] for path in limits},
+            }.items()
         ):
             with self._each(name):
-                self._bring_limit(path, name, limit if path in found else resolve.Handling.RESTORE, mode, noticed)
+                self._bring_limit(path, name, limits.get(path, resolve.Handling.RESTORE), mode, noticed)
 
     def _bring_limit(
         self, path: str, name: str, enforced: resolve.DesiredValue, mode: names.Mode, noticed: float
@@ -219,11 +227,13 @@ class Units:
         if root == path or root.startswith(f"{path}/"):
             raise problems.SettingError(
                 names.Problem.REFUSED,
-                "the node's pods are in it, and would lose all swap; take it out of system.slices (for pods there is"
+                "the node's pods are in it, and would lose all swap; take it out of systemUnits (for pods there is"
                 " swap.behavior: NoSwap)",
             )
         if _is_of_pods(path):
-            raise problems.SettingError(names.Problem.REFUSED, "it is the kubelet's, for pods; take it out of system")
+            raise problems.SettingError(
+                names.Problem.REFUSED, "it is the kubelet's, for pods; take it out of systemUnits"
+            )
         return path
 
     def _slice(self, name: str) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from swapwarden.agent.desired import problems, spec
@@ -28,7 +28,10 @@ _QOS: Final = "io.cost.qos"
 _OFF: Final = "enable=0"
 
 
-def _asked(wants: spec.System) -> dict[cgroup_files.File, str]:
+_Asked = dict[cgroup_files.File, str]
+
+
+def _asked(wants: spec.UnitSpec) -> _Asked:
     """Return the desired values as the kernel shows them."""
     asked = {}
     if wants.latency is not None:
@@ -61,17 +64,16 @@ class UnitIo:
             self._retry.cancel()
             self._retry = None
 
-    def reconcile(self, wants: spec.System, mode: names.Mode, units: Mapping[str, str]) -> None:
+    def reconcile(self, wants: Mapping[str, spec.UnitSpec], mode: names.Mode, units: Mapping[str, str]) -> None:
         """Give the files of `units` (names by path) their values, and restore all others."""
         self.cancel_retry()
         self.to_restore = 0
-        asked = _asked(wants) if mode is not names.Mode.RESTORE else {}
+        asked = {path: _asked(wants[name]) for path, name in units.items()} if mode is not names.Mode.RESTORE else {}
         there = {path: inode for path in sorted(units) if (inode := self._fs.inode(path)) is not None}
         found = list(self._restore_others(asked if mode is names.Mode.ENFORCE else {}, there))
-        if asked and units:
-            found += self._without_disks(asked)
-            for path, inode in there.items():
-                found += self._of_unit(units[path], path, inode, asked, mode)
+        found += self._without_disks(dict.fromkeys(file for files in asked.values() for file in files))
+        for path, inode in there.items():
+            found += self._of_unit(units[path], path, inode, asked.get(path, {}), mode)
         if any(short.reason is names.Problem.WRITE_FAILED for short in found):
             self._retry = asyncio.get_running_loop().call_later(self._backoff.next(), self._again)
         else:
@@ -82,12 +84,12 @@ class UnitIo:
         self.shortfalls = tuple(found)
 
     def _restore_others(
-        self, asked: Mapping[cgroup_files.File, str], there: Mapping[str, int]
+        self, asked: Mapping[str, _Asked], there: Mapping[str, int]
     ) -> Iterator[problems.SettingProblem]:
         """Restore lines that are no longer desired; those of removed cgroups are forgotten."""
-        wanted_files = {file.name for file in asked}
+        wanted = {(path, file.name) for path, files in asked.items() for file in files}
         for key in [record.key for record in self._records if record.key.file in cgroup_files.FILES]:
-            is_wanted = key.file in wanted_files and key.device in self.disks.numbers
+            is_wanted = (key.path, key.file) in wanted and key.device in self.disks.numbers
             if not key.path or (is_wanted and there.get(key.path) == key.inode):
                 continue
             is_there = self._fs.inode(key.path) == key.inode and self._fs.has(key.path, key.file)
@@ -100,8 +102,10 @@ class UnitIo:
                 self.to_restore += is_there
                 yield problems.SettingProblem(f"{key.path} {key.file}", short.reason, str(short))
 
-    def _without_disks(self, asked: Mapping[cgroup_files.File, str]) -> Iterator[problems.SettingProblem]:
+    def _without_disks(self, asked: Iterable[cgroup_files.File]) -> Iterator[problems.SettingProblem]:
         name = ", ".join(file.field for file in asked)
+        if not name:
+            return
         if self.disks.unknown:
             yield problems.SettingProblem(
                 name,
@@ -113,7 +117,7 @@ class UnitIo:
             yield problems.SettingProblem(name, names.Problem.NO_EFFECT, f"there is no disk to wait for: {why}")
 
     def _of_unit(
-        self, name: str, path: str, inode: int, asked: Mapping[cgroup_files.File, str], mode: names.Mode
+        self, name: str, path: str, inode: int, asked: _Asked, mode: names.Mode
     ) -> Iterator[problems.SettingProblem]:
         shorts: dict[cgroup_files.File, dict[str, problems.SettingError]] = {file: {} for file in asked}
         for file, value in asked.items():

@@ -86,6 +86,10 @@ def _applied(snapshot: Snapshot, compatible: Verdict) -> Verdict:  # noqa: PLR09
             ViolationReason.YIELDED,
             f"{yielded} cgroups hold less than wanted: another writer keeps lowering them",
         )
+    unknown = [each for each in snapshot.violations if each.reason == ViolationReason.NOT_SUPPORTED]
+    if unknown:
+        listed = ", ".join(each.setting for each in unknown)
+        return Verdict("False", ViolationReason.NOT_SUPPORTED, f"this agent does not know {listed}: update it")
     return Verdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold what the spec says")
 
 

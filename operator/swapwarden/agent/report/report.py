@@ -65,7 +65,7 @@ class Report:
             settings = (*(settings or ()), *sysctls.problems)
         if slices.failed:
             message = f"systemd's drop-in files are not as they should be: {slices.failed}"
-            problem = problems.SettingProblem("system.slices", names.Problem.WRITE_FAILED, message)
+            problem = problems.SettingProblem("systemUnits", names.Problem.WRITE_FAILED, message)
             settings = (*(settings or ()), problem)
         to_restore = progress.to_restore + sysctls.to_restore + pods.left + slices.left
         return status.collect(

@@ -134,6 +134,7 @@ def collect(
         if pod.containers and now - pod.since >= resolve.AWAIT_SECONDS and _awaits_entry(current, pod):
             found.append(violations.of_silence(pod))
     found += [violations.of_failure(each) for each in progress.failures]
+    found += [violations.of_unsupported(each) for each in (current.unsupported if current else ())]
     return Snapshot(
         spec=current,
         generation=progress.generation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from swapwarden.agent.desired import resolve
+from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import values
 from swapwarden.agent.inventory import records
 from swapwarden.api import state
@@ -66,6 +66,16 @@ def of_exposure(pod: records.Pod) -> state.Violation:
         exposed_milliseconds=round(tally.milliseconds),
         causes=tally.causes,
         since=tally.since,
+    )
+
+
+def of_unsupported(found: spec.Unsupported) -> state.Violation:
+    """Return the violation of a setting that this agent does not know."""
+    return state.Violation(
+        pod=found.owner,
+        reason=ViolationReason.NOT_SUPPORTED,
+        setting=found.setting[:64],
+        message=f"this agent has no such setting, which {found.cgroups} cgroups should have: update it",
     )
 
 

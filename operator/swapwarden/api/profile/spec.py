@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import pydantic
 
@@ -193,70 +193,71 @@ class Kernel(rules.Model):
     )
 
 
-MAX_UNITS = 16
-
-_ASKS = "self.?disableSwap.orValue(false) || has(self.ioLatencyTarget) || has(self.ioWeight)"
-_NAMES = "size(self.?slices.orValue([])) + size(self.?services.orValue([]))"
+MAX_UNITS = 32
 
 
-class System(rules.Model):
-    """What of the node, besides pods, may swap, and how its I/O fares on the disk that is swapped to."""
+class UnitSwap(rules.Model):
+    """What a slice or service of the node may have of swap."""
+
+    policy: Literal["Disabled"] = pydantic.Field(description="Disabled: no swap (memory.swap.max 0).")
+
+
+class UnitIo(rules.Model):
+    """How the I/O of a slice or service fares on the disks that the node swaps to."""
 
     RULES = (
         rules.Rule(
-            f"!({_ASKS}) || {_NAMES} > 0",
-            lambda system: not system.asks() or system.names_units(),
-            "disableSwap, ioLatencyTarget and ioWeight need slices or services: name those that are meant (slices:"
-            " [system.slice])",
+            "has(self.latencyTargetMilliseconds) || has(self.weight)",
+            lambda io: io.latency_target_milliseconds is not None or io.weight is not None,
+            "io needs a latencyTargetMilliseconds or a weight: without both it changes nothing",
         ),
+    )
+
+    latency_target_milliseconds: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "Most time in milliseconds that one I/O should take (io.latency). Where it takes longer, the kernel holds"
+            " back the I/O of its neighbours. Absent: as it is."
+        ),
+    )
+    weight: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "Share of these disks' time, beside the 100 that its neighbours have (io.weight); only where the node's"
+            " administrator has turned on iocost for the disk. Absent: as it is."
+        ),
+    )
+
+
+class SystemUnit(rules.Model):
+    """Settings for one systemd slice or service of the node."""
+
+    RULES = (
         rules.Rule(
-            f"{_ASKS} || {_NAMES} == 0",
-            lambda system: system.asks() or not system.names_units(),
-            "slices and services have no effect without disableSwap: true, ioLatencyTarget or ioWeight: say what is to"
-            " be so of them, or remove them",
+            "has(self.swap) || has(self.io)",
+            lambda unit: unit.swap is not None or unit.io is not None,
+            "a unit needs swap or io: without both nothing is to be done about it",
         ),
     )
 
-    disable_swap: bool = pydantic.Field(
-        default=False, description="No swap (memory.swap.max 0) for the slices and services that are named."
-    )
-    io_latency_target: values.Latency | None = pydantic.Field(
-        default=None,
+    name: values.Unit = pydantic.Field(
         description=(
-            "What an I/O of the slices and services that are named should take at most on the disks that the node swaps"
-            " to, from 1ms to 10s: where it takes longer, the kernel holds back the I/O of others beside them"
-            " (io.latency). Absent: as it is."
-        ),
+            "A slice (system.slice), which counts with all that is in it, or a service (kubelet.service). A slice that"
+            " pods are in is refused on the node. Unique in the profile."
+        )
     )
-    io_weight: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
-        default=None,
-        description=(
-            "Their share of these disks' time, to the 100 that others beside them have (io.weight); only where the"
-            " node's administrator has turned on iocost for the disk. Absent: as it is."
-        ),
-    )
-    slices: Annotated[list[values.Slice], pydantic.Field(max_length=MAX_UNITS)] = pydantic.Field(
-        default=[],
-        description=(
-            "systemd slices by name (system.slice), with all that is in them. One that pods are in is refused on the"
-            " node."
-        ),
-    )
-    services: Annotated[list[values.Service], pydantic.Field(max_length=MAX_UNITS)] = pydantic.Field(
-        default=[],
-        description=(
-            "systemd services by name (kubelet.service, containerd.service), of system.slice or another slice. None of"
-            " them is needed if its slice is named."
-        ),
+    swap: UnitSwap | None = pydantic.Field(default=None, description="Swap of the unit. Absent: as it is.")
+    io: UnitIo | None = pydantic.Field(
+        default=None, description="I/O of the unit on the disks that the node swaps to. Absent: as it is."
     )
 
-    def asks(self) -> bool:
-        """Whether it has a setting for the units."""
-        return self.disable_swap or self.io_latency_target is not None or self.io_weight is not None
 
-    def names_units(self) -> bool:
-        """Whether it names any unit."""
-        return bool(self.slices or self.services)
+Named = TypeVar("Named", "SystemUnit", "Override")
+
+
+def _unique(items: list[Named]) -> list[Named]:
+    values.no_duplicates([item.name for item in items])
+    return items
 
 
 MAX_OVERRIDES = 32
@@ -314,11 +315,6 @@ class Override(rules.Model):
     swap: OverrideSwap = pydantic.Field(description="What the pods get.")
 
 
-def _unique(overrides: list[Override]) -> list[Override]:
-    values.no_duplicates([override.name for override in overrides])
-    return overrides
-
-
 class ProfileSpec(rules.Model):
     """What an administrator decides for a set of nodes."""
 
@@ -354,8 +350,12 @@ class ProfileSpec(rules.Model):
         ),
     )
     swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")
-    system: System = pydantic.Field(
-        default=System(), description="What of these nodes, besides pods, may swap. Absent: as it is."
+    system_units: Annotated[
+        list[SystemUnit], pydantic.Field(max_length=MAX_UNITS), pydantic.AfterValidator(_unique)
+    ] = pydantic.Field(
+        default=[],
+        description="Slices and services of these nodes, besides pods: their swap and I/O.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     kernel: Kernel = pydantic.Field(
         default=Kernel(),

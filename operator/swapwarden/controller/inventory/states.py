@@ -12,9 +12,16 @@ from swapwarden.api.conditions import AppliedReason, ConditionType, is_abnormal
 from swapwarden.api.violations import PRESENT, ViolationReason
 from swapwarden.kube import decoding
 
-SETTLED: Final = frozenset[str]({AppliedReason.INCOMPATIBLE, ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED})
-"""Reasons of Applied for which nothing better is to come: the node can do nothing, or the owner of a container's cgroup
-keeps the agent out of that one, or lowers it all the time. No new node waits for the latter."""
+SETTLED: Final = frozenset[str](
+    {
+        AppliedReason.INCOMPATIBLE,
+        ViolationReason.ACCESS_DENIED,
+        ViolationReason.YIELDED,
+        ViolationReason.NOT_SUPPORTED,
+    }
+)
+"""Reasons of Applied for which nothing better is to come: the node can do nothing, the owner of a container's cgroup
+keeps the agent out of it or lowers it all the time, or the agent is older than the controller. No new node waits."""
 
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
@@ -119,12 +126,19 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
 
     profile_ref: state.ProfileRef = state.ProfileRef(name="")
     mode: str = ""
+    default_reason: str = ""
     pods: dict[str, PodInSpec] = {}
+
+    def pod(self, key: str) -> PodInSpec | None:
+        """Return a pod with its reason, which need not stand with it; None where the spec does not name it."""
+        pod = self.pods.get(key)
+        return pod if pod is None or pod.reason else PodInSpec(self.default_reason, pod.swap_max)
 
 
 class _WireSpecView(msgspec.Struct, frozen=True, rename="camel"):
     profile_ref: state.ProfileRef = state.ProfileRef(name="")
     mode: str = ""
+    default_reason: msgspec.Raw | None = None
     pods: dict[str, dict[str, msgspec.Raw]] = {}
 
 
@@ -259,6 +273,7 @@ def spec_view(row: StateRow) -> SpecView:
         return SpecView(
             wire.profile_ref,
             wire.mode,
+            _text(wire.default_reason),
             {key: PodInSpec(_text(pod.get("reason")), _text(pod.get("swapMax"))) for key, pod in wire.pods.items()},
         )
 
@@ -273,4 +288,5 @@ def _text(found: msgspec.Raw | None) -> str:
 
 def reasons(row: StateRow) -> dict[str, str]:
     """The reason that the row gives for each pod, also where another version wrote it."""
-    return {key: pod.reason for key, pod in spec_view(row).pods.items()}
+    view = spec_view(row)
+    return {key: pod.reason or view.default_reason for key, pod in view.pods.items()}

@@ -20,10 +20,9 @@ def notices(before: states.SpecView, known: Iterable[pods.PodRow], spec: state.S
     """Yield what `spec` gives reason to tell and the state `before` did not: once for each pod and reason."""
     if (before.mode == names.Mode.AUDIT) != (spec.mode is names.Mode.AUDIT):
         before = states.SpecView()  # in the other mode the same reason meant another message, or none
-    told = {key: pod.reason for key, pod in before.pods.items()}
-    yield from about(
-        (row for row in known if row.key in spec.pods and told.get(row.key) != spec.pods[row.key].reason), spec
-    )
+    told = {key: pod.reason or before.default_reason for key, pod in before.pods.items()}
+    changed = {key for key, pod in spec.pods.items() if told.get(key) != state.reason_of(spec, pod)}
+    yield from about((row for row in known if row.key in changed), spec)
 
 
 def about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Notice]:
@@ -34,16 +33,17 @@ def about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Notice
     audit = spec.mode is names.Mode.AUDIT
     for row in rows:
         planned = spec.pods.get(row.key)
-        if planned is None or not (row.policy is not None or row.limited()):
+        reason = None if planned is None else state.reason_of(spec, planned)
+        if reason is None or not (row.policy is not None or row.limited()):
             continue
-        if audit and planned.reason not in _IN_ANY_MODE:
-            if planned.reason is names.Reason.POLICY_DISABLED or row.limited():
+        if audit and reason not in _IN_ANY_MODE:
+            if reason is names.Reason.POLICY_DISABLED or row.limited():
                 text = pod_violations.message(ViolationReason.AUDIT, row.node, spec.profile_ref.name)
                 yield Notice(regarding.pod(row), "Warning", names.Mode.AUDIT, text)
             continue
-        message = _message(row, planned.reason, spec.profile_ref.name, limited=row.limited(), audit=audit)
+        message = _message(row, reason, spec.profile_ref.name, limited=row.limited(), audit=audit)
         if message:
-            yield Notice(regarding.pod(row), "Warning", planned.reason, message)
+            yield Notice(regarding.pod(row), "Warning", reason, message)
 
 
 def _message(row: pods.PodRow, reason: names.Reason, profile: str, *, limited: bool, audit: bool) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.policy import quantity
 from swapwarden.policy.node import kernel_settings
@@ -95,14 +95,9 @@ class Profile(msgspec.Struct, frozen=True):
     overrides: tuple[Override, ...] = ()
     extended_resource: bool = False
     kernel: tuple[tuple[str, str], ...] = ()
-    """Settings of the kernel, by name, in the form of their files."""
-    units: tuple[str, ...] = ()
-    """The slices and services of nodes that the profile sets."""
-    units_without_swap: bool = False
-    io_latency_microseconds: int | None = None
-    """The I/O latency target of these units on disks with swap."""
-    io_weight: int | None = None
-    """The I/O weight of these units on such disks."""
+    """Settings of the kernel, by name, as their files take them."""
+    units: tuple[tuple[str, state.UnitSettings], ...] = ()
+    """What it says of slices and services of its nodes, by name."""
     require: Require | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:
@@ -163,20 +158,18 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         overrides=tuple(_override(entry) for entry in spec.overrides),
         extended_resource=spec.scheduling.extended_resource == "Enabled",
         kernel=kernel_settings.settings(spec.kernel),
-        # Once each: the schema forbids a name in both lists, but not twice in one list.
-        units=tuple(dict.fromkeys((*spec.system.slices, *spec.system.services))),
-        units_without_swap=spec.system.disable_swap,
-        io_latency_microseconds=_microseconds(spec.system.io_latency_target),
-        io_weight=spec.system.io_weight,
+        units=tuple((unit.name, _unit(unit)) for unit in spec.system_units),
         require=_require(spec.swap),
     )
 
 
-def _microseconds(latency: str | None) -> int | None:
-    """Return the microseconds of a time in the form of values.LATENCY_PATTERN."""
-    if latency is None:
-        return None
-    return int(latency[:-2]) * 1000 if latency.endswith("ms") else int(latency[:-1]) * 1_000_000
+def _unit(model: api.spec.SystemUnit) -> state.UnitSettings:
+    latency = model.io.latency_target_milliseconds if model.io else None
+    return state.UnitSettings(
+        swap_max="0" if model.swap else None,
+        io_latency_microseconds=None if latency is None else latency * 1000,
+        io_weight=model.io.weight if model.io else None,
+    )
 
 
 def _selector(model: api.selectors.LabelSelector | None) -> Selector:

@@ -9,32 +9,56 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.api import names
 
+ID = "0123456789abc"
+CONTAINER = {"id": ID, "swapMax": "0"}
+POD = {"reason": "NoLimit", "swapMax": "4096", "containerDefault": {"swapMax": "4096"}, "containers": {"a": CONTAINER}}
 SPEC: dict[str, Any] = {
     "epoch": 7,
     "profileRef": {"name": "p", "generation": 3},
+    "defaultReason": "LimitedSwap",
     "beforePlan": "Unmanaged",
     "kubepods": {"swapMax": "8192"},
-    "pods": {
-        "x": {
-            "reason": "LimitedSwap",
-            "swapMax": "4096",
-            "each": "4096",
-            "containers": {"c": {"name": "a", "swapMax": "0"}},
-        }
-    },
+    "units": {"a.slice": {"swapMax": "0"}},
+    "pods": {"x": POD},
 }
 
 
 def taken(wire: dict[str, Any]) -> spec.NodeSpec:
     body = {"metadata": {"name": "n", "uid": "u", "generation": 4}, "spec": wire}
-    return spec.parse(msgspec.json.decode(msgspec.json.encode(body), type=spec.WireState), 4096)
+    return spec.parse(msgspec.json.decode(msgspec.json.encode(body), type=spec.ReceivedState), 4096)
 
 
 def test_fields_and_reasons_of_a_newer_controller_are_passed_over() -> None:
-    container = {"name": "a", "swapMax": "0", "novel": 1}
-    pod = {**SPEC["pods"]["x"], "reason": "FromTheFuture", "novel": [], "containers": {"c": container}}
-    newer = {**SPEC, "novel": {"a": 1}, "kubepods": {"swapMax": "8192", "novel": 1}, "pods": {"x": pod}}
+    newer = {**SPEC, "novel": {"a": 1}, "defaultReason": "FromTheFuture"}
+    newer["pods"] = {"x": {**POD, "reason": "FromTheFuture"}}
     assert taken(newer) == taken(SPEC)
+    assert taken(SPEC).unsupported == ()
+
+
+def test_settings_of_a_newer_controller_are_listed_once_each_and_the_others_hold() -> None:
+    novel = {"memoryHigh": "1"}
+    newer = {
+        **SPEC,
+        "kubepods": {**SPEC["kubepods"], "memoryMin": "1"},
+        "units": {"a.slice": {"swapMax": "0", "cpuWeight": 1}},
+        "pods": {
+            "x": {
+                **POD,
+                **novel,
+                "containerDefault": {"swapMax": "4096", **novel},
+                "containers": {"a": CONTAINER | novel},
+            },
+            "y": novel,
+        },
+    }
+    found = taken(newer)
+    assert found.unsupported == (
+        spec.Unsupported("cpuWeight", "a.slice", 1),
+        spec.Unsupported("memoryHigh", "x", 4),
+        spec.Unsupported("memoryMin", "kubepods", 1),
+    )
+    known = taken({**SPEC, "pods": {"x": POD, "y": {}}})
+    assert found._replace(unsupported=()) == known
 
 
 def test_what_an_older_controller_does_not_say_has_its_default() -> None:
@@ -44,16 +68,40 @@ def test_what_an_older_controller_does_not_say_has_its_default() -> None:
     assert found.pods == {"x": spec.PodSpec(None, {})}
 
 
-def test_units_may_be_named_for_one_thing_or_another() -> None:
-    def units(**fields: Any) -> spec.System | None:
-        return taken({**SPEC, "system": {"units": ["a.slice"], **fields}}).system
+def test_units_have_their_own_settings() -> None:
+    units = {"a.slice": {"swapMax": "0"}, "b.service": {"ioLatencyMicroseconds": 25_000, "ioWeight": 800}}
+    assert taken({**SPEC, "units": units}).units == {
+        "a.slice": spec.UnitSpec(0),
+        "b.service": spec.UnitSpec(None, 25_000, 800),
+    }
 
-    assert units(swapMax="0") == spec.System(0, ("a.slice",))
-    assert units(ioLatencyMicroseconds=25_000, ioWeight=800) == spec.System(None, ("a.slice",), 25_000, 800)
+
+def test_containers_are_found_by_the_beginning_of_their_id() -> None:
+    containers = {"a": CONTAINER, "low": {"id": "f" * 13, "swapAtMost": "8192"}, "waits": {"swapMax": "0"}}
+    pod = taken({**SPEC, "pods": {"x": {**POD, "containers": containers}}}).pods["x"]
+    assert pod.container(ID + "d" * 51) == spec.ContainerSpec(0, cap=False)
+    assert pod.container("f" * 64) == spec.ContainerSpec(8192, cap=True)
+    assert pod.container("0" * 64) is None
+    assert len(pod.containers) == 2, "one that does not run yet has no cgroup"
 
 
 @pytest.mark.parametrize("field", ["mode", "guarantee", "beforePlan"])
 def test_an_order_that_is_not_known_is_not_guessed_at(field: str) -> None:
-    # The one before stays in force, and the agent says why (state_watch.StateWatch).
+    # The one before stays in force, and the agent says why.
     with pytest.raises(msgspec.ValidationError, match="FromTheFuture"):
         taken({**SPEC, field: "FromTheFuture"})
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        {"profile": {"name": "p"}, "pods": {"x": {"reason": "LimitedSwap", "swapMax": "0", "each": "0"}}},
+        {**SPEC, "pods": []},
+        {**SPEC, "pods": {"x": {"swapMax": "1Gi"}}},
+        {**SPEC, "pods": {"x": {"containers": {"a": {"id": ID, "swapMax": "0", "swapAtMost": "0"}}}}},
+    ],
+    ids=["of an older form", "no map", "no value", "both"],
+)
+def test_a_state_that_is_not_understood_is_refused_as_a_whole(wire: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"swapAtMost|profileRef|Expected"):
+        taken(wire)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from swapwarden.agent.desired import spec, state_cache
 from swapwarden.agent.host import worker
+from swapwarden.api import state
 
 from tests.unit.agent.agent_node import until
 
@@ -25,9 +26,14 @@ def keeping(disk: pathlib.Path) -> state_cache.StateCache:
     return state_cache.StateCache(memory, disk, "n1", BOOT, worker.Worker())
 
 
-def wire(value: str = "0", generation: int = 3) -> spec.WireState:
-    body = spec.WireSpec(pods={"a": spec.WirePod(value, containers={"c": spec.WireContainer("4096", cap=True)})})
-    return spec.WireState(spec.WireMeta("n1", "uid", "55", generation), body, {"observedGeneration": 2})
+def wire(value: str = "0", generation: int = 3) -> spec.ReceivedState:
+    pods = {"a": {"swapMax": value, "containers": {"c": {"id": "0123456789abc", "swapAtMost": "4096"}}}}
+    return received({"profileRef": {"name": "p"}, "pods": pods}, "n1", generation)
+
+
+def received(body: dict[str, Any], name: str, generation: int) -> spec.ReceivedState:
+    metadata = state.ObjectMeta(name=name, uid="uid", resource_version="55", generation=generation)
+    return spec.ReceivedState(metadata, msgspec.Raw(msgspec.json.encode(body)), {"observedGeneration": 2})
 
 
 def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:
@@ -40,7 +46,7 @@ def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:
 
 
 def test_one_of_an_agent_that_knew_of_no_boots_is_loaded(tmp_path: pathlib.Path) -> None:
-    body = msgspec.json.encode({"node": "n1", "uid": "uid", "generation": 3, "spec": {"pods": {}}})
+    body = msgspec.json.encode({"node": "n1", "uid": "uid", "generation": 3, "spec": {"profileRef": {"name": "p"}}})
     (tmp_path / state_cache.FILE).write_bytes(state_cache._sealed(body))
     loaded = state_cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
@@ -114,7 +120,7 @@ def test_a_crash_while_storing_leaves_the_old(tmp_path: pathlib.Path, monkeypatc
         state_cache.store(tmp_path, "n1", wire("8192"), BOOT)
     loaded = state_cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
-    assert loaded.state.spec.pods["a"].swap_max == "4096"
+    assert spec.parse(loaded.state, PAGE).pods["a"].limit == 4096
 
 
 @pytest.mark.parametrize(
@@ -127,8 +133,8 @@ def test_the_newer_generation_counts_wherever_it_is_of_this_boot(
     memory.mkdir()
     disk.mkdir()
 
-    def wire(generation: int) -> spec.WireState:
-        return spec.WireState(spec.WireMeta("node-1", "uid", "", generation), spec.WireSpec())
+    def wire(generation: int) -> spec.ReceivedState:
+        return received({"profileRef": {"name": "p"}}, "node-1", generation)
 
     state_cache.note(memory, "node-1", wire(noted[0]), noted[1])
     state_cache.store(disk, "node-1", wire(stored[0]), stored[1])
@@ -174,7 +180,7 @@ async def test_the_keeper_tells_of_a_disk_that_takes_nothing_and_goes_on(
     before, full = state_cache.FAILURES.value(), wire()
     keeper, fits = keeping(tmp_path), wire("4096")
 
-    def store(directory: pathlib.Path, node: str, state: spec.WireState, boot: str) -> None:
+    def store(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot: str) -> None:
         if state is full:
             loop.call_soon_threadsafe(keeper.keep, fits)
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -197,7 +203,7 @@ async def test_what_a_full_disk_did_not_take_is_tried_again(
     looked = asyncio.Event()
     keeper, newest = keeping(tmp_path), wire()
 
-    def store(_directory: pathlib.Path, _node: str, state: spec.WireState, _boot: str) -> None:
+    def store(_directory: pathlib.Path, _node: str, state: spec.ReceivedState, _boot: str) -> None:
         nonlocal tried
         assert state is newest
         tried += 1

@@ -161,7 +161,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
     plain.tree.remove(plain.tree.kubepods)
     limits = {uid: (number + 1) * MIB for number, uid in enumerate(layout.pods)}
     inner = {
-        cid: spec.ContainerSpec((number + 1) * 16 * MIB, cap=False) for number, cid in enumerate(layout.containers)
+        cid[:13]: spec.ContainerSpec((number + 1) * 16 * MIB, cap=False) for number, cid in enumerate(layout.containers)
     }
     entries = {uid: spec.PodSpec(limit, inner) for uid, limit in limits.items()}
     state = spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, 64 * MIB, entries)
@@ -174,7 +174,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
         agent = plain.start(state)
     expected = {layout.root: str(64 * MIB)}
     expected |= {path: str(limits[uid]) for uid, path in layout.pods.items()}
-    expected |= {path: str(inner[cid].limit) for cid, paths in layout.containers.items() for path in paths}
+    expected |= {path: str(inner[cid[:13]].limit) for cid, paths in layout.containers.items() for path in paths}
     await until(lambda: written(plain) == expected)
     assert agent.root == layout.root
     # Pods that ran before the agent were above their values until now; nothing else is wrong.

@@ -90,10 +90,10 @@ LIFE = (
 """States in turn; None is where another writer comes in between."""
 
 
-NAMED = spec.System(0, ("system.slice",), 25_000, 800)
+NAMED = {"system.slice": spec.UnitSpec(0, 25_000, 800)}
 UNITS_LIFE = (
-    state()._replace(system=NAMED),
-    state(generation=2)._replace(system=NAMED._replace(limit=None, latency=50_000, weight=None)),
+    state()._replace(units=NAMED),
+    state(generation=2)._replace(units={"system.slice": spec.UnitSpec(None, 50_000)}),
     None,
     state(mode=names.Mode.RESTORE, generation=3),
 )

@@ -29,7 +29,7 @@ containers = st.builds(spec.ContainerSpec, some_limits, caps)
 pods = st.builds(
     spec.PodSpec,
     st.none() | some_limits,
-    st.dictionaries(st.sampled_from([container_id(name) for name in CONTAINERS]), containers),
+    st.dictionaries(st.sampled_from([container_id(name)[:13] for name in CONTAINERS]), containers),
     st.none() | st.builds(spec.ContainerSpec, some_limits, st.just(False)),
 )
 states = st.builds(
@@ -65,9 +65,9 @@ class Tree:
             if pod is not None:
                 named[path] = pod.limit
                 named |= {
-                    self._node.container_path(path, name): pod.containers[container_id(name)].limit
+                    self._node.container_path(path, name): pod.containers[container_id(name)[:13]].limit
                     for name in CONTAINERS
-                    if container_id(name) in pod.containers
+                    if container_id(name)[:13] in pod.containers
                 }
         limited = {path: value for path, value in named.items() if value is not None}
         return {path: min(value, limited.get(path, value)) for path, value in held.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, values
@@ -267,7 +268,7 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
 
 async def test_what_is_required_and_missing_is_passed_on(plain: Node) -> None:
     agent = plain.start(state())
-    wire = spec.WireState(spec=spec.WireSpec(unmet={"encrypted": "found"}))
+    wire = spec.ReceivedState(spec=msgspec.Raw(b'{"profileRef":{"name":"p"},"unmet":{"encrypted":"found"}}'))
     apply(agent, spec.parse(wire, 4096))
     current = snapshot(agent).spec
     assert current is not None

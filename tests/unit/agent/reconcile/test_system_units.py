@@ -34,7 +34,7 @@ class Units:
 
 
 def asking(*units: str, mode: names.Mode = names.Mode.ENFORCE) -> spec.NodeSpec:
-    return state(mode=mode)._replace(system=spec.System(0, units))
+    return state(mode=mode)._replace(units=dict.fromkeys(units, spec.UnitSpec(0)))
 
 
 ALL = ("system.slice", "kubelet.service", "containerd.service", "a-b.slice")
@@ -262,7 +262,7 @@ async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units)
     assert agent.drop_in_slices == ("system.slice", "a-b.slice", "late.slice")
     apply(agent, asking(*ALL, mode=names.Mode.AUDIT))
     assert agent.drop_in_slices == ()
-    apply(agent, state()._replace(system=spec.System(None, ALL, 25_000)))
+    apply(agent, state()._replace(units=dict.fromkeys(ALL, spec.UnitSpec(None, 25_000))))
     assert agent.drop_in_slices == ()
     apply(agent, state())
     assert agent.drop_in_slices == ()

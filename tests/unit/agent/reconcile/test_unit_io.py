@@ -80,7 +80,8 @@ def machine(plain: Node, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def asking(
     *units: str, latency: int | None = 25_000, weight: int | None = 800, mode: names.Mode = names.Mode.ENFORCE
 ) -> spec.NodeSpec:
-    return state(mode=mode)._replace(system=spec.System(None, units or ("system.slice",), latency, weight))
+    wanted = spec.UnitSpec(None, latency, weight)
+    return state(mode=mode)._replace(units=dict.fromkeys(units or ("system.slice",), wanted))
 
 
 def shorts(agent: reconciler.NodeReconciler) -> dict[str, tuple[str, str]]:
@@ -173,7 +174,7 @@ async def test_it_follows_the_swap_to_other_disks(machine: Machine) -> None:
     agent.swap_on(swap_devices.Disks((), (), ("/dev/zram0 is in memory",)))
     assert machine.held() == NOTHING
     told = "there is no disk to wait for: /dev/zram0 is in memory"
-    assert shorts(agent) == {"system.ioLatencyTarget, system.ioWeight": ("NoEffect", told)}
+    assert shorts(agent) == {"systemUnits.io.latencyTargetMilliseconds, systemUnits.io.weight": ("NoEffect", told)}
     agent.swap_on(swap_devices.Disks())
     assert shorts(agent).popitem()[1] == ("NoEffect", "there is no disk to wait for: the node has no swap")
     agent.swap_on(swap_devices.Disks((DISK,), ("/swapfile",)))

@@ -7,7 +7,7 @@ import msgspec
 from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import diagnostics
-from swapwarden.agent.report import conditions, status
+from swapwarden.agent.report import conditions, status, violations
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 
@@ -211,7 +211,7 @@ def test_settings_of_the_node_are_told_where_there_are_any() -> None:
 
 
 def test_what_has_no_effect_is_told_and_nothing_is_wrong() -> None:
-    idle = problems.SettingProblem("system.ioWeight", names.Problem.NO_EFFECT, "the node has no swap")
+    idle = problems.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
     found = verdicts(GOOD._replace(settings=[idle]))
     assert (found["NodeSettings"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
 
@@ -234,3 +234,11 @@ def test_a_unit_that_drains_or_is_not_there_is_told_and_stops_nothing() -> None:
         assert found["NodeSettings"] == ("False", reason)
         assert found["Degraded"] == ("False", "AsExpected")
         assert found["Applied"] == ("True", "AsSpecified")
+
+
+def test_a_setting_that_the_agent_does_not_know_is_reported_once_and_harms_nothing_else() -> None:
+    unknown = violations.of_unsupported(spec.Unsupported("memoryHigh", "x", 3))
+    assert (unknown.pod, unknown.setting, unknown.reason) == ("x", "memoryHigh", "NotSupported")
+    found = verdicts(GOOD._replace(violations=[unknown]))
+    assert found["Applied"] == ("False", "NotSupported")
+    assert found["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller goes on"

@@ -46,7 +46,7 @@ def test_what_is_kept_of_a_state() -> None:
     assert row.facts.memory_bytes == 2
     found = states.spec(row)
     assert isinstance(found, state.StateSpec)
-    assert found.pods == {"x": state.PodState(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
+    assert found.pods == {"x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
 
 
 def test_a_fresh_state_has_no_status() -> None:

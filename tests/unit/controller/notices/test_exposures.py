@@ -12,8 +12,8 @@ from swapwarden.controller.notices import exposures
 from tests.unit.policy.rows import container, pod
 
 PODS = {
-    "x": state.PodState(names.Reason.POLICY_DISABLED, "0"),
-    "y": state.PodState(names.Reason.LIMITED_SWAP, "0"),
+    "x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0"),
+    "y": state.PodSettings(reason=names.Reason.LIMITED_SWAP, swap_max="0"),
 }
 
 
@@ -114,7 +114,7 @@ def test_what_was_taken_while_it_was_allowed_is_no_news_later() -> None:
     tell = Teller()
     assert tell(told(y=4096)) == []
     before = PODS["y"]
-    PODS["y"] = state.PodState(names.Reason.POLICY_DISABLED, "0")
+    PODS["y"] = state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")
     try:
         assert tell(told(y=4096)) == []
         assert tell(told(y=8192)) == ["pod-y"]

@@ -105,4 +105,4 @@ def test_what_the_scheduler_lets_in_is_never_cut(swap_bytes: int, percent: int, 
     assert total is not None
     planned = plan.plan_node(offers, found, rows).pods.values()
     assert sum(int(one.swap_max or 0) for one in planned) <= total
-    assert {one.reason for one in planned} <= {names.Reason.WORKLOAD_LIMIT}
+    assert {one.reason for one in planned} <= {None}, "the usual one"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.api import names
+from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.policy.profile import compiled
 
@@ -72,11 +72,15 @@ def test_requirements_of_a_node(swap: dict[str, Any], wanted: compiled.Require |
     assert made({"swap": swap}).require == wanted
 
 
-@pytest.mark.parametrize(("target", "wanted"), [("1ms", 1000), ("25ms", 25_000), ("2s", 2_000_000)])
-def test_a_target_of_latency_is_taken_to_microseconds(target: str, wanted: int) -> None:
-    found = made({"system": {"slices": ["a.slice"], "ioLatencyTarget": target, "ioWeight": 7}})
-    assert (found.units, found.units_without_swap) == (("a.slice",), False)
-    assert (found.io_latency_microseconds, found.io_weight) == (wanted, 7)
+def test_each_unit_has_its_own_settings() -> None:
+    units = [
+        {"name": "a.slice", "io": {"latencyTargetMilliseconds": 25, "weight": 7}},
+        {"name": "b.service", "swap": {"policy": "Disabled"}},
+    ]
+    assert made({"systemUnits": units}).units == (
+        ("a.slice", state.UnitSettings(io_latency_microseconds=25_000, io_weight=7)),
+        ("b.service", state.UnitSettings(swap_max="0")),
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.api import names
+from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
@@ -17,7 +17,7 @@ WORKLOAD = names.Behavior.WORKLOAD_CONTROLLED
 def planned(found: list[pods.PodRow], percent: int | None, **fields: object) -> dict[str, tuple[str | None, str]]:
     """Each pod's value and reason on a node with 4 GiB of swap."""
     spec = plan.plan_node(profile(WORKLOAD, overcommit_percent=percent, **fields), facts(), found)
-    return {key: (one.swap_max, one.reason.value) for key, one in spec.pods.items()}
+    return {key: (one.swap_max, str(state.reason_of(spec, one))) for key, one in spec.pods.items()}
 
 
 def at(second: int) -> str:
@@ -77,7 +77,7 @@ def test_containers_have_no_more_than_their_pod() -> None:
     ]
     spec = plan.plan_node(profile(WORKLOAD, overcommit_percent=100), facts(), found)
     assert spec.pods["second"].swap_max == str(GI)
-    assert {one.name: one.swap_max for one in spec.pods["second"].containers.values()} == {
+    assert {name: one.swap_max for name, one in spec.pods["second"].containers.items()} == {
         "big": str(GI),
         "small": str(MI),
     }

@@ -70,6 +70,7 @@ _UNAPPLIED: Final[dict[str, NodeHealth]] = {
     AppliedReason.RESTORING: NodeHealth.RESTORING,
     ViolationReason.DRAINING: NodeHealth.DRAINING,
     ViolationReason.YIELDED: NodeHealth.YIELDED,
+    ViolationReason.NOT_SUPPORTED: NodeHealth.DEGRADED,
 }
 _DONE: Final = {
     names.Mode.ENFORCE: NodeHealth.ENFORCED,

@@ -171,7 +171,7 @@ def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, meas
             ContainerUse(
                 one.name,
                 _bytes(usage[one.name].swap) if used is None and one.name in usage else used,
-                _planned_container(planned, one.id) if limit is None else limit,
+                _planned_container(planned, one.name) if limit is None else limit,
                 _millicores(usage[one.name].cpu) if one.name in usage else None,
                 _bytes(usage[one.name].memory) if one.name in usage else None,
             )
@@ -193,7 +193,7 @@ def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, meas
 class _Planned(msgspec.Struct, frozen=True):
     """What a state says of a pod, and of all pods together."""
 
-    pod: state.PodState
+    pod: state.PodSettings
     above: Limit
 
 
@@ -201,7 +201,8 @@ def _planned(spec: state.StateSpec | None, key: str) -> _Planned | None:
     """None where nothing is enforced."""
     if spec is None or spec.mode is not names.Mode.ENFORCE or key not in spec.pods:
         return None
-    return _Planned(spec.pods[key], _limit(spec.kubepods.swap_max) if spec.kubepods else "max")
+    above = spec.kubepods.swap_max if spec.kubepods else None
+    return _Planned(spec.pods[key], _limit(above or names.MAX_SWAP))
 
 
 def _planned_limit(planned: _Planned | None) -> Limit:
@@ -215,8 +216,8 @@ def _planned_container(planned: _Planned | None, container: str) -> Limit:
     limit = _planned_limit(planned)
     if planned is None or limit in {None, 0}:
         return limit
-    found = planned.pod.containers.get(container)
-    own = found.swap_max if found else planned.pod.each
+    found = planned.pod.containers.get(container) or planned.pod.container_default
+    own = (found.swap_max or found.swap_at_most) if found else None
     return None if own is None else least(limit, _limit(own))
 
 

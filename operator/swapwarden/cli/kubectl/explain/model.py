@@ -262,14 +262,11 @@ def _given(decision: limits.PodDecision) -> PlannedLimits:
 def _wanted(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
     spec = seen.state.spec if seen.state else None
     found = spec.pods.get(row.key) if spec else None
-    if found is None:
+    if spec is None or found is None:
         return None
-    containers = {
-        one.name: found.containers[one.id].swap_max if one.id in found.containers else found.each
-        for one in row.containers
-        if one.id in found.containers or found.each is not None
-    }
-    return PlannedLimits(found.swap_max, found.reason, containers)
+    each = {one.name: found.containers.get(one.name) or found.container_default for one in row.containers}
+    containers = {name: own.swap_max or own.swap_at_most for name, own in each.items() if own is not None}
+    return PlannedLimits(found.swap_max, state.reason_of(spec, found), containers)
 
 
 def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wanted: PlannedLimits | None) -> str:

@@ -295,7 +295,7 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
     """A node's own plan, one text for each thing, by the names that profiles have for them."""
     header = explained.header
     found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
-    if header.kubepods is not None:
+    if header.kubepods is not None and header.kubepods.swap_max is not None:
         found["kubepods"] = header.kubepods.swap_max
     found |= dict(plan.of_units(header))
     found |= header.kernel_settings

@@ -197,7 +197,7 @@ def test_what_controllers_warn_of_has_a_remedy_each() -> None:
     covered = catalogue.PODS.keys()
     limited = pod(container(), policy="NoPreference", swap_limit="1Gi")
     for reason in names.Reason:
-        planned = state.PodState(reason=reason, swap_max="0")
+        planned = state.PodSettings(reason=reason, swap_max="0")
         spec = state.StateSpec(profile_ref=state.ProfileRef("p"), pods={"uid-1": planned})
         assert (reason in covered) == bool(list(pod_plan.about([limited], spec))), reason
     assert names.Mode.AUDIT in covered

@@ -45,8 +45,8 @@ AGENT = said(
 )
 
 
-def spec(mode: names.Mode = names.Mode.ENFORCE, **entries: state.PodState) -> state.StateSpec:
-    return state.StateSpec(state.ProfileRef("p", 1), mode=mode, kubepods=state.KubepodsState("4096"), pods=entries)
+def spec(mode: names.Mode = names.Mode.ENFORCE, **entries: state.PodSettings) -> state.StateSpec:
+    return state.StateSpec(state.ProfileRef("p", 1), mode=mode, kubepods=state.CgroupSettings("4096"), pods=entries)
 
 
 def measured(**swap: str | None) -> dict[tuple[str, str], usage.WirePodMetrics]:
@@ -121,23 +121,25 @@ def test_cpu_and_memory(cpu: str, millicores: int | None) -> None:
 def test_limits_of_the_plan() -> None:
     row = pod("web", "u1", app="c1", side="c2")
     reason = names.Reason.LIMITED_SWAP
-    planned = state.PodState(reason, "2048", None, {"c1": state.ContainerState("app", "1024")})
+    planned = state.PodSettings(
+        reason=reason, swap_max="2048", containers={"app": state.ContainerSettings(swap_max="1024")}
+    )
     found = one(row, states={"n": spec(u1=planned)})
     assert found.limit_bytes == 2048
     assert [each.limit_bytes for each in found.containers] == [1024, None]
     # What is above all pods limits each.
-    assert one(row, states={"n": spec(u1=state.PodState(reason, "max"))}).limit_bytes == 4096
-    nothing = one(row, states={"n": spec(u1=state.PodState(reason, "0"))})
+    assert one(row, states={"n": spec(u1=state.PodSettings(reason=reason, swap_max="max"))}).limit_bytes == 4096
+    nothing = one(row, states={"n": spec(u1=state.PodSettings(reason=reason, swap_max="0"))})
     assert [nothing.limit_bytes, *(each.limit_bytes for each in nothing.containers)] == [0, 0, 0]
 
 
 def test_what_is_not_enforced_is_no_limit() -> None:
     row = pod("web", "u1", app="c1")
-    planned = state.PodState(names.Reason.LIMITED_SWAP, "2048")
+    planned = state.PodSettings(reason=names.Reason.LIMITED_SWAP, swap_max="2048")
     for mode in (names.Mode.AUDIT, names.Mode.RESTORE):
         assert one(row, states={"n": spec(mode, u1=planned)}).limit_bytes is None
     assert one(row, states={"n": spec(u2=planned)}).limit_bytes is None
-    unwritten = state.PodState(names.Reason.NODE_INCOMPATIBLE)
+    unwritten = state.PodSettings(reason=names.Reason.NODE_INCOMPATIBLE)
     assert one(row, states={"n": spec(u1=unwritten)}).limit_bytes is None
 
 
