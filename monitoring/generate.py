@@ -120,9 +120,9 @@ _HEAD = f"""\
 <!-- {_MADE} -->
 # Alerts
 
-With the Prometheus operator, `prometheusRule.enabled: true` in the chart makes a PrometheusRule of them, and
-`podMonitor.enabled: true` has the metrics collected that they rest on. Without it, give Prometheus
-[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), which is the same with the chart's defaults. Its
+With the Prometheus operator, `prometheusRule.enabled: true` in the chart makes a PrometheusRule of the alerts, and
+`podMonitor.enabled: true` collects the metrics that they need. Without it, give Prometheus
+[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), which has the same rules with the chart's defaults. Its
 `runbook_url` is the runbook's path in the repository: put the address of your site before it.
 
 | value of the chart | default | |
@@ -130,26 +130,24 @@ With the Prometheus operator, `prometheusRule.enabled: true` in the chart makes 
 """
 
 _FOOT = f"""
-## What they rest on
+## Requirements
 
-- The label `node` on the metrics of agents, with the node's name: without it an alert is about some node, and does
-  not say which. The chart's PodMonitor sets it. In a configuration of Prometheus of your own:
+- The label `node` on the metrics of agents, with the node's name. Without it, an alert does not name its node. The
+  chart's PodMonitor sets it. In a configuration of Prometheus of your own:
 
 ```yml
 {SCRAPING}```
 
-- The kubelet's configuration: only where the chart's `agent.kubeletConfig` names its file (by default it does not) do
-  agents know that a kubelet is to give LimitedSwap. Elsewhere `SwapwardenLimitedSwapNotEngaging` stays silent.
+- The kubelet's configuration: agents know that a kubelet uses LimitedSwap only if the chart's `agent.kubeletConfig`
+  names its file (by default it does not). Otherwise `SwapwardenLimitedSwapNotEngaging` stays silent.
 - Pressure (PSI): a kernel without it, or with `psi=0`, has no series, and the alerts that need it stay silent.
   `SwapwardenSwapStallsSystem` needs that of `system.slice`: on nodes without systemd it stays silent.
-- Metrics of others, where they are collected. Without `apiserver_admission_webhook_*` of the API servers,
-  `SwapwardenWebhookFailing` stays silent; without `kube_node_status_condition` of kube-state-metrics,
-  `SwapwardenAgentSilent` fires for nodes that are down, too; without its `kube_pod_info`,
-  `SwapwardenSwapHidesMemoryLimit` names a pod by its UID.
+- Metrics of other programs. Without `apiserver_admission_webhook_*` of the API servers, `SwapwardenWebhookFailing`
+  stays silent. Without `kube_node_status_condition` of kube-state-metrics, `SwapwardenAgentSilent` also fires for nodes
+  that are down. Without its `kube_pod_info`, `SwapwardenSwapHidesMemoryLimit` names a pod by its UID.
 
-`cluster` is kept where a Prometheus has series of several clusters with that label. Each rule is tested with
-`promtool test rules`: that it fires, and that it does not on what looks like it (an update of agents, a full swap in
-which nothing moves, and the like).
+`cluster` is kept if a Prometheus has series of several clusters with that label. `promtool test rules` tests each rule:
+it fires for its cause, and stays silent for similar events (an update of agents, a full swap without traffic).
 """
 
 

@@ -26,29 +26,28 @@ _HEAD = """<!-- Made by `make generate` from the code; do not edit. -->
 
 Each part serves its metrics in the Prometheus text format at `/metrics` of its `--metrics-address`: the agent on port
 8082, the controller on 8083, the webhook on 8081. With `podMonitor.enabled` the chart installs a PodMonitor for each.
-The chart's NetworkPolicies admit nobody to these ports but those that `networkPolicy.metricsFrom` names
-([installation](install.md#network-policies)). Times are in seconds, sizes in bytes. Which node an agent's metrics are
-about is said by the labels of the target.
+The chart's NetworkPolicies admit only the clients that `networkPolicy.metricsFrom` names
+([installation](install.md#network-policies)). Times are in seconds, sizes in bytes. The labels of the target name the
+node of an agent's metrics.
 
-- Metrics that are called like the kubelet's (`node_swap_usage_bytes`, `container_swap_limit_bytes`, ...) with
-  `swapwarden_` in front mean the same. But limits are those in effect: the kubelet reports a container's own, which
-  means little below a pod that may have less.
-- What the kernel counts is read when somebody asks, at most once a second. Where a file is not there (an older
-  kernel, no PSI), its metric is left out; it is never 0 instead.
-- An agent lists the pods that use most swap, 50 by default (`agent.metrics.topPods`, `--metrics-top-pods`), and sums
-  what the others use as `pod_uid="other"`. Limits and counters have no such sum: it would fall whenever a pod leaves
+- A metric with the kubelet's name (`node_swap_usage_bytes`, `container_swap_limit_bytes`, ...) after `swapwarden_` has
+  the same meaning. But limits are those in effect: the kubelet reports a container's own, which means little if its pod
+  may have less.
+- The kernel's counters are read on each scrape, at most once a second. If a file does not exist (an older kernel, no
+  PSI), its metric is left out; it is never 0 instead.
+- An agent lists the pods with the most swap, 50 by default (`agent.metrics.topPods`, `--metrics-top-pods`), and sums
+  the use of the others as `pod_uid="other"`. Limits and counters have no such sum: it would fall whenever a pod leaves
   it. The events of all pods together are metrics of their own. A pod's series end with its cgroup.
-- Of the pods that were found above their limit (`swapwarden_agent_pod_exposures_total` and the like), it lists as many:
-  those that took most swap meanwhile, and then those that were so the longest. The sums by cause have all of them.
-- `pod_uid` is the UID that the pod's cgroup carries. Of a static pod that is not the UID of its mirror pod, but the
-  mirror pod's annotation `kubernetes.io/config.hash`.
-- How long pods were above their limit has three sums: by pod, by pod and cause (a second later, when the cause is
-  told), and by cause over all pods of the node, also those that are gone. The node's status names each pod's causes,
-  the longest first, without their times: it is kept short, for it is written to etcd whenever one changes. The agent's
-  log has exposures by themselves, with beginning and end: at level `info` those in which swap was taken, 60 a minute
-  at most, and at level `debug` each one.
-- The controller and the webhook also publish what Prometheus' client for Python says of every process (`process_*`,
-  `python_*`).
+- An agent lists as many of the pods that exceeded their limit (`swapwarden_agent_pod_exposures_total` and the like):
+  those that took the most swap meanwhile, then those with the longest time. The sums by cause include all pods.
+- `pod_uid` is the UID in the name of the pod's cgroup. For a static pod this is the annotation
+  `kubernetes.io/config.hash` of its mirror pod, and not the mirror pod's UID.
+- The time that pods exceeded their limit has three sums: by pod, by pod and cause (a second later, when the cause is
+  known), and by cause over all pods of the node, including deleted ones. The node's status names each pod's causes, the
+  longest first, without their times: it is short because each change is written to etcd. The agent's log has each
+  exposure with its beginning and end: at level `info` those in which swap was taken, at most 60 a minute, and at level
+  `debug` all.
+- The controller and the webhook also publish the metrics of Prometheus' client for Python (`process_*`, `python_*`).
 """
 
 

@@ -21,7 +21,7 @@ _HEAD = """\
 Made from the code by `make generate`; do not edit.
 
 `swapwarden` is the program of all parts, in the image and in the Python package; `kubectl swap` is kubectl's plugin, of
-which [kubectl-swap.md](kubectl-swap.md) says more. `--help` of each command says the same as this page.
+which [kubectl-swap.md](kubectl-swap.md) says more. `--help` of each command prints the same text.
 """
 
 
