@@ -29,15 +29,20 @@ BACKOFF_SECONDS: Final = (0.5, 5.0)
 REQUEST_SECONDS: Final = 10.0
 
 
-class _Metadata(msgspec.Struct):
+class _Metadata(msgspec.Struct, rename="camel"):
     name: str
     labels: dict[str, str] = {}
+    deletion_timestamp: str = ""
 
 
 class Profile(msgspec.Struct):
     """A NodeSwapProfile, as far as it is read here."""
 
     metadata: _Metadata
+
+
+class BeingDeleted(errors.KubeError):
+    """A change of the profile would be lost with it."""
 
 
 _PROFILES = decoding.Decoder(Profile)
@@ -102,6 +107,11 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
     await paging.read(functools.partial(api.get, timeout=REQUEST_SECONDS), PROFILES, take, {})
     owned = {each.metadata.name for each in found if is_owned(each.metadata.labels, owner)}
     foreign = {each.metadata.name for each in found} - owned
+    late = sorted(
+        each.metadata.name for each in found if each.metadata.deletion_timestamp and each.metadata.name in specs
+    )
+    if late:
+        raise BeingDeleted(f"NodeSwapProfile {', '.join(late)} is being deleted; its nodes leave it first")
     problems = []
     for name, spec in specs.items():
         if name in foreign:

@@ -23,7 +23,7 @@ from swapwarden.api.conditions import AppliedReason, ConditionType
 from swapwarden.cli import hooks, profiles
 from swapwarden.controller.inventory import node_features
 from swapwarden.controller.watches import restore_request
-from swapwarden.controller.writers import fenced
+from swapwarden.controller.writers import fenced, finalizers
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.kube import backoff, client, config, decoding, errors, paging
 from swapwarden.policy.node import taints
@@ -160,6 +160,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
             # First: as long as they are there, what is taken from nodes comes back.
             await release_features(api, node_features.collection(arguments.namespace), held)
         await release_nodes(api, held, untaint=arguments.remove_startup_taint)
+        await release_profiles(api)
         await _remove_objects(api, arguments.owner)
     return 0
 
@@ -308,6 +309,24 @@ def held_labels(pods: Iterable[Pod]) -> dict[tuple[str, str], set[str]]:
         for key in keys & set(LABELS):
             held.setdefault((pod.spec.node_name, key), set()).add(f"{pod.metadata.namespace}/{pod.metadata.name}")
     return held
+
+
+async def release_profiles(api: client.Client) -> None:
+    """Take our finalizer off all profiles, whoever made them; list those where that could not be done.
+
+    Nobody else does once the controller is gone: they could not be deleted any more, and their definition neither.
+    """
+    writes = fenced.Writes(api)
+
+    async def ours() -> list[finalizers.ProfileMetadata]:
+        found = [each.metadata for each in await _list(api, profiles.PROFILES, finalizers.Finalized)]
+        return [each for each in found if names.PROFILE_FINALIZER in each.finalizers]
+
+    async def release(each: finalizers.ProfileMetadata) -> None:
+        await finalizers.release(writes, each)
+
+    for each, error in await in_rounds(ours, release):
+        print(f"profile {each.name} keeps the finalizer {names.PROFILE_FINALIZER}: {error}")
 
 
 async def _remove_objects(api: client.Client, owner: str) -> None:

@@ -177,7 +177,7 @@ class App:
         self._apply(cluster.Changes(tuple(map(cluster.Due, found))))
 
     def _profiles_changed(self) -> None:
-        self._apply(self._known.profiles_changed(self._store.valid(), self._store.history()))
+        self._apply(self._known.profiles_changed(self._store.valid(), self._store.history(), self._store.ending()))
         self._apply(cluster.Changes(profiles=True))
         self._look()
 

@@ -113,9 +113,13 @@ class Cluster:
         self,
         found: Mapping[str, compiled.Profile],
         history: Mapping[state.ProfileRef, compiled.Profile] | None = None,
+        ending: Mapping[str, compiled.Profile] | None = None,
     ) -> Changes:
-        """These are the profiles now, by name; `history` has what they said in earlier generations."""
-        changed = self.planner.set_profiles(found, history or {})
+        """These are the profiles now, by name; `history` has what they said in earlier generations.
+
+        `ending` are those that are being deleted.
+        """
+        changed = self.planner.set_profiles(found, history or {}, ending or {})
         return Changes() if changed is None else Changes(_due(changed), profiles=True)
 
     def namespaces_known(self, known: namespaces.Labels | None) -> Changes:
@@ -136,13 +140,23 @@ class Cluster:
     def forget_admitted(self) -> None:
         """What came in an earlier term does not count: others may have led since."""
         self.planner.admitted.clear()
+        self.planner.left.clear()
 
     def admit(self, judged: compiled.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> Changes:
         """It is these nodes' turn to follow the profile as it was judged, where they would be next now, too.
 
-        Since then the profile may have become another, or a node degraded.
+        Since then the profile may have become another, or a node degraded. Of one that is being deleted, it is their
+        turn to leave it.
         """
-        if not found or self.planner.profiles.get(judged.name) != judged:
+        if not found:
+            return Changes()
+        if self.planner.ending.get(judged.name) == judged:
+            progress = fleet.end_of(self.planner, judged, fleet.leaving(self.planner, judged), overdue)
+            released = [name for name in progress.next if name in found]
+            self.planner.admitted.update(dict.fromkeys(released, compiled.BUILT_IN))
+            self.planner.left.setdefault(judged.uid, set()).update(released)
+            return Changes(_due(released))
+        if self.planner.profiles.get(judged.name) != judged:
             return Changes()
         members = [name for name, one in fleet.selections(self.planner) if one.profile.name == judged.name]
         progress = fleet.rollout_of(self.planner, judged, members, overdue)

@@ -31,6 +31,7 @@ from swapwarden.controller.planning import fleet
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.watches import profiles as profile_list
+from swapwarden.controller.writers import finalizers
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
 from swapwarden.policy.observed import pods
@@ -123,6 +124,10 @@ class Leader:
             offer=self._profile_seen,
             remove=self._profile_went,
             read_all=functools.partial(shared.profile_list.read, mends=True),
+            ending=lambda: {each.uid: each.name for each in shared.profiles.entries.values() if each.ending},
+            ended=lambda uid: shared.order.active or self._rollouts.has_ended(uid),
+            release=functools.partial(_release, shared.api, writes),
+            restoring=lambda: shared.order.active,
         )
         self._parts: dict[str, supervise.Job] = {
             PART: self._reconcile,
@@ -301,3 +306,7 @@ class Leader:
         FAILURES.inc(kind)
         waits = self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
         self.queue.retry(name, waits.next(), at_least=retry_after)
+
+
+async def _release(api: client.Client, writes: Fenced, name: str) -> bool:
+    return await finalizers.release(writes, await finalizers.read(api, name))

@@ -1,4 +1,6 @@
-"""Runs kopf for one term: it sees NodeSwapProfiles come, change in their spec, and go.
+"""Runs kopf for one term: it sees NodeSwapProfiles come, change in their spec, and go, and holds those that end.
+
+Kopf's finalizer holds a profile that is being deleted until its nodes have left it. Others lead on where one left off.
 
 It runs in a thread and an event loop of its own, because it cancels on its exit whatever else runs in its loop. An
 instance that stands by runs none. A list makes good what it loses (watches.profiles): deletions between two of its
@@ -21,11 +23,13 @@ from typing import Any, Final
 
 import aiohttp
 import kopf
+import msgspec
 
 from swapwarden.api import names
 from swapwarden.controller import supervise
-from swapwarden.controller.term import Term
-from swapwarden.kube import backoff, config, transport
+from swapwarden.controller.term import Term, TermOver
+from swapwarden.controller.watches.profiles import MENDED
+from swapwarden.kube import backoff, config, errors, transport
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,9 @@ RESTARTS = metrics.counter(
 PART: Final = "profile_operator"
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 STOP_SECONDS: Final = 5.0
+ENDED_SECONDS: Final = 0.2
+"""Between two looks at whether a profile holds nodes."""
+MEND_SECONDS: Final = 60.0
 PROBE_SECONDS: Final = 10.0
 PROBE_TIMEOUT: Final = 5.0
 MISSES: Final = 3
@@ -95,13 +102,26 @@ class ProfileOperator:
         offer: Callable[[Body], None],
         remove: Callable[[Body], None],
         read_all: Callable[[], Coroutine[Any, Any, object]],
+        ending: Callable[[], Mapping[str, str]],
+        ended: Callable[[str], bool],
+        release: Callable[[str], Coroutine[Any, Any, bool]],
+        restoring: Callable[[], bool],
     ) -> None:
-        """`offer` and `remove` are called in this event loop; `read_all` lists what may have been missed."""
+        """`offer` and `remove` are called in this event loop; `read_all` lists what may have been missed.
+
+        `ending` returns the names of profiles that are being deleted, by their UIDs; `release` takes the finalizer off
+        the one of a name, and returns whether it was there. In any thread, `ended` says whether the profile with a UID
+        holds no node any more, and `restoring` whether all nodes restore their original settings: none is held then.
+        """
         self._config = cfg
         self._term = term
         self._offer = offer
         self._remove = remove
         self._read_all = read_all
+        self._ending = ending
+        self._ended = ended
+        self._release = release
+        self._restoring = restoring
         self._mute = 0
         self._handled = 0
 
@@ -113,6 +133,24 @@ class ProfileOperator:
 
     async def run(self) -> None:
         """Never returns. What it started has ended when it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_operating())
+            group.create_task(self._mend())
+
+    async def _mend(self) -> None:
+        """Let profiles go that kopf still holds although it need not: some objects it cannot handle."""
+        late = set[str]()
+        while True:
+            await asyncio.sleep(MEND_SECONDS)
+            held = {uid: name for uid, name in self._ending().items() if self._may_go(uid)}
+            for uid in late & held.keys():
+                try:
+                    MENDED.inc("released", by=await self._release(held[uid]))
+                except (errors.KubeError, msgspec.DecodeError, TermOver) as error:
+                    log.warning("cannot take the finalizer off profile %s: %s", held[uid], error)
+            late = set(held)
+
+    async def _keep_operating(self) -> None:
         waits, loop = backoff.Backoff(*BACKOFF_SECONDS), asyncio.get_running_loop()
         while True:
             begun = loop.time()
@@ -190,6 +228,16 @@ class ProfileOperator:
                 self._handled += 1
                 call(self._offer, _own(body))
 
+        # One whose condition does not hold has kopf take its finalizer off all profiles: that suits a restore, and
+        # nothing else.
+        @kopf.on.delete(*kind, registry=registry, when=self._holds)
+        async def ending(body: Body, uid: str, **_: Any) -> None:
+            with _quietly():
+                call(self._offer, _own(body))
+            # Kopf takes the finalizer off when this returns.
+            while not self._may_go(uid):  # noqa: ASYNC110 what is waited for is in another event loop
+                await asyncio.sleep(ENDED_SECONDS)
+
         @kopf.on.event(*kind, registry=registry, when=_is_gone)
         async def gone(body: Body, **_: Any) -> None:
             with _quietly():
@@ -200,7 +248,7 @@ class ProfileOperator:
             return self._handled
 
         @kopf.on.cleanup(registry=registry)
-        async def ending(**_: Any) -> None:
+        async def cleanup(**_: Any) -> None:
             # Kopf waits for the flag in a thread of its loop's pool. Where it ends by itself, that thread would go on,
             # and the loop could not be closed.
             stop.set()
@@ -217,6 +265,12 @@ class ProfileOperator:
         finally:
             stop.set()
             await credentials.aiohttp_session.close()
+
+    def _may_go(self, uid: str) -> bool:
+        return self._term.is_valid() and self._ended(uid)
+
+    def _holds(self, **_: Any) -> bool:
+        return not self._restoring()
 
     def _leads(self, **_: Any) -> bool:
         return self._term.is_valid()

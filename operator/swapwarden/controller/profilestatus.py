@@ -51,6 +51,8 @@ class Judged(NamedTuple):
     contested: Sequence[Contest]
     moving: Moving
     overdue: fleet.Overdue
+    ended: bool = False
+    """Whether it is being deleted, and holds no node any more."""
 
 
 class _Tally(NamedTuple):
@@ -176,7 +178,8 @@ def _progressing(entry: profile_store.Entry, moving: Moving) -> tuple[str, str, 
     progress = moving.progress
     pending = progress.pending + len(progress.next)
     generation = entry.profile.generation if entry.profile else entry.generation
-    so_far = f"{progress.updated} of {progress.updated + pending} nodes have generation {generation}"
+    reached = "left the profile, which is deleted then" if entry.ending else f"generation {generation}"
+    so_far = f"{progress.updated} of {progress.updated + pending} nodes have {reached}"
     stopped_by, waiting, asking, held = map(
         _list, (progress.stopped_by, progress.waiting, progress.asking, progress.held)
     )
@@ -199,6 +202,7 @@ def _progressing(entry: profile_store.Entry, moving: Moving) -> tuple[str, str, 
             ("False", "Held"),
             f"; pods would lose swap that they use on {held}; they go on when it is free, or with onSwapInUse Proceed",
         ),
+        (entry.ending, ("True", "Ending"), ""),
         (pending, ("True", "RollingOut"), ""),
         (True, ("False", "Complete"), ""),
     )

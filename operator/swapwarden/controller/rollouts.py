@@ -6,7 +6,7 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -122,6 +122,10 @@ class Rollouts:
         """A status may have become another."""
         self._changed.set()
 
+    def has_ended(self, uid: str) -> bool:
+        """Whether a profile that is being deleted holds no node any more. In any thread."""
+        return any(each.uid == uid and each.ended for each in self._judged.values())
+
     async def run(self) -> None:
         """Never returns."""
         try:
@@ -204,17 +208,13 @@ class Rollouts:
         overdue = self.waits.overdue(now, current)
         versions = {(entry.uid, entry.generation) for entry in entries.values()}
         self._barred = {version: until for version, until in self._barred.items() if version in versions}
-        self._judged = {}
+        judged, named = dict[str, Judged](), fleet.generations(self._known.planner)
         for name, entry in entries.items():
             if self._barred.get((entry.uid, entry.generation), now) > now:
                 continue
             try:
                 governed = [fleet.governed(self._known.planner, node) for node in members[name]]
-                progress = (
-                    fleet.rollout_of(self._known.planner, entry.profile, members[name], overdue)
-                    if entry.profile is not None and members[name]
-                    else rollout.Progress(updated=0, pending=0)
-                )
+                progress = self._progress(entry, members[name], overdue)
                 moving = _moving(progress, overdue)
             except Exception:
                 # What cannot be judged of one profile must not keep the others from their rollouts.
@@ -224,11 +224,21 @@ class Rollouts:
                 log.exception("cannot judge profile %s; trying again in %.1f s", name, delay)
                 continue
             self._barred.pop((entry.uid, entry.generation), None)
-            self._judged[name] = Judged(
-                entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue
+            ended = entry.ending and name not in named and not _waits(moving.progress, overdue)
+            judged[name] = Judged(
+                entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue, ended
             )
-        NODES.hold(profilestatus.counted(node for judged in self._judged.values() for node in judged.governed))
-        self.waits.note(now, self._judged.values(), {uid for uid, _ in self._barred})
+        self._judged = judged
+        NODES.hold(profilestatus.counted(node for each in judged.values() for node in each.governed))
+        self.waits.note(now, judged.values(), {uid for uid, _ in self._barred})
+
+    def _progress(self, entry: profile_store.Entry, members: Sequence[str], overdue: fleet.Overdue) -> rollout.Progress:
+        planner, profile = self._known.planner, entry.profile
+        if profile is not None and entry.ending:
+            return fleet.end_of(planner, profile, fleet.leaving(planner, profile), overdue)
+        if profile is not None and members:
+            return fleet.rollout_of(planner, profile, members, overdue)
+        return rollout.Progress(updated=0, pending=0)
 
     def _next_look(self, now: float) -> float | None:
         """When to look again although nothing changes; None: never."""
@@ -241,13 +251,18 @@ class Rollouts:
         stands = await self._statuses.write(name, judged)
         if self._store.entries.get(name) is not before:
             # The API server's answer may say more than the watch has so far.
-            self._apply(self._known.profiles_changed(self._store.valid(), self._store.history()))
+            self._apply(self._known.profiles_changed(self._store.valid(), self._store.history(), self._store.ending()))
             self.nudge()
         # After the status: it says what the next wave takes before it is taken. And after the past is kept, in which
         # the others stay.
         if stands and judged.profile is not None:
             await self._kept.ensure(name)
             self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))
+
+
+def _waits(progress: rollout.Progress, overdue: fleet.Overdue) -> bool:
+    """Whether an agent may yet answer whose node's turn has come."""
+    return any((node, True) not in overdue for node in progress.waiting)
 
 
 def _moving(progress: rollout.Progress, overdue: fleet.Overdue) -> profilestatus.Moving:

@@ -85,6 +85,19 @@ def test_profiles_become_what_the_values_say(apply: Apply, crds: ControlPlane) -
     assert specs(crds) == {}
 
 
+def test_one_that_is_being_deleted_is_waited_for_and_named(apply: Apply, crds: ControlPlane) -> None:
+    """A change would be lost with it, and would look like a success until then."""
+    assert apply({"batch": BATCH}).returncode == 0
+    crds.request("PATCH", f"{PROFILES}/batch", {"metadata": {"finalizers": ["swapwarden.dev/release-nodes"]}})
+    crds.request("DELETE", f"{PROFILES}/batch")
+    late = apply({"batch": BATCH, "all": ALL}, "--timeout=1")
+    assert late.returncode == 1
+    assert "NodeSwapProfile batch is being deleted" in late.stderr
+    crds.request("PATCH", f"{PROFILES}/batch", {"metadata": {"finalizers": None}})
+    assert apply({"batch": BATCH, "all": ALL}, "--timeout=1").returncode == 0
+    assert specs(crds).keys() == {"batch", "all"}
+
+
 def test_doing_it_again_changes_nothing(apply: Apply, crds: ControlPlane) -> None:
     apply({"batch": BATCH})
     before = crds.get(f"{PROFILES}/batch")

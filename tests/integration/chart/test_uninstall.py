@@ -50,6 +50,10 @@ def _clean(cluster: Cluster) -> Iterator[None]:
     for path in (PROFILES, "/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
         for item in cluster.cp.get(path)["items"]:
             cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}?gracePeriodSeconds=0")
+            if path == PROFILES:
+                # No controller runs that would.
+                released = {"metadata": {"finalizers": None}}
+                cluster.cp.request("PATCH", f"{path}/{item['metadata']['name']}", released)
 
 
 @pytest.fixture
@@ -75,6 +79,14 @@ def taints(cluster: Cluster, node: str) -> list[str]:
     return [key for key in found if "swap" in key]
 
 
+FINALIZER = "swapwarden.dev/release-nodes"
+
+
+def finalizers(cluster: Cluster) -> list[str]:
+    """Of all profiles."""
+    return [one for each in cluster.cp.get(PROFILES)["items"] for one in each["metadata"].get("finalizers", [])]
+
+
 def test_nothing_of_an_installation_is_left(
     cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
 ) -> None:
@@ -89,6 +101,7 @@ def test_nothing_of_an_installation_is_left(
         controller.leads()
         eventually(lambda: cluster.spec("one").get("pods") and len(labels(cluster, "one")) == 3, "a plan and labels")
         eventually(lambda: taints(cluster, "one") == [SWAP], "the taint of its profile")
+        eventually(lambda: finalizers(cluster) == [FINALIZER] * 2, "both profiles are held")
         said = uninstall(f"--owner={helm.RELEASE}")
         assert said == "all agents have put back what was there\n"
         assert agent.modes[-1] == "Restore"
@@ -96,6 +109,7 @@ def test_nothing_of_an_installation_is_left(
         assert taints(cluster, "one") == []
         assert cluster.cp.get(STATES)["items"] == []
         assert [each["metadata"]["name"] for each in cluster.cp.get(PROFILES)["items"]] == ["mine"]
+        assert finalizers(cluster) == [], "anybody can delete it"
         # The controller still runs, and leaves it at that: a change of the node is followed by nothing.
         cluster.cp.request("PATCH", "/api/v1/nodes/one", {"metadata": {"labels": {"pool": "other"}}})
         cluster.pod("one", "late")

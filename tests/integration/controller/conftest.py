@@ -28,3 +28,7 @@ def _clean(cluster: Cluster) -> Iterator[None]:
     for path in (PROFILES, "/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
         for item in cluster.cp.get(path)["items"]:
             cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}?gracePeriodSeconds=0")
+            if path == PROFILES:
+                # No controller runs that would.
+                released = {"metadata": {"finalizers": None}}
+                cluster.cp.request("PATCH", f"{path}/{item['metadata']['name']}", released)

@@ -24,14 +24,15 @@ NODES = [f"wave-{number}" for number in range(6)]
 class Agents:
     """Answers for all nodes.
 
-    Those in `slow` do not answer when their state names another generation than the first; those in `broken` say that
-    they are degraded by what it says, those in `polling` in any case; `using` has how much swap pods use that a change
-    would take.
+    Those in `slow` do not answer when their state names another generation than the first, and those in `staying` when
+    it names no profile any more. Those in `broken` say that they are degraded by what it says, those in `polling` in
+    any case; `using` has how much swap pods use that a change would take.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.slow: set[str] = set()
+        self.staying: set[str] = set()
         self.broken: set[str] = set()
         self.polling: set[str] = set()
         self.using: dict[str, int] = {}
@@ -54,6 +55,8 @@ class Agents:
     def _answer(self, name: str) -> None:
         found = self._cluster.state(name)
         if not found or (name in self.slow and found["spec"]["profileRef"].get("generation", 0) > 1):
+            return
+        if name in self.staying and found["spec"]["profileRef"]["name"] != "waves":
             return
         generation, degraded = found["metadata"]["generation"], name in self.broken | self.polling
         applied = {"type": "Applied", "status": "True", "reason": "AsSpecified"}
@@ -199,8 +202,47 @@ def test_a_degraded_node_stops_it_over_a_restart_too(
         eventually(lambda: on(cluster, second) == NODES, "it goes on when the node is well again")
 
 
+def is_there(cluster: Cluster) -> bool:
+    return bool(cluster.cp.request("GET", f"{PROFILES}/waves")[0] == 200)
+
+
+def left(cluster: Cluster) -> list[str]:
+    """The nodes whose states name no profile any more."""
+    return [name for name in NODES if cluster.spec(name)["profileRef"]["name"] == "(built-in)"]
+
+
+def test_a_profile_that_is_deleted_leaves_its_nodes_in_waves_whoever_leads(
+    cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually
+) -> None:
+    begin(cluster, eventually)
+    finalizers = cluster.cp.get(f"{PROFILES}/waves")["metadata"]["finalizers"]
+    assert finalizers == ["swapwarden.dev/release-nodes"]
+    agents.staying.update(NODES)
+    assert cluster.cp.request("DELETE", f"{PROFILES}/waves")[0] == 200
+    eventually(lambda: left(cluster) == NODES[:2], "the first wave")
+    eventually(lambda: progressing(cluster) == ("True", "Waiting"), "the status says that it waits")
+    kept = cluster.pod(NODES[2], "kept", memory="1Gi")
+    eventually(lambda: cluster.swap_max(NODES[2], kept) == str(2**28), "a new pod under the profile as it was")
+    controller.process.send_signal(signal.SIGKILL)
+    with Controller(cluster.cp, FAST) as other:
+        other.leads()
+        later = cluster.pod(NODES[5], "later", memory="1Gi")
+        eventually(lambda: cluster.swap_max(NODES[5], later) == str(2**28), "the next leader continues the end")
+        assert left(cluster) == NODES[:2]
+        agents.staying.discard(NODES[0])
+        eventually(lambda: left(cluster) == NODES[:3], "one place in the wave is free")
+        agents.broken.add(NODES[2])
+        agents.staying.discard(NODES[2])
+        eventually(lambda: progressing(cluster) == ("False", "Stopped"), "it does worse")
+        agents.staying.clear()
+        assert is_there(cluster)
+        agents.broken.clear()
+        eventually(lambda: not is_there(cluster), "the profile is gone when its last node has left it")
+        assert left(cluster) == NODES
+
+
 @pytest.mark.usefixtures("controller")
-def test_a_profile_deleted_in_the_middle_governs_nobody(
+def test_a_profile_that_is_deleted_in_the_middle_of_a_rollout_leaves_its_nodes_in_waves(
     cluster: Cluster, agents: Agents, eventually: Eventually
 ) -> None:
     begin(cluster, eventually)
@@ -208,10 +250,21 @@ def test_a_profile_deleted_in_the_middle_governs_nobody(
     second = change(cluster, swap={"behavior": "NoSwap"})
     eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
     assert cluster.cp.request("DELETE", f"{PROFILES}/waves")[0] == 200
-    eventually(
-        lambda: {cluster.spec(name)["profileRef"]["name"] for name in NODES} == {"(built-in)"},
-        "all nodes are left alone",
-    )
+    eventually(lambda: cluster.cp.get(f"{PROFILES}/waves")["status"]["observedGeneration"] > second, "it is known")
+    kept = cluster.pod(NODES[2], "kept", memory="1Gi")
+    eventually(lambda: cluster.swap_max(NODES[2], kept) == str(2**28), "no node gets the other generation any more")
+    assert on(cluster, second) == NODES[:2]
+    agents.slow.clear()
+    eventually(lambda: not is_there(cluster), "the profile is gone in the end")
+    assert left(cluster) == NODES
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_profile_of_no_node_is_gone_at_once(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.profile("waves", {"group": "nobody"})
+    eventually(lambda: cluster.conditions("waves").get("Ready") == ("True", "NoNodes"), "it is known")
+    assert cluster.cp.request("DELETE", f"{PROFILES}/waves")[0] == 200
+    eventually(lambda: not is_there(cluster), "nobody holds it")
 
 
 @pytest.mark.usefixtures("controller")

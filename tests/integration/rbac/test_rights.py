@@ -272,7 +272,7 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
         ("namespaces", "", ("list", "watch")),
         ("nodes", "", ("list", "patch", "watch")),
         ("events", "", ("create", "patch")),
-        ("nodeswapprofiles", "", ("get", "list", "watch")),
+        ("nodeswapprofiles", "", ("get", "list", "patch", "watch")),
         ("nodeswapprofiles/status", "", ("patch",)),
         ("nodeswapstates", "", ("create", "get", "list", "patch", "watch")),
         ("mutatingwebhookconfigurations", "swapwarden", ("get", "update")),
@@ -310,6 +310,34 @@ def test_the_controller_keeps_revisions_of_profiles_and_touches_no_others(
     status, answer = controller.ask("DELETE", f"{REVISIONS}/{name}")
     assert (status, refusal(answer)) == (403, "the controller may only create and delete revisions of NodeSwapProfiles")
     installed.request("DELETE", f"{REVISIONS}/{name}")
+
+
+FINALIZER = "swapwarden.dev/release-nodes"
+
+
+@pytest.mark.parametrize("part", ["controller", "uninstall"])
+def test_who_takes_care_of_profiles_ends_changes_nothing_but_one_finalizer(
+    installed: ControlPlane, profile: str, part: str
+) -> None:
+    asks = Part(installed, installed.token(NAMESPACE, f"swapwarden-{part}"))
+    others = ["example.com/theirs"]
+    installed.request("PATCH", profile, {"metadata": {"finalizers": others}})
+    for finalizers in ([*others, FINALIZER], others):
+        status, answer = asks.ask("PATCH", profile, {"metadata": {"finalizers": finalizers}})
+        assert status == 200, answer
+    changes: list[Json] = [
+        {"metadata": {"finalizers": []}},
+        {"metadata": {"finalizers": [*others, "example.com/mine"]}},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "gone"}]}},
+        {"spec": {"priority": 7}},
+    ]
+    for change in changes:
+        status, answer = asks.ask("PATCH", profile, change)
+        assert status == 403, change
+        assert refusal(answer) == f"the controller may only change this finalizer of a profile: {FINALIZER}"
+    installed.request("PATCH", profile, {"metadata": {"finalizers": None}})
 
 
 def test_the_controller_does_its_work(controller: Part, installed: ControlPlane, profile: str, node: str) -> None:
@@ -371,7 +399,6 @@ def test_the_controller_does_its_work(controller: Part, installed: ControlPlane,
         ("DELETE", "/api/v1/nodes/x", None),
         ("PATCH", "/api/v1/nodes/x/status", {}),
         ("POST", PROFILES, {}),
-        ("PATCH", f"{PROFILES}/x", {}),
         ("DELETE", f"{PROFILES}/x", None),
         ("PATCH", f"{STATES}/x/status", {}),
         ("DELETE", f"{STATES}/x", None),

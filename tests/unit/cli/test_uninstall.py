@@ -223,6 +223,41 @@ async def test_many_are_done_at_a_time_but_not_all() -> None:
     assert most == uninstall.PARALLEL
 
 
+FINALIZER = "swapwarden.dev/release-nodes"
+
+
+def held(name: str, *finalizers: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": f"uid-{name}", "finalizers": list(finalizers)}}
+
+
+async def test_all_profiles_lose_our_finalizer_and_keep_those_of_others(
+    api: client.Client, server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for answer in (page([held("p", "theirs", FINALIZER), held("q", "theirs")], 5), reply({}), page([], 6)):
+        server.answer(answer)
+    await uninstall.release_profiles(api)
+    [patch] = [each for each in server.requests if each.method == "PATCH"]
+    assert patch.path.endswith("/nodeswapprofiles/p")
+    assert json.loads(patch.body) == [
+        {"op": "test", "path": "/metadata/uid", "value": "uid-p"},
+        {"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER},
+        {"op": "remove", "path": "/metadata/finalizers/1"},
+    ]
+    assert capsys.readouterr().out == ""
+
+
+async def test_a_profile_that_keeps_the_finalizer_is_named(
+    api: client.Client, server: Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(uninstall, "BACKOFF_SECONDS", (0.0, 0.0))
+    for _ in range(uninstall.ROUNDS):
+        server.answer(page([held("p", FINALIZER)], 5))
+        server.answer(failure(403, "Forbidden", "not you"))
+    server.answer(page([held("p", FINALIZER)], 5))
+    await uninstall.release_profiles(api)
+    assert "profile p keeps the finalizer" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("_no_backoff")
 async def test_what_comes_back_is_named_at_last() -> None:
     async def rest() -> list[str]:

@@ -143,8 +143,9 @@ class Known:
         self,
         found: Mapping[str, compiled.Profile],
         history: Mapping[state.ProfileRef, compiled.Profile] | None = None,
+        ending: Mapping[str, compiled.Profile] | None = None,
     ) -> None:
-        self.apply(self.cluster.profiles_changed(found, history))
+        self.apply(self.cluster.profiles_changed(found, history, ending))
 
     def namespaces_known(self, known: namespaces.Labels | None) -> None:
         self.apply(self.cluster.namespaces_known(known))

@@ -404,6 +404,7 @@ def heard(
     degraded: str = "",
     proposed: compiled.Profile | None = None,
     cost: state.PreviewCost | None = None,
+    **fields: Any,
 ) -> None:
     """The state of a node names a profile, and its agent has answered."""
     spec = state.StateSpec(profile_ref=state.ProfileRef(named.name, named.generation))
@@ -421,6 +422,7 @@ def heard(
         proposed=plan.reference(proposed) if proposed else None,
         cost=cost,
     )
+    row = msgspec.structs.replace(row, **fields)
     seen.state_changed(name, old, row)
 
 
@@ -489,6 +491,64 @@ def test_a_node_that_does_worse_keeps_others_from_it(waves: Seen) -> None:
 def test_a_profile_that_goes_in_the_middle_leaves_all_nodes_at_once(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
     waves.profiles_changed({})
+    assert {waves.plan(name).profile_ref.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
+
+
+def end(found: Seen) -> None:
+    """Have those leave the profile p whose turn it is, as the leader does."""
+    ending = found.planner.ending["p"]
+    leaving = fleet.leaving(found.planner, ending)
+    found.admit(ending, fleet.end_of(found.planner, ending, leaving).next)
+
+
+def test_a_profile_that_is_deleted_leaves_its_nodes_in_waves(waves: Seen) -> None:
+    for name in waves.nodes:
+        heard(waves, name, LIMITED)
+    waves.profiles_changed({}, HISTORY, {"p": msgspec.structs.replace(NONE, generation=3)})
+    assert follows(waves) == {"node-1": 1, "node-2": 1}, "until its turn a node follows it as before"
+    end(waves)
+    assert waves.plan("node-1").profile_ref.name == names.BUILT_IN_PROFILE
+    assert waves.plan("node-2").profile_ref == plan.reference(LIMITED)
+    heard(waves, "node-1", compiled.BUILT_IN, generation=2, observed=1)
+    waves.take()
+    end(waves)
+    assert waves.plan("node-2").profile_ref == plan.reference(LIMITED), "the first one has not answered"
+    heard(waves, "node-1", compiled.BUILT_IN, generation=2, observed=2, degraded="WriteFailed: no")
+    end(waves)
+    assert waves.plan("node-2").profile_ref == plan.reference(LIMITED), "nor while it does worse"
+    heard(waves, "node-1", compiled.BUILT_IN, generation=2, observed=2)
+    end(waves)
+    assert waves.plan("node-2").profile_ref.name == names.BUILT_IN_PROFILE
+
+
+def test_who_leads_in_the_middle_of_an_end_waits_for_those_under_way(waves: Seen) -> None:
+    heard(waves, "node-2", LIMITED)
+    waves.profiles_changed({}, HISTORY, {"p": msgspec.structs.replace(NONE, generation=3)})
+    acted = plan.reference(LIMITED)
+    heard(waves, "node-1", compiled.BUILT_IN, generation=2, observed=1, acted=acted)
+    end(waves)
+    assert waves.plan("node-2").profile_ref == acted
+    heard(waves, "node-1", compiled.BUILT_IN, generation=2, observed=2)
+    end(waves)
+    assert waves.plan("node-2").profile_ref.name == names.BUILT_IN_PROFILE
+
+
+def test_nodes_that_another_profile_takes_over_wait_for_its_turn(waves: Seen) -> None:
+    other = profile("q", max_unavailable="1")
+    for name in waves.nodes:
+        heard(waves, name, LIMITED)
+    waves.profiles_changed({"q": other}, HISTORY, {"p": msgspec.structs.replace(NONE, generation=3)})
+    assert fleet.leaving(waves.planner, waves.planner.ending["p"]) == []
+    assert follows(waves) == {"node-1": 1, "node-2": 1}
+
+
+def test_once_it_is_gone_nobody_waits_to_leave_it(waves: Seen) -> None:
+    for name in waves.nodes:
+        heard(waves, name, LIMITED)
+    waves.profiles_changed({}, HISTORY, {"p": msgspec.structs.replace(NONE, generation=3)})
+    waves.take()
+    waves.profiles_changed({})
+    assert {name for name, _ in waves.take()} == {"node-1", "node-2"}
     assert {waves.plan(name).profile_ref.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import pathlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from swapwarden.api import names
 from swapwarden.controller import profile_operator, supervise
+from swapwarden.controller.watches.profiles import MENDED
 from swapwarden.kube import backoff, config
 
 from testbed.controlplane import pki
@@ -46,6 +49,10 @@ class Site:
         self.seen: list[tuple[str, int]] = []
         self.gone: list[str] = []
         self.lists = 0
+        self.ending: dict[str, str] = {}
+        self.ended: set[str] = set()
+        self.restoring = False
+        self.released: list[str] = []
 
     @contextlib.asynccontextmanager
     async def leading(self) -> AsyncIterator[profile_operator.ProfileOperator]:
@@ -56,6 +63,10 @@ class Site:
             offer=lambda body: self.seen.append((body["metadata"]["name"], body["metadata"]["generation"])),
             remove=lambda body: self.gone.append(body["metadata"]["name"]),
             read_all=self._read_all,
+            ending=lambda: self.ending,
+            ended=lambda uid: uid in self.ended,
+            release=self._release,
+            restoring=lambda: self.restoring,
         )
         task = asyncio.create_task(running.run())
         try:
@@ -68,8 +79,12 @@ class Site:
     async def _read_all(self) -> None:
         self.lists += 1
 
+    async def _release(self, name: str) -> bool:
+        self.released.append(name)
+        return True
+
     async def saw(self, *expected: tuple[str, int]) -> None:
-        """Wait until exactly these were seen since the last time, in any order."""
+        """Wait for exactly these events since the last call, in any order."""
         await until(lambda: len(self.seen) >= len(expected), WAIT)
         assert sorted(self.seen) == sorted(expected)
         self.seen.clear()
@@ -84,11 +99,11 @@ async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
 
 
 def statuses(site: Site) -> list[object]:
-    """What kopf wrote but finalizers."""
+    """Return the patches of kopf, without those of finalizers."""
     return [body for _, body in site.server.patches if not isinstance(body, list)]
 
 
-async def test_each_term_takes_up_what_is_there_and_then_what_changes(site: Site) -> None:
+async def test_each_term_handles_all_profiles_and_then_their_changes(site: Site) -> None:
     """Over TLS, with a certificate for another name than the address, as behind a tunnel."""
     for name in ("new", "known", "behind"):
         site.server.set(name)
@@ -107,6 +122,61 @@ async def test_each_term_takes_up_what_is_there_and_then_what_changes(site: Site
     async with site.leading():
         await until(lambda: {name for name, _ in site.seen} == {"new", "known", "behind"}, WAIT)
     assert not statuses(site), "neither the whole spec in an annotation, nor what a handler returned, nor a touch"
+
+
+def finalizers(site: Site, name: str) -> list[str]:
+    found: list[str] = site.server.objects[name]["metadata"].get("finalizers", [])
+    return found
+
+
+async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_whoever_leads_then(site: Site) -> None:
+    site.server.set("p")
+    site.server.set("stays")
+    async with site.leading():
+        await until(lambda: finalizers(site, "p") == [names.PROFILE_FINALIZER], WAIT)
+        await until(lambda: len(site.seen) >= 2, WAIT)
+        site.seen.clear()
+        site.server.begin_delete("p")
+        await until(lambda: ("p", 2) in site.seen, WAIT)
+        site.led.seconds = 0.0
+        site.ended = {"uid-of-p"}
+        await asyncio.sleep(3 * profile_operator.ENDED_SECONDS)
+        assert finalizers(site, "p"), "who leads no longer lets nothing go"
+        site.ended = set()
+    assert finalizers(site, "p") == [names.PROFILE_FINALIZER], "nor does the end of a term"
+    site.led.seconds = math.inf
+    site.seen.clear()
+    async with site.leading():
+        await until(lambda: ("p", 2) in site.seen, WAIT)
+        await asyncio.sleep(3 * profile_operator.ENDED_SECONDS)
+        assert finalizers(site, "p")
+        site.ended = {"uid-of-p"}
+        await until(lambda: site.gone == ["p"], WAIT)
+        assert finalizers(site, "stays") == [names.PROFILE_FINALIZER]
+    assert not statuses(site)
+
+
+async def test_during_a_restore_no_profile_is_held(site: Site) -> None:
+    site.server.set("p")
+    site.server.set("q")
+    async with site.leading():
+        await until(lambda: finalizers(site, "p") and finalizers(site, "q"), WAIT)
+    site.restoring = True
+    async with site.leading():
+        await until(lambda: not finalizers(site, "p") and not finalizers(site, "q"), WAIT)
+
+
+async def test_a_finalizer_that_kopf_leaves_is_removed_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_operator, "MEND_SECONDS", 0.02)
+    mended = MENDED.value("released")
+    site.ending = {"a": "ended", "b": "holds nodes"}
+    site.ended = {"a", "c"}
+    async with site.leading():
+        await until(lambda: len(site.released) > 2, WAIT)
+    assert set(site.released) == {"ended"}
+    assert MENDED.value("released") >= mended + 2
 
 
 async def test_who_leads_no_longer_takes_up_nothing(site: Site) -> None:

@@ -46,7 +46,7 @@ class Bench:
         self.changes += 1
 
     def asked(self) -> list[tuple[str, str]]:
-        """All requests but lists: the method, and the name of what is created or deleted."""
+        """Return all requests but lists: the method, and the name of the revision."""
         return [
             (
                 each.method,
@@ -83,7 +83,7 @@ async def test_each_generation_that_is_needed_is_stored_once(bench: Bench) -> No
     assert bench.asked()[2:] == [("POST", "nsp-uid-of-p-1")]
 
 
-async def test_what_cannot_be_stored_is_said(bench: Bench) -> None:
+async def test_a_refused_revision_is_an_error(bench: Bench) -> None:
     bench.store.offer(profile_object())
     bench.server.answer(failure(403, "Forbidden", "not you"))
     with pytest.raises(errors.ApiError):
@@ -121,7 +121,7 @@ async def test_one_that_somebody_puts_back_again_and_again_is_not_relied_on(benc
     assert not bench.store.entries["p"].revisions[0].stored
 
 
-async def test_what_is_stored_is_known_to_who_begins_to_lead(bench: Bench) -> None:
+async def test_a_new_leader_reads_all_revisions(bench: Bench) -> None:
     bench.store.offer(profile_object(generation=2))
     bench.server.answer(page([kept(1, swap=LIMITED), {"metadata": {"name": "odd"}}], 7))
     await bench.revisions.read()
@@ -131,7 +131,7 @@ async def test_what_is_stored_is_known_to_who_begins_to_lead(bench: Bench) -> No
     assert bench.changes == 1
 
 
-async def test_what_nobody_needs_is_deleted_some_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unneeded_revisions_are_deleted_ten_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_revisions, "LOOK_SECONDS", 0.0)
     bench.store.offer(profile_object(generation=20))
     bench.named = {"p": {3}}

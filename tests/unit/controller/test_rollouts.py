@@ -103,7 +103,7 @@ class Bench:
             self.changed()
 
     def changed(self) -> None:
-        self.known.profiles_changed(self.store.valid(), self.store.history())
+        self.known.profiles_changed(self.store.valid(), self.store.history(), self.store.ending())
         self.rollouts.nudge()
 
     @contextlib.asynccontextmanager

@@ -59,6 +59,8 @@ class Entry(msgspec.Struct, frozen=True):
     """What it said in valid generations, this one included; the newest first."""
     created: str = ""
     """metadata.creationTimestamp."""
+    ending: bool = False
+    """Whether it is being deleted: no node is to follow it any more, and those that do leave it in waves."""
 
     def needed(self, named: Container[int]) -> tuple[Revision, ...]:
         """What must not be forgotten: what is in force, what states of nodes name (`named`), and the one before.
@@ -98,7 +100,15 @@ class ProfileStore:
 
     def valid(self) -> dict[str, compiled.Profile]:
         """The profiles to plan with, by name."""
-        return {name: entry.profile for name, entry in self.entries.items() if entry.profile is not None}
+        return self._profiles(ending=False)
+
+    def ending(self) -> dict[str, compiled.Profile]:
+        """Those that are being deleted, by name."""
+        return self._profiles(ending=True)
+
+    def _profiles(self, *, ending: bool) -> dict[str, compiled.Profile]:
+        found = ((name, entry.profile) for name, entry in self.entries.items() if entry.ending == ending)
+        return {name: profile for name, profile in found if profile is not None}
 
     def history(self) -> dict[state.ProfileRef, compiled.Profile]:
         """What profiles said in the generations that nodes may still follow."""
@@ -116,7 +126,10 @@ class ProfileStore:
             return False
         compiled, error = _compile(body)
         same = known if known is not None and known.uid == meta.uid else None
-        past = _revisions(meta.generation, body["spec"], compiled, same)
+        ending = meta.deletion_timestamp is not None
+        # The API server raises the generation where it begins a deletion (k/k: staging/src/k8s.io/apiserver/pkg/
+        # registry/rest/delete.go, BeforeDelete): no node is to follow that one.
+        past = _revisions(meta.generation, body["spec"], None if ending else compiled, same)
         if compiled is None and past:
             compiled = past[0].profile
         if error and not self._quiet and (known is None or known.generation != meta.generation):
@@ -132,6 +145,7 @@ class ProfileStore:
             status=body.get("status") or {},
             revisions=past,
             created=meta.creation_timestamp,
+            ending=ending,
         )
         VALID.set(0 if error else 1, meta.name)
         return True

@@ -19,7 +19,7 @@ def state(view: NodeView) -> NodePlan:
         return NodePlan(plan.restore_node(view.profile))
     made = plan.plan_all(view.profile, view.facts, view.pods, view.namespaces)
     row = view.standing
-    if view.profile != compiled.BUILT_IN and row is not None and row.observed:
+    if (view.profile != compiled.BUILT_IN or view.leaving) and row is not None and row.observed:
         before = list(answers.before(row, made.spec.profile_ref))
         if before:
             made = made._replace(spec=msgspec.structs.replace(made.spec, degraded_before=before))

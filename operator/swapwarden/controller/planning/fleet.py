@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning import answers
 from swapwarden.controller.planning.view import Planner
 from swapwarden.policy import plan, rollout
@@ -51,6 +52,35 @@ def rollout_of(
     wanted = plan.reference(profile)
     members = [_member(planner, name, wanted, overdue) for name in found]
     return rollout.progress(members, profile.max_unavailable, hold=profile.hold, paused=profile.paused)
+
+
+def leaving(planner: Planner, profile: compiled.Profile) -> list[str]:
+    """The nodes that follow a profile which is being deleted, or left it lately, and that no other one takes over."""
+    left = planner.left.get(profile.uid, ())
+    return [
+        name
+        for name in planner.inventory.nodes
+        if planner.selection(name).profile == compiled.BUILT_IN
+        and (row := planner.inventory.standing(name)) is not None
+        and (row.profile.name == profile.name or name in left or _has_just_left(row, profile))
+    ]
+
+
+def _has_just_left(row: StateRow, profile: compiled.Profile) -> bool:
+    """Whether its agent has yet to take up that it follows this profile no longer, whoever led then."""
+    return row.acted is not None and row.acted.name == profile.name and row.acted != row.profile
+
+
+def end_of(
+    planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
+) -> rollout.Progress:
+    """How far the end of a profile is; `found` are the nodes that leave it.
+
+    They leave for what the kubelet gives, which nobody has to be asked about.
+    """
+    wanted = plan.reference(compiled.BUILT_IN)
+    members = [msgspec.structs.replace(_member(planner, name, wanted, overdue), asked=True) for name in found]
+    return rollout.progress(members, profile.max_unavailable)
 
 
 def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.Member:

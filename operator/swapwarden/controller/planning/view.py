@@ -32,6 +32,8 @@ class NodeView(msgspec.Struct, frozen=True):
     """The profile in force: the one that it follows until its turn comes for another."""
     namespaces: namespaces.Labels
     restoring: bool
+    leaving: bool
+    """Whether it leaves a profile that is being deleted, or left it lately."""
 
     @property
     def applied(self) -> bool:
@@ -47,6 +49,10 @@ class Planner:
         self.restoring = False
         """Whether all nodes are to put back what was there, instead of their plans."""
         self.profiles: dict[str, compiled.Profile] = {}
+        self.ending: dict[str, compiled.Profile] = {}
+        """Profiles that are being deleted, by name: none selects a node, and those that follow one wait to leave it."""
+        self.left: dict[str, set[str]] = {}
+        """Nodes whose turn came to leave one of them in this term, by its UID."""
         self._history: Mapping[state.ProfileRef, compiled.Profile] = {}
         self.admitted: dict[str, compiled.Profile] = {}
         """Nodes that may follow the profile that selects them, before their state says so."""
@@ -54,21 +60,30 @@ class Planner:
         self._selections: dict[str, compiled.Selection] = {}
 
     def set_profiles(
-        self, found: Mapping[str, compiled.Profile], history: Mapping[state.ProfileRef, compiled.Profile]
+        self,
+        found: Mapping[str, compiled.Profile],
+        history: Mapping[state.ProfileRef, compiled.Profile],
+        ending: Mapping[str, compiled.Profile],
     ) -> list[str] | None:
         """These are the profiles now, by name; `history` has what they said in earlier generations.
 
-        Return the nodes that another one selects; None where no profile has changed.
+        Return the nodes that another one selects, or that followed one that is no more; None where none has changed.
         """
         self._history = history
-        if found == self.profiles:
+        if found == self.profiles and ending == self.ending:
             return None
-        self.profiles = dict(found)
+        gone = self.ending.keys() - ending.keys()
+        uids = {profile.uid for profile in ending.values()}
+        self.left = {uid: nodes for uid, nodes in self.left.items() if uid in uids}
+        self.profiles, self.ending = dict(found), dict(ending)
         before, self._selections = self._selections, {}
+        freed = {
+            name for name in self.inventory.nodes if (row := self.inventory.naming(name)) and row.profile.name in gone
+        }
         changed = [
             name
             for name in self.inventory.nodes
-            if name not in before or before[name].profile != self.selection(name).profile
+            if name in freed or name not in before or before[name].profile != self.selection(name).profile
         ]
         for name in list(self.admitted):
             self.check_admission(name)
@@ -110,14 +125,16 @@ class Planner:
         """The profile that a known node follows: the one that its state names, until its turn comes for another.
 
         Of a state that was deleted, what it said last counts. Where nobody knows any more what that profile said, and
-        where no profile selects the node, the turn comes at once.
+        where no profile selects the node, the turn comes at once, but for a profile that is being deleted.
         """
         return self._in_force(name, self.inventory.standing(name))
 
     def _in_force(self, name: str, row: StateRow | None) -> compiled.Profile:
         target = self.selection(name).profile
         # Where no agent has ever answered, a plan does nothing, good or bad.
-        if row is None or row.observed == 0 or target == compiled.BUILT_IN:
+        if row is None or row.observed == 0:
+            return target
+        if target == compiled.BUILT_IN and row.profile.name not in self.ending:
             return target
         if row.profile == plan.reference(target) or self.is_admitted(name):
             return target
@@ -157,6 +174,8 @@ class Planner:
             profile=self._in_force(name, standing),
             namespaces=self.namespaces or {},
             restoring=self.restoring,
+            leaving=(standing is not None and standing.profile.name in self.ending)
+            or any(name in nodes for nodes in self.left.values()),
         )
 
     def waits_to_show(self, name: str) -> bool:

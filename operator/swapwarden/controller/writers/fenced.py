@@ -16,8 +16,8 @@ from swapwarden.telemetry import metrics
 
 WRITES = metrics.counter(
     "swapwarden_controller_writes_total",
-    "Writes to the API server by object (state, labels, feature, taint, resource, profile, revision, pod_condition)"
-    " and result (ok, unreachable, HTTP status, or over: the leader's time ended before the answer came).",
+    "Writes to the API server by object (state, labels, feature, taint, resource, profile, finalizer, revision,"
+    " pod_condition) and result (ok, unreachable, HTTP status, or over: the leader's time ended before the answer).",
     labels=("object", "result"),
 )
 WRITE_SECONDS = metrics.histogram(

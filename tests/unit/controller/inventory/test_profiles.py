@@ -70,6 +70,30 @@ def test_fields_of_another_versions_status_do_no_harm(store: profile_store.Profi
     assert store.entries["p"].status == {"fromTheFuture": 1}
 
 
+def being_deleted(version: int, generation: int, **spec: Any) -> dict[str, Any]:
+    """As the API server has it: it raises the generation where it begins a deletion."""
+    found = profile_object(version=version, generation=generation, **spec)
+    found["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+    return found
+
+
+def test_one_that_is_being_deleted_selects_no_node_and_is_remembered(store: profile_store.ProfileStore) -> None:
+    store.offer(profile_object(version=1, generation=1))
+    store.offer(profile_object(version=2, generation=2, swap=LIMITED))
+    store.offer(being_deleted(3, 3, swap=LIMITED, rollout={"maxUnavailable": 7}))
+    assert store.valid() == {}
+    assert store.ending()["p"].max_unavailable == "7", "how many may leave at once can be changed meanwhile"
+    assert generations(store) == [(2, LIMITED_SWAP), (1, KUBELET)], "nobody is to follow the generation of the end"
+    assert [each.generation for each in store.entries["p"].needed({1})] == [2, 1]
+
+
+def test_one_that_is_being_deleted_is_remembered_by_who_has_just_come(store: profile_store.ProfileStore) -> None:
+    store.offer(being_deleted(3, 3, swap=LIMITED))
+    store.set_stored([kept(2, swap=LIMITED), kept(1)])
+    assert (store.valid(), set(store.ending())) == ({}, {"p"})
+    assert generations(store) == [(2, LIMITED_SWAP), (1, KUBELET)]
+
+
 def test_what_is_gone_stays_gone(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1))
     store.remove("p", "uid-of-p")
@@ -113,7 +137,7 @@ def kept(generation: int, uid: str = "uid-of-p", **spec: Any) -> revisions.Store
     )
 
 
-def test_what_is_stored_is_remembered_too(store: profile_store.ProfileStore) -> None:
+def test_stored_generations_are_known(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(generation=4, swap=LIMITED))
     others = [kept(2, fromTheFuture=True), kept(3, uid="another"), msgspec.structs.replace(kept(3), spec=None)]
     assert store.set_stored([kept(1, swap={"behavior": "NoSwap"}), *others])
@@ -123,7 +147,7 @@ def test_what_is_stored_is_remembered_too(store: profile_store.ProfileStore) -> 
     assert generations(store)[-1] == (1, NO_SWAP), "what the object is like later says nothing of its past"
 
 
-def test_what_is_stored_is_known_by_what_it_says(store: profile_store.ProfileStore) -> None:
+def test_a_forged_revision_changes_no_known_generation(store: profile_store.ProfileStore) -> None:
     """Who wrote it is not certain: a generation that was seen counts as it was seen."""
     store.offer(profile_object(generation=1))
     store.offer(profile_object(version=2, generation=2, swap=LIMITED))
@@ -134,7 +158,7 @@ def test_what_is_stored_is_known_by_what_it_says(store: profile_store.ProfileSto
     assert [each.stored for each in store.entries["p"].revisions] == [False, False], "somebody deleted it"
 
 
-def test_of_what_nobody_stored_only_the_newest_are_remembered(store: profile_store.ProfileStore) -> None:
+def test_of_generations_without_a_revision_only_the_newest_are_known(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1, generation=1))
     store.set_stored([kept(1)])
     for number in range(2, 20):
@@ -148,7 +172,7 @@ def test_a_namesake_has_no_past(store: profile_store.ProfileStore) -> None:
     assert generations(store) == [(5, LIMITED_SWAP)]
 
 
-def test_what_nobody_needs_is_forgotten(store: profile_store.ProfileStore) -> None:
+def test_unneeded_generations_are_forgotten(store: profile_store.ProfileStore) -> None:
     for number in range(1, 6):
         store.offer(profile_object(version=number, generation=number))
     entry = store.entries["p"]
@@ -181,7 +205,7 @@ def test_a_version_that_was_missed_counts_where_it_is_stored(store: profile_stor
     assert store.valid()["p"].generation == 2
 
 
-def test_what_is_stored_says_nothing_of_generations_to_come(store: profile_store.ProfileStore) -> None:
+def test_revisions_of_later_generations_are_ignored(store: profile_store.ProfileStore) -> None:
     """Of an object that was put back from a copy, generations begin anew."""
     store.offer(profile_object(generation=1, swap=NEWER))
     store.set_stored([kept(7, swap=LIMITED), kept(1, swap=LIMITED)])
@@ -189,7 +213,7 @@ def test_what_is_stored_says_nothing_of_generations_to_come(store: profile_store
     assert store.history() == {}
 
 
-def test_what_was_stored_as_deep_as_can_be_decoded_hides_no_other(store: profile_store.ProfileStore) -> None:
+def test_a_deep_revision_hides_no_other(store: profile_store.ProfileStore) -> None:
     deep: dict[str, Any] = {}
     for _ in range(100_000):
         deep = {"a": deep}

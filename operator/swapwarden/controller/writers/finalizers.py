@@ -1,0 +1,48 @@
+"""Takes the finalizer off NodeSwapProfiles where kopf does not: it holds profiles that nodes follow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.controller.inventory.profiles import PROFILES
+from swapwarden.controller.writers.fenced import Writes, unless_superseded
+from swapwarden.kube import decoding, reads
+
+INVALID: Final = 422
+"""Status of a patch of which a test does not hold."""
+
+
+class ProfileMetadata(msgspec.Struct, frozen=True):
+    """metadata, as far as it is read here."""
+
+    name: str
+    uid: str
+    finalizers: tuple[str, ...] = ()
+
+
+class Finalized(msgspec.Struct, frozen=True):
+    """A NodeSwapProfile, as far as it is read here."""
+
+    metadata: ProfileMetadata
+
+
+async def release(writes: Writes, found: ProfileMetadata) -> bool:
+    """Take the finalizer off a profile as it was read, unless it changed since; whether it was there."""
+    if names.PROFILE_FINALIZER not in found.finalizers:
+        return False
+    path = f"/metadata/finalizers/{found.finalizers.index(names.PROFILE_FINALIZER)}"
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": found.uid},
+        {"op": "test", "path": path, "value": names.PROFILE_FINALIZER},
+        {"op": "remove", "path": path},
+    ]
+    write = writes.json_patch("finalizer", f"{PROFILES}/{found.name}", patch)
+    return await unless_superseded(write, INVALID) is not None
+
+
+async def read(api: reads.Reader, name: str) -> ProfileMetadata:
+    """Read a profile's. errors.KubeError, msgspec.DecodeError."""
+    return decoding.decode(await api.get(f"{PROFILES}/{name}"), Finalized).metadata
