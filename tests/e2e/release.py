@@ -212,7 +212,7 @@ class Release:
         try:
             yield apply
         finally:
-            self._cluster.kubectl("delete", "nodeswapprofile", name, "--ignore-not-found")
+            self._cluster.kubectl("delete", "nodeswapprofile", name, "--ignore-not-found", "--timeout=120s")
         self._await_profile("(built-in)", 0)
 
     def _await_profile(self, name: str, generation: int) -> None:
