@@ -140,8 +140,9 @@ async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_wh
         await until(lambda: ("p", 2) in site.seen, WAIT)
         site.led.seconds = 0.0
         site.ended = {"uid-of-p"}
+        site.server.set("stays")
         await asyncio.sleep(3 * profile_operator.ENDED_SECONDS)
-        assert finalizers(site, "p"), "who leads no longer lets nothing go"
+        assert finalizers(site, "p") and finalizers(site, "stays"), "who leads no longer lets nothing go"
         site.ended = set()
     assert finalizers(site, "p") == [names.PROFILE_FINALIZER], "nor does the end of a term"
     site.led.seconds = math.inf
