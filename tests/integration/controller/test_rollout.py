@@ -341,6 +341,7 @@ def test_nodes_that_were_degraded_before_come_in_waves_and_stop_nobody(
     cluster: Cluster, agents: Agents, eventually: Eventually
 ) -> None:
     agents.polling.update(NODES)
+    eventually(lambda: all(cluster.state(name).get("status") for name in NODES), "all agents have reported")
     begin(cluster, eventually)
     agents.slow.update(NODES)
     second = change(cluster, swap={"behavior": "NoSwap"})
