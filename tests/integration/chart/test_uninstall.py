@@ -269,6 +269,21 @@ def test_the_hooks_rights_over_nodes_are_labels_of_ours(cluster: Cluster, eventu
     assert cluster.cp.request("PATCH", ORDER.replace("uninstall", "other"), {}, token=token)[0] == 403
 
 
+def test_the_hooks_rights_over_profiles_are_one_finalizer(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.profile("held", {"no": "node"})
+    token = cluster.cp.token(helm.NAMESPACE, "swapwarden-uninstall")
+    path = f"{PROFILES}/held"
+    eventually(
+        lambda: cluster.cp.request("PATCH", path, {"spec": {"priority": 7}}, token=token)[0] == 403, "the policy"
+    )
+    for found in ([FINALIZER], None):
+        status, answer = cluster.cp.request("PATCH", path, {"metadata": {"finalizers": found}}, token=token)
+        assert status == 200, answer
+    status, answer = cluster.cp.request("PATCH", path, {"metadata": {"finalizers": ["a.example/b"]}}, token=token)
+    assert status == 403
+    assert "may only change this finalizer" in answer["message"]
+
+
 def test_where_nothing_is_installed_it_says_so(cluster: Cluster, uninstall: Callable[..., str]) -> None:
     cluster.cp.kubectl("delete", "-f", str(paths.MANIFESTS / "uninstall-configmap.yaml"))
     with pytest.raises(process.ProcessError, match="where Swapwarden is, --namespace says"):

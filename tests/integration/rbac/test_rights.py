@@ -316,15 +316,13 @@ def test_the_controller_keeps_revisions_of_profiles_and_touches_no_others(
 FINALIZER = "swapwarden.dev/release-nodes"
 
 
-@pytest.mark.parametrize("part", ["controller", "uninstall"])
-def test_who_takes_care_of_profiles_ends_changes_nothing_but_one_finalizer(
-    installed: ControlPlane, profile: str, part: str
+def test_the_controller_changes_one_finalizer_of_profiles_and_nothing_else(
+    controller: Part, installed: ControlPlane, profile: str
 ) -> None:
-    asks = Part(installed, installed.token(NAMESPACE, f"swapwarden-{part}"))
     others = ["example.com/theirs"]
     installed.request("PATCH", profile, {"metadata": {"finalizers": others}})
     for finalizers in ([*others, FINALIZER], others):
-        status, answer = asks.ask("PATCH", profile, {"metadata": {"finalizers": finalizers}})
+        status, answer = controller.ask("PATCH", profile, {"metadata": {"finalizers": finalizers}})
         assert status == 200, answer
     changes: list[Json] = [
         {"metadata": {"finalizers": []}},
@@ -335,7 +333,7 @@ def test_who_takes_care_of_profiles_ends_changes_nothing_but_one_finalizer(
         {"spec": {"priority": 7}},
     ]
     for change in changes:
-        status, answer = asks.ask("PATCH", profile, change)
+        status, answer = controller.ask("PATCH", profile, change)
         assert status == 403, change
         assert refusal(answer) == f"the controller may only change this finalizer of a profile: {FINALIZER}"
     installed.request("PATCH", profile, {"metadata": {"finalizers": None}})

@@ -142,7 +142,7 @@ async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_wh
         site.ended = {"uid-of-p"}
         site.server.set("stays")
         await asyncio.sleep(3 * profile_operator.ENDED_SECONDS)
-        assert finalizers(site, "p") and finalizers(site, "stays"), "who leads no longer lets nothing go"
+        assert all(finalizers(site, name) for name in ("p", "stays")), "who leads no longer lets nothing go"
         site.ended = set()
     assert finalizers(site, "p") == [names.PROFILE_FINALIZER], "nor does the end of a term"
     site.led.seconds = math.inf
@@ -167,9 +167,7 @@ async def test_during_a_restore_no_profile_is_held(site: Site) -> None:
         await until(lambda: not finalizers(site, "p") and not finalizers(site, "q"), WAIT)
 
 
-async def test_a_finalizer_that_kopf_leaves_is_removed_later(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_finalizer_that_kopf_leaves_is_removed_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_operator, "MEND_SECONDS", 0.02)
     mended = MENDED.value("released")
     site.ending = {"a": "ended", "b": "holds nodes"}
