@@ -1,4 +1,4 @@
-"""From a profile, a node's facts and its pods to the spec of the node's NodeSwapState, and to an explanation of it."""
+"""Turn a profile, a node's facts and its pods into the spec of the node's NodeSwapState, and explain it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _USUAL_REASONS: Final = {
 }
 """The reason of most pods, which a state has once."""
 _MAX_VALUE: Final = 32
-"""A value in quotes, and all that stands around it and around keys."""
+"""A value in quotes, with the text around it and around keys."""
 _MAX_KEYS: Final = 2 * 130 + _MAX_VALUE
-"""A pod's key twice, as its pattern allows, and what _MAX_VALUE is."""
+"""A pod's key twice, as long as its pattern allows, and _MAX_VALUE."""
 
 
 class NodePlan(NamedTuple):
-    """What a node's cgroups must hold, and which pods the plan has no room for."""
+    """The plan of a node's cgroups, and the pods without room in it."""
 
     spec: state.StateSpec
     """The epoch is left at 0."""
@@ -39,38 +39,38 @@ class NodePlan(NamedTuple):
 
 
 class ExplainedPod(msgspec.Struct, frozen=True):
-    """A pod and what was decided on it."""
+    """A pod and the decision on it."""
 
     row: pods.PodRow
     decision: limits.PodDecision
     override: str | None = None
-    """Name of the profile's override without which the decision would be another."""
+    """Name of the profile's override that changes the decision."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """A node's plan with all that was decided, whether it is to be written or not."""
+    """A node's plan with all decisions, written or not."""
 
     header: state.StateSpec
     """The plan without its pods."""
     pods: tuple[ExplainedPod, ...]
     """By namespace and name; pods that have ended are left out."""
     extended_resource: int | None = None
-    """What the node offers of the extended resource, in bytes; None where it has none of it."""
+    """The node's offer of the extended resource, in bytes; None if it has none."""
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """How a plan comes to what it has for one pod."""
+    """The steps to one pod's part of a plan."""
 
     steps: tuple[limits.Step, ...]
-    """The rules that were tried, in order; the last one has the decision."""
+    """The rules in order; the last one has the decision."""
     override: int | None = None
-    """Place of the override that selects the pod, whether it makes a difference or not."""
+    """Index of the override that selects the pod, whether it makes a difference or not."""
     left: int | None = None
-    """Bytes that pods served before this one leave of the node's swap; None where what they have does not matter."""
+    """Bytes of the node's swap that earlier pods leave; None if their shares do not matter."""
 
     @property
     def decision(self) -> limits.PodDecision:
-        """What the plan has for the pod."""
+        """The pod's part of the plan."""
         decision = self.steps[-1].decision
         assert decision is not None  # noqa: S101 for mypy: what is tried last matches
         return decision
@@ -82,11 +82,10 @@ def plan_node(
     rows: Iterable[pods.PodRow],
     known: namespaces.Labels = _NONE,
 ) -> state.StateSpec:
-    """Plan one node: what its cgroups must hold. `rows` are the node's pods in any order; the epoch is left at 0.
+    """Plan the values of one node's cgroups. `rows` are the node's pods in any order; the epoch is left at 0.
 
-    `known` namespaces are only needed where profile.needs_namespaces(): a pod whose namespace is not among them waits.
-
-    See plan_all() for the pods that it has room for.
+    `known` namespaces are only needed if profile.needs_namespaces(): a pod whose namespace is not among them waits. See
+    plan_all() for the pods that have room.
     """
     return plan_all(profile, facts, rows, known).spec
 
@@ -97,10 +96,10 @@ def plan_all(
     rows: Iterable[pods.PodRow],
     known: namespaces.Labels = _NONE,
 ) -> NodePlan:
-    """Plan one node as plan_node does, and name the pods that are left out.
+    """Plan one node like plan_node, and name the pods that are left out.
 
-    At most MAX_PODS pods are planned, of each MAX_CONTAINERS containers, and at most MAX_PODS_BYTES of JSON, which
-    includes what a preview can have of them: a larger object would be refused as a whole. A kubelet runs far fewer.
+    At most MAX_PODS pods are planned, of each MAX_CONTAINERS containers, and at most MAX_PODS_BYTES of JSON, including
+    their largest preview: the API server would refuse a larger object as a whole. A kubelet runs far fewer.
     """
     owners = _owners(rows)
     left: list[pods.PodRow] = []
@@ -117,7 +116,7 @@ def plan_all(
 
 
 def preview(now: state.StateSpec, coming: state.StateSpec) -> state.Preview:
-    """What `coming` gives those pods of `now`, which is in force, that get less by it. In Audit nothing is taken."""
+    """Return the limits in `coming` of those pods of `now` that lose swap by it. In Audit nothing is taken."""
     less = {}
     if coming.mode is names.Mode.ENFORCE:
         for key, planned in now.pods.items():
@@ -134,7 +133,7 @@ def _number(pod: state.PodSettings | None) -> float:
 
 
 def restore_node(profile: compiled.Profile) -> state.StateSpec:
-    """Plan a node that is to put back what was there: nothing is planned for any pod. The epoch is left at 0."""
+    """Plan a node that must restore its earlier values: nothing is planned for any pod. The epoch is left at 0."""
     return state.StateSpec(profile_ref=reference(profile), mode=names.Mode.RESTORE, before_plan=profile.before_plan)
 
 
@@ -144,7 +143,7 @@ def explain_node(
     rows: Iterable[pods.PodRow],
     known: namespaces.Labels = _NONE,
 ) -> Explanation:
-    """Plan one node as plan_node does, and keep every container's number and reason, running or not."""
+    """Plan one node like plan_node, and keep every container's number and reason, running or not."""
     decided = sorted(_decided(profile, facts, _owners(rows), known), key=lambda one: (one.row.namespace, one.row.name))
     return Explanation(_header(profile, facts), tuple(decided), extended_resource.capacity(profile, facts))
 
@@ -156,9 +155,9 @@ def trace_pod(
     others: Iterable[pods.PodRow] = (),
     known: namespaces.Labels = _NONE,
 ) -> Trace:
-    """How plan_node comes to what it has for `row`, a pod that has not ended; `others` are the node's other pods.
+    """Return the steps of plan_node for `row`, a pod that has not ended; `others` are the node's other pods.
 
-    UnknownNamespaceError (see overrides) where the pod has to wait until its namespace is known.
+    UnknownNamespaceError (see overrides) if the pod has to wait until its namespace is known.
     """
     place = _place(profile, row, known)
     override = None if place is None else profile.overrides[place]
@@ -177,7 +176,7 @@ def trace_pod(
 
 
 def of_units(header: state.StateSpec) -> Iterator[tuple[str, str]]:
-    """What the node's own units are to hold, for people: of swap by their names, else with the name of the file."""
+    """Return the values of the node's own units, for users: swap by the unit's name, others with the file name."""
     for name, unit in header.units.items():
         if unit.swap_max is not None:
             yield name, unit.swap_max
@@ -188,10 +187,10 @@ def of_units(header: state.StateSpec) -> Iterator[tuple[str, str]]:
 
 
 def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.StateSpec) -> dict[str, Any] | None:
-    """The JSON merge patch (RFC 7386) for .spec that turns `old` into `new`; None where they say the same.
+    """Return the JSON merge patch (RFC 7386) for .spec that turns `old` into `new`; None if they are equal.
 
-    The epoch is neither compared nor in the patch: whoever writes adds its own. From None, it is the whole of `new`.
-    `old` may be plain JSON, for a spec that another version wrote and this one does not understand.
+    The epoch is neither compared nor in the patch: the writer adds its own. From None, the patch is the whole of `new`.
+    `old` may be plain JSON, for a spec of another version that this one does not understand.
     """
     if isinstance(old, state.StateSpec) and msgspec.structs.replace(old, epoch=new.epoch) == new:
         return None
@@ -203,7 +202,7 @@ def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.State
 
 
 def reference(profile: compiled.Profile) -> state.ProfileRef:
-    """How a plan names the profile that it was made from."""
+    """Return the reference of a plan to its profile."""
     return state.ProfileRef(name=profile.name, generation=profile.generation)
 
 
@@ -218,7 +217,7 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpe
         profile_ref=reference(profile),
         mode=profile.mode,
         guarantee=profile.guarantee,
-        # Where no pod may have swap there is nothing to wait for.
+        # If no pod may have swap, there is nothing to wait for.
         before_plan=names.BeforePlan.NO_SWAP if unmet else profile.before_plan,
         default_reason=_USUAL_REASONS[profile.behavior],
         kubepods=kubepods,
@@ -231,7 +230,7 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpe
 
 
 def _owners(rows: Iterable[pods.PodRow]) -> list[pods.PodRow]:
-    """The pods that have not ended; of those that name one cgroup, the one that counts."""
+    """Return the pods that have not ended; of those that name one cgroup, the one that counts."""
     by_key: dict[str, pods.PodRow] = {}
     for row in rows:
         if not row.terminal:
@@ -241,9 +240,9 @@ def _owners(rows: Iterable[pods.PodRow]) -> list[pods.PodRow]:
 
 
 def _claim(row: pods.PodRow) -> tuple[bool, bool, str, str, str]:
-    """Whose plan counts where several pods name one cgroup: its owner's, else that of what its kubelet runs, or older.
+    """Return a sort key for pods that name one cgroup: its owner is first, then running ones, then older ones.
 
-    Anyone who can create pods can write the annotation that names a static pod's cgroup.
+    Everyone who can create pods can write the annotation that names a static pod's cgroup.
     """
     return row.key != row.uid, not row.started, row.created, row.namespace, row.name
 
@@ -261,7 +260,7 @@ def _decided(
 def _explained(
     profile: compiled.Profile, facts: nodes.NodeFacts, row: pods.PodRow, known: namespaces.Labels
 ) -> ExplainedPod | None:
-    """The decision on a pod; None where it has to wait until its namespace is known."""
+    """Return the decision on a pod; None if it has to wait until its namespace is known."""
     try:
         place = _place(profile, row, known)
     except overrides.UnknownNamespaceError:
@@ -274,11 +273,11 @@ def _explained(
 
 
 def _place(profile: compiled.Profile, row: pods.PodRow, known: namespaces.Labels) -> int | None:
-    """Place of the override that the pod is subject to."""
+    """Return the index of the override that applies to the pod."""
     try:
         return overrides.find(profile, row, known)
     except overrides.UnknownNamespaceError:
-        # One that is to have no swap does not wait for an override that may lift it.
+        # A pod without swap does not wait for an override that may lift it.
         if limits.forbids_swap(row.policy):
             return None
         raise
@@ -311,7 +310,7 @@ def _pod_settings(decision: limits.PodDecision, usual: names.Reason) -> state.Po
 
 
 def _containers(decision: limits.PodDecision) -> dict[str, state.ContainerSettings]:
-    """Those that need a value of their own, also before they run; where there are too many, those that run."""
+    """Return the containers with a value of their own, also before they run; if they are too many, running ones."""
     found = [one for one in decision.containers if one.write and one.swap_max is not None]
     if len(found) > state.MAX_CONTAINERS:
         found = sorted(found, key=lambda one: not one.id)[: state.MAX_CONTAINERS]
@@ -326,6 +325,6 @@ def _containers(decision: limits.PodDecision) -> dict[str, state.ContainerSettin
 
 
 def _alike(decision: limits.PodDecision) -> str | None:
-    """What every container must hold, running or not; None where they differ, or need nothing."""
+    """Return the common value of all containers, running or not; None if they differ, or need none."""
     values = {one.swap_max if one.write and not one.cap else None for one in decision.containers}
     return values.pop() if len(values) == 1 else None
