@@ -173,7 +173,7 @@ def state_crd() -> Schema:
         kind=names.STATE_KIND,
         plural=names.STATE_PLURAL,
         short="nss",
-        description="What the controller wants of one node's swap, and what its agent reports. Not for people to edit.",
+        description="The controller's plan of one node's swap, and the agent's report. Do not edit.",
         properties={"spec": spec, "status": status},
         columns=[
             _column("Profile", ".spec.profileRef.name", "The profile in force."),

@@ -1,4 +1,4 @@
-"""The command `swapwarden`: picks the part that is asked for and imports nothing of the others."""
+"""The command `swapwarden`: start one part, and import nothing of the others."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from swapwarden import lazily
 COMMANDS: Final = {
     "controller": ("swapwarden.controller.main", "plan the swap of all nodes; one instance leads"),
     "webhook": ("swapwarden.webhook.main", "check and default pods at admission"),
-    "agent": ("swapwarden.agent.main", "hold what is planned in this node's cgroups"),
-    "profiles": ("swapwarden.cli.profiles", "make the profiles of an installation what its values say"),
-    "uninstall": ("swapwarden.cli.uninstall", "have all nodes put back what was there, before Swapwarden is removed"),
+    "agent": ("swapwarden.agent.main", "apply the plan to this node's cgroups"),
+    "profiles": ("swapwarden.cli.profiles", "apply the profiles in an installation's values"),
+    "uninstall": ("swapwarden.cli.uninstall", "make all nodes restore earlier values before Swapwarden is removed"),
     "plan": ("swapwarden.cli.plan", "show from files what every pod would get; needs no cluster"),
 }
 """Module and description of each command; a module has add_arguments(parser) and run(arguments) -> exit status."""
 
 
 OPERATOR: Final = frozenset({"aiohttp", "cryptography", "kopf", "prometheus_client", "uvloop"})
-"""What the extra `operator` of the package brings."""
+"""Modules of the package's extra `operator`."""
 
 LEAN: Final = "agent"
 """The command that runs on every node, where each megabyte counts."""

@@ -1,1 +1,1 @@
-"""What users and the parts of Swapwarden write to each other: names, the two kinds, and their CRDs."""
+"""The API between users and the parts of Swapwarden: names, the two kinds, and their CRDs."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What turns `before` into `after`: lists whole, null for what goes; empty where there is no difference."""
+    """Return the patch from `before` to `after`: whole lists, null for removed fields; empty without a difference."""
     patch: dict[str, Any] = {key: None for key in before if key not in after}
     for key, value in after.items():
         was = before.get(key)

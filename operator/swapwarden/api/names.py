@@ -44,7 +44,7 @@ ENCRYPTED_LABEL: Final = "node.swapwarden.dev/swap-encrypted"
 UNMET_LABEL: Final = "node.swapwarden.dev/swap-unmet"
 """The first requirement of its profile that a node with swap does not meet; absent where it meets all."""
 PUBLIC_LABELS: Final = (NFD_SWAP_LABEL, SWAP_LABEL, BEHAVIOR_LABEL, BACKING_LABEL, ENCRYPTED_LABEL, UNMET_LABEL)
-"""Labels that Node Feature Discovery would set, too, if it is asked."""
+"""Labels that Node Feature Discovery would also set on request."""
 VOUCHED_LABEL: Final = "swapwarden.dev.node-restriction.kubernetes.io/encrypted-swap"
 """Under a prefix that kubelets may not write, and Node Feature Discovery does not."""
 NODE_LABELS: Final = (*PUBLIC_LABELS, VOUCHED_LABEL)
@@ -59,7 +59,7 @@ NFD_OWNS_ANNOTATION: Final = "nfd.node.kubernetes.io/feature-labels"
 NFD_DOMAIN: Final = "feature.node.kubernetes.io"
 
 AGENT_LABELS: Final = {"app.kubernetes.io/name": "swapwarden", "app.kubernetes.io/component": "agent"}
-"""What the chart's DaemonSet finds its pods by."""
+"""The labels by which the chart's DaemonSet selects its pods."""
 
 # Set by the kubelet on pods that it did not get from the API server (k/k: pkg/kubelet/types/pod_update.go).
 CONFIG_SOURCE_ANNOTATION: Final = "kubernetes.io/config.source"
@@ -87,7 +87,7 @@ class Policy(enum.StrEnum):
 
 
 class Mode(enum.StrEnum):
-    """What the agent does with a state."""
+    """The agent's use of a state."""
 
     ENFORCE = "Enforce"
     AUDIT = "Audit"
@@ -95,16 +95,16 @@ class Mode(enum.StrEnum):
 
 
 class Guarantee(enum.StrEnum):
-    """What holds pods at 0 where the agent does not."""
+    """The means to hold pods at 0 beside the agent."""
 
     STANDARD = "Standard"
-    """Nothing: the agent watches, and repairs what others write."""
+    """None: the agent watches, and repairs external writes."""
     STRICT = "Strict"
     """systemd: by drop-in files, it makes Burstable and BestEffort pods at 0, and takes them back to it."""
 
 
 class BeforePlan(enum.StrEnum):
-    """What a pod gets until the plan of its node names it."""
+    """A pod's swap until the plan of its node includes it."""
 
     NO_SWAP = "NoSwap"
     UNMANAGED = "Unmanaged"
@@ -120,7 +120,7 @@ class Behavior(enum.StrEnum):
 
 
 class Cause(enum.StrEnum):
-    """Why a limit was undone, or was not there in time, as far as an agent without privileges can tell."""
+    """Why a limit was changed, or was late, as far as an agent without privileges can determine."""
 
     START = "Start"
     """In the first seconds of a cgroup: systemd, or the runtime, writes its own value."""
@@ -129,7 +129,7 @@ class Cause(enum.StrEnum):
     RESIZE = "Resize"
     """The resources of the pod, or of the container, were changed along with it."""
     UNIT_VALUE = "UnitValue"
-    """The value that systemd holds for the unit, and no more can be told: by systemd, or who writes the same."""
+    """The value that systemd holds for the unit, written by systemd or by a writer of the same value."""
     OTHER_WRITER = "OtherWriter"
     """A value that is not systemd's."""
     AGENT_DOWN = "AgentDown"
@@ -141,17 +141,17 @@ class Cause(enum.StrEnum):
 
 
 UNWATCHED: Final = frozenset({Cause.AGENT_DOWN, Cause.STATE_LATE})
-"""With one of these an agent does not know what was in use before: what it says was taken is an upper bound."""
+"""With one of these, an agent does not know the earlier swap in use: the swap taken is an upper bound."""
 
 
 class Backing(enum.StrEnum):
-    """What is under a swap device, as far as the kernel tells."""
+    """The hardware of a swap device, as far as the kernel shows it."""
 
     NVME = "NVMe"
     SSD = "SSD"
     HDD = "HDD"
     VIRTUAL = "Virtual"
-    """A hypervisor's disk: what is under that cannot be seen."""
+    """A hypervisor's disk, whose hardware is hidden."""
     NETWORK = "Network"
     ZRAM = "Zram"
     LOOP = "Loop"
@@ -162,7 +162,7 @@ class Backing(enum.StrEnum):
 
 
 class Requirement(enum.StrEnum):
-    """What a profile may require of a node before its pods get swap, by its field there; in the order of report."""
+    """Requirements of a profile on a node before its pods get swap, in the order of report."""
 
     ENCRYPTED = "encrypted"
     TMPFS_NOSWAP = "tmpfsNoswap"
@@ -182,14 +182,14 @@ class Publisher(enum.StrEnum):
 
 
 class TaintEffect(enum.StrEnum):
-    """What the taint of nodes with swap does. None that ends pods: NoExecute is for nodes that are broken."""
+    """The effect of the taint of nodes with swap. None that ends pods: NoExecute is for broken nodes."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 
 class Problem(enum.StrEnum):
-    """Why a setting of a node is not as its profile asks: reasons of the condition NodeSettings, the worst first."""
+    """Why a setting of a node differs from its profile: reasons of the condition NodeSettings, the worst first."""
 
     REFUSED = "Refused"
     """The value would make the node unusable."""
@@ -201,7 +201,7 @@ class Problem(enum.StrEnum):
     NOT_FOUND = "NotFound"
     """The node has no slice or service of that name now."""
     DRAINING = "Draining"
-    """A slice or service has more swap in use than it is to have."""
+    """A slice or service has more swap in use than its limit."""
     RELOAD_NEEDED = "ReloadNeeded"
     """systemd still holds a slice at 0 by a drop-in file of the agent's that is gone."""
     PENDING = "Pending"

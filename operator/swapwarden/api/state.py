@@ -22,13 +22,13 @@ SwapMax = Annotated[
 """A value of memory.swap.max, as text."""
 
 EPOCH_REFUSAL = "epoch must not become smaller: a newer controller leads"
-"""What the API server says to a controller whose term has passed."""
+"""The API server's refusal of a controller whose term has passed."""
 
 Setting = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z-]{1,32}$")]
 """A value of one of the kernel's settings, as its file takes it."""
 
 POD_KEY = r"[0-9a-fA-F][0-9a-fA-F-]{6,126}[0-9a-fA-F]"
-"""A UID as the names of pods' cgroups carry it: what is in another form, no agent can find (agent/tree.py)."""
+"""A UID as the names of pods' cgroups have it: agents find no other form."""
 
 MAX_SETTINGS = 16
 MAX_UNITS = 32
@@ -43,7 +43,7 @@ MAX_VIOLATIONS = 32
 MAX_REASON = 64
 """Characters of a condition's reason that are compared with what it is later."""
 MAX_FOUND = 512
-"""Characters of what is said of one requirement."""
+"""Characters of the text about one requirement."""
 MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
@@ -130,9 +130,9 @@ class UnitSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="came
 
 
 class Preview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a profile will give pods once it is in force on this node. None of it is enforced."""
+    """The limits of a profile once it is in force on this node. None of them is enforced."""
 
-    profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The profile that is to be in force next.")]
+    profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The next profile.")]
     pods: Annotated[
         dict[str, SwapMax],
         msgspec.Meta(max_length=MAX_PODS, description="Pods that will get less than now, by UID as in pods."),
@@ -145,13 +145,13 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The profile in force.")]
     mode: Annotated[
         names.Mode,
-        msgspec.Meta(description="Enforce: write and repair. Audit: report only. Restore: put back what was there."),
+        msgspec.Meta(description="Enforce: write and repair. Audit: report only. Restore: write back earlier values."),
     ] = names.Mode.ENFORCE
     guarantee: Annotated[
         names.Guarantee,
         msgspec.Meta(
-            description="Strict: systemd's drop-in files are installed where the agent may, and what is seen of them"
-            " is reported. Standard: those that the agent installed are removed."
+            description="Strict: the agent installs systemd's drop-in files if it may, and reports those that it"
+            " observes. Standard: it removes those that it installed."
         ),
     ] = names.Guarantee.STANDARD
     before_plan: Annotated[
@@ -166,7 +166,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ] = 0
     default_reason: Annotated[
         names.Reason | None,
-        msgspec.Meta(description="The reason of pods that have none of their own. Changes nothing that is enforced."),
+        msgspec.Meta(description="The reason of pods without their own. It does not change any limit."),
     ] = None
     kubepods: Annotated[
         CgroupSettings | None,
@@ -179,7 +179,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         dict[str, PodSettings],
         msgspec.Meta(
             max_length=MAX_PODS,
-            description="By the UID that the pod's cgroup carries (for static pods the kubelet's config hash). A map,"
+            description="By the UID in the name of the pod's cgroup (for static pods the kubelet's config hash). A map,"
             " so that a write for one pod is small.",
             extra_json_schema={
                 "x-kubernetes-validations": [
@@ -195,7 +195,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         dict[str, UnitSettings],
         msgspec.Meta(
             max_length=MAX_UNITS,
-            description="The node's own systemd slices and services, by name. One that leaves is restored.",
+            description="The node's own systemd slices and services, by name. A removed one is restored.",
             extra_json_schema={
                 "x-kubernetes-validations": [
                     {"rule": "self.all(key, key.size() <= 128)", "message": "keys are names of slices and services"}
@@ -214,33 +214,33 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         dict[str, Annotated[str, msgspec.Meta(max_length=256)]],
         msgspec.Meta(
             max_length=MAX_SETTINGS,
-            description="Settings that the profile asks for and this node must not have, with the reason.",
+            description="Settings of the profile that are unsafe for this node, with the reason.",
         ),
     ] = {}
     unmet: Annotated[
         Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=MAX_FOUND)]], msgspec.Meta(max_length=16)] | None,
         msgspec.Meta(
-            description="What the profile requires and the node does not have, by requirement: what was found"
-            " instead, and the remedy. Empty where all is met, absent where nothing is required.",
+            description="Unmet requirements of the profile, with the observed facts and the remedy. Empty if all are"
+            " met, absent if nothing is required.",
         ),
     ] = None
     preview: Annotated[
         Preview | None,
-        msgspec.Meta(description="The profile to come. The agent reports in status.previewCost what it will take."),
+        msgspec.Meta(description="The next profile; see status.previewCost."),
     ] = None
     degraded_before: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=MAX_REASON)]],
         msgspec.Meta(
             max_length=2,
-            description="What was wrong on the node before this generation of the profile came to it: the reason of the"
-            " condition Degraded, and NoAnswer where the agent did not answer. No rollout stops for it.",
+            description="Problems of the node before it got this generation of the profile: the reason of the condition"
+            " Degraded, and NoAnswer if the agent did not answer. They stop no rollout.",
         ),
     ] = []
     kubelet_swap_bytes: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
         msgspec.Meta(
             description="Swap in bytes that the kubelet counted when it started (nodeInfo.swap.capacity of the Node)."
-            " Present only where it is not what the agent sees.",
+            " Present only if the agent observes another size.",
         ),
     ] = None
 
@@ -254,7 +254,7 @@ class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     """One line of /proc/swaps."""
 
     name: Annotated[str, msgspec.Meta(max_length=256, description="Path of the partition or file.")]
-    type: Annotated[str, msgspec.Meta(max_length=32, description="partition or file, as the kernel says.")]
+    type: Annotated[str, msgspec.Meta(max_length=32, description="partition or file, as the kernel reports it.")]
     size_bytes: Annotated[int, msgspec.Meta(ge=0, description="Size in bytes.")]
     priority: Annotated[int, msgspec.Meta(description="The kernel uses devices with a higher priority first.")] = 0
     backing: Annotated[
@@ -262,38 +262,39 @@ class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
         msgspec.Meta(
             max_length=32,
             description=(
-                "What is under it: NVMe, SSD, HDD, Virtual (a hypervisor's disk), Network, Zram, Loop, File, "
-                "Mixed (several of these) or Unknown."
+                "Its hardware: NVMe, SSD, HDD, Virtual (a hypervisor's disk), Network, Zram, Loop, File, Mixed (several"
+                " of these) or Unknown."
             ),
         ),
     ] = names.Backing.UNKNOWN
     encrypted: Annotated[
         bool,
         msgspec.Meta(
-            description="Whether nothing that is swapped to it reaches a disk in the clear, as far as the kernel tells."
+            description="Whether no page that is swapped to it reaches a disk in the clear, as far as the kernel shows."
         ),
     ] = False
     dedicated: Annotated[
         bool | None,
         msgspec.Meta(
-            description="Whether no disk under it holds the file systems of the kubelet or of the agent's state, too."
-            " Absent where that is not known."
+            description="Whether no disk under it also holds the file systems of the kubelet or of the agent's state."
+            " Absent if unknown."
         ),
     ] = None
 
 
 class Kubelet(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What is known of the kubelet's configuration; defaults are the kubelet's own."""
+    """Known parts of the kubelet's configuration; defaults are the kubelet's own."""
 
     inferred: Annotated[
-        bool, msgspec.Meta(description="Whether there was no file to read: told by what the node's cgroups show.")
+        bool,
+        msgspec.Meta(description="Whether inferred from cgroups, without a file."),
     ] = False
     fail_swap_on: Annotated[
-        bool | None, msgspec.Meta(description="failSwapOn: whether the kubelet refuses to start where swap is on.")
+        bool | None, msgspec.Meta(description="failSwapOn: whether the kubelet refuses to start with swap on.")
     ] = None
     swap_behavior: Annotated[str, msgspec.Meta(max_length=128, description="memorySwap.swapBehavior.")] = ""
     eviction_memory: Annotated[
-        str, msgspec.Meta(max_length=128, description="evictionHard's memory.available, as it is written.")
+        str, msgspec.Meta(max_length=128, description="evictionHard's memory.available, as written.")
     ] = ""
     enforce_node_allocatable: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=128)]],
@@ -310,17 +311,17 @@ class Zswap(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The compressed cache before swap devices."""
 
     enabled: Annotated[bool, msgspec.Meta(description="Whether pages go to it.")] = False
-    compressor: Annotated[str, msgspec.Meta(max_length=32, description="What they are compressed with.")] = ""
+    compressor: Annotated[str, msgspec.Meta(max_length=32, description="The compression algorithm.")] = ""
     max_pool_percent: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=100)] | None,
-        msgspec.Meta(description="How much of the memory it may take. Absent where that cannot be read."),
+        msgspec.Meta(description="Its bound in percent of the memory. Absent if it cannot be read."),
     ] = None
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What the agent found on its node."""
+    """The agent's facts about its node."""
 
-    cgroup_version: Annotated[int, msgspec.Meta(ge=0, le=2, description="2, 1, or 0 where there are no cgroups.")]
+    cgroup_version: Annotated[int, msgspec.Meta(ge=0, le=2, description="2, 1, or 0 without cgroups.")]
     swap_controller: Annotated[bool, msgspec.Meta(description="Whether pods' cgroups have memory.swap.max.")]
     swap_bytes: Annotated[int, msgspec.Meta(ge=0, description="Total swap in bytes (SwapTotal of /proc/meminfo).")]
     memory_bytes: Annotated[int, msgspec.Meta(ge=0, description="Total memory in bytes (MemTotal of /proc/meminfo).")]
@@ -329,8 +330,8 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     tmpfs_noswap: Annotated[
         bool,
         msgspec.Meta(
-            description="Whether the kubelet keeps tmpfs volumes out of swap: told by those that the agent sees,"
-            " else by the kernel (6.4 and newer)."
+            description="Whether the kubelet keeps tmpfs volumes out of swap: shown by the agent's mounts, else by the"
+            " kernel (6.4 and newer)."
         ),
     ] = False
     devices: Annotated[
@@ -342,7 +343,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     ] = []
     zswap: Annotated[
         Zswap | None,
-        msgspec.Meta(description="How zswap is set. Absent where the kernel has none, or it is not known."),
+        msgspec.Meta(description="The settings of zswap. Absent if the kernel has none, or if unknown."),
     ] = None
     psi_available: Annotated[
         bool, msgspec.Meta(description="Whether the kernel reports memory pressure (PSI, /proc/pressure).")
@@ -351,12 +352,12 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         str,
         msgspec.Meta(
             max_length=32,
-            description="containerd, CRI-O or cri-dockerd, by the names of containers' cgroups; empty where they do not"
-            " tell. Its version is in the Node's status.nodeInfo.",
+            description="containerd, CRI-O or cri-dockerd, by the names of containers' cgroups; empty if they show"
+            " none. Its version is in the Node's status.nodeInfo.",
         ),
     ] = ""
     kubelet: Annotated[
-        Kubelet | None, msgspec.Meta(description="What is known of the kubelet's configuration. Absent: nothing.")
+        Kubelet | None, msgspec.Meta(description="Known parts of the kubelet's configuration. Absent: none.")
     ] = None
 
 
@@ -380,7 +381,7 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One cgroup that does not, or for a while did not, hold what the spec says."""
+    """One cgroup that deviates from the spec, or did so for a while."""
 
     pod: Annotated[str, msgspec.Meta(max_length=128, description="Key of the pod in spec.pods, or its cgroup's UID.")]
     reason: Annotated[
@@ -396,24 +397,22 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             ),
         ),
     ]
-    container: Annotated[str, msgspec.Meta(max_length=128, description="Container id, where it is about one.")] = ""
+    container: Annotated[str, msgspec.Meta(max_length=128, description="Container id, for a violation of one.")] = ""
     setting: Annotated[
         str, msgspec.Meta(max_length=64, description="The setting by its name in spec. Absent: swapMax.")
     ] = ""
-    wanted: Annotated[str, msgspec.Meta(max_length=32, description="What memory.swap.max should hold.")] = ""
-    found: Annotated[str, msgspec.Meta(max_length=32, description="What it holds, or held when last above.")] = ""
+    wanted: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of memory.swap.max.")] = ""
+    found: Annotated[str, msgspec.Meta(max_length=32, description="The observed value, or the last excess.")] = ""
     swap_bytes: Annotated[
         int,
-        msgspec.Meta(
-            ge=0, description="memory.swap.current when this was noted; if Exposed, what was taken above wanted."
-        ),
+        msgspec.Meta(ge=0, description="memory.swap.current then; if Exposed, the swap taken meanwhile."),
     ] = 0
     exposures: Annotated[int, msgspec.Meta(ge=0, description="How many times it was found above its value.")] = 0
     exposed_milliseconds: Annotated[
         int,
         msgspec.Meta(
             ge=0,
-            description="Time above its value, from notice, or from when it was last seen right, to repair, in all.",
+            description="Total time above its value, from detection (or the last right value) to repair.",
         ),
     ] = 0
     causes: Annotated[
@@ -431,7 +430,7 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class PreviewCost(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """How much swap that pods use now a preview will take from them."""
+    """The swap in use that a preview will take from pods."""
 
     profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The profile of the preview.")]
     pods: Annotated[int, msgspec.Meta(ge=0, description="Pods with more swap in use than they would get.")] = 0
@@ -447,7 +446,7 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     profile_ref: Annotated[
         ProfileRef | None, msgspec.Meta(description="The profile of the plan that the agent acted on last.")
     ] = None
-    facts: Annotated[Facts | None, msgspec.Meta(description="What the agent found on the node.")] = None
+    facts: Annotated[Facts | None, msgspec.Meta(description="The agent's facts about the node.")] = None
     conditions: Annotated[
         list[Condition],
         msgspec.Meta(
@@ -457,18 +456,18 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     ] = []
     violations: Annotated[
         list[Violation],
-        msgspec.Meta(max_length=MAX_VIOLATIONS, description="Deviations only: what is not listed is as the spec says."),
+        msgspec.Meta(max_length=MAX_VIOLATIONS, description="Deviations only: unlisted cgroups hold their values."),
     ] = []
     violations_omitted: Annotated[
-        int, msgspec.Meta(ge=0, description="How many more deviations there are than violations has room for.")
+        int, msgspec.Meta(ge=0, description="The number of deviations beyond those in violations.")
     ] = 0
     preview_cost: Annotated[
-        PreviewCost | None, msgspec.Meta(description="How much swap in use spec.preview will take from pods.")
+        PreviewCost | None, msgspec.Meta(description="The swap in use that spec.preview will take from pods.")
     ] = None
 
 
 class OwnerReference(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """metav1.OwnerReference, as far as it is used."""
+    """metav1.OwnerReference: the fields in use."""
 
     api_version: str
     kind: str
@@ -477,7 +476,7 @@ class OwnerReference(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
 
 
 class ObjectMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """metav1.ObjectMeta, as far as it is used."""
+    """metav1.ObjectMeta: the fields in use."""
 
     name: str = ""
     uid: str = ""
@@ -495,7 +494,7 @@ class NodeSwapState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     spec: Annotated[
         StateSpec | None,
         msgspec.Meta(
-            description="What the controller wants of this node.",
+            description="The controller's plan for this node.",
             extra_json_schema={
                 "x-kubernetes-validations": [
                     {
@@ -507,6 +506,6 @@ class NodeSwapState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
             },
         ),
     ] = None
-    status: Annotated[StateStatus, msgspec.Meta(description="What the node's agent found and did.")] = StateStatus()
+    status: Annotated[StateStatus, msgspec.Meta(description="The agent's report.")] = StateStatus()
     api_version: str = ""
     kind: str = ""

@@ -54,4 +54,4 @@ PRESENT: Final = (
     ViolationReason.YIELDED,
     ViolationReason.AUDIT,
 )
-"""Why a limit is not as planned now; what counts more for the pod comes first."""
+"""Why a limit is not as planned now, the most important for the pod first."""

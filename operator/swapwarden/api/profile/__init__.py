@@ -16,7 +16,7 @@ from swapwarden.api.profile.status import ProfileStatus
 
 
 class ObjectMeta(pydantic.BaseModel):
-    """metav1.ObjectMeta, as far as it is used; the rest of it is passed over."""
+    """metav1.ObjectMeta: the fields in use; the others are ignored."""
 
     model_config = pydantic.ConfigDict(alias_generator=alias_generators.to_camel, validate_by_name=True, frozen=True)
 
@@ -38,5 +38,5 @@ class NodeSwapProfile(pydantic.BaseModel):
     api_version: Literal["swapwarden.dev/v1alpha1"] = "swapwarden.dev/v1alpha1"
     kind: Literal["NodeSwapProfile"] = "NodeSwapProfile"
     metadata: ObjectMeta = ObjectMeta()
-    spec: ProfileSpec = pydantic.Field(description="What the administrator decides.")
-    status: ProfileStatus = pydantic.Field(default=ProfileStatus(), description="What the controller reports.")
+    spec: ProfileSpec = pydantic.Field(description="The administrator's decisions.")
+    status: ProfileStatus = pydantic.Field(default=ProfileStatus(), description="The controller's report.")

@@ -22,8 +22,8 @@ class WorkloadControlled(rules.Model):
     overcommit_percent: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
         default=None,
         description=(
-            "What the limits of a node's pods may add up to, in percent of its swap less reserved (150). Pods"
-            " that come when it is reached get what is left. Absent: no bound on the sum."
+            "Bound on the sum of the swap limits of a node's pods, in percent of its swap less reserved (150). Once it"
+            " is reached, new pods get the rest. Absent: no bound."
         ),
     )
 
@@ -50,16 +50,16 @@ class Swap(rules.Model):
     behavior: Annotated[names.Behavior, pydantic.Field()] = pydantic.Field(
         default=names.Behavior.KUBELET,
         description=(
-            "Kubelet: what the kubelet gives stays in force. NoSwap: no pod swaps. LimitedSwap: Burstable pods get swap"
-            " in proportion to their memory requests (KEP-2400). WorkloadControlled: pods get what their annotations"
-            " ask for."
+            "Kubelet: the kubelet's limits stay in force. NoSwap: no pod swaps. LimitedSwap: Burstable pods get swap in"
+            " proportion to their memory requests (KEP-2400). WorkloadControlled: pods get the limits in their"
+            " annotations."
         ),
     )
     before_plan: BeforePlan = pydantic.Field(
         default="NoSwap",
         description=(
-            "What a pod cgroup gets that appears before the controller has planned it. NoSwap: no swap. Unmanaged: it"
-            " is left as the kubelet made it, so that a pod with policy Disabled may swap for a moment."
+            "Swap of a pod cgroup that appears before the controller has planned it. NoSwap: none. Unmanaged: the"
+            " kubelet's, so that a pod with policy Disabled may swap for a moment."
         ),
     )
     reserved: values.QuantityOrPercent | None = pydantic.Field(
@@ -79,11 +79,11 @@ class Swap(rules.Model):
     ) = pydantic.Field(
         default=None,
         description=(
-            "What a node must have before its pods get swap. Where something is missing or unknown, they get none; the"
-            " condition RequirementsMet reports what. Encrypted: all swap devices encrypt what is written to them"
-            " (dm-crypt), or are memory (zram). TmpfsNoSwap: the kubelet keeps its tmpfs volumes, Secrets among them,"
-            " out of swap (Linux 6.4 or newer, or seen in the agent's mounts). DedicatedDevice: no disk under a swap"
-            " device also holds the file systems of the kubelet or of the agent's state. Absent: nothing."
+            "Conditions on a node before its pods get swap. If one is not met or unknown, they get none; the condition"
+            " RequirementsMet names it. Encrypted: all swap devices encrypt their pages (dm-crypt), or are memory"
+            " (zram). TmpfsNoSwap: the kubelet keeps its tmpfs volumes, Secrets among them, out of swap (Linux 6.4 or"
+            " newer, or shown by the agent's mounts). DedicatedDevice: no disk under a swap device also holds the file"
+            " systems of the kubelet or of the agent's state. Absent: none."
         ),
     )
     allowed_backing: (
@@ -96,14 +96,14 @@ class Swap(rules.Model):
     ) = pydantic.Field(
         default=None,
         description=(
-            "Kinds of swap devices, one of which each of a node's must be before its pods get swap; see docs/labels.md."
-            " Absent: any."
+            "Allowed kinds of swap devices: a node's pods get swap only if each of its devices is one of these; see"
+            " docs/labels.md. Absent: any."
         ),
     )
 
 
 class Scheduling(rules.Model):
-    """What the scheduler is told of these nodes, beyond their labels."""
+    """How the scheduler sees these nodes, beyond their labels."""
 
     taint_effect: Annotated[names.TaintEffect, pydantic.Field()] | None = pydantic.Field(
         default=None,
@@ -116,8 +116,8 @@ class Scheduling(rules.Model):
         default="Disabled",
         description=(
             "Enabled: nodes offer the extended resource swapwarden.dev/swap, in bytes, once they have applied the"
-            " profile: what the limits of their pods may add up to. The scheduler counts what containers ask of it,"
-            " which is their swap limit. Only with behavior WorkloadControlled, and a controller that may write the"
+            " profile: the bound on the sum of their pods' limits. The scheduler counts the containers' requests of it,"
+            " which are their swap limits. Only with behavior WorkloadControlled, and a controller that may write the"
             " status of nodes (extendedResource in the chart)."
         ),
     )
@@ -129,20 +129,20 @@ class Rollout(rules.Model):
     max_unavailable: values.NodesOrPercent = pydantic.Field(
         default="25%",
         description=(
-            "How many of the profile's nodes may be under way to a new generation at once: a number, or percents, which"
-            " are rounded down but never to 0. While a node that has it does worse than before, no other gets it."
-            " 100%: all at once, whatever becomes of them."
+            "How many of the profile's nodes may change to a new generation at once: a number, or percents, which are"
+            " rounded down but never to 0. While a node that has it does worse than before, no other gets it. 100%: all"
+            " at once, whatever happens."
         ),
     )
     paused: bool = pydantic.Field(
         default=False,
-        description="Whether no further node gets the newest generation, as with Deployments, until it is false again.",
+        description="Whether no further node gets the newest generation until this is false again.",
     )
     on_swap_in_use: Literal["Proceed", "Hold"] = pydantic.Field(
         default="Proceed",
         description=(
-            "What becomes of a node where the change would take swap from pods that use it now; status.pendingReclaim"
-            " says how much. Proceed: it gets the change in its turn. Hold: it keeps what it has until they use less."
+            "For nodes where the change would take swap from pods that use it now (status.pendingReclaim has the"
+            " amount). Proceed: the node changes in its turn. Hold: it keeps its limits until its pods use less."
         ),
     )
 
@@ -161,7 +161,7 @@ class Zswap(rules.Model):
 
 
 class Kernel(rules.Model):
-    """Settings of the node's kernel. What is absent stays as it is, or becomes again what it was."""
+    """Settings of the node's kernel. Absent ones are not written, or are restored."""
 
     swappiness: Annotated[int, pydantic.Field(ge=0, le=200)] | None = pydantic.Field(
         default=None,
@@ -197,13 +197,13 @@ MAX_UNITS = 32
 
 
 class UnitSwap(rules.Model):
-    """What a slice or service of the node may have of swap."""
+    """The swap of a slice or service of the node."""
 
     policy: Literal["Disabled"] = pydantic.Field(description="Disabled: no swap (memory.swap.max 0).")
 
 
 class UnitIo(rules.Model):
-    """How the I/O of a slice or service fares on the disks that the node swaps to."""
+    """The I/O of a slice or service on the disks that the node swaps to."""
 
     RULES = (
         rules.Rule(
@@ -216,8 +216,8 @@ class UnitIo(rules.Model):
     latency_target_milliseconds: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
         default=None,
         description=(
-            "Most time in milliseconds that one I/O should take (io.latency). Where it takes longer, the kernel holds"
-            " back the I/O of its neighbours. Absent: as it is."
+            "Most time in milliseconds that one I/O should take (io.latency). If it takes longer, the kernel throttles"
+            " the I/O of its neighbours. Absent: unchanged."
         ),
     )
     weight: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
@@ -264,7 +264,7 @@ MAX_OVERRIDES = 32
 
 
 class OverrideSwap(rules.Model):
-    """What an override says of swap."""
+    """The swap of an override's pods."""
 
     RULES = (
         rules.Rule(
@@ -282,8 +282,8 @@ class OverrideSwap(rules.Model):
     policy: Literal["Disabled", "NoPreference"] | None = pydantic.Field(
         default=None,
         description=(
-            "Disabled: no swap, whatever the pod says. NoPreference: what this profile gives, where only the"
-            " namespace's default says Disabled. Other policies place pods, and so must be there when one is created."
+            "Disabled: no swap, whatever the pod's policy. NoPreference: swap as this profile gives it, if Disabled is"
+            " only the namespace's default. Other policies place pods, and so must be set when a pod is created."
         ),
     )
     limit: values.ListedQuantity | None = pydantic.Field(
@@ -312,11 +312,11 @@ class Override(rules.Model):
     pod_selector: selectors.LabelSelector | None = pydantic.Field(
         default=None, description="Over the labels of a pod. Absent: all pods of the namespaces."
     )
-    swap: OverrideSwap = pydantic.Field(description="What the pods get.")
+    swap: OverrideSwap = pydantic.Field(description="The swap of these pods.")
 
 
 class ProfileSpec(rules.Model):
-    """What an administrator decides for a set of nodes."""
+    """An administrator's decisions for a set of nodes."""
 
     RULES = (
         rules.Rule(
@@ -336,7 +336,8 @@ class ProfileSpec(rules.Model):
         description="Which nodes the profile governs. {} selects every node."
     )
     priority: Annotated[int, pydantic.Field(ge=-1_000_000, le=1_000_000)] = pydantic.Field(
-        default=100, description="Where several profiles select a node, the highest wins; at a tie the oldest does."
+        default=100,
+        description="Of several profiles that select a node, the highest wins; at a tie, the oldest.",
     )
     mode: Literal["Enforce", "Audit"] = pydantic.Field(
         default="Enforce", description="Enforce: write and repair. Audit: compute and report, write nothing."
@@ -344,9 +345,9 @@ class ProfileSpec(rules.Model):
     guarantee: Literal["Standard", "Strict"] = pydantic.Field(
         default="Standard",
         description=(
-            "Standard: the agent watches pods' limits, and repairs what systemd and others write. Strict: besides,"
-            " systemd itself makes Burstable and BestEffort pods without swap, agent or not, by drop-in files that the"
-            " node needs; with the agent down a pod that swaps can be OOM-killed (docs/strict.md)."
+            "Standard: the agent watches pods' limits, and repairs external writes. Strict: in addition, systemd itself"
+            " creates Burstable and BestEffort pods without swap, even without an agent, by drop-in files that the node"
+            " needs; while the agent is down, a pod that swaps can be OOM-killed (docs/strict.md)."
         ),
     )
     swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")
@@ -360,18 +361,18 @@ class ProfileSpec(rules.Model):
     kernel: Kernel = pydantic.Field(
         default=Kernel(),
         description=(
-            "Settings of the nodes' kernels. Agents write them where the chart lets them (agent.kernel.vm,"
+            "Settings of the nodes' kernels. Agents write them if the chart allows it (agent.kernel.vm,"
             " agent.kernel.zswap)."
         ),
     )
-    scheduling: Scheduling = pydantic.Field(default=Scheduling(), description="How these nodes show in scheduling.")
+    scheduling: Scheduling = pydantic.Field(default=Scheduling(), description="How the scheduler sees these nodes.")
     rollout: Rollout = pydantic.Field(default=Rollout(), description="How a change reaches these nodes.")
     overrides: Annotated[list[Override], pydantic.Field(max_length=MAX_OVERRIDES), pydantic.AfterValidator(_unique)] = (
         pydantic.Field(
             default=[],
             description=(
                 "For pods on these nodes that nobody can annotate. The first that selects a pod counts; server-side"
-                " apply keeps the order of the applier. A pod's own annotations win where they are stricter."
+                " apply keeps the order of the applier. A pod's own annotations win if they are stricter."
             ),
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         )

@@ -37,7 +37,7 @@ class NodeCounts(rules.Model):
     """How many nodes are in which state under this profile."""
 
     matched: Count = pydantic.Field(default=0, description="Nodes that this profile governs.")
-    updated: Count = pydantic.Field(default=0, description="Of these, nodes whose plan is by this generation.")
+    updated: Count = pydantic.Field(default=0, description="Of these, nodes whose plan is made from this generation.")
     applied: Count = pydantic.Field(default=0, description="Of these, nodes whose agent applied the newest plan.")
     pending: Count = pydantic.Field(default=0, description="Of these, nodes whose agent has yet to apply it.")
     incompatible: Count = pydantic.Field(
@@ -50,11 +50,11 @@ class NodeCounts(rules.Model):
     )
     degraded: Count = pydantic.Field(
         default=0,
-        description="Of all of these, nodes whose agent reports a problem; they count elsewhere, too.",
+        description="Of all of these, nodes whose agent reports a problem; they also count above.",
     )
     requirements_unmet: Count = pydantic.Field(
         default=0,
-        description="Of all of these, nodes with swap that lack what the profile requires; they count elsewhere, too.",
+        description="Of all of these, nodes with swap that do not meet a requirement; they also count above.",
     )
 
 
@@ -67,16 +67,16 @@ class PendingReclaim(rules.Model):
 
 
 class ProfileStatus(rules.Model):
-    """What the controller reports about a profile."""
+    """The controller's report about a profile."""
 
     observed_generation: int = pydantic.Field(
         default=0, ge=0, description="Generation of the spec this status is about."
     )
     applied_generation: int = pydantic.Field(
-        default=0, ge=0, description="Newest generation of the spec that all nodes had applied at some moment."
+        default=0, ge=0, description="Newest generation of the spec that all nodes have applied at one moment."
     )
     pending_reclaim: PendingReclaim = pydantic.Field(
-        default=PendingReclaim(), description="What the newest generation is yet to take from pods that use it now."
+        default=PendingReclaim(), description="Swap in use that the newest generation has yet to take from pods."
     )
     nodes: NodeCounts = pydantic.Field(
         default=NodeCounts(),
@@ -84,7 +84,7 @@ class ProfileStatus(rules.Model):
     )
     conditions: Annotated[list[Condition], pydantic.Field(max_length=16)] = pydantic.Field(
         default=[],
-        description="Ready, Progressing, Conflicted, Degraded; RequirementsMet where the profile requires something.",
+        description="Ready, Progressing, Conflicted, Degraded; RequirementsMet if the profile has requirements.",
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],
