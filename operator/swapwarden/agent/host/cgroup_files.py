@@ -26,6 +26,8 @@ class CgroupFile(NamedTuple):
     denied: int | None = 0
     """What it is to hold for a pod that may have nothing yet; None: whatever it holds."""
     exposed: Exposed = Exposed.ABOVE
+    reclaims: bool = False
+    """Whether the kernel reclaims memory in a write of less, for as long as that takes (memory_high_write)."""
 
     def exposes(self, found: int, desired: int) -> bool:
         """Return whether holding `found` breaks what `desired` promises."""

@@ -31,6 +31,8 @@ class Job:
     """Raised by the work; RuntimeError if no thread could be started."""
     began: float | None = None
     """Monotonic seconds; None while it waits."""
+    ended: bool = False
+    """Whether it was taken."""
     answer: asyncio.Future[Any] | None = None
 
 
@@ -63,6 +65,7 @@ class Worker:
         while self._ended:
             job = self._ended.popleft()
             self._running.pop(job.key, None)
+            job.ended = True
             yield job
         self._begin()
 

@@ -91,6 +91,8 @@ class FileStatus(NamedTuple):
     reason: ViolationReason | None = None
     """Why it could not be brought to its desired value; None if it could."""
     message: str = ""
+    pending: float | None = None
+    """Since when the kernel has been at a write, in monotonic seconds; None if it is at none."""
 
 
 UNKNOWN: Final = FileStatus()

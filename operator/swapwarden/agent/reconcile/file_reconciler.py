@@ -14,7 +14,7 @@ from swapwarden.agent.drift import attribution, contention
 from swapwarden.agent.host import cgroupfs, faults, values
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import headroom, queue, schedule, swap_drain, work
+from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
@@ -90,6 +90,7 @@ class FileReconciler:
         self._own_uid = own_uid
         self.writes = 0
         """So many writes were made; the last one to a file is its `number`."""
+        self.pending = pending.PendingWrites(cgroups)
         self._contentions = contention.Contentions(shared.clock)
 
     def settle(
@@ -106,7 +107,7 @@ class FileReconciler:
         try:
             wait = self._try(file, noticed, noticed if since is None else since, ran=ran)
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
-            self._fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
+            _fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
             if not self.may_be_above(file):
                 self._work.order.lowered(file)
             wait = _retries(file).refused.next()
@@ -123,10 +124,14 @@ class FileReconciler:
             return self._gone(file, error)
         except cgroupfs.TransientError as error:
             return self._pending(file, error)
+        except pending.PendingError as error:
+            file.status = file.status._replace(confirmed=None, reason=None, pending=error.began)
+            lasted = self._work.clock() - error.began
+            if lasted >= pending.REPORT_SECONDS:
+                faults.warn("the kernel has not ended a write", str(file), f"it has been at it for {lasted:.0f} s")
+            return pending.REPORT_SECONDS
         except ContestedError as error:
-            self._fail(
-                file, ViolationReason.ACCESS_DENIED if file.is_inner else ViolationReason.WRITE_FAILED, str(error)
-            )
+            _fail(file, ViolationReason.ACCESS_DENIED if file.is_inner else ViolationReason.WRITE_FAILED, str(error))
             return _retries(file).refused.next() if file.is_inner else CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
             return self._refused(file, error)
@@ -152,6 +157,7 @@ class FileReconciler:
         """The cgroup is gone."""
         self._work.due.cancel(file, schedule.Why.RETRY)
         self._headroom.release(file.path)
+        self.pending.drop(file)
         self._limits.forget(file.key)
         self._work.order.drop(file)
         self._work.order.lowered(file)
@@ -163,7 +169,11 @@ class FileReconciler:
     def _bring(
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None
     ) -> float | None:
-        """As `_try`."""
+        """As `_try`; PendingError while a thread waits for a write."""
+        ended = self.pending.end(file)
+        if ended is not None:
+            self._wrote(file, ended)
+            since, ran = self._work.clock(), None
         if file.desired.value is resolve.Handling.UNMANAGED:
             return self._settled(file, file.status.observed)
         mark = queue.Mark(noticed, since)
@@ -206,20 +216,14 @@ class FileReconciler:
             if action.write < found:
                 self._work.order.lower_first(file)
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
-            self._write(file, found, action.write)
+            write = pending.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
+            self._write(file, write)
             looked = self._work.clock()
-            again = self._fs.read(file.name)
-            self._account(file, found, action.write, noticed, since, swap=swap, ran=ran, down=down)
-            WRITES.inc(file.kind, "ok" if again == action.write else "overwritten")
+            found = self._wrote(file, write)
             since = self._work.clock()
-            if again != action.write:
+            if found != action.write:
                 noticed = since
-            file.open_exposure = records.OpenExposure(
-                since, None
-            )  # as was seen, or until it was: not only from the next event on
-            file.last_applied = action.write
             ran = down = None
-            found = again
         raise ContestedError(f"{file.path}: another writer changes it all the time")
 
     def _above(self, file: records.ControlFile) -> int:
@@ -279,33 +283,33 @@ class FileReconciler:
             self._limits.mark_known(file.key)
             file.last_applied = None
 
-    def _write(self, file: records.ControlFile, found: int, value: int) -> None:
+    def _write(self, file: records.ControlFile, write: pending.CgroupWrite) -> None:
+        found, value = write[:2]
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
         self._limits.record(file.key, found, value)
         self._attribution.learn_hold(file)
+        if file.spec.reclaims and value < found:
+            self.pending.begin(file, write, self._work.clock())
         self._fs.write(file.name, value)
+
+    def _wrote(self, file: records.ControlFile, write: pending.CgroupWrite) -> int:
+        """Read what a file holds after a write, and count that."""
         file.times.written_at = self._work.clock()
         self.writes += 1
         file.times.write_seq = self.writes
-        log.debug("wrote", extra={"cgroup": f"/{file.path}", "found": values.render(found), "wrote": value})
+        found = self._fs.read(file.name)
+        log.debug("wrote", extra={"cgroup": f"/{file.path}", "found": values.render(write.found), "wrote": write.value})
+        self._account(file, write)
+        WRITES.inc(file.kind, "ok" if found == write.value else "overwritten")
+        # As was seen, or until it was: not only from the next event on.
+        file.open_exposure = records.OpenExposure(self._work.clock(), None)
+        file.last_applied = write.value
+        return found
 
-    def _account(
-        self,
-        file: records.ControlFile,
-        found: int,
-        value: int,
-        noticed: float,
-        since: float,
-        *,
-        swap: int,
-        ran: names.Cause | None,
-        down: names.Cause | None,
-    ) -> None:
-        """Count a repair, and an exposure where a pod that runs something was above its value.
-
-        `down` is the cause of what the agent found when it came up.
-        """
+    def _account(self, file: records.ControlFile, write: pending.CgroupWrite) -> None:
+        """Count a repair, and an exposure where a pod that runs something was above its value."""
+        found, value, noticed, since, swap, ran, down = write
         foreign = file.last_applied is not None and found != file.last_applied
         now, until = self._work.clock(), time.time()
         exposed, pod = None, file.pod
@@ -392,9 +396,7 @@ class FileReconciler:
         missing = _retries(file).missing
         if missing.failures >= FILE_ATTEMPTS:
             # Whoever owns a container's cgroup can take the files of those in it away.
-            self._fail(
-                file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error)
-            )
+            _fail(file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error))
         return missing.next()
 
     def _refused(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
@@ -412,7 +414,7 @@ class FileReconciler:
             self._work.order.lowered(file)
         if file.status.reason is None:
             faults.warn("cannot set memory.swap.max; trying again", str(file), str(error))
-        self._fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
+        _fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
         return _retries(file).refused.next()
 
     def may_be_above(self, file: records.ControlFile) -> bool:
@@ -424,9 +426,9 @@ class FileReconciler:
         except Exception:  # noqa: BLE001 settling it fails in the same way, and says why
             return True
 
-    @staticmethod
-    def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:
-        file.status = file.status._replace(confirmed=None, reason=reason, message=message)
+
+def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:
+    file.status = file.status._replace(confirmed=None, reason=reason, message=message, pending=None)
 
 
 def _retries(file: records.ControlFile) -> records.Retries:

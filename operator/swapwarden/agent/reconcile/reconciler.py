@@ -168,6 +168,7 @@ class NodeReconciler:
         self._generation = 0 if cached is None else cached.generation
         self._evidence.follow(cached, None, ())
         self._watches.open()
+        self._loop.add_reader(self._files.pending.fileno(), self._writes_ended)
         self._guarded(self._tree.find)
         while self.work.waiting:
             self._turn()
@@ -180,7 +181,17 @@ class NodeReconciler:
         self.work.due.clear()
         if self._timer is not None:
             self._timer.cancel()
+        if self._loop is not None:
+            self._loop.remove_reader(self._files.pending.fileno())
+        self._files.pending.close()
         self._watches.close()
+
+    def _writes_ended(self) -> None:
+        """Reconcile what a thread wrote: it is read back as any other."""
+        for file in self._files.pending.ended():
+            self.work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self.work.clock()))
+        self._guarded(self._turn)
+        self._arm()
 
     def set_desired(self, new: spec.NodeSpec) -> None:
         """Put a state in force: what it says otherwise than the last one is marked, and reconciled in turns."""

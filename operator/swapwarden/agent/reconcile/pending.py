@@ -1,0 +1,90 @@
+"""Writes for which the kernel reclaims memory: a thread waits for them, and the event loop goes on with other files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from swapwarden.agent.host import cgroupfs, worker
+from swapwarden.agent.inventory import records
+from swapwarden.api import names
+
+REPORT_SECONDS: Final = 30.0
+"""After which a write that has not ended is logged, each time."""
+
+
+class CgroupWrite(NamedTuple):
+    """One write to a file, and what it is to be counted as. Bytes, and monotonic seconds."""
+
+    found: int
+    value: int
+    noticed: float
+    """When the agent heard, or looked, that the file did not hold its value."""
+    since: float
+    """From when it may not have held it."""
+    swap: int
+    """In use before."""
+    ran: names.Cause | None
+    """Why its pod may have run without the value until now."""
+    down: names.Cause | None
+    """The cause of a value that the agent found at its start."""
+
+
+class PendingError(Exception):
+    """The kernel is at a write of this file; `began` in monotonic seconds."""
+
+    def __init__(self, began: float) -> None:
+        super().__init__("a write has not ended yet")
+        self.began = began
+
+
+class PendingWrites:
+    """Not thread-safe: only the event loop may use it. One write to a file at a time, and few at once."""
+
+    def __init__(self, cgroups: cgroupfs.Cgroups) -> None:
+        self._fs = cgroups
+        self._worker = worker.Worker()
+        self._writes: dict[records.ControlFile, tuple[worker.Job, CgroupWrite]] = {}
+
+    def fileno(self) -> int:
+        """Return the descriptor: readable once a write ended."""
+        return self._worker.fileno()
+
+    def begin(self, file: records.ControlFile, write: CgroupWrite, now: float) -> None:
+        """Begin a write, or wait for a thread. It raises PendingError."""
+        work = functools.partial(_write, self._fs, file.path, file.inode, file.name, write.value)
+        self._writes[file] = self._worker.submit(file, work), write
+        raise PendingError(now)
+
+    def end(self, file: records.ControlFile) -> CgroupWrite | None:
+        """Return the write that ended since the last call, or None. PendingError if it has not, or its own error."""
+        if file not in self._writes:
+            return None
+        job, write = self._writes[file]
+        if not job.ended:
+            raise PendingError(write.noticed if job.began is None else job.began)
+        del self._writes[file]
+        if job.error is not None:
+            raise job.error
+        return write
+
+    def ended(self) -> Iterator[records.ControlFile]:
+        """Yield the files whose writes ended."""
+        for job in self._worker.take():
+            if isinstance(job.key, records.ControlFile) and job.key in self._writes:
+                yield job.key
+
+    def drop(self, file: records.ControlFile) -> None:
+        """The file is gone: nobody waits for its write any more."""
+        self._writes.pop(file, None)
+
+    def close(self) -> None:
+        """Begin no more writes."""
+        self._worker.close()
+
+
+def _write(cgroups: cgroupfs.Cgroups, path: str, inode: int, name: str, value: int) -> None:
+    if cgroups.inode(path) != inode:  # it waited for a thread: there may be another cgroup by now
+        raise cgroupfs.GoneError(f"{path}: made anew")
+    cgroups.write(name, value)

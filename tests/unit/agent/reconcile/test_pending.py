@@ -1,0 +1,183 @@
+"""A file for which the kernel reclaims memory while it is written: the event loop does not wait for that."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import select
+import threading
+
+import pytest
+from swapwarden.agent.desired import resolve
+from swapwarden.agent.host import cgroup_files, cgroupfs, values
+from swapwarden.agent.inventory import records
+from swapwarden.agent.reconcile import pending, reconciler
+from swapwarden.api.violations import ViolationReason
+
+from tests.unit.agent.agent_node import Node, apply, look_again, state, until
+from tests.unit.agent.cgroup_tree import swap_max, write
+
+MIB = 1 << 20
+HIGH = cgroup_files.CgroupFile("memory.high", reclaims=True)
+
+
+class Kernel:
+    """Takes a lower memory.high only once somebody opens a FIFO, as reclaim that finds nothing to reclaim."""
+
+    def __init__(self, node: Node, fifo: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fifo = fifo
+        os.mkfifo(fifo)
+        self.error: Exception | None = None
+        self.writers: list[str] = []
+        """The threads that wrote."""
+        real = node.cgroups.write
+
+        def blocks(name: str, value: int) -> None:
+            if name.endswith("/memory.high"):
+                self.writers.append(threading.current_thread().name)
+                if value < values.NO_LIMIT and node.cgroups.read(name) > value:
+                    os.close(os.open(fifo, os.O_RDONLY))
+            if self.error is not None and name.endswith("/memory.high"):
+                raise self.error
+            real(name, value)
+
+        monkeypatch.setattr(node.cgroups, "write", blocks)
+
+    def reclaims(self) -> None:
+        """It has got the memory."""
+        os.close(os.open(self.fifo, os.O_WRONLY))
+
+
+class Machine:
+    """A pod with such a file, and another without."""
+
+    def __init__(self, node: Node, kernel: Kernel, pod: pathlib.Path, other: pathlib.Path) -> None:
+        self.node, self.kernel, self.pod, self.other = node, kernel, pod, other
+        self.known = node.known(pod)
+        self.file = records.ControlFile(self.known.path, self.known.file.inode, self.known, described=HIGH)
+
+    @property
+    def agent(self) -> reconciler.NodeReconciler:
+        assert self.node.enforcer is not None
+        return self.node.enforcer
+
+    @property
+    def high(self) -> str:
+        return (self.pod / "memory.high").read_text().strip()
+
+    def want(self, value: resolve.DesiredValue) -> None:
+        self.file.desired = records.Desired(value, value)
+        look_again(self.agent, self.file)
+
+    async def done(self) -> None:
+        """The kernel has reclaimed, and the agent has seen it."""
+        self.kernel.reclaims()
+        await until(lambda: self.file.status.pending is None)
+
+
+@pytest.fixture
+async def machine(plain: Node, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    agent = plain.start()
+    apply(agent, state({1: MIB, 2: MIB}))
+    pod, other = await plain.run(1, "app"), await plain.run(2)
+    return Machine(plain, Kernel(plain, tmp_path / "reclaim", monkeypatch), pod, other)
+
+
+async def test_others_are_repaired_while_the_kernel_reclaims(machine: Machine) -> None:
+    machine.want(MIB)
+    assert machine.file.status.pending is not None
+    assert machine.file.unseen, "it is not said to hold its value"
+    write(machine.other, "max")
+    await until(lambda: swap_max(machine.other) == str(MIB))
+    assert machine.high == "max"
+    await machine.done()
+    assert (machine.high, machine.file.status.confirmed) == (str(MIB), MIB)
+    assert threading.main_thread().name not in machine.kernel.writers
+
+
+async def test_what_is_on_its_way_is_on_record_before(machine: Machine) -> None:
+    """An agent that is killed meanwhile is followed by one that knows what to put back."""
+    machine.want(MIB)
+    record = machine.node.ledger.limits.get(machine.file.key)
+    assert record is not None
+    assert (record.found, record.wrote) == (values.NO_LIMIT, (MIB,))
+    await machine.done()
+
+
+async def test_an_exposure_lasts_until_the_kernel_is_done(machine: Machine) -> None:
+    machine.want(MIB)
+    await machine.done()
+    before = machine.known.tally.milliseconds
+    write(machine.pod, "max", "memory.high")
+    look_again(machine.agent, machine.file)
+    assert machine.known.tally.milliseconds == before, "it is not over"
+    machine.node.later += 60
+    await machine.done()
+    assert machine.known.tally.milliseconds - before >= 60_000
+    assert machine.high == str(MIB)
+
+
+async def test_a_newer_value_follows_when_the_kernel_is_done(machine: Machine) -> None:
+    machine.want(MIB)
+    machine.want(2 * MIB)
+    assert machine.high == "max", "one write at a time"
+    await machine.done()
+    await until(lambda: machine.high == str(2 * MIB))
+    assert machine.file.status.confirmed == 2 * MIB
+
+
+async def test_what_is_raised_waits_for_no_thread(machine: Machine) -> None:
+    machine.want(MIB)
+    await machine.done()
+    machine.want(2 * MIB)
+    assert (machine.high, machine.file.status.pending) == (str(2 * MIB), None)
+
+
+async def test_a_refusal_in_a_thread_is_the_files_own(machine: Machine) -> None:
+    machine.kernel.error = cgroupfs.CgroupError("memory.high: Device or resource busy")
+    machine.want(MIB)
+    await machine.done()
+    assert machine.file.status.reason is ViolationReason.WRITE_FAILED
+    machine.kernel.error = None
+    look_again(machine.agent, machine.file)
+    await machine.done()
+    assert machine.high == str(MIB)
+    assert machine.file.status.reason is None
+
+
+async def test_a_write_that_takes_long_is_logged(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    machine.want(MIB)
+    machine.node.later += pending.REPORT_SECONDS
+    look_again(machine.agent, machine.file)
+    assert "has not ended a write" in caplog.text
+    await machine.done()
+
+
+def begun(machine: Machine) -> pending.PendingWrites:
+    waiting = pending.PendingWrites(machine.node.cgroups)
+    asked = pending.CgroupWrite(values.NO_LIMIT, MIB, 0.0, 0.0, 0, None, None)
+    with pytest.raises(pending.PendingError):
+        waiting.begin(machine.file, asked, 0.0)
+    return waiting
+
+
+async def test_a_file_that_is_gone_waits_for_no_write(machine: Machine) -> None:
+    waiting = begun(machine)
+    waiting.drop(machine.file)
+    machine.kernel.reclaims()
+    assert select.select([waiting], [], [], 10)[0]
+    assert list(waiting.ended()) == []
+    assert waiting.end(machine.file) is None
+    waiting.close()
+
+
+async def test_a_cgroup_made_anew_before_a_thread_is_free_is_not_written_to(machine: Machine) -> None:
+    machine.file.inode += 1
+    before = machine.high
+    waiting = begun(machine)
+    assert select.select([waiting], [], [], 10)[0]
+    assert list(waiting.ended()) == [machine.file]
+    with pytest.raises(cgroupfs.GoneError):
+        waiting.end(machine.file)
+    waiting.close()
+    assert machine.high == before
