@@ -86,7 +86,7 @@ class NodeReconciler:
         self._evidence = evidence = systemd_zero.Evidence(cgroups, book, clock)
         space = headroom.Headroom(cgroups, proc)
         files = file_reconciler.FileReconciler(shared, cgroups, book, space, why=why, own_uid=own_uid)
-        io = unit_io.UnitIo(cgroups, book.settings, again=self._again)
+        io = unit_io.UnitIo(cgroups, book.settings)
         self._units = units = system_units.Units(cgroups, book, watching, files, io, held_at_zero=held_at_zero)
         self._pods = pods = pod_reconciler.PodReconciler(
             shared, known, book, files, why=why, evidence=evidence, away=away
@@ -176,7 +176,6 @@ class NodeReconciler:
 
     def close(self) -> None:
         """End; what files hold stays."""
-        self._units.io.cancel_retry()
         self.work.waiting.clear()
         self.work.due.clear()
         if self._timer is not None:
@@ -220,15 +219,12 @@ class NodeReconciler:
         if everything or old is None or old.units != new.units:
             self.work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
 
-    def _again(self) -> None:
-        self._guarded(self._bring_units)
-        self._arm()
-
     def swap_on(self, disks: swap_devices.Disks) -> None:
         """What the node swaps to, whenever that may have become another."""
         if disks != self._units.io.disks:
             self._units.io.disks = disks
-            self._again()
+            self._guarded(self._bring_units)
+            self._arm()
 
     def catch_up(self) -> None:
         """Take in what inotify has to tell by now. It is done anyway: this is to know that there is nothing more."""
@@ -336,6 +332,10 @@ class NodeReconciler:
             self.work.failures.failed(keys.Task.UNITS, None, self._units.unfinished)
         else:
             self.work.failures.clear(keys.Task.UNITS)
+        if self._units.io.again is not None:
+            self.work.due.at(keys.Task.UNITS, schedule.Why.DUE, self.work.clock() + self._units.io.again)
+        else:
+            self.work.due.cancel(keys.Task.UNITS, schedule.Why.DUE)
         self.work.reports.touch()
 
     def _find_cause(self) -> None:

@@ -7,9 +7,8 @@ reported with the remedy.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from swapwarden.agent.desired import problems, spec
@@ -44,29 +43,21 @@ def _asked(wants: spec.UnitSpec) -> _Asked:
 class UnitIo:
     """Not thread-safe: only the event loop may use it."""
 
-    def __init__(self, cgroups: cgroupfs.Cgroups, book: ledger.SettingRecords, *, again: Callable[[], None]) -> None:
-        """`again` is called when a refused write must be retried: it then calls `reconcile`."""
+    def __init__(self, cgroups: cgroupfs.Cgroups, book: ledger.SettingRecords) -> None:
         self._fs = cgroups
         self._records = book
         self._settings = settings.Settings(book)
-        self._again = again
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
-        self._retry: asyncio.TimerHandle | None = None
         self.disks = swap_devices.Disks()
         """The disks that the node swaps to. When they change, `reconcile` must be called."""
         self.shortfalls: tuple[problems.SettingProblem, ...] = ()
         self.to_restore = 0
         """Lines that still hold a value of the agent's and must not."""
-
-    def cancel_retry(self) -> None:
-        """Retry nothing; the files stay as they are."""
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        self.again: float | None = None
+        """Seconds after which `reconcile` must be called again, because a write was refused."""
 
     def reconcile(self, wants: Mapping[str, spec.UnitSpec], mode: names.Mode, units: Mapping[str, str]) -> None:
         """Give the files of `units` (names by path) their values, and restore all others."""
-        self.cancel_retry()
         self.to_restore = 0
         asked = {path: _asked(wants[name]) for path, name in units.items()} if mode is not names.Mode.RESTORE else {}
         there = {path: inode for path in sorted(units) if (inode := self._fs.inode(path)) is not None}
@@ -75,8 +66,9 @@ class UnitIo:
         for path, inode in there.items():
             found += self._of_unit(units[path], path, inode, asked.get(path, {}), mode)
         if any(short.reason is names.Problem.WRITE_FAILED for short in found):
-            self._retry = asyncio.get_running_loop().call_later(self._backoff.next(), self._again)
+            self.again = self._backoff.next()
         else:
+            self.again = None
             self._backoff.reset()
         for short in found:
             if short not in self.shortfalls:
