@@ -90,7 +90,6 @@ class Agent:
             own_uid=os.environ.get("POD_UID", ""),
             anchor=arguments.cgroup_anchor.strip("/"),
             away=alive.last_seen,
-            held_at_zero=lambda unit: unit in self._board.drop_ins[board.SLICES].held,
         )
         stack.callback(self._reconciler.close)
         known = self._reconciler.inventory

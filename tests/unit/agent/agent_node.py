@@ -7,7 +7,7 @@ import contextlib
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 from swapwarden.agent.desired import spec
@@ -63,8 +63,10 @@ class Node:
         cached: spec.NodeSpec | None = None,
         own_uid: str = "",
         away: float | None = None,
-        held_at_zero: Callable[[str], bool] = lambda _: False,
+        slices: Collection[str] = (),
     ) -> reconciler.NodeReconciler:
+        """`slices` have a drop-in file of the agent's."""
+        self.reports.drop_ins[board.SLICES] = board.DropInStatus(mounted=True, held=frozenset(slices))
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
         self.ledger = ledger.Ledger(self.folder)
@@ -75,7 +77,6 @@ class Node:
             proc=self.tree.proc,
             own_uid=own_uid,
             away=away,
-            held_at_zero=held_at_zero,
             clock=lambda: loop.time() + self.later,
         )
         self.enforcer.start(cached)

@@ -70,13 +70,9 @@ class NodeReconciler:
         own_uid: str = "",
         anchor: str = "",
         away: float | None = None,
-        held_at_zero: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`held_at_zero` tells of the node's units which ones systemd holds at 0 by the agent's doing.
-
-        `away` is since when no agent can have been at work on the node, where that is known.
-        """
+        """`away` is since when no agent can have been at work on the node, where that is known."""
         self._watches = watching = watches.WatchRegistry(readable=self.catch_up)
         self.work = shared = work.begin(watching, reports, clock)
         self.inventory = known = inventory.Inventory(cgroups, watching, own_uid=own_uid, anchor=anchor)
@@ -87,7 +83,7 @@ class NodeReconciler:
         space = headroom.Headroom(cgroups, proc)
         files = file_reconciler.FileReconciler(shared, cgroups, book, space, why=why, own_uid=own_uid)
         io = unit_io.UnitIo(cgroups, book.settings)
-        self._units = units = system_units.Units(cgroups, book, watching, files, io, held_at_zero=held_at_zero)
+        self._units = units = system_units.Units(cgroups, book, watching, files, io, reports=reports)
         self._pods = pods = pod_reconciler.PodReconciler(
             shared, known, book, files, why=why, evidence=evidence, away=away
         )

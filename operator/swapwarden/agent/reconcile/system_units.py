@@ -9,12 +9,12 @@ that are there; no path is made of it. The cgroups of pods are never among these
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.host import cgroupfs, faults, inotify, watches
-from swapwarden.agent.inventory import layout, records
+from swapwarden.agent.inventory import board, layout, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, unit_io
 from swapwarden.api import names
@@ -65,11 +65,11 @@ class Units:
         settles: file_reconciler.FileReconciler,
         io: unit_io.UnitIo,
         *,
-        held_at_zero: Callable[[str], bool],
+        reports: board.Board,
     ) -> None:
-        """`held_at_zero` tells which units systemd holds at 0 by the agent's doing (dropins)."""
+        """`reports` has the slices that may have a drop-in file of the agent's, by which systemd holds them at 0."""
         self.io = io
-        self._held_at_zero = held_at_zero
+        self._board = reports
         self._fs = cgroups
         self._limits = book.limits
         self._watches = watching
@@ -165,10 +165,13 @@ class Units:
         if not isinstance(file, Unit):
             return False
         before = self._is_covered(file)
-        covered = self._is_at_zero(file.path) and (before or self._held_at_zero(file.unit_name))
+        covered = self._is_at_zero(file.path) and (before or self._has_drop_in(file.unit_name))
         if covered != before:
             self._limits.set_systemd_zero(file.key, held=covered)
         return covered != before
+
+    def _has_drop_in(self, name: str) -> bool:
+        return name in self._board.drop_ins[board.SLICES].held
 
     def _is_covered(self, unit: Unit) -> bool:
         entry = self._limits.get(unit.key)
@@ -261,7 +264,7 @@ class Units:
         if unit is None and inode is not None:
             unit = self._units[path] = Unit(name, path, inode)
             entry = self._limits.get(unit.key)
-            if entry is None and self._held_at_zero(name) and self._is_at_zero(path):
+            if entry is None and self._has_drop_in(name) and self._is_at_zero(path):
                 # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
                 self._limits.set_systemd_zero(unit.key, held=True)
             self._settler.recall(unit)

@@ -275,11 +275,8 @@ async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units)
 async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reloaded(
     units: Units, after: spec.NodeSpec, *, born: bool
 ) -> None:
-    def installed(name: str) -> bool:
-        return name == "system.slice"
-
     write(units.system, "0" if born else "max")
-    agent = units.node.start(held_at_zero=installed)
+    agent = units.node.start(slices=["system.slice"])
     apply(agent, asking("system.slice", "kubelet.service"))
     if not born:  # systemd reads the file later
         await until(lambda: all_writes_heard(agent))
@@ -299,7 +296,7 @@ async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reload
 
 
 async def test_a_file_that_systemd_has_not_read_leaves_nothing_to_reload(units: Units) -> None:
-    agent = units.node.start(held_at_zero=lambda _: True)
+    agent = units.node.start(slices=["system.slice"])
     apply(agent, asking("system.slice"))
     await until(lambda: all_writes_heard(agent))
     write(units.system, "max")
@@ -322,7 +319,7 @@ async def test_where_pods_are_not_known_no_drop_in_comes_or_goes(tmp_path: pathl
 async def test_a_limit_that_came_from_the_drop_in_is_taken_away_with_it(units: Units, *, installed: bool) -> None:
     """After a boot, of which systemd makes the slice so: nothing was ever written to it."""
     write(units.system, "0")
-    agent = units.node.start(held_at_zero=lambda name: installed and name == "system.slice")
+    agent = units.node.start(slices=["system.slice"] if installed else [])
     apply(agent, asking("system.slice", "kubelet.service"))
     assert units.values[:2] == ["0", "0"]
     apply(agent, state(mode=names.Mode.RESTORE))
