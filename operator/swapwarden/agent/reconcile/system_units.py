@@ -165,13 +165,10 @@ class Units:
         if not isinstance(file, Unit):
             return False
         before = self._is_covered(file)
-        covered = self._is_at_zero(file.path) and (before or self._has_drop_in(file.unit_name))
+        covered = self._is_at_zero(file.path) and (before or _has_drop_in(self._board, file.unit_name))
         if covered != before:
             self._limits.set_systemd_zero(file.key, held=covered)
         return covered != before
-
-    def _has_drop_in(self, name: str) -> bool:
-        return name in self._board.drop_ins[board.SLICES].held
 
     def _is_covered(self, unit: Unit) -> bool:
         entry = self._limits.get(unit.key)
@@ -264,7 +261,7 @@ class Units:
         if unit is None and inode is not None:
             unit = self._units[path] = Unit(name, path, inode)
             entry = self._limits.get(unit.key)
-            if entry is None and self._has_drop_in(name) and self._is_at_zero(path):
+            if entry is None and _has_drop_in(self._board, name) and self._is_at_zero(path):
                 # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
                 self._limits.set_systemd_zero(unit.key, held=True)
             self._settler.recall(unit)
@@ -296,3 +293,7 @@ class Units:
 
 def _is_of_pods(path: str) -> bool:
     return any(layout.is_root(part) or layout.is_level(part) for part in path.split("/"))
+
+
+def _has_drop_in(reports: board.Board, name: str) -> bool:
+    return name in reports.drop_ins[board.SLICES].held
