@@ -9,13 +9,15 @@ import asyncio
 import pathlib
 import tempfile
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from swapwarden.agent.desired import spec
-from swapwarden.agent.host import values
+from swapwarden.agent.desired import resolve, spec
+from swapwarden.agent.host import values, watches
+from swapwarden.agent.reconcile import keys, reconciler
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, apply, compare, state
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, mark, state, until
 from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
 
 PODS = 2
@@ -149,3 +151,46 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
 def test_no_order_of_writes_opens_a_gap(first: list[int], used: list[int], wished: list[spec.NodeSpec]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(play(pathlib.Path(folder), first, used, wished))
+
+
+async def test_the_limit_of_all_is_raised_after_pods_that_a_comparison_lowers(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others wrote to both, and no event told of."""
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    apply(agent, state({1: PAGE}, kubepods=64 * MIB))
+    write(pod, "max")
+    write(plain.tree.kubepods, "0")
+    lose_events(agent)
+    written: list[str] = []
+    real = plain.cgroups.write
+
+    def spy(name: str, value: int) -> None:
+        written.append(name.rpartition("/")[0])
+        real(name, value)
+
+    monkeypatch.setattr(plain.cgroups, "write", spy)
+    compare(agent)
+    assert [name.rpartition("/")[2] for name in written] == [pod.name, plain.tree.kubepods.name]
+
+
+async def test_what_keeps_coming_to_one_pod_holds_up_no_raise(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the pod itself either: it waits for what was there before it."""
+    monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)
+    pod = plain.tree.pod(1)
+    agent = plain.start(state({1: 0}, kubepods=0))
+    real = agent.inventory.look
+
+    def look(owner: watches.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
+        real(owner, name, origin, noticed)
+        come()
+
+    def come() -> None:
+        mark(agent, keys.Child(plain.known(pod), "nothing"))
+        mark(agent, keys.Child(plain.known(pod), "nothing else"))
+
+    monkeypatch.setattr(agent.inventory, "look", look)
+    come()
+    agent.set_desired(state({1: MIB}, kubepods=64 * MIB, generation=2))
+    await until(lambda: (swap_max(pod), swap_max(plain.tree.kubepods)) == (str(MIB), str(64 * MIB)))

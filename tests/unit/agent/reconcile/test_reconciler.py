@@ -13,7 +13,19 @@ from swapwarden.agent.report import status
 from swapwarden.api import names
 from swapwarden.api import state as api
 
-from tests.unit.agent.agent_node import MIB, Node, apply, armed, compare, reasons, settle, snapshot, state, until
+from tests.unit.agent.agent_node import (
+    MIB,
+    Node,
+    apply,
+    armed,
+    compare,
+    lose_events,
+    reasons,
+    settle,
+    snapshot,
+    state,
+    until,
+)
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
@@ -471,3 +483,39 @@ async def test_a_repair_does_not_wait_for_a_state_to_be_applied(plain: Node, mon
     assert len(wrote) < 50
     await until(lambda: not plain.reports.busy)
     assert len(wrote) > 90
+
+
+async def test_what_was_written_before_a_state_came_was_written_over_the_state_before(plain: Node) -> None:
+    """It is a repair, though the event is read with the state: by the new one it may be what is to be there."""
+    agent = plain.start(state({1: 0}))
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == "0")
+    agent.catch_up()
+    write(pod, str(MIB))
+    apply(agent, state({1: MIB}, generation=2))
+    assert swap_max(pod) == str(MIB)
+    assert plain.known(pod).tally.count == 1
+
+
+async def test_a_comparison_is_over_when_containers_were_compared_too(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    made = [plain.tree.container(pod, f"app{number}") for number in range(20)]
+    apply(
+        agent,
+        state(
+            {1: 2 * MIB}, containers={1: {f"app{number}": spec.ContainerSpec(MIB, cap=False) for number in range(20)}}
+        ),
+    )
+    await until(lambda: {swap_max(path) for path in made} == {str(MIB)})
+    for path in made:
+        write(path, "max")
+    lose_events(agent)
+    before = agent.last_resync
+    plain.later += 1
+    agent.resync()
+    await until(lambda: agent.last_resync > before)
+    assert {swap_max(path) for path in made} == {str(MIB)}
