@@ -194,8 +194,9 @@ class Agent:
         revision = -1
         while True:
             revision = await self._board.after(revision)
-            pods.want(self._reconciler.drop_in_prefix)
-            slices.want(self._reconciler.drop_in_slices)
+            current, root = self._reconciler.progress.spec, self._reconciler.inventory.root_path
+            pods.want(dropin_sync.pods_prefix(current, root))
+            slices.want(dropin_sync.unit_slices(current, root))
             self._node.check_tree()
             self._reconciler.swap_on(self._node.disks)
 
@@ -235,13 +236,13 @@ class Agent:
 
     def unready(self) -> str | None:
         """Return why some files do not hold their desired values; None if all do, or none are desired."""
-        if not self._enforces or self._reconciler.root is not None:
+        if not self._enforces or self._reconciler.inventory.root is not None:
             return None
-        return str(self._reconciler.problem)
+        return str(self._reconciler.tree.problem)
 
     def stuck(self) -> str | None:
         """Return why this is not alive. An answer shows that the event loop turns."""
-        idle = time.monotonic() - self._reconciler.last_resync
+        idle = time.monotonic() - self._reconciler.tree.comparison.last
         if self._enforces and idle > STUCK_RESYNCS * self._arguments.resync_interval:
             return f"the last full comparison was {idle:.0f} s ago"
         return None

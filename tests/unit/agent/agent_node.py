@@ -14,7 +14,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, inotify, watches
 from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import keys, queue, reconciler, schedule
+from swapwarden.agent.reconcile import dropin_sync, keys, queue, reconciler, schedule
 from swapwarden.agent.report import conditions, status
 from swapwarden.api import names
 from swapwarden.api import state as api
@@ -123,7 +123,7 @@ def snapshot(agent: reconciler.NodeReconciler) -> status.Snapshot:
         agent.inventory,
         agent.progress,
         cgroups=agent.inventory._fs,
-        limits=agent._tree._ledger.limits,
+        limits=agent.tree._ledger.limits,
         now=agent.work.clock(),
     )
 
@@ -137,6 +137,16 @@ def built(agent: reconciler.NodeReconciler, facts: api.Facts) -> api.StateStatus
 def reasons(agent: reconciler.NodeReconciler) -> list[str]:
     """Of the deviations that it would report."""
     return sorted(violation.reason for violation in snapshot(agent).violations)
+
+
+def drop_in_prefix(agent: reconciler.NodeReconciler) -> str | None:
+    """Of the slices that are to have drop-ins for guarantee Strict."""
+    return dropin_sync.pods_prefix(agent.progress.spec, agent.root)
+
+
+def drop_in_slices(agent: reconciler.NodeReconciler) -> tuple[str, ...] | None:
+    """The node's slices that are to have drop-ins."""
+    return dropin_sync.unit_slices(agent.progress.spec, agent.root)
 
 
 # What tests need of the inside: only here, so that tests stay as they are where that changes.
@@ -177,7 +187,7 @@ def due(agent: reconciler.NodeReconciler, key: keys.Key, why: schedule.Why) -> f
 
 def armed(agent: reconciler.NodeReconciler) -> asyncio.TimerHandle | None:
     """The timer that has the agent go on."""
-    return agent._timer
+    return agent._alarm.timer
 
 
 def look_again(agent: reconciler.NodeReconciler, file: records.ControlFile) -> None:
@@ -189,38 +199,38 @@ def look_again(agent: reconciler.NodeReconciler, file: records.ControlFile) -> N
 
 def lose_events(agent: reconciler.NodeReconciler) -> None:
     """As the kernel does when there are too many; here nobody is told even that."""
-    list(agent._watches.read())
+    list(agent.work.watching.read())
 
 
 @contextlib.contextmanager
 def unheard(agent: reconciler.NodeReconciler) -> Iterator[None]:
     """What happens is only heard of later."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent._watches, "read", lambda: iter(()))
+        patch.setattr(agent.work.watching, "read", lambda: iter(()))
         yield
 
 
 def hear(agent: reconciler.NodeReconciler, *events: tuple[watches.Watched | None, inotify.Event]) -> None:
     """Take in these events, of nobody where events were lost, and no others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent._watches, "read", lambda: iter(events))
+        patch.setattr(agent.work.watching, "read", lambda: iter(events))
         agent._hear()
         agent._repair()
 
 
 def watched(agent: reconciler.NodeReconciler) -> int:
     """How much inotify watches."""
-    return len(agent._watches._owners)
+    return len(agent.work.watching._owners)
 
 
 def all_writes_heard(agent: reconciler.NodeReconciler) -> bool:
     """Whether the events of all the agent's own writes have been read."""
-    return agent.work.horizon.writes == agent._files.writes
+    return agent.work.horizon.writes == agent._keys.files.writes
 
 
 def find_tree(agent: reconciler.NodeReconciler) -> None:
     """Search for the tree of pods now."""
-    agent._tree.find()
+    agent.tree.find()
     settle(agent)
 
 

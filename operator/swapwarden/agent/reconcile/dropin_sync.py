@@ -10,8 +10,11 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from swapwarden.agent.desired import spec
+from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import systemd_dropins, worker
 from swapwarden.agent.inventory import board
+from swapwarden.api import names
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -27,6 +30,25 @@ BACKOFF_SECONDS: Final = (2.0, 300.0)
 
 Wanted = TypeVar("Wanted", str, tuple[str, ...])
 """What says which files are to be there; an empty one: none."""
+
+
+def pods_prefix(current: spec.NodeSpec | None, root: str | None) -> str | None:
+    """What the slices begin with that are to have files for guarantee Strict; empty: none; None: not known yet.
+
+    `root` is the cgroup above all pods, once found.
+    """
+    if current is None or (systemd_zero.wants(current) and root is None):
+        return None
+    return (systemd_zero.prefix(root) or "") if systemd_zero.wants(current) and root is not None else ""
+
+
+def unit_slices(current: spec.NodeSpec | None, root: str | None) -> tuple[str, ...] | None:
+    """The node's slices that are to have files, as `pods_prefix`."""
+    if current is None or (current.units and root is None):
+        return None
+    enforces = current.mode is names.Mode.ENFORCE
+    without = [name for name, unit in current.units.items() if enforces and unit.limit == 0]
+    return systemd_dropins.slices(without, root or "")
 
 
 class DropInSync(Generic[Wanted]):

@@ -23,7 +23,6 @@ class Events:
     def __init__(
         self,
         shared: work.Work,
-        watching: watches.WatchRegistry,
         known: inventory.Inventory,
         *,
         files: file_reconciler.FileReconciler,
@@ -33,7 +32,6 @@ class Events:
         evidence: systemd_zero.Evidence,
     ) -> None:
         self._work = shared
-        self._watches = watching
         self._inventory = known
         self._files = files
         self._pods = pods
@@ -50,7 +48,7 @@ class Events:
         written = self._files.writes
         touched: dict[records.ControlFile, float] = {}
         lost = False
-        for owner, event in self._watches.read():
+        for owner, event in self._work.watching.read():
             if event.mask & inotify.Q_OVERFLOW:
                 lost = True
                 self._work.horizon.lose(self._work.clock())
@@ -67,7 +65,7 @@ class Events:
             self._work.horizon.count_loss(noticed)
             OVERFLOWS.inc()
             log.warning("too many events at once: some were lost, comparing everything")
-        if self._watches.drained:
+        if self._work.watching.drained:
             self._work.horizon.writes, self._work.horizon.drained = written, noticed
             if not (compares or lost) and self._inventory.root is not None:
                 self._work.horizon.caught_up = max(self._work.horizon.caught_up, noticed)
@@ -80,7 +78,7 @@ class Events:
             self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
         if isinstance(owner, records.Container) and event.name != layout.INNER:
             if self._pods.puts_off(owner):
-                self._watches.release(owner)
+                self._work.watching.release(owner)
         elif isinstance(owner, records.Level | records.Pod | records.Parent | records.Container):
             self._work.waiting.mark(keys.Child(owner, event.name), queue.Priority.ARRIVAL, mark)
 
@@ -91,7 +89,7 @@ class Events:
         container = next((each for each in file.pod.containers.values() if file in each.files), None)
         if container is None or not self._pods.puts_off(container):
             return False
-        self._watches.release(file)
+        self._work.watching.release(file)
         return True
 
     def _rewritten(self, file: records.ControlFile) -> None:

@@ -224,6 +224,10 @@ class FileReconciler:
             if found != action.write:
                 noticed = since
             ran = down = None
+            if found == limit and not barred:  # there is nothing left to be done
+                swap = 0 if limit >= values.NO_LIMIT else self._usage(file)
+                wait = self._settled(file, found, swap, looked=looked, draining=swap > limit, cut=True)
+                return self._contentions.retry_in(file) if wait is None else wait
         raise ContestedError(f"{file.path}: another writer changes it all the time")
 
     def _above(self, file: records.ControlFile) -> int:
@@ -288,7 +292,8 @@ class FileReconciler:
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
         self._limits.record(file.key, found, value)
-        self._attribution.learn_hold(file)
+        if file.systemd.value is None:
+            self._attribution.learn_hold(file)
         if file.spec.reclaims and value < found:
             self.pending.begin(file, write, self._work.clock())
         self._fs.write(file.name, value)

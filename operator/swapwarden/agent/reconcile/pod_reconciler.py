@@ -46,12 +46,17 @@ class PodReconciler:
         self._limits = book.limits
         self._files = files
         self._attribution = why
-        self._evidence = evidence
+        self.evidence = evidence
 
     @property
     def mode(self) -> names.Mode:
         """What is in force."""
         return resolve.mode_of(self.spec)
+
+    def follow(self, new: spec.NodeSpec | None) -> None:
+        """Put a state in force: nothing is written for it yet."""
+        self.spec = new
+        self.evidence.follow(new, self._inventory.root_path, self._inventory.pods.values())
 
     # Pods
 
@@ -133,7 +138,7 @@ class PodReconciler:
     def look(self, file: records.ControlFile) -> None:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
         if file.pod is not None and file is file.pod.file and not file.times.write_seq:
-            self._evidence.came(self._inventory.root_path, file.pod)
+            self.evidence.came(self._inventory.root_path, file.pod)
 
     def retarget_root(self) -> None:
         """Work out anew what the cgroup above all pods is to hold."""

@@ -136,6 +136,16 @@ class Failures:
         self.cut_short = False
         """Whether something of the tree could not be read for reasons that are not one cgroup's."""
 
+    def guard(self, step: Callable[[], None]) -> None:
+        """Run a step that is no key's. A mistake in it must not end the agent: all is compared a little later."""
+        try:
+            step()
+        except cgroupfs.CgroupError as error:
+            self.unreadable(error)
+        except Exception as error:  # noqa: BLE001 the last resort
+            self._watches.degrade(watches.Degraded.FAULT, faults.fault("the event loop", error))
+            self._reports.touch()
+
     def attempt(self, key: keys.Key, step: Callable[[], None], *, whole: bool = True) -> None:
         """Run a step of reconciling a key. What fails is this key's violation, and the key is tried again.
 

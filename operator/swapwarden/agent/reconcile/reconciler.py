@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution, systemd_zero
-from swapwarden.agent.host import cgroupfs, faults, systemd_dropins, watches
+from swapwarden.agent.host import cgroupfs, watches
 from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
@@ -29,6 +29,7 @@ from swapwarden.agent.reconcile import (
     events,
     file_reconciler,
     headroom,
+    key_reconciler,
     keys,
     pod_reconciler,
     queue,
@@ -38,7 +39,6 @@ from swapwarden.agent.reconcile import (
     unit_io,
     work,
 )
-from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
 APPLY_SECONDS = metrics.histogram(
@@ -72,14 +72,14 @@ class NodeReconciler:
         away: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`away` is since when no agent can have been at work on the node, where that is known."""
-        self._watches = watching = watches.WatchRegistry(readable=self.catch_up)
+        """`away` is when the last agent was last seen on the node, in monotonic seconds; None if unknown."""
+        watching = watches.WatchRegistry(readable=self.catch_up)
         self.work = shared = work.begin(watching, reports, clock)
         self.inventory = known = inventory.Inventory(cgroups, watching, own_uid=own_uid, anchor=anchor)
         if away is not None and not book.initialised:
             book.mark_incomplete()
         self._attribution = why = attribution.Attribution(cgroups, book, clock=clock)
-        self._evidence = evidence = systemd_zero.Evidence(cgroups, book, clock)
+        evidence = systemd_zero.Evidence(cgroups, book, clock)
         space = headroom.Headroom(cgroups, proc)
         files = file_reconciler.FileReconciler(shared, cgroups, book, space, why=why, own_uid=own_uid)
         io = unit_io.UnitIo(cgroups, book.settings)
@@ -87,15 +87,11 @@ class NodeReconciler:
         self._pods = pods = pod_reconciler.PodReconciler(
             shared, known, book, files, why=why, evidence=evidence, away=away
         )
-        self._files = files
-        self._tree = tree_reconciler.TreeReconciler(shared, known, book, watching, files=files, pods=pods)
-        self._events = events.Events(
-            shared, watching, known, files=files, pods=pods, units=units, why=why, evidence=evidence
-        )
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """None before the start."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed: float | None = None
+        self.tree = tree = tree_reconciler.TreeReconciler(shared, known, book, files=files, pods=pods)
+        self._keys = key_reconciler.KeyReconciler(shared, known, tree, pods, files=files, units=units, why=why)
+        self._events = events.Events(shared, known, files=files, pods=pods, units=units, why=why, evidence=evidence)
+        self._alarm = schedule.Alarm(self._wake)
+        self._started = False
         self._applied: _Applied | None = None
         self._generation = 0
 
@@ -107,16 +103,6 @@ class NodeReconciler:
         return self.inventory.root_path
 
     @property
-    def problem(self) -> Exception | None:
-        """Why there is no such cgroup yet."""
-        return self._tree.problem
-
-    @property
-    def last_resync(self) -> float:
-        """When all was last compared, in monotonic seconds."""
-        return self._tree.comparison.last
-
-    @property
     def progress(self) -> records.Progress:
         """What is to be reported of reconciling beside the records of pods and files."""
         failures = (
@@ -124,8 +110,8 @@ class NodeReconciler:
         )
         return records.Progress(
             spec=self._pods.spec,
-            problem=self._tree.problem,
-            degraded=self._watches.degraded,
+            problem=self.tree.problem,
+            degraded=self.work.watching.degraded,
             generation=self._generation,
             lost=self.work.horizon.losses(self.work.clock()),
             failures=tuple(failures),
@@ -138,70 +124,51 @@ class NodeReconciler:
     @property
     def evidence(self) -> systemd_zero.View:
         """What was seen of systemd's part in guarantee Strict."""
-        return self._evidence.view(self.root, self.inventory.pods.values())
-
-    @property
-    def drop_in_prefix(self) -> str | None:
-        """What the slices begin with that are to have drop-ins; empty: none are to be; None: not known yet."""
-        if self._pods.spec is None or (self._evidence.wanted and self.root is None):
-            return None
-        return (systemd_zero.prefix(self.root) or "") if self._evidence.wanted and self.root is not None else ""
-
-    @property
-    def drop_in_slices(self) -> tuple[str, ...] | None:
-        """The node's slices that are to have drop-ins; None: not known yet."""
-        current = self._pods.spec
-        if current is None or (current.units and self.root is None):
-            return None
-        enforces = current.mode is names.Mode.ENFORCE
-        without = [name for name, unit in current.units.items() if enforces and unit.limit == 0]
-        return systemd_dropins.slices(without, self.root or "")
+        return self._pods.evidence.view(self.root, self.inventory.pods.values())
 
     def start(self, cached: spec.NodeSpec | None) -> None:
         """Begin, with the state of an earlier run in force, if there is one. Call it in the running event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._pods.spec = cached
+        self._started = True
         self._generation = 0 if cached is None else cached.generation
-        self._evidence.follow(cached, None, ())
-        self._watches.open()
-        self._loop.add_reader(self._files.pending.fileno(), self._writes_ended)
-        self._guarded(self._tree.find)
+        self._pods.follow(cached)
+        self.work.watching.open()
+        asyncio.get_running_loop().add_reader(self._keys.files.pending.fileno(), self._writes_ended)
+        self.work.failures.guard(self.tree.find)
         while self.work.waiting:
-            self._turn()
+            self.work.failures.guard(self._turn)
         self._arm()
 
     def close(self) -> None:
         """End; what files hold stays."""
         self.work.waiting.clear()
         self.work.due.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._loop is not None:
-            self._loop.remove_reader(self._files.pending.fileno())
-        self._files.pending.close()
-        self._watches.close()
+        self._alarm.set(None, 0)
+        if self._started:
+            asyncio.get_running_loop().remove_reader(self._keys.files.pending.fileno())
+        self._keys.files.pending.close()
+        self.work.watching.close()
 
     def _writes_ended(self) -> None:
         """Reconcile what a thread wrote: it is read back as any other."""
-        for file in self._files.pending.ended():
+        for file in self._keys.files.pending.ended():
             self.work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self.work.clock()))
-        self._guarded(self._turn)
+        self.work.failures.guard(self._turn)
         self._arm()
 
     def set_desired(self, new: spec.NodeSpec) -> None:
         """Put a state in force: what it says otherwise than the last one is marked, and reconciled in turns."""
         begun = self.work.clock()
-        self._guarded(lambda: self._set_desired(new))
+        self.work.failures.guard(lambda: self._set_desired(new))
         self._applied = _Applied(new.generation, begun, self.work.waiting.serial)
         self.work.reports.busy = True
         self._arm()
 
     def _set_desired(self, new: spec.NodeSpec) -> None:
-        self._guarded(self._hear)  # what others wrote until now they wrote over the old values
+        self.work.failures.guard(self._hear)  # what others wrote until now they wrote over the old values
         self._repair()
         mark = queue.Mark(self.work.clock())
-        old, self._pods.spec = self._pods.spec, new
-        self._guarded(lambda: self._evidence.follow(new, self.root, self.inventory.pods.values()))
+        old = self._pods.spec
+        self.work.failures.guard(lambda: self._pods.follow(new))
         everything = old is None or (old.mode, old.before_plan) != (new.mode, new.before_plan)
         above = everything or old is None or old.kubepods != new.kubepods
         if above and self.inventory.root is not None:
@@ -219,60 +186,50 @@ class NodeReconciler:
         """What the node swaps to, whenever that may have become another."""
         if disks != self._units.io.disks:
             self._units.io.disks = disks
-            self._guarded(self._bring_units)
+            self.work.failures.guard(self._keys.bring_units)
             self._arm()
 
     def catch_up(self) -> None:
         """Take in what inotify has to tell by now. It is done anyway: this is to know that there is nothing more."""
-        self._guarded(self._hear)
-        self._guarded(self._turn)
+        self.work.failures.guard(self._hear)
+        self.work.failures.guard(self._turn)
         self._arm()
 
     def resync(self) -> None:
         """Compare everything with what is wanted, and with what is there: pod by pod, in turns of the event loop."""
-        self._guarded(self._resync)
+        self.work.failures.guard(self._resync)
         self._arm()
 
     def _resync(self) -> None:
         known = self.work.horizon.caught_up
         self._hear()  # what has been told by now is no find
         self._repair()
-        self._tree.sweep(known)
+        self.tree.sweep(known)
 
     # Turns of the event loop
 
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Run one step of the event loop. A mistake in it must not end the agent: all is compared a little later."""
-        try:
-            step()
-        except cgroupfs.CgroupError as error:
-            self.work.failures.unreadable(error)
-        except Exception as error:  # noqa: BLE001 the last resort
-            self._watches.degrade(watches.Degraded.FAULT, faults.fault("the event loop", error))
-            self.work.reports.touch()
-
     def _hear(self) -> None:
         """Mark what inotify has to tell of."""
-        compares = bool(self._watches.degraded) or self._tree.comparison.began is not None
+        compares = bool(self.work.watching.degraded) or self.tree.comparison.began is not None
         if self._events.hear(compares=compares):
-            self._guarded(lambda: self._tree.sweep(self.work.horizon.caught_up))
+            self.work.failures.guard(lambda: self.tree.sweep(self.work.horizon.caught_up))
 
     def _repair(self) -> None:
         """Reconcile all that others wrote to."""
         while (waiting := self.work.waiting.take(queue.Priority.REPAIR)) is not None:
-            self._reconcile(*waiting)
+            self._keys.reconcile(*waiting)
 
     def _turn(self) -> None:
         """Reconcile all repairs and some of what else waits; the rest after what the kernel tells meanwhile."""
         self._repair()
         until = self.work.clock() + SLICE_SECONDS
         while (waiting := self.work.waiting.take(queue.Priority.ARRIVAL)) is not None:
-            self._reconcile(*waiting)
+            self._keys.reconcile(*waiting)
             self._repair()
             if self.work.clock() >= until:
                 break
         if (waiting := self.work.waiting.take(queue.Priority.SWEEP)) is not None:
-            self._reconcile(*waiting, compare=True)
+            self._keys.reconcile(*waiting, compare=True)
             self._repair()
         if self._applied is not None and not self.work.waiting.waits_since(self._applied.serial):
             APPLY_SECONDS.observe(self.work.clock() - self._applied.begun)
@@ -280,88 +237,26 @@ class NodeReconciler:
             self.work.reports.busy = False
             self.work.reports.touch()
 
-    def _reconcile(self, key: keys.Key, mark: queue.Mark, *, compare: bool = False) -> None:
-        """Bring one key to what the state says, by what is on disk now."""
-        step = functools.partial(self._step, key, mark, compare=compare)
-        if isinstance(key, keys.Task):
-            self._guarded(step)
-        else:
-            self.work.failures.attempt(key, step, whole=compare or not isinstance(key, records.Pod))
-        for file, waited in self.work.order.released(keys.group_of(key)):
-            self.work.waiting.mark(file, queue.Priority.REPAIR, waited)
-
-    def _step(self, key: keys.Key, mark: queue.Mark, *, compare: bool) -> None:
-        match key:
-            case records.ControlFile():
-                self._settle(key, mark)
-            case keys.Child():
-                self._tree.look(key, mark)
-            case records.Level() if self.inventory.levels.get(key.path) is key:
-                self._tree.enter(key, mark)
-            case records.Pod() if self.inventory.pods.get(key.path) is key:
-                (self._tree.compare if compare else self._pods.reconcile)(key, mark)
-            case records.Container() if key in key.pod.containers.values():
-                self._pods.bring(key, mark)
-            case keys.Task.UNITS:
-                self._bring_units()
-            case keys.Task.SWEEP:
-                self._tree.swept(mark)
-            case keys.Task.CAUSES:
-                self._find_cause()
-            case _:
-                raise cgroupfs.GoneError(str(key))
-
-    def _settle(self, file: records.ControlFile, mark: queue.Mark) -> None:
-        self.inventory.watch(file)
-        since: float | None = mark.since
-        if mark.since > mark.noticed:  # no event told of it
-            self._pods.look(file)
-            since = self.work.horizon.last_right(file)
-        self._files.settle(file, mark.noticed, since=since)
-
-    def _bring_units(self) -> None:
-        """Once there is a state, and it is known where pods are, which are no business of these."""
-        if self._pods.spec is None or self.root is None:
-            return
-        self._units.bring(self._pods.spec, self.root, self.work.clock())
-        if self._units.unfinished:
-            self.work.failures.failed(keys.Task.UNITS, None, self._units.unfinished)
-        else:
-            self.work.failures.clear(keys.Task.UNITS)
-        if self._units.io.again is not None:
-            self.work.due.at(keys.Task.UNITS, schedule.Why.DUE, self.work.clock() + self._units.io.again)
-        else:
-            self.work.due.cancel(keys.Task.UNITS, schedule.Why.DUE)
-        self.work.reports.touch()
-
-    def _find_cause(self) -> None:
-        """One in a turn."""
-        if self._attribution.find(self.inventory.pods.values()):
-            self.work.due_in(keys.Task.CAUSES, schedule.Why.DUE, 0)
-        else:
-            self.work.reports.touch()
-
     # What is due
 
     def _wake(self) -> None:
         """Something waits, or is due."""
-        self._timer = self._armed = None
         due = list(self.work.due.due(self.work.clock()))
         if due:
-            self._guarded(self._hear)  # what has been told by now is no find
+            self.work.failures.guard(self._hear)  # what has been told by now is no find
         for key, why in due:
-            self._guarded(functools.partial(self._due, key, why))
-        self._guarded(self._turn)
+            self.work.failures.guard(functools.partial(self._due, key, why))
+        self.work.failures.guard(self._turn)
         self._arm()
 
     def _due(self, key: keys.Key, why: schedule.Why) -> None:
         now = self.work.clock()
         match key, why:
             case keys.Task.TREE, schedule.Why.DUE:
-                self._tree.find()
+                self.tree.find()
             case keys.Task.SWEEP, schedule.Why.DUE:
-                if self._tree.comparison.began is None:
-                    self._tree.sweep(self.work.horizon.caught_up)
+                if self.tree.comparison.began is None:
+                    self.tree.sweep(self.work.horizon.caught_up)
             case _, schedule.Why.AWAITS:
                 self.work.reports.touch()
             case _, schedule.Why.FAILED:
@@ -373,20 +268,15 @@ class NodeReconciler:
 
     def _arm(self) -> None:
         """Have the loop go on when something waits, or is due: one timer for all."""
-        if self._loop is None:
+        if not self._started:
             return
         now = self.work.clock()
         for key, wanted, wait in (
             (keys.Task.CAUSES, self._attribution.noted, attribution.MOMENT_SECONDS),
-            (keys.Task.SWEEP, self._watches.degraded and self._tree.comparison.began is None, watches.POLL_SECONDS),
+            (keys.Task.SWEEP, self.work.watching.degraded and self.tree.comparison.began is None, watches.POLL_SECONDS),
             (keys.Task.TREE, self.inventory.root is None, 0.0),
         ):
             if wanted and self.work.due.when(key, schedule.Why.DUE) is None:
                 self.work.due.at(key, schedule.Why.DUE, now + wait)
         when = -math.inf if self.work.waiting or self._applied is not None else self.work.due.next
-        if when == self._armed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed = when
-        self._timer = None if when is None else self._loop.call_later(max(0.0, when - now), self._wake)
+        self._alarm.set(when, now)

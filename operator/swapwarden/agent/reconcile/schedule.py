@@ -19,10 +19,11 @@ as the waits of who writes the status, is not here either.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from swapwarden.agent.reconcile import keys
@@ -83,3 +84,27 @@ class Schedule:
             entry = heapq.heappop(self._heap)[2]
             del self._when[entry]
             yield entry
+
+
+class Alarm:
+    """The one timer of the event loop."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._when: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def set(self, when: float | None, now: float) -> None:
+        """Call `wake` then, in monotonic seconds and once, in place of an earlier order; None: not at all."""
+        if when == self._when:
+            return
+        if self.timer is not None:
+            self.timer.cancel()
+        self._when = when
+        self.timer = None
+        if when is not None:
+            self.timer = asyncio.get_running_loop().call_later(max(0.0, when - now), self._ring)
+
+    def _ring(self) -> None:
+        self._when = self.timer = None
+        self._wake()

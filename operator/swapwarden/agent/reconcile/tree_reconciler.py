@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from swapwarden.agent.desired import resolve
-from swapwarden.agent.host import cgroupfs, watches
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import inventory, layout, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, keys, pod_reconciler, queue, schedule, work
@@ -46,7 +46,6 @@ class TreeReconciler:
         shared: work.Work,
         known: inventory.Inventory,
         book: ledger.Ledger,
-        watching: watches.WatchRegistry,
         *,
         files: file_reconciler.FileReconciler,
         pods: pod_reconciler.PodReconciler,
@@ -54,7 +53,6 @@ class TreeReconciler:
         self._work = shared
         self._inventory = known
         self._ledger = book
-        self._watches = watching
         self._files = files
         self._pods = pods
         self.problem: layout.TreeError | None = None
@@ -143,7 +141,7 @@ class TreeReconciler:
                 case records.Level() if came:
                     self._work.failures.attempt(what, functools.partial(self.enter, what, mark, found=found))
                 case records.Container() if came and self._pods.puts_off(what):
-                    self._watches.release(what)
+                    self._work.watching.release(what)
                 case records.Container() if came:
                     self._work.waiting.mark(what, queue.Priority.ARRIVAL, queue.Mark(mark.noticed))
                 case records.Pod() if came:
@@ -167,12 +165,12 @@ class TreeReconciler:
         """
         RESYNCS.inc()
         now = self._work.clock()
-        self._watches.retry()
+        self._work.watching.retry()
         self._ledger.retry()
         if not self._inventory.is_there():
             self.lose()
             self.find()
-            self._watches.retried()
+            self._work.watching.retried()
             self.comparison.last = now
             return
         self._inventory.prune_levels()
@@ -223,7 +221,7 @@ class TreeReconciler:
             self._pods.retarget_root()
             self._files.settle(root, current.last)
         self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(current.last))
-        self._watches.retried()
+        self._work.watching.retried()
         self._work.reports.touch()
 
     def _forget_gone(self, key: ledger.Key) -> None:

@@ -19,6 +19,7 @@ class Work:
     order: write_order.WriteOrder
     horizon: event_horizon.EventHorizon
     failures: queue.Failures
+    watching: watches.WatchRegistry
     reports: board.Board
     clock: Callable[[], float]
     """Monotonic seconds."""
@@ -34,4 +35,4 @@ def begin(watching: watches.WatchRegistry, reports: board.Board, clock: Callable
     waiting, due = queue.Queue(), schedule.Schedule()
     failures = queue.Failures(due, watching, reports, clock)
     order, horizon = write_order.WriteOrder(waiting), event_horizon.EventHorizon(clock())
-    return Work(waiting, due, order, horizon, failures, reports, clock)
+    return Work(waiting, due, order, horizon, failures, watching, reports, clock)

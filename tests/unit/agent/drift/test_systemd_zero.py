@@ -12,7 +12,17 @@ from swapwarden.agent.ledger import ledger
 from swapwarden.agent.report import conditions
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, apply, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import (
+    MIB,
+    Node,
+    all_writes_heard,
+    apply,
+    drop_in_prefix,
+    reasons,
+    snapshot,
+    state,
+    until,
+)
 from tests.unit.agent.cgroup_tree import FILES, swap_max, uid, write
 
 
@@ -58,17 +68,17 @@ async def test_nothing_is_said_where_nobody_asked(node: Node) -> None:
     apply(node.start(), state({1: 0}))
     assert told(node) is None
     assert node.enforcer is not None
-    assert node.enforcer.drop_in_prefix == ""
+    assert drop_in_prefix(node.enforcer) == ""
 
 
 async def test_the_prefix_is_that_of_the_tree(node: Node) -> None:
     agent = node.start()
-    assert agent.drop_in_prefix is None  # no state yet: files of an earlier run stay
+    assert drop_in_prefix(agent) is None  # no state yet: files of an earlier run stay
     apply(agent, asked())
     expected = {"systemd": "kubepods", "kind": "kubelet-kubepods", "cgroupfs": ""}
-    assert agent.drop_in_prefix == expected[node.tree.naming]
+    assert drop_in_prefix(agent) == expected[node.tree.naming]
     apply(agent, asked(mode=names.Mode.AUDIT))
-    assert agent.drop_in_prefix == ""
+    assert drop_in_prefix(agent) == ""
 
 
 async def test_on_a_node_with_the_cgroupfs_driver_it_says_what_can_be_had(node: Node) -> None:
@@ -317,6 +327,6 @@ async def test_before_the_tree_is_there_nothing_is_known(tmp_path: pathlib.Path)
     node = Node(tmp_path)
     node.tree.remove(node.tree.kubepods)
     agent = node.start(asked())
-    assert agent.drop_in_prefix is None
+    assert drop_in_prefix(agent) is None
     assert told(node) == ("Unknown", "NoPodTree")
     node.stop()

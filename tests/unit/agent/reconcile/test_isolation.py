@@ -292,9 +292,9 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             wrote = plain.cgroups.write
             broken.setattr(plain.cgroups, "write", lambda name, to: fail() if is_of(name, bad) else wrote(name, to))
         else:
-            came = agent._evidence.came
+            came = agent._pods.evidence.came
             broken.setattr(
-                agent._evidence, "came", lambda root, pod: fail() if bad.startswith(pod.path) else came(root, pod)
+                agent._pods.evidence, "came", lambda root, pod: fail() if bad.startswith(pod.path) else came(root, pod)
             )
         new = crowd.state()
         if where == "pod":
@@ -352,7 +352,7 @@ async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
         if file.container:
             raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._files, "_account", fail)
+    monkeypatch.setattr(agent._keys.files, "_account", fail)
     apply(agent, state({1: 2 * MIB}, containers={1: {"app": WANTED}}))
     assert mistakes.count > 0
     assert (swap_max(pod), swap_max(app)) == (str(2 * MIB), str(MIB))
@@ -558,7 +558,7 @@ async def test_a_short_exposure_takes_no_time_from_a_longer_one_that_is_found_af
     await until(lambda: swap_max(app) == str(MIB))
     compare(agent)
     known = plain.known(pod)
-    agent._watches.release(known.file)  # no event tells of the pod's own file
+    agent.work.watching.release(known.file)  # no event tells of the pod's own file
     plain.later += 10
     write(pod, "max")
     plain.later += 5
@@ -747,11 +747,11 @@ async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
     monkeypatch.setattr(agent.inventory, "look", look)
     mark(agent, busy)
     for lost in (False, True):
-        before = agent.last_resync
+        before = agent.tree.comparison.last
         plain.later += 1
         agent.resync()
         async with asyncio.timeout(10):
-            while agent.last_resync == before:
+            while agent.tree.comparison.last == before:
                 if lost:
                     agent.resync()
                 await asyncio.sleep(0)

@@ -514,8 +514,8 @@ async def test_a_comparison_is_over_when_containers_were_compared_too(
     for path in made:
         write(path, "max")
     lose_events(agent)
-    before = agent.last_resync
+    before = agent.tree.comparison.last
     plain.later += 1
     agent.resync()
-    await until(lambda: agent.last_resync > before)
+    await until(lambda: agent.tree.comparison.last > before)
     assert {swap_max(path) for path in made} == {str(MIB)}

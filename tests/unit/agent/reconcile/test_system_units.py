@@ -12,7 +12,18 @@ from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.reconcile import queue, reconciler
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, apply, compare, find_causes, snapshot, state, until
+from tests.unit.agent.agent_node import (
+    MIB,
+    Node,
+    all_writes_heard,
+    apply,
+    compare,
+    drop_in_slices,
+    find_causes,
+    snapshot,
+    state,
+    until,
+)
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 
@@ -257,15 +268,15 @@ async def test_slices_come_and_the_tree_of_pods_goes_though_both_are_in_one_cgro
 
 async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units) -> None:
     agent = units.node.start()
-    assert agent.drop_in_slices is None
+    assert drop_in_slices(agent) is None
     apply(agent, asking(*ALL, "kubepods.slice", "-.slice", "late.slice"))
-    assert agent.drop_in_slices == ("system.slice", "a-b.slice", "late.slice")
+    assert drop_in_slices(agent) == ("system.slice", "a-b.slice", "late.slice")
     apply(agent, asking(*ALL, mode=names.Mode.AUDIT))
-    assert agent.drop_in_slices == ()
+    assert drop_in_slices(agent) == ()
     apply(agent, state()._replace(units=dict.fromkeys(ALL, spec.UnitSpec(None, 25_000))))
-    assert agent.drop_in_slices == ()
+    assert drop_in_slices(agent) == ()
     apply(agent, state())
-    assert agent.drop_in_slices == ()
+    assert drop_in_slices(agent) == ()
 
 
 @pytest.mark.parametrize("born", [True, False])
@@ -309,9 +320,9 @@ async def test_where_pods_are_not_known_no_drop_in_comes_or_goes(tmp_path: pathl
     node = Node(tmp_path)
     node.tree.remove(node.tree.kubepods)
     agent = node.start(asking("system.slice"))
-    assert agent.drop_in_slices is None
+    assert drop_in_slices(agent) is None
     apply(agent, state())
-    assert agent.drop_in_slices == ()
+    assert drop_in_slices(agent) == ()
     node.stop()
 
 

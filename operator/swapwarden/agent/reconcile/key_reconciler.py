@@ -1,0 +1,104 @@
+"""Reconciles one key, whichever it is: the one place where what is done about each kind of key is chosen."""
+
+from __future__ import annotations
+
+import functools
+
+from swapwarden.agent.drift import attribution
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import inventory, records
+from swapwarden.agent.reconcile import (
+    file_reconciler,
+    keys,
+    pod_reconciler,
+    queue,
+    schedule,
+    system_units,
+    tree_reconciler,
+    work,
+)
+
+
+class KeyReconciler:
+    """What fails about a key is its own: queue.Failures has it, and nothing else stops."""
+
+    def __init__(
+        self,
+        shared: work.Work,
+        known: inventory.Inventory,
+        tree: tree_reconciler.TreeReconciler,
+        pods: pod_reconciler.PodReconciler,
+        *,
+        files: file_reconciler.FileReconciler,
+        units: system_units.Units,
+        why: attribution.Attribution,
+    ) -> None:
+        self._work = shared
+        self._inventory = known
+        self._tree = tree
+        self._pods = pods
+        self.files = files
+        self._units = units
+        self._attribution = why
+
+    def reconcile(self, key: keys.Key, mark: queue.Mark, *, compare: bool = False) -> None:
+        """Bring one key to what the state says, by what is on disk now; with `compare` look at what is in it, too."""
+        step = functools.partial(self._step, key, mark, compare=compare)
+        if isinstance(key, keys.Task):
+            self._work.failures.guard(step)
+        else:
+            self._work.failures.attempt(key, step, whole=compare or not isinstance(key, records.Pod))
+        for file, waited in self._work.order.released(keys.group_of(key)):
+            self._work.waiting.mark(file, queue.Priority.REPAIR, waited)
+
+    def _step(self, key: keys.Key, mark: queue.Mark, *, compare: bool) -> None:
+        match key:
+            case records.ControlFile():
+                self._settle(key, mark)
+            case keys.Child():
+                self._tree.look(key, mark)
+            case records.Level() if self._inventory.levels.get(key.path) is key:
+                self._tree.enter(key, mark)
+            case records.Pod() if self._inventory.pods.get(key.path) is key:
+                (self._tree.compare if compare else self._pods.reconcile)(key, mark)
+            case records.Container() if key in key.pod.containers.values():
+                self._pods.bring(key, mark)
+            case keys.Task.UNITS:
+                self.bring_units()
+            case keys.Task.SWEEP:
+                self._tree.swept(mark)
+            case keys.Task.CAUSES:
+                self._find_cause()
+            case _:
+                raise cgroupfs.GoneError(str(key))
+
+    def _settle(self, file: records.ControlFile, mark: queue.Mark) -> None:
+        self._inventory.watch(file)
+        since: float | None = mark.since
+        if mark.since > mark.noticed:  # no event told of it
+            self._pods.look(file)
+            since = self._work.horizon.last_right(file)
+        self.files.settle(file, mark.noticed, since=since)
+
+    def bring_units(self) -> None:
+        """Once there is a state, and it is known where pods are, which are no business of these."""
+        root = self._inventory.root_path
+        if self._pods.spec is None or root is None:
+            return
+        self._units.bring(self._pods.spec, root, self._work.clock())
+        if self._units.unfinished:
+            self._work.failures.failed(keys.Task.UNITS, None, self._units.unfinished)
+        else:
+            self._work.failures.clear(keys.Task.UNITS)
+        if self._units.io.again is not None:
+            self._work.due.at(keys.Task.UNITS, schedule.Why.DUE, self._work.clock() + self._units.io.again)
+        else:
+            self._work.due.cancel(keys.Task.UNITS, schedule.Why.DUE)
+        self._work.reports.touch()
+
+    def _find_cause(self) -> None:
+        """One in a turn."""
+        if self._attribution.find(self._inventory.pods.values()):
+            self._work.due_in(keys.Task.CAUSES, schedule.Why.DUE, 0)
+        else:
+            self._work.reports.touch()
