@@ -1,4 +1,4 @@
-"""Until when events told of everything: what turns a notice into the beginning of an exposure, never too late."""
+"""Until when events reported everything: gives an exposure its beginning, never too late a one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class EventHorizon:
 
     def __init__(self, now: float) -> None:
         self.drained = now
-        """Until then inotify has told of everything that happened to what it watches."""
+        """Until then inotify reported everything about its watches."""
         self.writes = 0
-        """So many of the agent's own writes have been told of for certain."""
+        """So many of the agent's own writes were reported for certain."""
         self.caught_up = now
         """All pods that ran before this time are known."""
         self._complete = self._lost_until = records.NEVER
@@ -37,7 +37,7 @@ class EventHorizon:
         self._lost_until = now
 
     def count_loss(self, noticed: float) -> None:
-        """Count what one read told of as lost."""
+        """Count one read that reported losses."""
         self._losses = self.losses(noticed) + 1
         self._lost_at = noticed
 

@@ -1,4 +1,4 @@
-"""Turns what the kernel tells into marks of the queue: since when what may be wrong."""
+"""Turns the kernel's events into marks of the queue: which key, and since when it may be wrong."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Events:
         self._evidence = evidence
 
     def hear(self, *, compares: bool) -> bool:
-        """Mark what others wrote to, and what came or went; whether events were lost.
+        """Mark written files, and names that came or were removed. Return whether events were lost.
 
-        While it `compares`, or is to compare all, there may be pods that events do not tell of.
+        While a full comparison is due or under way (`compares`), there may be pods that no event reports.
         """
         noticed = self._work.clock()
         written = self._files.writes
@@ -72,7 +72,7 @@ class Events:
         return lost
 
     def _told(self, owner: watches.Watched, event: inotify.Event, noticed: float) -> None:
-        """Something came or went in a directory."""
+        """A name came, or was removed."""
         mark = queue.Mark(noticed, self._work.horizon.caught_up)
         if self._units.concerns(owner, event):
             self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
@@ -83,7 +83,7 @@ class Events:
             self._work.waiting.mark(keys.Child(owner, event.name), queue.Priority.ARRIVAL, mark)
 
     def _puts_off(self, file: records.ControlFile) -> bool:
-        """Whether a container writes to a cgroup of its own so often that this is looked at a little later."""
+        """Whether a container writes to its own inner cgroup so often that this must wait a little."""
         if not file.is_inner or file.pod is None:
             return False
         container = next((each for each in file.pod.containers.values() if file in each.files), None)
@@ -93,13 +93,13 @@ class Events:
         return True
 
     def _rewritten(self, file: records.ControlFile) -> None:
-        """Another writer gave a file what it holds now: that may say what systemd holds."""
-        if file.times.write_seq > self._work.horizon.writes:  # what the agent wrote itself is told of, too
+        """Note another writer's value: it may say which value systemd holds."""
+        if file.times.write_seq > self._work.horizon.writes:  # an event of the agent's own write
             return
         try:
             if self._evidence.rewritten(self._inventory.root_path, file):
                 self._work.reports.touch()
             elif self._units.rewritten(file):
                 self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(self._work.clock()))
-        except Exception as error:  # noqa: BLE001 what it says of systemd is worth less than the repair
+        except Exception as error:  # noqa: BLE001 the repair matters more than this evidence
             faults.fault(str(file), error)

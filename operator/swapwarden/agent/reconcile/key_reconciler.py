@@ -1,4 +1,4 @@
-"""Reconciles one key, whichever it is: the one place where what is done about each kind of key is chosen."""
+"""Reconciles one key: the one place that knows each kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from swapwarden.agent.reconcile import (
 
 
 class KeyReconciler:
-    """What fails about a key is its own: queue.Failures has it, and nothing else stops."""
+    """An error is the key's own: queue.Failures records it, and no other key stops."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class KeyReconciler:
         self._attribution = why
 
     def reconcile(self, key: keys.Key, mark: queue.Mark, *, compare: bool = False) -> None:
-        """Bring one key to what the state says, by what is on disk now; with `compare` look at what is in it, too."""
+        """Make one key match the state; with `compare` also compare its children with the disk."""
         step = functools.partial(self._step, key, mark, compare=compare)
         if isinstance(key, keys.Task):
             self._work.failures.guard(step)
@@ -75,13 +75,13 @@ class KeyReconciler:
     def _settle(self, file: records.ControlFile, mark: queue.Mark) -> None:
         self._inventory.watch(file)
         since: float | None = mark.since
-        if mark.since > mark.noticed:  # no event told of it
+        if mark.since > mark.noticed:  # no event reported it
             self._pods.look(file)
             since = self._work.horizon.last_right(file)
         self.files.settle(file, mark.noticed, since=since)
 
     def bring_units(self) -> None:
-        """Once there is a state, and it is known where pods are, which are no business of these."""
+        """Reconcile the node's units, once there is a state and a tree of pods, whose cgroups are never among them."""
         root = self._inventory.root_path
         if self._pods.spec is None or root is None:
             return
@@ -97,7 +97,7 @@ class KeyReconciler:
         self._work.reports.touch()
 
     def _find_cause(self) -> None:
-        """One in a turn."""
+        """Find one cause in a turn."""
         if self._attribution.find(self._inventory.pods.values()):
             self._work.due_in(keys.Task.CAUSES, schedule.Why.DUE, 0)
         else:

@@ -1,4 +1,4 @@
-"""What is reconciled as one: a name in a directory, a cgroup, a file, or a task of the whole node."""
+"""Keys of the queue: a name in a directory, a cgroup, a file, or a task of the whole node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Child(NamedTuple):
     owner: watches.Watched
     name: str
     found: bool = False
-    """Whether it was found by looking, and no event told of it."""
+    """Whether a listing found it, and no event reported it."""
 
     def __str__(self) -> str:
         """For logs."""
@@ -29,7 +29,7 @@ class Task(enum.Enum):
     """Find the cgroup above all pods."""
     UNITS = "units"
     SWEEP = "sweep"
-    """What ends a comparison of all."""
+    """End a full comparison."""
     CAUSES = "causes"
     """Find out why values were written over."""
 
@@ -38,7 +38,7 @@ Key = Child | Task | records.Level | records.Pod | records.Container | records.C
 
 
 def group_of(key: Key) -> object:
-    """What keys take turns by: the pod that one is about; None for limits above all pods."""
+    """Return the group by which keys take turns: a pod; None for limits above all pods."""
     match key:
         case records.ControlFile() | records.Container():
             return key.pod
@@ -50,7 +50,7 @@ def group_of(key: Key) -> object:
 
 
 def whose(key: Key) -> tuple[str, str]:
-    """The pod's UID and the container's id that a violation is about; `kubepods` for what is above pods."""
+    """Return the pod's UID and the container's id for a violation; `kubepods` and nothing if it is above all pods."""
     owner, name = (key.owner, key.name) if isinstance(key, Child) else (key, "")
     match owner:
         case records.Level() if uid := layout.pod_uid(name):

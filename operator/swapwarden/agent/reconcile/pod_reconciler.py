@@ -1,4 +1,4 @@
-"""Works out what the files of pods and containers must hold, and has them brought there."""
+"""Decides the values of pods' and containers' files, and has them written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALM_SECONDS: Final = 60.0
 
 
 class PodReconciler:
-    """Of all pods. A pod's key is its own file's; its containers are marked, and have their own turns."""
+    """A pod's turn reconciles its own file; its containers are marked, and have turns of their own."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class PodReconciler:
         evidence: systemd_zero.Evidence,
         away: float | None,
     ) -> None:
-        """`away` is since when no agent can have been at work on the node, where that is known."""
+        """`away` is when the last agent was last seen on the node, in monotonic seconds; None if unknown."""
         self.spec: spec.NodeSpec | None = None
         """The state in force."""
         self.away = away
@@ -50,21 +50,21 @@ class PodReconciler:
 
     @property
     def mode(self) -> names.Mode:
-        """What is in force."""
+        """The mode in force."""
         return resolve.mode_of(self.spec)
 
     def follow(self, new: spec.NodeSpec | None) -> None:
-        """Put a state in force: nothing is written for it yet."""
+        """Put a state in force, before anything is written for it."""
         self.spec = new
         self.evidence.follow(new, self._inventory.root_path, self._inventory.pods.values())
 
     # Pods
 
     def take_in(self, pod: records.Pod, mark: queue.Mark, *, late: bool) -> None:
-        """A pod has come to be known; `late` where it was found, and ran without an agent until now.
+        """Reconcile a pod for the first time; `late` if it ran without an agent until now.
 
-        A pod that has a container already ran before it was seen. Since when, nothing tells: events have no time, and
-        that of a cgroup's directory is when its inode came to memory (set_default_inode_attr in the kernel's
+        A pod with a container already ran before the agent found it, at an unknown time: events have no time, and that
+        of a cgroup's directory is when its inode came to memory (set_default_inode_attr in the kernel's
         fs/kernfs/inode.c), which under memory pressure can be long after it was made. So its exposure is counted from
         when the agent last knew all pods: it is at most that long.
         """
@@ -106,10 +106,10 @@ class PodReconciler:
     def reconcile(
         self, pod: records.Pod, mark: queue.Mark, *, since: float | None = None, ran: names.Cause | None = None
     ) -> None:
-        """Work out anew what a pod's own file is to hold, and bring it there; its containers follow.
+        """Decide the value of a pod's own file, and write it; its containers follow.
 
-        `since` is from when the pod may have run without a value of ours, and `ran` why. Where that is not given, a pod
-        that a state names for the first time ran without until now.
+        `since` is when the pod may have begun to run without a limit, and `ran` why. Without these, a pod that a state
+        names for the first time ran without a limit until now.
         """
         self._mark_containers(pod, mark)
         entry = None if self.spec is None else self.spec.pods.get(pod.uid)
@@ -141,7 +141,7 @@ class PodReconciler:
             self.evidence.came(self._inventory.root_path, file.pod)
 
     def retarget_root(self) -> None:
-        """Work out anew what the cgroup above all pods is to hold."""
+        """Decide the value of the cgroup above all pods."""
         file = self._inventory.root
         if file is not None:
             of_root = functools.partial(resolve.of_root, self.spec)
@@ -151,9 +151,9 @@ class PodReconciler:
     # Containers
 
     def puts_off(self, container: records.Container) -> bool:
-        """Whether so much happens to a container, whose doing that may be, that it is looked at a little later.
+        """Whether a container causes so many events that it must wait a little.
 
-        Until then nothing is to be told of it: what is done in a loop would fill the queue that all events come by.
+        Until then the caller ends its watch: a loop in a container would fill the queue of all events.
         """
         now = self._work.clock()
         container.stirs = 1 if now - container.stirred > CALM_SECONDS else container.stirs + 1
@@ -164,7 +164,7 @@ class PodReconciler:
         return True
 
     def bring(self, container: records.Container, mark: queue.Mark) -> None:
-        """Work out anew what a container's files are to hold, and bring them there."""
+        """Decide the values of a container's files, and write them."""
         of_pod = None if self.spec is None else self.spec.pods.get(container.pod.uid)
         entry = own = None if of_pod is None else of_pod.container(container.id)
         if of_pod is not None and own is None:
@@ -176,7 +176,7 @@ class PodReconciler:
         error: Exception | None = None
         try:
             if entry is not None or self._was_written(container):
-                # Each time: where it cannot be watched, nothing else tells of crun's cgroup inside.
+                # Each time: if it cannot be watched, no event reports crun's inner cgroup.
                 self._open(container)
         except Exception as unknown:  # noqa: BLE001 raised when the files that are known have what they are to hold
             # A cgroup inside without a process is looked for again, but not where there is ever another one.
@@ -196,7 +196,7 @@ class PodReconciler:
             raise error
 
     def _was_written(self, container: records.Container) -> bool:
-        """Whether an earlier run may have written to it: it then keeps what it was given, until told otherwise."""
+        """Whether an earlier run may have written to it: it then keeps its value until a state says otherwise."""
         return any(self._limits.has_name(cgroupfs.SWAP_MAX, path) for path in inventory.paths(container))
 
     def _open(self, container: records.Container) -> None:
@@ -211,10 +211,10 @@ class PodReconciler:
                 self._know(file, container)
 
     def _know(self, file: records.ControlFile, container: records.Container) -> None:
-        """A file has come to be known."""
+        """Take over the records of a new file."""
         file.created_at = container.since
         self._attribution.look(file)
-        # As of its pod, what nobody looked after counts from when the agent went.
+        # As with its pod, time without an agent counts.
         applied = self._files.recall(file, records.NEVER if self.away is None else self.away)
         if applied is not None:
             file.desired = file.desired._replace(if_enforced=applied)

@@ -22,7 +22,7 @@ SOON_ATTEMPTS: Final = 9
 
 
 class Priority(enum.Enum):
-    """What is taken first. Of sweeps, a turn takes one."""
+    """In the order of taking. A turn takes one sweep."""
 
     REPAIR = "repair"
     """Another wrote to a file, or the file is due."""
@@ -38,7 +38,7 @@ class Mark(NamedTuple):
     noticed: float
     """When it was first marked."""
     since: float = math.inf
-    """Until when events told of everything that happened to it, or since when a file may be wrong; infinite: now."""
+    """Until when events reported everything about it, or since when a file may be wrong; infinite: now."""
 
 
 class Queue:
@@ -93,7 +93,7 @@ class Queue:
         return False
 
     def clear(self) -> None:
-        """Nothing is to be reconciled any more."""
+        """Reconcile nothing any more."""
         for groups in self._waiting.values():
             groups.clear()
         self._serials.clear()
@@ -147,9 +147,9 @@ class Failures:
             self._reports.touch()
 
     def attempt(self, key: keys.Key, step: Callable[[], None], *, whole: bool = True) -> None:
-        """Run a step of reconciling a key. What fails is this key's violation, and the key is tried again.
+        """Run a step of reconciling a key. An error is this key's violation, and the key is retried.
 
-        A step that is not the `whole` of it says nothing of what failed in others.
+        A step that is not the `whole` leaves earlier failures of the key.
         """
         try:
             step()
@@ -157,7 +157,7 @@ class Failures:
             self.failed(key, None, str(error))
         except cgroupfs.DeniedError as error:
             self.failed(key, ViolationReason.ACCESS_DENIED, str(error))
-        except cgroupfs.GoneError:  # events tell of that
+        except cgroupfs.GoneError:  # an event follows
             self.clear(key)
         except cgroupfs.CgroupError as error:
             self.unreadable(error)

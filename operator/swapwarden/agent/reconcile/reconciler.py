@@ -1,12 +1,12 @@
 """Makes the cgroups of a node's pods hold what the state says, and keeps it so.
 
-Everything here happens in one event loop, without waiting. Sources (inotify, a state, what is due by the schedule) mark
-keys in a queue; each turn of the loop takes repairs first, then arrivals for a moment, then one key of a comparison of
-all, which is the safety net. So no repair waits for what came, and neither for a comparison. A key is reconciled in its
-own right: what fails there is its own violation (queue.Failures), and stops nothing else.
+Everything here happens in one event loop, without waiting. Sources (inotify, a state, the schedule) mark keys in a
+queue. Each turn of the loop takes repairs first, then arrivals for a moment, then one key of a full comparison, the
+safety net. So no repair waits for arrivals or for a comparison. Each key has its own turn: an error there is that key's
+violation (queue.Failures), and stops no other.
 
-inventory.Inventory keeps which cgroups there are, resolve answers what a file must hold, file_reconciler brings it
-there, and write_order says what is lowered before what is raised.
+inventory.Inventory keeps the cgroups, resolve answers which value a file must hold, file_reconciler writes it, and
+write_order has lowerings come before raises.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ APPLY_SECONDS = metrics.histogram(
     "swapwarden_agent_apply_seconds", "Time to bring all cgroups to a state that arrived."
 )
 SLICE_SECONDS: Final = 0.001
-"""How long cgroups that came are taken in before what the kernel tells meanwhile has its turn."""
+"""How long a turn takes arrivals before it reads new events."""
 
 
 class _Applied(NamedTuple):
@@ -54,7 +54,7 @@ class _Applied(NamedTuple):
     generation: int
     begun: float
     serial: int
-    """All that was marked by then is to have had its turn."""
+    """The newest mark that must have had its turn."""
 
 
 class NodeReconciler:
@@ -95,7 +95,7 @@ class NodeReconciler:
         self._applied: _Applied | None = None
         self._generation = 0
 
-    # What the rest of the agent uses
+    # For the rest of the agent
 
     @property
     def root(self) -> str | None:
@@ -104,7 +104,7 @@ class NodeReconciler:
 
     @property
     def progress(self) -> records.Progress:
-        """What is to be reported of reconciling beside the records of pods and files."""
+        """Reconciling as the report needs it, beside the records of pods and files."""
         failures = (
             records.KeyFailure(*keys.whose(key), reason, why) for key, reason, why in self.work.failures.items()
         )
@@ -117,13 +117,13 @@ class NodeReconciler:
             failures=tuple(failures),
             others=self._attribution.others(),
             settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
-            # What is yet to be told to restore counts as one.
+            # While an order to restore is under way, at least one value is not restored.
             to_restore=self._units.to_put_back + (self._applied is not None),
         )
 
     @property
     def evidence(self) -> systemd_zero.View:
-        """What was seen of systemd's part in guarantee Strict."""
+        """Evidence of systemd's part in guarantee Strict."""
         return self._pods.evidence.view(self.root, self.inventory.pods.values())
 
     def start(self, cached: spec.NodeSpec | None) -> None:
@@ -156,7 +156,7 @@ class NodeReconciler:
         self._arm()
 
     def set_desired(self, new: spec.NodeSpec) -> None:
-        """Put a state in force: what it says otherwise than the last one is marked, and reconciled in turns."""
+        """Put a state in force: mark all that differs from the last one; turns reconcile it."""
         begun = self.work.clock()
         self.work.failures.guard(lambda: self._set_desired(new))
         self._applied = _Applied(new.generation, begun, self.work.waiting.serial)
@@ -164,7 +164,7 @@ class NodeReconciler:
         self._arm()
 
     def _set_desired(self, new: spec.NodeSpec) -> None:
-        self.work.failures.guard(self._hear)  # what others wrote until now they wrote over the old values
+        self.work.failures.guard(self._hear)  # values written until now replaced the old state's
         self._repair()
         mark = queue.Mark(self.work.clock())
         old = self._pods.spec
@@ -176,51 +176,51 @@ class NodeReconciler:
             self.work.waiting.mark(self.inventory.root, queue.Priority.ARRIVAL, mark)
         for pod in self.inventory.pods.values():
             changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
-            # What drains can be lowered as far as what is above it binds it.
+            # A draining file can be lowered as far as the limit above binds it.
             if changed or (above and any(file.status.draining for file in pod.files())):
                 self._pods.mark(pod, mark)
         if everything or old is None or old.units != new.units:
             self.work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
 
     def swap_on(self, disks: swap_devices.Disks) -> None:
-        """What the node swaps to, whenever that may have become another."""
+        """Take the disks that the node swaps to, which may have changed."""
         if disks != self._units.io.disks:
             self._units.io.disks = disks
             self.work.failures.guard(self._keys.bring_units)
             self._arm()
 
     def catch_up(self) -> None:
-        """Take in what inotify has to tell by now. It is done anyway: this is to know that there is nothing more."""
+        """Read and reconcile all events until now. The loop does so anyway; a caller then knows that none is left."""
         self.work.failures.guard(self._hear)
         self.work.failures.guard(self._turn)
         self._arm()
 
     def resync(self) -> None:
-        """Compare everything with what is wanted, and with what is there: pod by pod, in turns of the event loop."""
+        """Compare all cgroups with the state and with the disk: pod by pod, in turns of the event loop."""
         self.work.failures.guard(self._resync)
         self._arm()
 
     def _resync(self) -> None:
         known = self.work.horizon.caught_up
-        self._hear()  # what has been told by now is no find
+        self._hear()  # events until now make no finds
         self._repair()
         self.tree.sweep(known)
 
     # Turns of the event loop
 
     def _hear(self) -> None:
-        """Mark what inotify has to tell of."""
+        """Mark keys by inotify's events."""
         compares = bool(self.work.watching.degraded) or self.tree.comparison.began is not None
         if self._events.hear(compares=compares):
             self.work.failures.guard(lambda: self.tree.sweep(self.work.horizon.caught_up))
 
     def _repair(self) -> None:
-        """Reconcile all that others wrote to."""
+        """Reconcile all repairs."""
         while (waiting := self.work.waiting.take(queue.Priority.REPAIR)) is not None:
             self._keys.reconcile(*waiting)
 
     def _turn(self) -> None:
-        """Reconcile all repairs and some of what else waits; the rest after what the kernel tells meanwhile."""
+        """Reconcile all repairs and some other keys; the rest follows after new events."""
         self._repair()
         until = self.work.clock() + SLICE_SECONDS
         while (waiting := self.work.waiting.take(queue.Priority.ARRIVAL)) is not None:
@@ -237,13 +237,13 @@ class NodeReconciler:
             self.work.reports.busy = False
             self.work.reports.touch()
 
-    # What is due
+    # The schedule
 
     def _wake(self) -> None:
-        """Something waits, or is due."""
+        """A key waits, or is due."""
         due = list(self.work.due.due(self.work.clock()))
         if due:
-            self.work.failures.guard(self._hear)  # what has been told by now is no find
+            self.work.failures.guard(self._hear)  # events until now make no finds
         for key, why in due:
             self.work.failures.guard(functools.partial(self._due, key, why))
         self.work.failures.guard(self._turn)
@@ -267,7 +267,7 @@ class NodeReconciler:
                 self.work.waiting.mark(key, queue.Priority.ARRIVAL, queue.Mark(now))
 
     def _arm(self) -> None:
-        """Have the loop go on when something waits, or is due: one timer for all."""
+        """Set the one timer: for now if a key waits, else for the first that is due."""
         if not self._started:
             return
         now = self.work.clock()

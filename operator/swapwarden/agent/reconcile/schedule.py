@@ -1,20 +1,19 @@
-"""What is due when: one table, and one timer of the event loop for all of it.
+"""The times at which keys are due: one table, and one timer of the event loop.
 
 | why | key | when |
 |---|---|---|
 | RETRY | file | after a failure 2 to 120 s, of a new cgroup's files 0.01 to 5 s, contested 0.01 s |
 | RETRY | file that drains | half the time since something changed, 2 to 30 s |
 | RETRY | file that is left to another writer | an hour after that began |
-| SETTLED | container | 3 s after it came; 1 s where something happens to it in a loop |
-| FAILED | any | 2 to 120 s; of what has just been made 0.01 to 5 s, some times |
+| SETTLED | container | 3 s after it came; 1 s if it causes events in a loop |
+| FAILED | any | 2 to 120 s; of new cgroups 0.01 to 5 s, nine times |
 | DUE | search for the tree | 1 to 10 s, while there is none |
 | DUE | comparison of all | 1 s, while not everything can be watched |
 | DUE | causes | 1 s after the first value that was written over and has none yet |
 | DUE | units of the node | 2 to 120 s after io.latency or io.weight was refused |
 | AWAITS | pod | 5 s after it came, if no state names it: from then on that is reported |
 
-The comparison of all at each `--resync-interval` and the signs of life are the process's own. What is about requests,
-as the waits of who writes the status, is not here either.
+The comparison at each `--resync-interval`, signs of life and waits for requests (the status writer's) are not here.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SLACK: Final = 64
 
 
 class Why(enum.Enum):
-    """What a key is due for."""
+    """Reasons for which a key is due."""
 
     RETRY = "retry"
     SETTLED = "settled"
@@ -47,7 +46,7 @@ class Schedule:
     def __init__(self) -> None:
         self._when: dict[tuple[keys.Key, Why], float] = {}
         self._heap: list[tuple[float, int, tuple[keys.Key, Why]]] = []
-        """Entries that are not in `_when` any more, or are there with another time, are passed over."""
+        """Entries whose time is not that of `_when` are skipped."""
         self._count = itertools.count()
 
     def at(self, key: keys.Key, why: Why, when: float) -> None:
@@ -79,7 +78,7 @@ class Schedule:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: float) -> Iterator[tuple[keys.Key, Why]]:
-        """What is due by now, and then no more, the earliest first."""
+        """Yield and remove all that is due, the earliest first."""
         while (first := self.next) is not None and first <= now:
             entry = heapq.heappop(self._heap)[2]
             del self._when[entry]

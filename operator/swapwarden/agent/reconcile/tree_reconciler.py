@@ -1,4 +1,4 @@
-"""Keeps the inventory whole: finds the tree of pods, takes in what comes and goes, and compares all."""
+"""Keeps the inventory complete: finds the tree of pods, takes in new cgroups, forgets removed ones, compares all."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ FIND_SECONDS: Final = (1.0, 10.0)
 
 @dataclasses.dataclass(slots=True)
 class Comparison:
-    """How far the comparison of all is. Monotonic seconds."""
+    """How far a full comparison is. Monotonic seconds."""
 
     last: float
     """When the last one ended."""
     began: float | None = None
-    """When the one began that is under way."""
+    """When the current one began; None if there is none."""
     finds: bool = False
-    """Whether it is the first one of a tree that was just found."""
+    """Whether it is the first one after the tree was found."""
     serial: int | None = None
-    """All that was marked by then is to have had its turn before it ends; None before its other keys had theirs."""
+    """The newest mark that must have had its turn before it ends; None while its other keys wait."""
 
 
 class TreeReconciler:
-    """Of the tree: its levels, the names in them and in pods, and what ends a comparison."""
+    """Reconciles levels, names in levels and pods, and the end of a comparison."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TreeReconciler:
         self._files = files
         self._pods = pods
         self.problem: layout.TreeError | None = None
-        """Why there is no tree yet."""
+        """Why no tree was found; None if one was."""
         self._absent = True
         """Whether pods that are found now ran without an agent until now."""
         self._first = not book.initialised
@@ -65,7 +65,7 @@ class TreeReconciler:
         self.comparison = Comparison(shared.clock())
 
     def find(self) -> None:
-        """Find the tree of pods and have it taken in; try again later where there is none."""
+        """Find the tree of pods and mark its children; retry later if there is none."""
         self._work.due.cancel(keys.Task.TREE, schedule.Why.DUE)
         begun = self._work.clock()
         try:
@@ -90,7 +90,7 @@ class TreeReconciler:
         self._work.reports.touch()
 
     def _begin(self, now: float) -> None:
-        """A root that is to hold less does so first, and one that is to hold more last, as all that is to be raised."""
+        """Lower the root's limit first; a raise waits until the comparison ends."""
         self._pods.retarget_root()
         root = self._inventory.root
         if root is not None and self._files.may_be_above(root):
@@ -98,7 +98,7 @@ class TreeReconciler:
         self._work.waiting.mark(keys.Task.SWEEP, queue.Priority.SWEEP, queue.Mark(now))
 
     def enter(self, level: records.Level, mark: queue.Mark, *, found: bool = True) -> None:
-        """Have what is in a level, and not known, taken in."""
+        """Mark the unknown children of a level."""
         try:
             names = self._inventory.enter(level)
         except cgroupfs.DeniedError as error:  # it is nobody's but the node's
@@ -110,7 +110,7 @@ class TreeReconciler:
                 self._work.waiting.mark(keys.Child(level, name, found), queue.Priority.ARRIVAL, mark)
 
     def look(self, child: keys.Child, mark: queue.Mark) -> None:
-        """See what there is under a name."""
+        """Compare a name with the disk."""
         origin = resolve.Origin.PREEXISTING if self._first and child.found else resolve.Origin.APPEARED
         try:
             self._inventory.look(child.owner, child.name, origin, mark.noticed)
@@ -118,11 +118,11 @@ class TreeReconciler:
             self._follow(mark, found=child.found)
 
     def compare(self, pod: records.Pod, mark: queue.Mark) -> None:
-        """Compare a pod with what is on disk."""
+        """Compare a pod and its children with the disk."""
         error: cgroupfs.CgroupError | None = None
         try:
             same = self._inventory.refresh(pod, mark.noticed)
-        except cgroupfs.CgroupError as unknown:  # what is in it; its own limit can be held all the same
+        except cgroupfs.CgroupError as unknown:  # its children are unknown; its own limit holds all the same
             same, error = True, unknown
         finally:
             self._follow(mark)
@@ -132,7 +132,7 @@ class TreeReconciler:
             raise error
 
     def _follow(self, mark: queue.Mark, *, found: bool = False) -> None:
-        """Take in what came, and forget what went."""
+        """Take in new cgroups, and forget removed ones."""
         for what, came, denied in self._inventory.changes():
             match what:
                 case records.ControlFile():
@@ -145,7 +145,7 @@ class TreeReconciler:
                 case records.Container() if came:
                     self._work.waiting.mark(what, queue.Priority.ARRIVAL, queue.Mark(mark.noticed))
                 case records.Pod() if came:
-                    # It is known from now on, so what fails is the pod's.
+                    # The inventory has it now, so an error is the pod's.
                     late = self._absent and found
                     self._work.failures.attempt(what, functools.partial(self._pods.take_in, what, mark, late=late))
                     if denied:
@@ -159,9 +159,9 @@ class TreeReconciler:
     # Comparisons of all
 
     def sweep(self, known: float) -> None:
-        """Begin to compare all. One that is under way takes in what it has done already once more.
+        """Begin a full comparison, or have the current one start over.
 
-        All pods are known that there were when it was `known`.
+        The inventory had all pods that existed at the time `known`.
         """
         RESYNCS.inc()
         now = self._work.clock()
@@ -181,7 +181,7 @@ class TreeReconciler:
         for pod in self._inventory.pods.values():
             self._work.waiting.mark(pod, queue.Priority.SWEEP, mark)
         self._begin(now)
-        # Last: one that is said to have begun, and has not, would keep all others from beginning.
+        # Last: a comparison that never began would keep all others from beginning.
         if self.comparison.began is None:
             self.comparison.began, self._work.failures.cut_short = now, False
 
@@ -191,7 +191,7 @@ class TreeReconciler:
         self._follow(queue.Mark(self._work.clock()))
 
     def swept(self, mark: queue.Mark) -> None:
-        """All pods have been compared, once all that was marked until now had its turn: what is left to be done."""
+        """End a comparison, once all earlier marks had their turns."""
         current = self.comparison
         if current.serial is None:
             current.serial = self._work.waiting.serial
@@ -213,7 +213,7 @@ class TreeReconciler:
         root = self._inventory.root
         if current.finds and root is not None:
             current.finds = False
-            # Only now: what comes from here on is heard of.
+            # Only now: from here on, events report new cgroups.
             log.info("found the tree of pods", extra={"root": str(root), "pods": len(self._inventory.pods)})
             for record in self._ledger.limits:
                 self._forget_gone(record.key)

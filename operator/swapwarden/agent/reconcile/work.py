@@ -1,4 +1,4 @@
-"""What the reconcilers of trees, pods and files share: what waits, what is due, and what failed."""
+"""Shared by the reconcilers of trees, pods and files: waiting keys, the schedule, failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swapwarden.agent.reconcile import event_horizon, keys, queue, schedule, wri
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """Plain data: who records something here calls down."""
+    """Plain data. Recording something here is a call down."""
 
     waiting: queue.Queue
     due: schedule.Schedule

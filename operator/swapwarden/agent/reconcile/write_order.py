@@ -1,9 +1,9 @@
 """In which order files may be written: none is raised while one above or below it is yet to be lowered.
 
-What a cgroup can use is the least of its own limit and of those above it. Were one of them raised while another one is
-yet to be lowered, it could for a moment use more than both the old limits and the new ones allow. So what is to be
-lowered is lowered at once, and what is to be raised waits until everything of its pod that waited in the queue by then
-had its turn, or of all pods, where it is the limit of all. Whatever keeps coming holds nothing up.
+A cgroup can use the least of its own limit and of those above it. If one of them were raised before another one is
+lowered, it could for a moment use more than both the old limits and the new ones allow. So a file is lowered at once,
+and raised only after all keys of its pod that waited before it had their turns; the limit of all pods after all keys.
+Keys that arrive later hold up no raise.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class WriteOrder:
     def __init__(self, waiting: queue.Queue) -> None:
         self._waiting = waiting
         self._unlowered: set[records.ControlFile] = set()
-        """What is to be lowered, and was not seen to be."""
+        """Files that must be lowered, and still may hold more."""
         self._raises: dict[object, dict[records.ControlFile, tuple[int, queue.Mark]]] = {}
-        """What waits, by pod: since which mark of the queue, and its own."""
+        """Raises that wait, by pod: since which mark of the queue, and the file's own mark."""
         self._serial = 0
         """The same of the file that has its turn."""
 
@@ -56,7 +56,7 @@ class WriteOrder:
         return False
 
     def released(self, group: object) -> Iterator[tuple[records.ControlFile, queue.Mark]]:
-        """Yield what need not wait any more, after something of this group had its turn."""
+        """Yield files that need not wait any more, after a key of this group had its turn."""
         for each in tuple(self._raises) if group is None else (group, None):
             for file, (serial, mark) in list(self._raises.get(each, {}).items()):
                 if not self._waits(file, serial):

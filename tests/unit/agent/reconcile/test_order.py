@@ -156,7 +156,7 @@ def test_no_order_of_writes_opens_a_gap(first: list[int], used: list[int], wishe
 async def test_the_limit_of_all_is_raised_after_pods_that_a_comparison_lowers(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others wrote to both, and no event told of."""
+    """Others wrote to both, and no event reported that."""
     pod = plain.tree.pod(1)
     agent = plain.start()
     apply(agent, state({1: PAGE}, kubepods=64 * MIB))
@@ -175,8 +175,8 @@ async def test_the_limit_of_all_is_raised_after_pods_that_a_comparison_lowers(
     assert [name.rpartition("/")[2] for name in written] == [pod.name, plain.tree.kubepods.name]
 
 
-async def test_what_keeps_coming_to_one_pod_holds_up_no_raise(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not that of the pod itself either: it waits for what was there before it."""
+async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod's own raise waits only for earlier keys."""
     monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)
     pod = plain.tree.pod(1)
     agent = plain.start(state({1: 0}, kubepods=0))

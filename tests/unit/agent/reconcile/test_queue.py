@@ -1,4 +1,4 @@
-"""What is reconciled next."""
+"""The order of the queue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_key_that_is_marked_twice_keeps_its_place_and_the_earlier_times() -> N
     assert waiting.take(Priority.ARRIVAL) is None
 
 
-def test_what_waits_since_then_is_known_by_group_and_of_all() -> None:
+def test_the_queue_answers_whether_older_keys_of_a_group_or_of_all_wait() -> None:
     waiting, first, second = queue.Queue(), pod(1), pod(2)
     waiting.mark(first, Priority.ARRIVAL, Mark(0.0))
     serial = waiting.serial
@@ -47,7 +47,7 @@ def test_what_waits_since_then_is_known_by_group_and_of_all() -> None:
     assert waiting.waits_since(serial)
     assert [waiting.group_waits_since(each, serial) for each in (first, second)] == [True, False]
     waiting.take(Priority.ARRIVAL)
-    assert not waiting.waits_since(serial), "what came later, and what is only compared, does not count"
+    assert not waiting.waits_since(serial), "later keys and sweeps do not count"
     assert waiting.waits_since(waiting.serial)
     assert not waiting.group_waits_since(first, waiting.serial)
 

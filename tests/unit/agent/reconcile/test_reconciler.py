@@ -435,7 +435,7 @@ async def test_the_generation_is_reported_when_everything_was_brought_to_it(plai
     assert not plain.reports.busy
 
 
-async def test_a_state_of_which_nothing_is_there_is_reported(plain: Node) -> None:
+async def test_a_state_that_changes_no_cgroup_is_reported(plain: Node) -> None:
     agent = plain.start(state(generation=1))
     agent.set_desired(state({1: 0}, generation=2))
     await until(lambda: snapshot(agent).generation == 2 and not plain.reports.busy)
@@ -454,7 +454,7 @@ async def test_a_state_that_comes_while_another_is_applied_is_the_one_that_is_re
     assert {swap_max(pod) for pod in pods} == {str(3 * MIB)}
 
 
-async def test_nothing_counts_as_restored_while_the_order_to_restore_is_carried_out(plain: Node) -> None:
+async def test_an_order_to_restore_under_way_counts_as_unrestored(plain: Node) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
     apply(agent, state({1: 0}))
@@ -485,8 +485,8 @@ async def test_a_repair_does_not_wait_for_a_state_to_be_applied(plain: Node, mon
     assert len(wrote) > 90
 
 
-async def test_what_was_written_before_a_state_came_was_written_over_the_state_before(plain: Node) -> None:
-    """It is a repair, though the event is read with the state: by the new one it may be what is to be there."""
+async def test_a_value_written_before_a_new_state_is_repaired_against_the_old_one(plain: Node) -> None:
+    """The event is read together with the new state, which may allow the value."""
     agent = plain.start(state({1: 0}))
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == "0")

@@ -1,4 +1,4 @@
-"""What is due when."""
+"""The schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from swapwarden.agent.reconcile.schedule import Why
 TREE, UNITS = keys.Task.TREE, keys.Task.UNITS
 
 
-def test_what_is_due_comes_in_its_order_and_once() -> None:
+def test_each_due_key_is_yielded_once_and_in_order() -> None:
     due = schedule.Schedule()
     due.at(TREE, Why.DUE, 3.0)
     due.at(UNITS, Why.DUE, 1.0)
@@ -28,7 +28,7 @@ def test_a_new_time_takes_the_place_of_the_one_before() -> None:
     assert due.next is None
 
 
-def test_what_is_cancelled_wakes_nobody() -> None:
+def test_a_cancelled_time_wakes_nobody() -> None:
     due = schedule.Schedule()
     due.at(TREE, Why.DUE, 1.0)
     due.at(UNITS, Why.DUE, 2.0)
