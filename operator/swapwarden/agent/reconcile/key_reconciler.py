@@ -53,7 +53,7 @@ class KeyReconciler:
 
     def _step(self, key: keys.Key, mark: queue.Mark, *, compare: bool) -> None:
         match key:
-            case records.ControlFile():
+            case records.ControlFile(pod=pod) if pod is None or self._inventory.pods.get(pod.path) is pod:
                 self._settle(key, mark)
             case keys.Child():
                 self._tree.look(key, mark)

@@ -18,6 +18,7 @@ from tests.unit.agent.agent_node import (
     armed,
     compare,
     due,
+    look_again,
     lose_events,
     snapshot,
     state,
@@ -237,3 +238,16 @@ async def test_a_comparison_searches_too(plain: Node) -> None:
     plain.tree.group(plain.tree.kubepods)
     compare(agent)
     assert agent.root is not None
+
+
+async def test_a_file_of_a_removed_pod_is_not_watched_again(plain: Node) -> None:
+    agent = plain.start(state({1: 0}))
+    pod = await plain.run(1)
+    file = plain.known(pod).file
+    plain.tree.remove(pod)
+    await until(lambda: not agent.inventory.pods)
+    before = watched(agent)
+    with unheard(agent):
+        plain.tree.pod(1)
+        look_again(agent, file)
+        assert (watched(agent), file.watch) == (before, None)
