@@ -46,14 +46,13 @@ def test_prometheus_takes_it_while_pods_come_and_go(tree: CgroupTree, api: FakeA
         tree.container(pod, "app")
     events(tree.kubepods, 100)
     until(lambda: agent.metric("swapwarden_agent_pod_enforced_seconds_count") == len(made), "all limits")
-    until(lambda: agent.metric(f'swapwarden_pod_swap_limit_bytes{{pod_uid="{uid(4)}"}}') == 4 * MIB, "the limit")
+    until(lambda: agent.metric("swapwarden_node_swap_unassigned_bytes") == (768 - 10) * MIB, "limits in a scrape")
     first = scrape(agent)
     used = {(uid(number),): number * PAGE for number in (2, 3, 4)}
     assert scrapes.values(first, "swapwarden_pod_swap_usage_bytes") == {**used, ("other",): PAGE}
     assert scrapes.values(first, "swapwarden_container_swap_limit_bytes")[container_id("app"), uid(3)] == 3 * MIB
     assert scrapes.values(first, "swapwarden_node_swap_usage_bytes") == {(): MIB}
     assert scrapes.values(first, "swapwarden_node_swap_reserved_bytes") == {(): 256 * MIB}
-    assert scrapes.values(first, "swapwarden_node_swap_unassigned_bytes") == {(): (768 - 10) * MIB}
     assert scrapes.values(first, "swapwarden_node_swap_in_bytes_total") == {(): 1024 * PAGE}
 
     # The largest user goes, another comes, and a third one falls out of those that are listed.
