@@ -129,7 +129,7 @@ class UnitSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="came
     ] = None
 
 
-class Preview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The limits of a profile once it is in force on this node. None of them is enforced."""
 
     profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The next profile.")]
@@ -225,7 +225,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         ),
     ] = None
     preview: Annotated[
-        Preview | None,
+        ProfilePreview | None,
         msgspec.Meta(description="The next profile; see status.previewCost."),
     ] = None
     degraded_before: Annotated[
@@ -307,7 +307,7 @@ class Kubelet(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     cgroup_root: Annotated[str, msgspec.Meta(max_length=128, description="cgroupRoot.")] = ""
 
 
-class Zswap(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class ZswapFacts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The compressed cache before swap devices."""
 
     enabled: Annotated[bool, msgspec.Meta(description="Whether pages go to it.")] = False
@@ -342,7 +342,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         msgspec.Meta(max_length=16, description="The controllers of cgroup v2 that the kernel has."),
     ] = []
     zswap: Annotated[
-        Zswap | None,
+        ZswapFacts | None,
         msgspec.Meta(description="The settings of zswap. Absent if the kernel has none, or if unknown."),
     ] = None
     psi_available: Annotated[

@@ -36,7 +36,7 @@ class Contest(NamedTuple):
 class Moving(NamedTuple):
     """Where the rollout of the profile stands."""
 
-    progress: rollout.Progress
+    progress: rollout.RolloutProgress
     stalled: bool
     """Whether all nodes that it waits for have been silent for long."""
 

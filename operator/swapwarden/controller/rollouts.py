@@ -232,13 +232,15 @@ class Rollouts:
         NODES.hold(profilestatus.counted(node for each in judged.values() for node in each.governed))
         self.waits.note(now, judged.values(), {uid for uid, _ in self._barred})
 
-    def _progress(self, entry: profile_store.Entry, members: Sequence[str], overdue: fleet.Overdue) -> rollout.Progress:
+    def _progress(
+        self, entry: profile_store.Entry, members: Sequence[str], overdue: fleet.Overdue
+    ) -> rollout.RolloutProgress:
         planner, profile = self._known.planner, entry.profile
         if profile is not None and entry.ending:
             return fleet.end_of(planner, profile, fleet.leaving(planner, profile), overdue)
         if profile is not None and members:
             return fleet.rollout_of(planner, profile, members, overdue)
-        return rollout.Progress(updated=0, pending=0)
+        return rollout.RolloutProgress(updated=0, pending=0)
 
     def _next_look(self, now: float) -> float | None:
         """When to look again although nothing changes; None: never."""
@@ -260,11 +262,11 @@ class Rollouts:
             self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))
 
 
-def _waits(progress: rollout.Progress, overdue: fleet.Overdue) -> bool:
+def _waits(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> bool:
     """Whether an agent may yet answer whose node's turn has come."""
     return any((node, True) not in overdue for node in progress.waiting)
 
 
-def _moving(progress: rollout.Progress, overdue: fleet.Overdue) -> profilestatus.Moving:
+def _moving(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> profilestatus.Moving:
     stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
     return profilestatus.Moving(progress, stalled)

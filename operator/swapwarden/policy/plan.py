@@ -61,7 +61,7 @@ class Explanation(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """The steps to one pod's part of a plan."""
 
-    steps: tuple[limits.Step, ...]
+    steps: tuple[limits.TraceStep, ...]
     """The rules in order; the last one has the decision."""
     override: int | None = None
     """Index of the override that selects the pod, whether it makes a difference or not."""
@@ -115,7 +115,7 @@ def plan_all(
     return NodePlan(msgspec.structs.replace(_header(profile, facts), pods=planned), tuple(left))
 
 
-def preview(now: state.StateSpec, coming: state.StateSpec) -> state.Preview:
+def preview(now: state.StateSpec, coming: state.StateSpec) -> state.ProfilePreview:
     """Return the limits in `coming` of those pods of `now` that lose swap by it. In Audit nothing is taken."""
     less = {}
     if coming.mode is names.Mode.ENFORCE:
@@ -123,7 +123,7 @@ def preview(now: state.StateSpec, coming: state.StateSpec) -> state.Preview:
             before, pod = planned if now.mode is names.Mode.ENFORCE else None, coming.pods.get(key)
             if pod is not None and pod.swap_max is not None and _number(pod) < _number(before):
                 less[key] = pod.swap_max
-    return state.Preview(coming.profile_ref, less)
+    return state.ProfilePreview(coming.profile_ref, less)
 
 
 def _number(pod: state.PodSettings | None) -> float:
@@ -172,7 +172,7 @@ def trace_pod(
     decision = limits.cut(before.decision, left, facts.page_size, names.Reason.OVERCOMMIT_REACHED)
     if decision is before.decision:
         return before
-    return Trace((*steps, limits.Step(decision.reason, matched=True, decision=decision)), place, left)
+    return Trace((*steps, limits.TraceStep(decision.reason, matched=True, decision=decision)), place, left)
 
 
 def of_units(header: state.StateSpec) -> Iterator[tuple[str, str]]:

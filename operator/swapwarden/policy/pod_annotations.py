@@ -71,7 +71,7 @@ take 2 ms."""
 _UNITS: Final = {unit.lower(): unit for unit in ("k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")}
 
 
-class Rule(msgspec.Struct, frozen=True):
+class AnnotationRule(msgspec.Struct, frozen=True):
     """The values that an annotation accepts."""
 
     key: str
@@ -82,17 +82,17 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 RULES: Final = (
-    Rule(names.POLICY_ANNOTATION, tuple(sorted(names.Policy))),
-    Rule(names.POLICY_SOURCE_ANNOTATION, (SOURCE_NAMESPACE,)),
-    Rule(names.LIMIT_ANNOTATION),
-    Rule(names.CONTAINER_LIMIT_PREFIX, per_container=True),
+    AnnotationRule(names.POLICY_ANNOTATION, tuple(sorted(names.Policy))),
+    AnnotationRule(names.POLICY_SOURCE_ANNOTATION, (SOURCE_NAMESPACE,)),
+    AnnotationRule(names.LIMIT_ANNOTATION),
+    AnnotationRule(names.CONTAINER_LIMIT_PREFIX, per_container=True),
 )
 
 _BY_KEY: Final = {rule.key: rule for rule in RULES if not rule.per_container}
 _BY_PREFIX: Final = tuple(rule for rule in RULES if rule.per_container)
 
 
-def rule_of(key: str) -> Rule | None:
+def rule_of(key: str) -> AnnotationRule | None:
     """Return the rule for an annotation; None for a foreign or misspelt key."""
     found = _BY_KEY.get(key)
     if found is None:
@@ -105,7 +105,7 @@ def is_of_domain(key: str) -> bool:
     return key.startswith(DOMAIN) or f".{DOMAIN}" in key
 
 
-def accepts(rule: Rule, value: str) -> bool:
+def accepts(rule: AnnotationRule, value: str) -> bool:
     """Return whether the annotation may hold this value."""
     return value in rule.accepted if rule.accepted else quantity.is_quantity(value)
 

@@ -14,7 +14,7 @@ NO_ANSWER: Final = "NoAnswer"
 """Among earlier problems, stands for an agent that did not answer."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class RolloutNode(msgspec.Struct, frozen=True):
     """A node that a profile governs, or will govern after its turn."""
 
     node: str
@@ -62,7 +62,7 @@ class Taken(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class Progress(msgspec.Struct, frozen=True):
+class RolloutProgress(msgspec.Struct, frozen=True):
     """The progress of a rollout. Nodes are sorted by name."""
 
     updated: int
@@ -94,7 +94,9 @@ def limit(max_unavailable: str, members: int) -> int:
     return max(1, int(max_unavailable))
 
 
-def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = False, paused: bool = False) -> Progress:
+def progress(
+    members: Iterable[RolloutNode], max_unavailable: str, *, hold: bool = False, paused: bool = False
+) -> RolloutProgress:
     """Judge a rollout over all MEMBERS of a profile.
 
     At most `max_unavailable` nodes change at once. Healthy nodes are first, then degraded ones, then those whose agents
@@ -112,7 +114,7 @@ def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = Fa
     told = [member for member in left if member.asked or member.overdue]
     free = [member for member in told if not hold or (member.asked and not member.pods)]
     if paused:
-        chosen: list[Member] = []
+        chosen: list[RolloutNode] = []
     elif most >= live:
         chosen = free
     elif stopped_by:
@@ -121,7 +123,7 @@ def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = Fa
         places = max(0, most - sum(member.is_under_way() for member in ordered))
         chosen = _first(free, last=not asking)[:places]
     losing = [member for member in left if member.pods]
-    return Progress(
+    return RolloutProgress(
         updated=len(ordered) - len(left),
         pending=len(left) - len(chosen),
         next=_names(chosen),
@@ -135,7 +137,7 @@ def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = Fa
     )
 
 
-def _first(free: Sequence[Member], *, last: bool) -> list[Member]:
+def _first(free: Sequence[RolloutNode], *, last: bool) -> list[RolloutNode]:
     """Return the best of the candidates; only healthy ones while others may still recover."""
     well = [member for member in free if member.answers() and not member.degraded]
     if well or not last:
@@ -143,5 +145,5 @@ def _first(free: Sequence[Member], *, last: bool) -> list[Member]:
     return [member for member in free if member.answers()] or list(free)
 
 
-def _names(members: Iterable[Member]) -> tuple[str, ...]:
+def _names(members: Iterable[RolloutNode]) -> tuple[str, ...]:
     return tuple(member.node for member in members)

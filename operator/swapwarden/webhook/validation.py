@@ -23,7 +23,7 @@ _INVALID = "FieldValueInvalid"
 _FORBIDDEN = "FieldValueForbidden"
 _TOO_MANY = "FieldValueTooMany"
 
-_Own = list[tuple[str, str, pod_annotations.Rule]]
+_Own = list[tuple[str, str, pod_annotations.AnnotationRule]]
 
 quoted: Final = pod_annotations.quoted
 
@@ -115,7 +115,7 @@ def _is_by_default(pod: review.Pod) -> bool:
 
 
 def _value(
-    key: str, value: str, rule: pod_annotations.Rule, suggester: pod_annotations.Suggester
+    key: str, value: str, rule: pod_annotations.AnnotationRule, suggester: pod_annotations.Suggester
 ) -> Iterator[review.Cause]:
     if pod_annotations.accepts(rule, value):
         return

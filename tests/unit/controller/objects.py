@@ -109,7 +109,7 @@ def state_object(row: states.StateRow) -> dict[str, Any]:
     }
 
 
-def rollouts(known: Known, overdue: fleet.Overdue = frozenset()) -> dict[str, rollout.Progress]:
+def rollouts(known: Known, overdue: fleet.Overdue = frozenset()) -> dict[str, rollout.RolloutProgress]:
     """Where the rollouts of all profiles stand that govern a node."""
     members: dict[str, tuple[compiled.Profile, list[str]]] = {}
     for name, selection in fleet.selections(known.planner):

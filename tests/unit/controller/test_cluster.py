@@ -296,7 +296,7 @@ def test_the_same_profiles_are_no_news(seen: Seen) -> None:
 
 
 def test_a_node_that_gets_another_label_gets_another_profile(seen: Seen) -> None:
-    chosen = profile(selector=(compiled.Requirement("pool", "In", frozenset({"x"})),))
+    chosen = profile(selector=(compiled.LabelExpression("pool", "In", frozenset({"x"})),))
     seen.profiles_changed({"p": chosen})
     assert seen.planner.selection("node-1").profile.name == names.BUILT_IN_PROFILE
     seen.node_changed("node-1", node(), node(labels={"pool": "x"}))
@@ -380,7 +380,7 @@ def test_a_node_that_is_gone_is_looked_at_once_more(seen: Seen) -> None:
 def test_a_profile_that_changes_concerns_the_nodes_that_it_governs(seen: Seen) -> None:
     seen.node_changed("node-2", node("node-2"), node("node-2", labels={"pool": "x"}))
     everywhere = profile("everywhere")
-    chosen = profile("chosen", selector=(compiled.Requirement("pool", "In", frozenset({"x"})),), priority=1)
+    chosen = profile("chosen", selector=(compiled.LabelExpression("pool", "In", frozenset({"x"})),), priority=1)
     seen.profiles_changed({"everywhere": everywhere})
     for name in seen.nodes:
         seen.plan(name)
@@ -610,8 +610,8 @@ def test_nothing_moves_before_it_is_known_what_it_takes(seen: Seen) -> None:
     for name in seen.nodes:
         heard(seen, name, LIMITED)
     seen.profiles_changed({"p": NONE}, HISTORY)
-    assert seen.plan("node-1").preview == state.Preview(plan.reference(NONE), {"uid-1": "0"})
-    assert seen.plan("node-2").preview == state.Preview(plan.reference(NONE), {})
+    assert seen.plan("node-1").preview == state.ProfilePreview(plan.reference(NONE), {"uid-1": "0"})
+    assert seen.plan("node-2").preview == state.ProfilePreview(plan.reference(NONE), {})
     advance(seen)
     assert follows(seen) == {"node-1": 1, "node-2": 1}
     assert rollouts(seen)["p"].asking == ("node-1", "node-2")
@@ -927,8 +927,8 @@ def test_what_an_agent_found_on_an_earlier_node_of_the_name_counts_for_nothing(s
     assert governed(seen)["node-1"].applied
 
 
-TEAM = (compiled.Requirement("team", "In", frozenset({"a"})),)
-WEB = (compiled.Requirement("app", "In", frozenset({"web"})),)
+TEAM = (compiled.LabelExpression("team", "In", frozenset({"a"})),)
+WEB = (compiled.LabelExpression("app", "In", frozenset({"web"})),)
 
 
 def overriding(*entries: compiled.Override, **fields: Any) -> dict[str, compiled.Profile]:
@@ -956,7 +956,7 @@ def test_a_pod_that_an_override_disables_is_not_kept_waiting(
 
 
 def test_a_node_whose_profile_asks_for_namespaces_waits_until_they_are_known(seen: Seen) -> None:
-    own = (compiled.Requirement("pool", "Exists"),)
+    own = (compiled.LabelExpression("pool", "Exists"),)
     found = overriding(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED), selector=own)
     seen.profiles_changed(found)
     assert seen.planner.needs_namespaces()

@@ -55,7 +55,7 @@ PROFILE = st.fixed_dictionaries(
         "behavior": st.sampled_from(names.Behavior),
         "reserved": st.sampled_from([None, "25%"]),
         "overcommit_percent": st.sampled_from([None, 100]),
-        "selector": st.sampled_from([(), (compiled.Requirement("pool", "In", frozenset({"x"})),)]),
+        "selector": st.sampled_from([(), (compiled.LabelExpression("pool", "In", frozenset({"x"})),)]),
     }
 )
 

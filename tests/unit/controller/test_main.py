@@ -344,7 +344,7 @@ async def test_one_that_is_in_sync_no_more_steps_down_until_it_is_again(
     assert bench.controller.readiness.unready() is None
 
 
-TEAM = (compiled.Requirement("team", "In", frozenset({"a"})),)
+TEAM = (compiled.LabelExpression("team", "In", frozenset({"a"})),)
 BY_NAMESPACE = [
     {"name": "a", "namespaceSelector": {"matchLabels": {"team": "a"}}, "swap": {"policy": "Disabled"}},
 ]

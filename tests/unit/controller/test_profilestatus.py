@@ -43,7 +43,7 @@ def build(
     extended_resource: bool = False,
 ) -> dict[str, Any]:
     """The status; if not told otherwise, where no rollout is under way."""
-    done = profilestatus.Moving(rollout.Progress(updated=len(governed), pending=0), stalled=False)
+    done = profilestatus.Moving(rollout.RolloutProgress(updated=len(governed), pending=0), stalled=False)
     return profilestatus.build(which, governed, contested, moving or done, now, extended_resource=extended_resource)
 
 
@@ -198,36 +198,43 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 @pytest.mark.parametrize(
     ("progress", "stalled", "expected", "says"),
     [
-        (rollout.Progress(4, 0), False, ("False", "Complete"), "4 of 4 nodes have generation 2"),
-        (rollout.Progress(1, 3), False, ("True", "RollingOut"), "1 of 4 nodes have generation 2"),
-        (rollout.Progress(1, 2, next=("c",)), False, ("True", "RollingOut"), "1 of 4 nodes have generation 2"),
+        (rollout.RolloutProgress(4, 0), False, ("False", "Complete"), "4 of 4 nodes have generation 2"),
+        (rollout.RolloutProgress(1, 3), False, ("True", "RollingOut"), "1 of 4 nodes have generation 2"),
+        (rollout.RolloutProgress(1, 2, next=("c",)), False, ("True", "RollingOut"), "1 of 4 nodes have generation 2"),
         (
-            rollout.Progress(1, 3, waiting=("a",)),
+            rollout.RolloutProgress(1, 3, waiting=("a",)),
             False,
             ("True", "Waiting"),
             "1 of 4 nodes have generation 2; waiting for a",
         ),
-        (rollout.Progress(1, 3, waiting=("a",)), True, ("False", "Stopped"), "these do not answer: a"),
+        (rollout.RolloutProgress(1, 3, waiting=("a",)), True, ("False", "Stopped"), "these do not answer: a"),
         (
-            rollout.Progress(1, 3, asking=("b",)),
+            rollout.RolloutProgress(1, 3, asking=("b",)),
             False,
             ("True", "Asking"),
             "asking what the change takes from pods on b",
         ),
-        (rollout.Progress(1, 2, paused=True), False, ("False", "Paused"), "while rollout.paused is true"),
-        (rollout.Progress(1, 2, paused=True, waiting=("a",)), False, ("True", "Waiting"), "waiting for a"),
-        (rollout.Progress(3, 0, paused=True), False, ("False", "Complete"), "3 of 3 nodes"),
-        (rollout.Progress(1, 1, held=("b",)), False, ("False", "Held"), "pods would lose swap that they use on b"),
-        (rollout.Progress(1, 2, held=("b",)), False, ("True", "RollingOut"), "1 of 3 nodes have generation 2"),
+        (rollout.RolloutProgress(1, 2, paused=True), False, ("False", "Paused"), "while rollout.paused is true"),
+        (rollout.RolloutProgress(1, 2, paused=True, waiting=("a",)), False, ("True", "Waiting"), "waiting for a"),
+        (rollout.RolloutProgress(3, 0, paused=True), False, ("False", "Complete"), "3 of 3 nodes"),
         (
-            rollout.Progress(2, 2, waiting=("a",), stopped_by=("b",)),
+            rollout.RolloutProgress(1, 1, held=("b",)),
+            False,
+            ("False", "Held"),
+            "pods would lose swap that they use on b",
+        ),
+        (rollout.RolloutProgress(1, 2, held=("b",)), False, ("True", "RollingOut"), "1 of 3 nodes have generation 2"),
+        (
+            rollout.RolloutProgress(2, 2, waiting=("a",), stopped_by=("b",)),
             False,
             ("False", "Stopped"),
             "while these do worse: b",
         ),
     ],
 )
-def test_how_far_a_rollout_is(progress: rollout.Progress, stalled: bool, expected: tuple[str, str], says: str) -> None:
+def test_how_far_a_rollout_is(
+    progress: rollout.RolloutProgress, stalled: bool, expected: tuple[str, str], says: str
+) -> None:
     moving = profilestatus.Moving(progress, stalled=stalled)
     status = build(entry(), [], [], NOW, moving=moving)
     assert conditions(status)["Progressing"] == expected
@@ -235,7 +242,7 @@ def test_how_far_a_rollout_is(progress: rollout.Progress, stalled: bool, expecte
 
 
 def test_what_the_change_takes_is_told() -> None:
-    moving = profilestatus.Moving(rollout.Progress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False)
+    moving = profilestatus.Moving(rollout.RolloutProgress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False)
     status = build(entry(), [], [], NOW, moving=moving)
     api.status.ProfileStatus.model_validate(status)
     assert status["pendingReclaim"] == {"nodes": 2, "pods": 5, "bytes": 2**30}

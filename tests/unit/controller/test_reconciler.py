@@ -703,7 +703,7 @@ async def test_nobody_is_told_of_a_write_that_failed(bench: Bench) -> None:
 
 
 async def test_a_node_that_needs_namespaces_is_left_as_it_is_until_they_are_known(bench: Bench) -> None:
-    entry = compiled.Override(namespaces=(compiled.Requirement("team", "Exists"),), policy=names.Policy.DISABLED)
+    entry = compiled.Override(namespaces=(compiled.LabelExpression("team", "Exists"),), policy=names.Policy.DISABLED)
     bench.known.profiles_changed({"p": profile(overrides=(entry,))})
     bench.pod_comes()
     assert await bench.reconcile() == []

@@ -259,7 +259,7 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
     faults = supervise.FAULTS.value(rollouts.PART)
     judge, odd = fleet.rollout_of, {"odd"}
 
-    def fails(planner: Planner, found: compiled.Profile, *others: Any) -> rollout.Progress:
+    def fails(planner: Planner, found: compiled.Profile, *others: Any) -> rollout.RolloutProgress:
         if found.name in odd:
             raise KeyError("nobody thought of it")
         return judge(planner, found, *others)
@@ -413,7 +413,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
         bench.known.state_changed(name, None, state_row(name, spec=spec, observed=1))
     bench.offer(second)
 
-    def judged() -> rollout.Progress:
+    def judged() -> rollout.RolloutProgress:
         bench.rollouts._judge()
         return bench.rollouts._judged["p"].moving.progress
 

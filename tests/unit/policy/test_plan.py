@@ -102,7 +102,7 @@ def test_what_a_change_would_take() -> None:
     )
     limit = limited.pods["a"].swap_max
     assert limit is not None
-    assert plan.preview(kubelet, limited) == state.Preview(limited.profile_ref, {"a": limit})
+    assert plan.preview(kubelet, limited) == state.ProfilePreview(limited.profile_ref, {"a": limit})
     assert plan.preview(limited, kubelet).pods == {}
     assert plan.preview(limited, limited).pods == {}
     assert plan.preview(limited, audit).pods == {}
@@ -458,7 +458,7 @@ def test_units_of_the_profile_have_settings_of_their_own() -> None:
 SOME_LABELS = st.sampled_from(["", "app=a", "app=b"])
 OVERRIDES = st.builds(
     compiled.Override,
-    pods=st.sampled_from([(), (compiled.Requirement("app", "In", frozenset({"a"})),)]),
+    pods=st.sampled_from([(), (compiled.LabelExpression("app", "In", frozenset({"a"})),)]),
     policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
     swap_limit=st.none() | st.integers(0, 2**33),
 )

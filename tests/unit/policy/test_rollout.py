@@ -8,19 +8,19 @@ import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 from swapwarden.policy import rollout
-from swapwarden.policy.rollout import NO_ANSWER, Member, Progress, Taken
+from swapwarden.policy.rollout import NO_ANSWER, RolloutNode, RolloutProgress, Taken
 
 
-def old(*names: str) -> list[Member]:
-    return [Member(name, updated=False) for name in names]
+def old(*names: str) -> list[RolloutNode]:
+    return [RolloutNode(name, updated=False) for name in names]
 
 
-def new(*names: str) -> list[Member]:
-    return [Member(name, updated=True) for name in names]
+def new(*names: str) -> list[RolloutNode]:
+    return [RolloutNode(name, updated=True) for name in names]
 
 
-def many(count: int, prefix: str = "n", **fields: object) -> list[Member]:
-    return [Member(f"{prefix}-{number:03}", **{"updated": False, **fields}) for number in range(count)]  # type: ignore[arg-type]  # of whichever field
+def many(count: int, prefix: str = "n", **fields: object) -> list[RolloutNode]:
+    return [RolloutNode(f"{prefix}-{number:03}", **{"updated": False, **fields}) for number in range(count)]  # type: ignore[arg-type]  # of whichever field
 
 
 @pytest.mark.parametrize(
@@ -32,22 +32,22 @@ def test_how_many_may_be_under_way(text: str, members: int, expected: int) -> No
 
 
 def test_a_wave_is_as_large_as_allowed() -> None:
-    assert rollout.progress(old("d", "c", "b", "a"), "2") == Progress(updated=0, pending=2, next=("a", "b"))
+    assert rollout.progress(old("d", "c", "b", "a"), "2") == RolloutProgress(updated=0, pending=2, next=("a", "b"))
 
 
 def test_a_node_that_has_not_answered_holds_its_place() -> None:
-    members = [Member("a", updated=True, answered=False), *new("b"), *old("c", "d")]
-    assert rollout.progress(members, "1") == Progress(updated=2, pending=2, waiting=("a",))
-    assert rollout.progress(members, "2") == Progress(updated=2, pending=1, next=("c",), waiting=("a",))
+    members = [RolloutNode("a", updated=True, answered=False), *new("b"), *old("c", "d")]
+    assert rollout.progress(members, "1") == RolloutProgress(updated=2, pending=2, waiting=("a",))
+    assert rollout.progress(members, "2") == RolloutProgress(updated=2, pending=1, next=("c",), waiting=("a",))
 
 
 def test_one_that_does_worse_stops_it() -> None:
-    members = [Member("a", updated=True, degraded="WriteFailed"), *new("b"), *old("c", "d")]
-    assert rollout.progress(members, "3") == Progress(updated=2, pending=2, stopped_by=("a",))
+    members = [RolloutNode("a", updated=True, degraded="WriteFailed"), *new("b"), *old("c", "d")]
+    assert rollout.progress(members, "3") == RolloutProgress(updated=2, pending=2, stopped_by=("a",))
 
 
 def test_one_that_does_as_badly_as_before_stops_nobody() -> None:
-    was = Member("a", updated=True, degraded="Polling", before=("Polling",))
+    was = RolloutNode("a", updated=True, degraded="Polling", before=("Polling",))
     assert rollout.progress([was, *old("b", "c")], "1").next == ("b",)
     for worse in ("StateRefused", "WriteFailed"):
         found = rollout.progress([msgspec.structs.replace(was, degraded=worse), *old("b", "c")], "1")
@@ -55,28 +55,35 @@ def test_one_that_does_as_badly_as_before_stops_nobody() -> None:
 
 
 def test_nothing_stops_a_rollout_that_has_reached_all() -> None:
-    members = [Member("a", updated=True, degraded="WriteFailed"), *new("b")]
-    assert rollout.progress(members, "1") == Progress(updated=2, pending=0)
+    members = [RolloutNode("a", updated=True, degraded="WriteFailed"), *new("b")]
+    assert rollout.progress(members, "1") == RolloutProgress(updated=2, pending=0)
 
 
 def test_all_at_once() -> None:
-    members = [Member("a", updated=True, degraded="WriteFailed"), *old("b", "c"), Member("d", False, answered=False)]
+    members = [
+        RolloutNode("a", updated=True, degraded="WriteFailed"),
+        *old("b", "c"),
+        RolloutNode("d", False, answered=False),
+    ]
     found = rollout.progress(members, "100%")
     assert (found.updated, found.pending, found.next, found.stopped_by) == (1, 0, ("b", "c", "d"), ())
 
 
 def test_nodes_without_an_agent_wait_for_nobody_and_nobody_for_them() -> None:
-    members = [Member("a", updated=True, silent=True, answered=False, degraded="old news"), *old("c", "d")]
-    assert rollout.progress(members, "1") == Progress(updated=1, pending=1, next=("c",))
-    silent = [Member(f"s{number}", updated=True, silent=True) for number in range(12)]
+    members = [RolloutNode("a", updated=True, silent=True, answered=False, degraded="old news"), *old("c", "d")]
+    assert rollout.progress(members, "1") == RolloutProgress(updated=1, pending=1, next=("c",))
+    silent = [RolloutNode(f"s{number}", updated=True, silent=True) for number in range(12)]
     assert rollout.progress([*silent, *old("a", "b", "c", "d")], "25%").next == ("a",)
 
 
 def test_nodes_that_did_badly_before_come_last_and_the_mute_after_the_degraded() -> None:
-    degraded, mute = Member("b", updated=False, degraded="x"), Member("a", updated=False, answered=False, overdue=True)
+    degraded, mute = (
+        RolloutNode("b", updated=False, degraded="x"),
+        RolloutNode("a", updated=False, answered=False, overdue=True),
+    )
     assert rollout.progress([degraded, mute, *old("c", "d")], "3").next == ("c", "d")
     assert rollout.progress([degraded, mute, *new("c", "d")], "3").next == ("b",)
-    was = Member("b", updated=True, degraded="x", before=("x",))
+    was = RolloutNode("b", updated=True, degraded="x", before=("x",))
     assert rollout.progress([was, mute, *new("c", "d")], "3").next == ("a",)
 
 
@@ -98,7 +105,7 @@ def test_nodes_that_do_not_answer_come_in_waves_too_and_keep_no_place_for_ever()
     mute, well = many(60, "mute", asked=False, overdue=True), many(40, "well", updated=True)
     first = rollout.progress([*mute, *well], "10%")
     assert len(first.next) == 10
-    sent = [Member(name, updated=True, answered=False, before=(NO_ANSWER,)) for name in first.next]
+    sent = [RolloutNode(name, updated=True, answered=False, before=(NO_ANSWER,)) for name in first.next]
     assert rollout.progress([*sent, *mute[10:], *well], "10%").next == ()
     given_up = [msgspec.structs.replace(member, overdue=True) for member in sent]
     assert len(rollout.progress([*given_up, *mute[10:], *well], "10%").next) == 10
@@ -106,19 +113,23 @@ def test_nodes_that_do_not_answer_come_in_waves_too_and_keep_no_place_for_ever()
 
 
 def test_one_that_fell_silent_in_its_turn_holds_its_place_however_long() -> None:
-    fallen = Member("a", updated=True, answered=False, overdue=True)
+    fallen = RolloutNode("a", updated=True, answered=False, overdue=True)
     assert rollout.progress([fallen, *old("b", "c")], "1").next == ()
 
 
 def test_nodes_on_their_way_to_an_earlier_generation_are_under_way() -> None:
-    behind = Member("a", updated=False, answered=False)
+    behind = RolloutNode("a", updated=False, answered=False)
     assert rollout.progress([behind, *old("b", "c")], "1").next == ()
     assert rollout.progress([behind, *old("b", "c")], "2").next == ("b",)
     assert rollout.progress([msgspec.structs.replace(behind, overdue=True), *old("b", "c")], "1").next == ("b",)
 
 
 def test_a_turn_waits_until_its_effect_is_known() -> None:
-    members = [Member("a", updated=False, asked=False), Member("b", updated=False, pods=2, bytes=10), *old("c")]
+    members = [
+        RolloutNode("a", updated=False, asked=False),
+        RolloutNode("b", updated=False, pods=2, bytes=10),
+        *old("c"),
+    ]
     found = rollout.progress(members, "1")
     assert (found.asking, found.next, found.taken) == (("a",), ("b",), Taken(1, 2, 10))
     assert rollout.progress([members[0]], "1").next == ()
@@ -127,14 +138,14 @@ def test_a_turn_waits_until_its_effect_is_known() -> None:
 
 
 def test_degraded_nodes_are_asked_too() -> None:
-    asked = [Member("a", updated=False, asked=False, degraded="x"), Member("b", updated=False, degraded="x")]
+    asked = [RolloutNode("a", updated=False, asked=False, degraded="x"), RolloutNode("b", updated=False, degraded="x")]
     found = rollout.progress([*asked, *new("c")], "1")
     assert (found.asking, found.next) == (("a",), ())
 
 
 def test_nodes_with_swap_in_use_are_held_if_asked() -> None:
-    using = Member("a", updated=False, pods=2)
-    unknown = Member("b", updated=False, asked=False, answered=False, overdue=True)
+    using = RolloutNode("a", updated=False, pods=2)
+    unknown = RolloutNode("b", updated=False, asked=False, answered=False, overdue=True)
     for most in ("1", "100%"):
         found = rollout.progress([using, unknown, *old("c")], most, hold=True)
         assert (found.held, found.next, found.pending) == (("a", "b"), ("c",), 2)
@@ -151,10 +162,10 @@ def test_a_paused_rollout_gives_no_turn(most: str) -> None:
 
 
 def test_a_node_that_was_degraded_before_does_not_stop_those_that_hold() -> None:
-    holding = [Member("b", updated=False, pods=1), Member("c", updated=False, pods=1)]
-    bad = Member("a", updated=False, degraded="Polling")
+    holding = [RolloutNode("b", updated=False, pods=1), RolloutNode("c", updated=False, pods=1)]
+    bad = RolloutNode("a", updated=False, degraded="Polling")
     assert rollout.progress([bad, *holding], "1", hold=True).next == ("a",)
-    done = Member("a", updated=True, degraded="Polling", before=("Polling",))
+    done = RolloutNode("a", updated=True, degraded="Polling", before=("Polling",))
     free = [msgspec.structs.replace(holding[0], pods=0), holding[1]]
     assert rollout.progress([done, *free], "1", hold=True).next == ("b",)
 
@@ -190,9 +201,9 @@ class Fleet(stateful.RuleBasedStateMachine):
         self.most = most
         self.limit = rollout.limit(most, len(NAMES))
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[RolloutNode]:
         return [
-            Member(
+            RolloutNode(
                 name,
                 updated=node.given == self.newest,
                 answered=node.acted == node.given,

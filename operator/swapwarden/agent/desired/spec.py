@@ -143,7 +143,7 @@ def _container(settings: state.ContainerDefault, page: int) -> ContainerSpec | N
     return None if limit is None else ContainerSpec(limit, settings.swap_max is None)
 
 
-def _preview(preview: state.Preview, page: int) -> Preview:
+def _preview(preview: state.ProfilePreview, page: int) -> Preview:
     limit = {uid: values.parse(text, page) for uid, text in preview.pods.items()}
     return Preview(preview.profile_ref.name, preview.profile_ref.generation, limit)
 

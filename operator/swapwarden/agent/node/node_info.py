@@ -92,7 +92,7 @@ class NodeLook(NamedTuple):
     containers: Containers = Containers()
     controllers: str | None = None
     """Of cgroup v2, as the kernel lists them."""
-    zswap: state.Zswap | None = None
+    zswap: state.ZswapFacts | None = None
     pressure: bool | None = None
     """Whether the kernel reports memory pressure."""
     runtime: str = ""
@@ -253,7 +253,7 @@ def io_weight(cgroup: pathlib.Path) -> str | None:
     return next((each for each in found if each is not None), None)
 
 
-def zswap(sys: pathlib.Path) -> state.Zswap | None:
+def zswap(sys: pathlib.Path) -> state.ZswapFacts | None:
     """Return how zswap is configured; None if the kernel has none."""
     folder = sys / "module/zswap/parameters"
     enabled = files.text(folder / "enabled")
@@ -261,7 +261,9 @@ def zswap(sys: pathlib.Path) -> state.Zswap | None:
         return None
     compressor, percent = (files.text(folder / name) or "" for name in ("compressor", "max_pool_percent"))
     share = int(percent) if _NUMBER.fullmatch(percent) else None
-    return state.Zswap(enabled in {"Y", "1"}, compressor[:32], share if share is not None and share <= 100 else None)
+    return state.ZswapFacts(
+        enabled in {"Y", "1"}, compressor[:32], share if share is not None and share <= 100 else None
+    )
 
 
 def pressure(proc: pathlib.Path) -> bool | None:

@@ -15,7 +15,7 @@ from swapwarden.api.profile.spec import ProfileSpec
 from swapwarden.api.profile.status import ProfileStatus
 
 
-class ObjectMeta(pydantic.BaseModel):
+class ProfileMeta(pydantic.BaseModel):
     """metav1.ObjectMeta: the fields in use; the others are ignored."""
 
     model_config = pydantic.ConfigDict(alias_generator=alias_generators.to_camel, validate_by_name=True, frozen=True)
@@ -37,6 +37,6 @@ class NodeSwapProfile(pydantic.BaseModel):
 
     api_version: Literal["swapwarden.dev/v1alpha1"] = "swapwarden.dev/v1alpha1"
     kind: Literal["NodeSwapProfile"] = "NodeSwapProfile"
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: ProfileMeta = ProfileMeta()
     spec: ProfileSpec = pydantic.Field(description="The administrator's decisions.")
     status: ProfileStatus = pydantic.Field(default=ProfileStatus(), description="The controller's report.")

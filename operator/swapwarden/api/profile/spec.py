@@ -196,13 +196,13 @@ class Kernel(rules.Model):
 MAX_UNITS = 32
 
 
-class UnitSwap(rules.Model):
+class SystemUnitSwap(rules.Model):
     """The swap of a slice or service of the node."""
 
     policy: Literal["Disabled"] = pydantic.Field(description="Disabled: no swap (memory.swap.max 0).")
 
 
-class UnitIo(rules.Model):
+class SystemUnitIo(rules.Model):
     """The I/O of a slice or service on the disks that the node swaps to."""
 
     RULES = (
@@ -246,13 +246,13 @@ class SystemUnit(rules.Model):
             " pods are in is refused on the node. Unique in the profile."
         )
     )
-    swap: UnitSwap | None = pydantic.Field(default=None, description="Swap of the unit. Absent: as it is.")
-    io: UnitIo | None = pydantic.Field(
+    swap: SystemUnitSwap | None = pydantic.Field(default=None, description="Swap of the unit. Absent: as it is.")
+    io: SystemUnitIo | None = pydantic.Field(
         default=None, description="I/O of the unit on the disks that the node swaps to. Absent: as it is."
     )
 
 
-Named = TypeVar("Named", "SystemUnit", "Override")
+Named = TypeVar("Named", "SystemUnit", "ProfileOverride")
 
 
 def _unique(items: list[Named]) -> list[Named]:
@@ -292,7 +292,7 @@ class OverrideSwap(rules.Model):
     )
 
 
-class Override(rules.Model):
+class ProfileOverride(rules.Model):
     """Settings for pods whose owners cannot annotate them."""
 
     RULES = (
@@ -367,13 +367,13 @@ class ProfileSpec(rules.Model):
     )
     scheduling: Scheduling = pydantic.Field(default=Scheduling(), description="How the scheduler sees these nodes.")
     rollout: Rollout = pydantic.Field(default=Rollout(), description="How a change reaches these nodes.")
-    overrides: Annotated[list[Override], pydantic.Field(max_length=MAX_OVERRIDES), pydantic.AfterValidator(_unique)] = (
-        pydantic.Field(
-            default=[],
-            description=(
-                "For pods on these nodes that nobody can annotate. The first that selects a pod counts; server-side"
-                " apply keeps the order of the applier. A pod's own annotations win if they are stricter."
-            ),
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        )
+    overrides: Annotated[
+        list[ProfileOverride], pydantic.Field(max_length=MAX_OVERRIDES), pydantic.AfterValidator(_unique)
+    ] = pydantic.Field(
+        default=[],
+        description=(
+            "For pods on these nodes that nobody can annotate. The first that selects a pod counts; server-side"
+            " apply keeps the order of the applier. A pod's own annotations win if they are stricter."
+        ),
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )

@@ -18,7 +18,7 @@ Count = Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)]
 """An int32, as counts are in the API of Kubernetes."""
 
 
-class Condition(rules.Model):
+class ProfileCondition(rules.Model):
     """A condition in the form of metav1.Condition."""
 
     type: str = pydantic.Field(
@@ -82,7 +82,7 @@ class ProfileStatus(rules.Model):
         default=NodeCounts(),
         description="Counts of nodes: each is applied, pending, incompatible or without an agent.",
     )
-    conditions: Annotated[list[Condition], pydantic.Field(max_length=16)] = pydantic.Field(
+    conditions: Annotated[list[ProfileCondition], pydantic.Field(max_length=16)] = pydantic.Field(
         default=[],
         description="Ready, Progressing, Conflicted, Degraded; RequirementsMet if the profile has requirements.",
         json_schema_extra={

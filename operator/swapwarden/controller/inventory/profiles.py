@@ -120,7 +120,7 @@ class ProfileStore:
 
     def offer(self, body: Mapping[str, Any]) -> bool:
         """Someone saw this object; whether it is newer than what was known."""
-        meta = api.ObjectMeta.model_validate(body["metadata"])
+        meta = api.ProfileMeta.model_validate(body["metadata"])
         known = self.entries.get(meta.name)
         if meta.uid in self._gone or (known is not None and int(meta.resource_version) <= known.version):
             return False

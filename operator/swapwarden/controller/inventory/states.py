@@ -84,7 +84,7 @@ class StateRow(msgspec.Struct, frozen=True):
     cost: state.PreviewCost | None = None
     """The agent's answer to that, or to an earlier question."""
     before: tuple[str, ...] = ()
-    """What was wrong on the node before its profile came to it, as in rollout.Member."""
+    """What was wrong on the node before its profile came to it, as in rollout.RolloutNode."""
     unapplied: str = ""
     """Why the agent says that they do not; empty where it says that they do, or nothing."""
     incompatible: str = ""

@@ -47,7 +47,7 @@ def selections(planner: Planner) -> Iterator[tuple[str, compiled.Selection]]:
 
 def rollout_of(
     planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
-) -> rollout.Progress:
+) -> rollout.RolloutProgress:
     """Where the rollout of a profile stands; `found` are the nodes that it governs."""
     wanted = plan.reference(profile)
     members = [_member(planner, name, wanted, overdue) for name in found]
@@ -73,7 +73,7 @@ def _has_just_left(row: StateRow, profile: compiled.Profile) -> bool:
 
 def end_of(
     planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
-) -> rollout.Progress:
+) -> rollout.RolloutProgress:
     """How far the end of a profile is; `found` are the nodes that leave it.
 
     They leave for what the kubelet gives, which nobody has to be asked about.
@@ -83,13 +83,13 @@ def end_of(
     return rollout.progress(members, profile.max_unavailable)
 
 
-def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.Member:
+def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.RolloutNode:
     row = planner.inventory.standing(name)
     if row is None or row.observed == 0:
-        return rollout.Member(name, updated=True, silent=True)
+        return rollout.RolloutNode(name, updated=True, silent=True)
     named, turned = row.profile == wanted, planner.is_admitted(name)
     cost = row.cost if row.cost is not None and row.cost.profile_ref == wanted else None
-    return rollout.Member(
+    return rollout.RolloutNode(
         name,
         updated=named or turned,
         answered=row.acted == row.profile and (named or not turned),

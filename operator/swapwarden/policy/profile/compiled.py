@@ -13,7 +13,7 @@ from swapwarden.policy import quantity
 from swapwarden.policy.node import kernel_settings
 
 
-class Requirement(msgspec.Struct, frozen=True):
+class LabelExpression(msgspec.Struct, frozen=True):
     """One expression of a label selector; `operator` is In, NotIn, Exists or DoesNotExist."""
 
     key: str
@@ -33,7 +33,7 @@ class Requirement(msgspec.Struct, frozen=True):
                 return self.key not in labels
 
 
-Selector = tuple[Requirement, ...]
+Selector = tuple[LabelExpression, ...]
 """A label selector: all of it must hold; the empty one selects everything."""
 
 
@@ -175,9 +175,9 @@ def _unit(model: api.spec.SystemUnit) -> state.UnitSettings:
 def _selector(model: api.selectors.LabelSelector | None) -> Selector:
     if model is None:
         return ()
-    labels = (Requirement(key, "In", frozenset({value})) for key, value in model.match_labels.items())
+    labels = (LabelExpression(key, "In", frozenset({value})) for key, value in model.match_labels.items())
     expressions = (
-        Requirement(expression.key, expression.operator, frozenset(expression.values))
+        LabelExpression(expression.key, expression.operator, frozenset(expression.values))
         for expression in model.match_expressions
     )
     return (*labels, *expressions)
@@ -195,7 +195,7 @@ def _require(swap: api.spec.Swap) -> Require | None:
     )
 
 
-def _override(model: api.spec.Override) -> Override:
+def _override(model: api.spec.ProfileOverride) -> Override:
     return Override(
         namespaces=_selector(model.namespace_selector),
         pods=_selector(model.pod_selector),

@@ -59,7 +59,7 @@ class _Limits(msgspec.Struct, frozen=True):
         return self.pod is None and all(limit is None for limit in self.containers)
 
 
-class Step(msgspec.Struct, frozen=True):
+class TraceStep(msgspec.Struct, frozen=True):
     """One rule on the way to a decision."""
 
     reason: names.Reason
@@ -134,20 +134,20 @@ def decide(
 
 def trace(
     profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
-) -> Iterator[Step]:
+) -> Iterator[TraceStep]:
     """Return the steps of decide(), of which the last has the decision: the same rules, for users to follow."""
     case = _case(profile, node, pod, override)
     for rule in _RULES[profile.behavior]:
         if not rule.matches(case):
-            yield Step(rule.reason, matched=False)
+            yield TraceStep(rule.reason, matched=False)
             continue
         given = rule.give(case)
         if given.reason is Reason.BOUNDED and case.limits is not None:
-            yield Step(case.limits.reason, matched=True)
-        yield Step(given.reason, matched=True, decision=given)
+            yield TraceStep(case.limits.reason, matched=True)
+        yield TraceStep(given.reason, matched=True, decision=given)
         decision = _bounded_by_override(case, given)
         if decision is not given:
-            yield Step(decision.reason, matched=True, decision=decision)
+            yield TraceStep(decision.reason, matched=True, decision=decision)
         return
 
 

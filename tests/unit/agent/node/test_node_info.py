@@ -103,10 +103,10 @@ def test_runtime(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
 
 
 def test_what_else_there_is(node: HostTree) -> None:
-    assert node_info.zswap(node.sys) == state.Zswap(enabled=True, compressor="zstd", max_pool_percent=20)
+    assert node_info.zswap(node.sys) == state.ZswapFacts(enabled=True, compressor="zstd", max_pool_percent=20)
     for odd in ("200", "much", "\N{ARABIC-INDIC DIGIT ONE}"):
         node.file(node.sys / "module/zswap/parameters/max_pool_percent", odd)
-        assert node_info.zswap(node.sys) == state.Zswap(enabled=True, compressor="zstd")
+        assert node_info.zswap(node.sys) == state.ZswapFacts(enabled=True, compressor="zstd")
     assert node_info.zswap(node.host) is None
     assert (node_info.pressure(node.proc), node_info.pressure(node.host)) == (True, None)
     assert (node_info.sysctl(node.proc, "vm/swappiness"), node_info.sysctl(node.proc, "vm/none")) == (60, None)
@@ -147,7 +147,7 @@ def test_what_a_nodes_state_tells(node: HostTree, cgroups: cgroupfs.Cgroups) -> 
         True,
         "containerd",
     )
-    assert told.zswap == state.Zswap(enabled=True, compressor="zstd", max_pool_percent=20)
+    assert told.zswap == state.ZswapFacts(enabled=True, compressor="zstd", max_pool_percent=20)
     assert told.kubelet is not None
     assert node_info.reported(bare, node_info.NodeLook(), None) == bare
     node.file(node.root / "cgroup.controllers", " ".join("x" * 99 for _ in range(99)))

@@ -17,7 +17,7 @@ MI = 2**20
 NODE = nodes.NodeRow("batch-1", "uid-node", {"pool": "batch"}, 4 * GI, 8 * GI)
 DISK = state.SwapDevice("/dev/nvme1n1", "partition", 4 * GI, backing="NVMe")
 FACTS = state.Facts(2, True, 4 * GI, 8 * GI, devices=[DISK], kernel_release="6.1.0")
-POOL = (compiled.Requirement("pool", "In", frozenset({"batch"})),)
+POOL = (compiled.LabelExpression("pool", "In", frozenset({"batch"})),)
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "report-6d5f8b7c9", "controller": True}
 
 

@@ -17,7 +17,7 @@ from tests.unit.controller.objects import Known, node, profile
 from tests.unit.kube.scripted import END, HANG, STREAM, Scripted, error, event, failure, page, until
 from tests.unit.policy.rows import container, pod
 
-TEAM = (compiled.Requirement("team", "In", frozenset({"a"})),)
+TEAM = (compiled.LabelExpression("team", "In", frozenset({"a"})),)
 BY_TEAM = compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED)
 
 

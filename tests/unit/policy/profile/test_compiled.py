@@ -43,7 +43,7 @@ def test_all_fields() -> None:
     )
     assert profile == compiled.Profile(
         name="p",
-        selector=(compiled.Requirement("pool", "In", frozenset({"batch"})),),
+        selector=(compiled.LabelExpression("pool", "In", frozenset({"batch"})),),
         generation=3,
         uid="u",
         created="2026-01-01T00:00:00Z",
@@ -151,7 +151,7 @@ def test_selection(candidates: list[compiled.Profile], winner: str, conflicts: t
 
 
 def test_what_does_not_select_the_node_is_no_conflict() -> None:
-    elsewhere = compiled.Profile(name="x", priority=100, selector=(compiled.Requirement("a", "Exists"),))
+    elsewhere = compiled.Profile(name="x", priority=100, selector=(compiled.LabelExpression("a", "Exists"),))
     assert compiled.select([elsewhere, candidate("a")], {}) == compiled.Selection(candidate("a"))
 
 
@@ -181,11 +181,11 @@ def test_overrides_in_their_order() -> None:
     )
     assert profile.overrides == (
         compiled.Override(
-            "web", pods=(compiled.Requirement("app", "In", frozenset({"web"})),), policy=names.Policy.DISABLED
+            "web", pods=(compiled.LabelExpression("app", "In", frozenset({"web"})),), policy=names.Policy.DISABLED
         ),
         compiled.Override(
             "teams",
-            namespaces=(compiled.Requirement("team", "Exists"),),
+            namespaces=(compiled.LabelExpression("team", "Exists"),),
             policy=names.Policy.NO_PREFERENCE,
             swap_limit=2**30,
         ),

@@ -23,7 +23,7 @@ Override = compiled.Override
 
 
 def having(key: str, value: str) -> compiled.Selector:
-    return (compiled.Requirement(key, "In", frozenset({value})),)
+    return (compiled.LabelExpression(key, "In", frozenset({value})),)
 
 
 WEB, QUIET = having("app", "web"), having("team", "quiet")

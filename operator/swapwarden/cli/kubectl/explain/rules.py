@@ -17,7 +17,7 @@ Reason = names.Reason
 _POLICIES: Final = sorted(names.Policy)
 
 
-def why(step: limits.Step, planned: PlannedPod) -> str:
+def why(step: limits.TraceStep, planned: PlannedPod) -> str:
     """What there is to say of a rule."""
     if step.matched:
         return _MATCHED[step.reason](planned)

@@ -310,7 +310,7 @@ def _rollouts(
     after: Mapping[str, planning.PlannedNode], changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
 ) -> Iterator[SimulatedRollout]:
     """Yield how each profile would reach nodes that do not follow it yet. The built-in one takes over at once."""
-    members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
+    members: dict[str, list[rollout.RolloutNode]] = collections.defaultdict(list)
     targets: dict[str, compiled.Profile] = {}
     for one in changed:
         if one.after != compiled.BUILT_IN:
@@ -322,12 +322,12 @@ def _rollouts(
         yield _waves(targets[name], members[name], moved)
 
 
-def _member(after: planning.PlannedNode, one: NodeChange, found: Iterable[PodChange]) -> rollout.Member:
+def _member(after: planning.PlannedNode, one: NodeChange, found: Iterable[PodChange]) -> rollout.RolloutNode:
     row = after.report
     if row is None or row.observed == 0:
-        return rollout.Member(one.node, updated=True, silent=True)
+        return rollout.RolloutNode(one.node, updated=True, silent=True)
     losing = [each.above for each in found if each.above]
-    return rollout.Member(
+    return rollout.RolloutNode(
         one.node,
         updated=not one.changes,
         answered=row.acted == row.profile,
@@ -339,7 +339,7 @@ def _member(after: planning.PlannedNode, one: NodeChange, found: Iterable[PodCha
     )
 
 
-def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Collection[str]) -> SimulatedRollout:
+def _waves(profile: compiled.Profile, members: list[rollout.RolloutNode], moved: Collection[str]) -> SimulatedRollout:
     """Let each wave do well, as long as there is a next one."""
     by_name = {member.node: member for member in members}
     live = sum(not member.silent for member in members)

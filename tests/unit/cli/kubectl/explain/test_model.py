@@ -137,7 +137,7 @@ class TestWhichProfile:
 
     def test_none(self) -> None:
         assert self.governing().name == names.BUILT_IN_PROFILE
-        elsewhere = compiled.Profile("other", selector=(compiled.Requirement("pool", "Exists"), *POOL), priority=1)
+        elsewhere = compiled.Profile("other", selector=(compiled.LabelExpression("pool", "Exists"), *POOL), priority=1)
         away = msgspec.structs.replace(NODE, labels={})
         found = self.governing(elsewhere, node=away)
         assert found.name == names.BUILT_IN_PROFILE

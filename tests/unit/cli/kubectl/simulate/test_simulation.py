@@ -171,7 +171,7 @@ def test_notes() -> None:
     tied = profile_object("a", priority=100, swap={"behavior": "NoSwap"})
     strong = msgspec.structs.replace(LIMITED, priority=100)
     weak = msgspec.structs.replace(LIMITED, name="weak", priority=1)
-    nobody = msgspec.structs.replace(LIMITED, name="nobody", selector=(compiled.Requirement("x", "Exists"),))
+    nobody = msgspec.structs.replace(LIMITED, name="nobody", selector=(compiled.LabelExpression("x", "Exists"),))
     broken = profile_object("broken", swap={"behavior": "Guess"})
     pods = [web(policy="Required"), web(name="other", uid="uid-other")]
     read = view([node()], pods, [seen()], [tied, broken], unread={"namespaces": "forbidden"})
