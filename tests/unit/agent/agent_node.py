@@ -30,17 +30,17 @@ def state(
     mode: names.Mode = names.Mode.ENFORCE,
     unknown: names.BeforePlan = names.BeforePlan.NO_SWAP,
     kubepods: int | None = None,
-    containers: dict[int, dict[str, spec.ContainerSpec]] | None = None,
+    containers: dict[int, dict[str, spec.ContainerEntry]] | None = None,
     each: int | None = None,
     generation: int = 1,
 ) -> spec.NodeSpec:
     """A state: limits by the pod's number, containers by the pod's number and their names, or alike in all pods."""
     inner = containers or {}
     made = {
-        uid(number): spec.PodSpec(
+        uid(number): spec.PodEntry(
             limit,
             {container_id(name)[:13]: c for name, c in inner.get(number, {}).items()},
-            None if each is None else spec.ContainerSpec(each, cap=False),
+            None if each is None else spec.ContainerEntry(each, cap=False),
         )
         for number, limit in (entries or {}).items()
     }
@@ -210,7 +210,7 @@ def unheard(agent: reconciler.NodeReconciler) -> Iterator[None]:
         yield
 
 
-def hear(agent: reconciler.NodeReconciler, *events: tuple[watches.Watched | None, inotify.Event]) -> None:
+def hear(agent: reconciler.NodeReconciler, *events: tuple[watches.Watched | None, inotify.InotifyEvent]) -> None:
     """Take in these events, of nobody where events were lost, and no others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent.work.watching, "read", lambda: iter(events))

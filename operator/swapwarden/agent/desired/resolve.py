@@ -42,7 +42,7 @@ def mode_of(state: spec.NodeSpec | None) -> names.Mode:
 
 def of_pod(
     state: spec.NodeSpec | None,
-    pod: spec.PodSpec | None,
+    pod: spec.PodEntry | None,
     *,
     mode: names.Mode,
     origin: Origin,

@@ -20,7 +20,7 @@ class ReceivedState(msgspec.Struct, frozen=True):
     status: dict[str, Any] = {}
 
 
-class ContainerSpec(NamedTuple):
+class ContainerEntry(NamedTuple):
     """Settings of a container's cgroups, in bytes."""
 
     limit: int
@@ -28,15 +28,15 @@ class ContainerSpec(NamedTuple):
     """Whether a smaller value is as good."""
 
 
-class PodSpec(NamedTuple):
+class PodEntry(NamedTuple):
     """What a pod's cgroup is to hold, in bytes; None: what it held before."""
 
     limit: int | None
-    containers: Mapping[str, ContainerSpec]
+    containers: Mapping[str, ContainerEntry]
     """By the beginning of a container's id, as in the state."""
-    each: ContainerSpec | None = None
+    each: ContainerEntry | None = None
 
-    def container(self, container_id: str) -> ContainerSpec | None:
+    def container(self, container_id: str) -> ContainerEntry | None:
         """Return what is said of one container by itself; None where nothing is."""
         return self.containers.get(container_id[: state.ID_LENGTH])
 
@@ -49,7 +49,7 @@ class Preview(NamedTuple):
     pods: Mapping[str, int]
 
 
-class UnitSpec(NamedTuple):
+class UnitEntry(NamedTuple):
     """Settings of one of the node's own units; None: the value that it held before."""
 
     limit: int | None
@@ -78,11 +78,11 @@ class NodeSpec(NamedTuple):
     mode: names.Mode
     before_plan: names.BeforePlan
     kubepods: int | None
-    pods: Mapping[str, PodSpec]
+    pods: Mapping[str, PodEntry]
     preview: Preview | None = None
     profile: tuple[str, int] = ("", 0)
     """Name and generation."""
-    units: Mapping[str, UnitSpec] = {}
+    units: Mapping[str, UnitEntry] = {}
     """Slices and services of the node, by name."""
     kernel: Mapping[str, str] = {}
     """Settings of the kernel, by name."""
@@ -117,7 +117,7 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         preview=None if spec.preview is None else _preview(spec.preview, page),
         profile=(spec.profile_ref.name, spec.profile_ref.generation),
         units={
-            name: UnitSpec(_bytes(unit.swap_max, page), unit.io_latency_microseconds, unit.io_weight)
+            name: UnitEntry(_bytes(unit.swap_max, page), unit.io_latency_microseconds, unit.io_weight)
             for name, unit in spec.units.items()
         },
         kernel=spec.kernel_settings,
@@ -129,18 +129,18 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
     )
 
 
-def _pod(pod: state.PodSettings, page: int) -> PodSpec:
+def _pod(pod: state.PodSettings, page: int) -> PodEntry:
     named = ((each.id, _container(each, page)) for each in pod.containers.values() if each.id)
     default = None if pod.container_default is None else _container(pod.container_default, page)
     containers = {container_id: each for container_id, each in named if each is not None}
-    return PodSpec(_bytes(pod.swap_max, page), containers, default)
+    return PodEntry(_bytes(pod.swap_max, page), containers, default)
 
 
-def _container(settings: state.ContainerDefault, page: int) -> ContainerSpec | None:
+def _container(settings: state.ContainerDefault, page: int) -> ContainerEntry | None:
     if settings.swap_max is not None and settings.swap_at_most is not None:
         raise ValueError("a container has both swapMax and swapAtMost")
     limit = _bytes(settings.swap_max or settings.swap_at_most, page)
-    return None if limit is None else ContainerSpec(limit, settings.swap_max is None)
+    return None if limit is None else ContainerEntry(limit, settings.swap_max is None)
 
 
 def _preview(preview: state.ProfilePreview, page: int) -> Preview:

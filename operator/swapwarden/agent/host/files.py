@@ -16,11 +16,11 @@ _LINE_BYTES: Final = 4096
 _LINES: Final = 1 << 18
 
 
-class SettingError(Exception):
-    """The kernel refused; the message says why."""
+class SettingFileError(Exception):
+    """The kernel refused to read or write a setting; the message says why."""
 
 
-class AbsentError(SettingError):
+class AbsentError(SettingFileError):
     """There is no such file."""
 
 
@@ -74,7 +74,7 @@ def names(directory: pathlib.Path, pattern: str) -> list[str]:
 
 
 def read_setting(file: pathlib.Path) -> str:
-    """Return the value of a setting; bytes other than ASCII as replacement characters. SettingError if that fails."""
+    """Return the value of a setting, bytes other than ASCII as replacement characters. SettingFileError on failure."""
     try:
         data = content(file, SETTING_BYTES, follow=False)
     except OSError as error:
@@ -83,7 +83,7 @@ def read_setting(file: pathlib.Path) -> str:
 
 
 def write_setting(file: pathlib.Path, value: str) -> None:
-    """Write a setting. SettingError if that fails. The kernel may have taken another value: the caller must read it."""
+    """Write a setting. SettingFileError on failure. The kernel may take another value, so the caller must read it."""
     try:
         data = f"{value}\n".encode("ascii")
         fd = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -95,11 +95,11 @@ def write_setting(file: pathlib.Path, value: str) -> None:
         finally:
             os.close(fd)
     except UnicodeError:
-        raise SettingError("it is no value of a setting") from None
+        raise SettingFileError("it is no value of a setting") from None
     except OSError as error:
         raise _refused(error) from None
 
 
-def _refused(error: OSError) -> SettingError:
+def _refused(error: OSError) -> SettingFileError:
     absent = error.errno in {errno.ENOENT, errno.ENOTDIR}
-    return (AbsentError if absent else SettingError)(error.strerror)
+    return (AbsentError if absent else SettingFileError)(error.strerror)

@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 
 
-class Event(NamedTuple):
+class InotifyEvent(NamedTuple):
     """One event: the watch it belongs to (-1 for an overflow), what happened, and the entry's name, if about one."""
 
     watch: int
@@ -41,7 +41,7 @@ class Event(NamedTuple):
     name: str
 
 
-def parse(data: bytes) -> list[Event]:
+def parse(data: bytes) -> list[InotifyEvent]:
     """Take apart what one read gave: whole events, as the kernel promises."""
     events = []
     offset = 0
@@ -49,7 +49,7 @@ def parse(data: bytes) -> list[Event]:
         watch, mask, _, length = _HEADER.unpack_from(data, offset)
         offset += _HEADER.size
         name = data[offset : offset + length].rstrip(b"\0")
-        events.append(Event(watch, mask, os.fsdecode(name)))
+        events.append(InotifyEvent(watch, mask, os.fsdecode(name)))
         offset += length
     return events
 
@@ -85,7 +85,7 @@ class Inotify:
         if _libc.inotify_rm_watch(self._fd, watch) < 0 and ctypes.get_errno() != errno.EINVAL:
             raise _error(f"watch {watch}")
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[InotifyEvent]:
         """What happened since the last read, oldest first; empty where nothing did."""
         try:
             data = os.read(self._fd, _BUFFER_BYTES)

@@ -126,7 +126,7 @@ class WatchRegistry:
             self._notify.remove(watch)
         WATCHES.set(len(self._owners))
 
-    def read(self) -> Iterator[tuple[Watched | None, inotify.Event]]:
+    def read(self) -> Iterator[tuple[Watched | None, inotify.InotifyEvent]]:
         """What happened, to whom; to nobody where events were lost (Q_OVERFLOW)."""
         for event in [] if self._notify is None else self._notify.read():
             owner = self._owners.get(event.watch)

@@ -102,7 +102,7 @@ class SettingRecord(msgspec.Struct, frozen=True):
             raise ValueError("a device's line is of no file")
 
 
-class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class _LedgerLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A record, the end of one, or facts about the ledger itself."""
 
     version: int = 0
@@ -117,11 +117,11 @@ R = TypeVar("R", LimitRecord, SettingRecord)
 V = TypeVar("V", int, str)
 Append = Callable[[bytes], OSError | None]
 
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(_LedgerLine)
 _encoder = msgspec.json.Encoder()
 
 
-def _encode(line: _Line) -> bytes:
+def _encode(line: _LedgerLine) -> bytes:
     return _encoder.encode(line) + b"\n"
 
 
@@ -134,7 +134,7 @@ def _kept(wrote: tuple[V, ...], found: V, value: V) -> tuple[V, ...]:
     return tuple(values[-KEPT_VALUES:])
 
 
-class Step(NamedTuple):
+class NextSetting(NamedTuple):
     """What to do about a setting."""
 
     write: str | None
@@ -143,14 +143,14 @@ class Step(NamedTuple):
     """Whether it held another writer's value, which `write` replaces, or which stays."""
 
 
-def next_setting(observed: str, wanted: str | None, record: SettingRecord | None) -> Step:
+def next_setting(observed: str, wanted: str | None, record: SettingRecord | None) -> NextSetting:
     """Decide what to write to a setting that holds `observed`; `wanted` is None to restore what was there."""
     foreign = record is not None and observed not in {record.found, *record.wrote}
     if wanted is not None:
-        return Step(None, foreign=False) if observed == wanted else Step(wanted, foreign)
+        return NextSetting(None, foreign=False) if observed == wanted else NextSetting(wanted, foreign)
     if record is None or foreign or observed == record.found:
-        return Step(None, foreign)
-    return Step(record.found, foreign=False)
+        return NextSetting(None, foreign)
+    return NextSetting(record.found, foreign=False)
 
 
 class _Records(Generic[R]):
@@ -227,11 +227,11 @@ class LimitRecords(_Records[LimitRecord]):
         """Drop the record: the cgroup is gone."""
         if self.get(key) is not None:
             self.drop(key)
-            self._append(_encode(_Line(gone=key)))
+            self._append(_encode(_LedgerLine(gone=key)))
 
     def _put(self, record: LimitRecord) -> None:
         if record != self.get(record.key):
-            line = _encode(_Line(limit=record))
+            line = _encode(_LedgerLine(limit=record))
             self.load(record)
             self._append(line)
 
@@ -261,7 +261,7 @@ class SettingRecords(_Records[SettingRecord]):
         before = self._records.get(key[:3])
         if record == before:
             return
-        line = _encode(_Line(gone=key) if record is None else _Line(setting=record))
+        line = _encode(_LedgerLine(gone=key) if record is None else _LedgerLine(setting=record))
         self._set(key, record)  # first: to append may be to write all anew
         error = self._append(line)
         if error is not None:
@@ -328,13 +328,13 @@ class Ledger:
         """Record that the tree of pods has been taken in: pods without a record appear later."""
         if not self.initialised:
             self.initialised = True
-            self._file.append(_encode(_Line(initialised=True)))
+            self._file.append(_encode(_LedgerLine(initialised=True)))
 
     def mark_incomplete(self) -> None:
         """Record that lines are known to be lost."""
         if self.complete:
             self.complete = False
-            self._file.append(_encode(_Line(incomplete=True)))
+            self._file.append(_encode(_LedgerLine(incomplete=True)))
 
     def retry(self) -> None:
         """Write what could not be written before, if there is anything."""
@@ -350,9 +350,9 @@ class Ledger:
         self._file.close()
 
     def _content(self) -> bytes:
-        lines = [_Line(version=VERSION, initialised=self.initialised, incomplete=not self.complete)]
-        lines += [_Line(limit=record) for record in self.limits]
-        lines += [_Line(setting=record) for record in self.settings]
+        lines = [_LedgerLine(version=VERSION, initialised=self.initialised, incomplete=not self.complete)]
+        lines += [_LedgerLine(limit=record) for record in self.limits]
+        lines += [_LedgerLine(setting=record) for record in self.settings]
         return b"".join(map(_encode, lines))
 
 

@@ -151,7 +151,7 @@ def stalls(text: str) -> dict[str, float]:
     return found
 
 
-class _Pod(NamedTuple):
+class _PodUsage(NamedTuple):
     """A pod and the swap that it uses."""
 
     used: int
@@ -171,7 +171,7 @@ class _Found:
             self.values.setdefault(metric, {})[labels] = value
 
 
-class Usage:
+class SwapUsage:
     """Not thread-safe: everything runs in the event loop."""
 
     def __init__(
@@ -252,7 +252,7 @@ class Usage:
         for pod in list(self._known.pods.values()):
             used, limit = self._bytes(pod.path, cgroupfs.SWAP_CURRENT), self._bytes(pod.path, cgroupfs.SWAP_MAX)
             if used is not None and limit is not None:
-                users.append(_Pod(used, pod.uid, pod))
+                users.append(_PodUsage(used, pod.uid, pod))
                 given += limit
             await self._pause()
         if total is not None:
@@ -280,7 +280,7 @@ class Usage:
                 found.put(exposure.POD_EXPOSED_BY_CAUSE, milliseconds / 1000, pod.uid, cause.value)
             found.put(exposure.POD_GROWN, pod.tally.grown, pod.uid)
 
-    def _pod(self, found: _Found, user: _Pod, above: dict[str, int]) -> None:
+    def _pod(self, found: _Found, user: _PodUsage, above: dict[str, int]) -> None:
         uid, pod = user.uid, user.pod
         limit = self._bytes(pod.path, cgroupfs.SWAP_MAX)
         if limit is None:  # gone since

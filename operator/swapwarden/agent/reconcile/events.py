@@ -71,7 +71,7 @@ class Events:
                 self._work.horizon.caught_up = max(self._work.horizon.caught_up, noticed)
         return lost
 
-    def _told(self, owner: watches.Watched, event: inotify.Event, noticed: float) -> None:
+    def _told(self, owner: watches.Watched, event: inotify.InotifyEvent, noticed: float) -> None:
         """A name came, or was removed."""
         mark = queue.Mark(noticed, self._work.horizon.caught_up)
         if self._units.concerns(owner, event):

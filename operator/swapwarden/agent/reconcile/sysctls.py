@@ -245,14 +245,14 @@ class Sysctls:
         except files.AbsentError:
             message = f"the node's kernel has no {setting.folder.host}/{setting.file}: leave it out of the profile"
             raise problems.SettingError(names.Problem.NOT_SUPPORTED, message) from None
-        except files.SettingError as error:
+        except files.SettingFileError as error:
             raise problems.SettingError(names.Problem.WRITE_FAILED, f"cannot be read: {error}") from None
 
     def _write(self, name: str, value: str) -> None:
         setting = SETTINGS[name]
         try:
             files.write_setting(self._file(name), value)
-        except files.SettingError as error:
+        except files.SettingFileError as error:
             settings.WRITES.inc(name, "error")
             message = f"the kernel refuses {value} ({error}){setting.hint}"
             raise problems.SettingError(names.Problem.WRITE_FAILED, message) from None

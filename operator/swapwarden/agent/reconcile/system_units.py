@@ -154,7 +154,7 @@ class Units:
         if enforced is resolve.Handling.RESTORE and done:
             self._drop(path)
 
-    def concerns(self, owner: watches.Watched, event: inotify.Event) -> bool:
+    def concerns(self, owner: watches.Watched, event: inotify.InotifyEvent) -> bool:
         """Whether something happened to a unit that is named: `bring` then is to be called."""
         return isinstance(owner, Home | records.Parent) and (
             event.name in self._names or event.name in self._home_names

@@ -30,7 +30,7 @@ _OFF: Final = "enable=0"
 _Asked = dict[cgroup_files.File, str]
 
 
-def _asked(wants: spec.UnitSpec) -> _Asked:
+def _asked(wants: spec.UnitEntry) -> _Asked:
     """Return the desired values as the kernel shows them."""
     asked = {}
     if wants.latency is not None:
@@ -56,7 +56,7 @@ class UnitIo:
         self.again: float | None = None
         """Seconds after which `reconcile` must be called again, because a write was refused."""
 
-    def reconcile(self, wants: Mapping[str, spec.UnitSpec], mode: names.Mode, units: Mapping[str, str]) -> None:
+    def reconcile(self, wants: Mapping[str, spec.UnitEntry], mode: names.Mode, units: Mapping[str, str]) -> None:
         """Give the files of `units` (names by path) their values, and restore all others."""
         self.to_restore = 0
         asked = {path: _asked(wants[name]) for path, name in units.items()} if mode is not names.Mode.RESTORE else {}

@@ -9,7 +9,7 @@ from swapwarden.agent.desired import problems
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import systemd_dropins
 from swapwarden.agent.node import diagnostics
-from swapwarden.agent.report.status import Recent, Snapshot, Verdict
+from swapwarden.agent.report.status import ConditionVerdict, Recent, Snapshot
 from swapwarden.api import names, state
 from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
 from swapwarden.api.violations import ViolationReason
@@ -42,26 +42,26 @@ _NAMED: Final = 8
 """Pods that a message names."""
 
 
-def _compatible(snapshot: Snapshot, facts: state.Facts) -> Verdict:
+def _compatible(snapshot: Snapshot, facts: state.Facts) -> ConditionVerdict:
     if facts.cgroup_version != 2:
-        return Verdict("False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root")
+        return ConditionVerdict("False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root")
     if snapshot.tree.problem is not None and snapshot.tree.problem.reason == "NoSwapController":
-        return Verdict("False", snapshot.tree.problem.reason, str(snapshot.tree.problem))
+        return ConditionVerdict("False", snapshot.tree.problem.reason, str(snapshot.tree.problem))
     if snapshot.tree.root is None:
         reason = "Searching" if snapshot.tree.problem is None else snapshot.tree.problem.reason
-        return Verdict("Unknown", reason, str(snapshot.tree.problem or "looking for the cgroups of pods"))
-    return Verdict("True", ConditionType.COMPATIBLE, f"pods are below /{snapshot.tree.root}")
+        return ConditionVerdict("Unknown", reason, str(snapshot.tree.problem or "looking for the cgroups of pods"))
+    return ConditionVerdict("True", ConditionType.COMPATIBLE, f"pods are below /{snapshot.tree.root}")
 
 
-def _applied(snapshot: Snapshot, compatible: Verdict) -> Verdict:  # noqa: PLR0911 a table, one line per row
+def _applied(snapshot: Snapshot, compatible: ConditionVerdict) -> ConditionVerdict:  # noqa: PLR0911 a table, one line per row
     if compatible.status != "True":
-        return Verdict(
+        return ConditionVerdict(
             "False",
             AppliedReason.INCOMPATIBLE if compatible.status == "False" else AppliedReason.NO_POD_TREE,
             compatible.message,
         )
     if snapshot.spec is None:
-        return Verdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
+        return ConditionVerdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
     failing = _failing(snapshot)
     # Where nothing is to be written, a cgroup that its owner keeps the agent out of is in nobody's way: what a value of
     # the agent's is left in counts as that.
@@ -69,19 +69,23 @@ def _applied(snapshot: Snapshot, compatible: Verdict) -> Verdict:  # noqa: PLR09
         return failing
     if snapshot.unseen:
         message = f"{snapshot.unseen} cgroups have not been seen to hold what the spec says yet"
-        return Verdict("False", AppliedReason.RECONCILING, message)
+        return ConditionVerdict("False", AppliedReason.RECONCILING, message)
     if snapshot.mode is not names.Mode.ENFORCE and snapshot.to_restore:
-        return Verdict("False", AppliedReason.RESTORING, f"{snapshot.to_restore} files still hold a value of ours")
+        return ConditionVerdict(
+            "False", AppliedReason.RESTORING, f"{snapshot.to_restore} files still hold a value of ours"
+        )
     if snapshot.mode is names.Mode.RESTORE:
-        return Verdict("True", AppliedReason.RESTORED, "all cgroups hold what they held before")
+        return ConditionVerdict("True", AppliedReason.RESTORED, "all cgroups hold what they held before")
     if snapshot.mode is names.Mode.AUDIT:
-        return Verdict("True", ViolationReason.AUDIT, "nothing is written; violations lists what would be")
+        return ConditionVerdict("True", ViolationReason.AUDIT, "nothing is written; violations lists what would be")
     draining = sum(violation.reason == ViolationReason.DRAINING for violation in snapshot.violations)
     if draining:
-        return Verdict("False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than wanted")
+        return ConditionVerdict(
+            "False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than wanted"
+        )
     yielded = sum(violation.reason == ViolationReason.YIELDED for violation in snapshot.violations)
     if yielded:
-        return Verdict(
+        return ConditionVerdict(
             "False",
             ViolationReason.YIELDED,
             f"{yielded} cgroups hold less than wanted: another writer keeps lowering them",
@@ -89,35 +93,35 @@ def _applied(snapshot: Snapshot, compatible: Verdict) -> Verdict:  # noqa: PLR09
     unknown = [each for each in snapshot.violations if each.reason == ViolationReason.NOT_SUPPORTED]
     if unknown:
         listed = ", ".join(each.setting for each in unknown)
-        return Verdict("False", ViolationReason.NOT_SUPPORTED, f"this agent does not know {listed}: update it")
-    return Verdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold what the spec says")
+        return ConditionVerdict("False", ViolationReason.NOT_SUPPORTED, f"this agent does not know {listed}: update it")
+    return ConditionVerdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold what the spec says")
 
 
-def _failing(snapshot: Snapshot) -> Verdict | None:
+def _failing(snapshot: Snapshot) -> ConditionVerdict | None:
     """What keeps cgroups from their values, the worst first; None where nothing does."""
     for reason, what in _FAILING.items():
         failed = sum(violation.reason == reason for violation in snapshot.violations)
         if failed:
-            return Verdict("False", reason, f"{failed} cgroups {what}; violations says why")
+            return ConditionVerdict("False", reason, f"{failed} cgroups {what}; violations says why")
     return None
 
 
-def _degraded(snapshot: Snapshot) -> Verdict:
+def _degraded(snapshot: Snapshot) -> ConditionVerdict:
     if snapshot.refused:
-        return Verdict("True", "StateRefused", snapshot.refused)
+        return ConditionVerdict("True", "StateRefused", snapshot.refused)
     for reason in _DEGRADING:
         failed = [violation.message for violation in snapshot.violations if violation.reason == reason]
         if failed:
-            return Verdict("True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
+            return ConditionVerdict("True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
     failing = [short for short in snapshot.settings or () if short.reason not in _PASSING]
     if failing:
-        return Verdict("True", ConditionType.NODE_SETTINGS, _settings(failing).message)
+        return ConditionVerdict("True", ConditionType.NODE_SETTINGS, _settings(failing).message)
     if snapshot.degraded:
-        return Verdict("True", "Polling", snapshot.degraded)
-    return Verdict("False", "AsExpected", "")
+        return ConditionVerdict("True", "Polling", snapshot.degraded)
+    return ConditionVerdict("False", "AsExpected", "")
 
 
-def _drift(recent: Recent) -> Verdict:
+def _drift(recent: Recent) -> ConditionVerdict:
     if recent.contested:
         reason: str = ViolationReason.YIELDED
         message = f"{recent.contested} cgroups are left to another writer, who keeps lowering them"
@@ -127,34 +131,34 @@ def _drift(recent: Recent) -> Verdict:
         drifting = f"{recent.drifting} running pods were above their value lately; repaired"
         message = drifting if recent.drifting else "values were written over lately; repaired"
     else:
-        return Verdict("False", "Quiet", "")
-    return Verdict("True", reason, f"{message}; {recent.others}" if recent.others else message)
+        return ConditionVerdict("False", "Quiet", "")
+    return ConditionVerdict("True", reason, f"{message}; {recent.others}" if recent.others else message)
 
 
-def _settings(shortfalls: Sequence[problems.SettingProblem]) -> Verdict:
+def _settings(shortfalls: Sequence[problems.SettingProblem]) -> ConditionVerdict:
     if not shortfalls:
-        return Verdict("True", "AsSpecified", "the node's settings are as the spec says")
+        return ConditionVerdict("True", "AsSpecified", "the node's settings are as the spec says")
     order = list(names.Problem)
     worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
     message = "; ".join(f"{short.name}: {short.message}" for short in worst)
     if worst[0].reason is names.Problem.PENDING:
-        return Verdict("Unknown", worst[0].reason, message)
-    return Verdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
+        return ConditionVerdict("Unknown", worst[0].reason, message)
+    return ConditionVerdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
 
 
-def _requirements(unmet: Mapping[str, str]) -> Verdict:
+def _requirements(unmet: Mapping[str, str]) -> ConditionVerdict:
     if not unmet:
-        return Verdict("True", "AllMet", "the node has what its profile requires")
-    return Verdict("False", "RequirementUnmet", "; ".join(f"{name}: {found}" for name, found in unmet.items()))
+        return ConditionVerdict("True", "AllMet", "the node has what its profile requires")
+    return ConditionVerdict("False", "RequirementUnmet", "; ".join(f"{name}: {found}" for name, found in unmet.items()))
 
 
 def verdicts(
     snapshot: Snapshot, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
-) -> Mapping[str, Verdict]:
+) -> Mapping[str, ConditionVerdict]:
     """What the conditions say of `snapshot`, by their types; `found` are conditions only while they are true."""
     compatible = _compatible(snapshot, facts)
     unmet = None if snapshot.spec is None else snapshot.spec.unmet
-    said: dict[str, Verdict] = {
+    said: dict[str, ConditionVerdict] = {
         ConditionType.COMPATIBLE: compatible,
         ConditionType.APPLIED: _applied(snapshot, compatible),
         ConditionType.DEGRADED: _degraded(snapshot),
@@ -164,10 +168,10 @@ def verdicts(
     }
     if snapshot.settings is not None:
         said[ConditionType.NODE_SETTINGS] = _settings(snapshot.settings)
-    return said | {each.kind: Verdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
+    return said | {each.kind: ConditionVerdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
 
 
-def strict(view: systemd_zero.View, *, mounted: bool, failed: str) -> Verdict | None:
+def strict(view: systemd_zero.View, *, mounted: bool, failed: str) -> ConditionVerdict | None:
     """The condition Strict; None where there is nothing to say.
 
     `mounted`: the agent installs the files itself; `failed`: why they are not as wanted.
@@ -175,26 +179,28 @@ def strict(view: systemd_zero.View, *, mounted: bool, failed: str) -> Verdict | 
     if not view.wanted:
         return _strict_left(view, failed)
     if view.root is None:
-        return Verdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
+        return ConditionVerdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
     begin = systemd_zero.prefix(view.root)
     if begin is None:
-        return Verdict(
+        return ConditionVerdict(
             "False",
             "CgroupfsDriver",
             "the kubelet's cgroup driver is cgroupfs: nothing writes over what the agent wrote, also while none runs;"
             " but a pod that starts while no agent runs has no limit until one does",
         )
     if failed:
-        return Verdict("False", "InstallFailed", f"the drop-in files cannot be installed: {failed}")
+        return ConditionVerdict("False", "InstallFailed", f"the drop-in files cannot be installed: {failed}")
     if view.proved:
         return _strict_in_force(view)
     return _strict_not_in_force(view, begin, mounted=mounted)
 
 
-def _strict_in_force(view: systemd_zero.View) -> Verdict:
+def _strict_in_force(view: systemd_zero.View) -> ConditionVerdict:
     if not view.others:
-        return Verdict("True", "InForce", "systemd makes Burstable and BestEffort pods at 0, and takes them back to it")
-    return Verdict(
+        return ConditionVerdict(
+            "True", "InForce", "systemd makes Burstable and BestEffort pods at 0, and takes them back to it"
+        )
+    return ConditionVerdict(
         "True",
         "OlderPods",
         f"systemd makes Burstable and BestEffort pods at 0; {view.others} of {view.others + len(view.held)} have not"
@@ -203,14 +209,14 @@ def _strict_in_force(view: systemd_zero.View) -> Verdict:
     )
 
 
-def _strict_not_in_force(view: systemd_zero.View, begin: str, *, mounted: bool) -> Verdict:
+def _strict_not_in_force(view: systemd_zero.View, begin: str, *, mounted: bool) -> ConditionVerdict:
     first, second = (
         f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
     )
     if mounted:
         remedy = f"{first} and {second} are installed"
         if not view.refuted:
-            return Verdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod was seen to start at 0 yet")
+            return ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod was seen to start at 0 yet")
         remedy += ": look with `systemctl cat` at a pod's slice what overrides them"
     else:
         remedy = (
@@ -218,17 +224,17 @@ def _strict_not_in_force(view: systemd_zero.View, begin: str, *, mounted: bool) 
             " or set agent.dropIns.mount in the chart"
         )
     if view.refuted:
-        return Verdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
-    return Verdict("Unknown", "NoEvidence", f"no pod was seen at 0 before the agent wrote to it; {remedy}")
+        return ConditionVerdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
+    return ConditionVerdict("Unknown", "NoEvidence", f"no pod was seen at 0 before the agent wrote to it; {remedy}")
 
 
-def _strict_left(view: systemd_zero.View, failed: str) -> Verdict | None:
+def _strict_left(view: systemd_zero.View, failed: str) -> ConditionVerdict | None:
     if failed:
-        return Verdict("False", "RemoveFailed", f"the drop-in files cannot be removed: {failed}")
+        return ConditionVerdict("False", "RemoveFailed", f"the drop-in files cannot be removed: {failed}")
     if not view.held:
         return None
     more = f" and {len(view.held) - _NAMED} more" if len(view.held) > _NAMED else ""
-    return Verdict(
+    return ConditionVerdict(
         "False",
         "ReloadNeeded",
         f"systemd takes {len(view.held)} pods' slices back to 0 until it reads its units again: run `systemctl"
@@ -237,6 +243,6 @@ def _strict_left(view: systemd_zero.View, failed: str) -> Verdict | None:
     )
 
 
-def publish(verdicts: Mapping[str, Verdict]) -> None:
+def publish(verdicts: Mapping[str, ConditionVerdict]) -> None:
     """Publish all conditions, by type."""
     CONDITIONS.hold({(kind, verdict.status, verdict.reason): 1 for kind, verdict in verdicts.items()})

@@ -98,7 +98,7 @@ class Report:
         await asyncio.sleep(0)
         conditions.publish(self._verdicts(self.snapshot()))
 
-    def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.Verdict]:
+    def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.ConditionVerdict]:
         facts = self._node.facts
         counted = None if snapshot.spec is None else snapshot.spec.kubelet_swap
         found = diagnostics.conditions(facts, self._node.look, counted, snapshot.recent.lost)

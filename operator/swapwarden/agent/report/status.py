@@ -35,7 +35,7 @@ _ESSENTIAL: Final = ("pod", "container", "reason", "since")
 """Fields of a violation whose change is worth a write at once; so is that of its causes."""
 
 
-class Verdict(NamedTuple):
+class ConditionVerdict(NamedTuple):
     """A condition, less when it became so."""
 
     status: str
@@ -89,7 +89,7 @@ class Snapshot(NamedTuple):
     """What a preview would take from pods that use it now; None where there is none."""
     settings: Sequence[problems.SettingProblem] | None = None
     """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
-    guarantee: Verdict | None = None
+    guarantee: ConditionVerdict | None = None
     """What is to be said of guarantee Strict; None where that is nothing."""
 
     @property
@@ -111,7 +111,7 @@ def collect(
     cgroups: cgroupfs.Cgroups,
     limits: ledger.LimitRecords,
     now: float,
-    guarantee: Verdict | None = None,
+    guarantee: ConditionVerdict | None = None,
     refused: str = "",
 ) -> Snapshot:
     """Return how things stand on the node, by what is recorded of its files. `now` is in monotonic seconds."""
@@ -195,7 +195,7 @@ def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool
 def build(
     snapshot: Snapshot,
     facts: state.Facts,
-    verdicts: Mapping[str, Verdict],
+    verdicts: Mapping[str, ConditionVerdict],
     previous: Iterable[Mapping[str, Any]],
     now: str,
 ) -> state.StateStatus:

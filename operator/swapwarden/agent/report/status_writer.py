@@ -45,13 +45,13 @@ BACKOFF_SECONDS: Final = (1.0, 60.0)
 FIELD_MANAGER: Final = "swapwarden-agent"
 
 
-class _Answer(msgspec.Struct):
+class _WrittenState(msgspec.Struct):
     """What the API server has after a write."""
 
     status: dict[str, Any] = {}
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_WrittenState).decode
 _FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(state.StateStatus))
 
 

@@ -15,14 +15,14 @@ def state(mode: names.Mode, unknown: names.BeforePlan) -> spec.NodeSpec:
     return spec.NodeSpec("u", 1, mode, unknown, None, {})
 
 
-pod_ = st.one_of(st.none(), st.builds(spec.PodSpec, st.one_of(st.none(), limit_), st.just({})))
+pod_ = st.one_of(st.none(), st.builds(spec.PodEntry, st.one_of(st.none(), limit_), st.just({})))
 origin_ = st.sampled_from(resolve.Origin)
 unknown_ = st.sampled_from(names.BeforePlan)
 
 
 @given(pod_, origin_, st.one_of(st.none(), limit_), unknown_)
 def test_only_enforce_writes(
-    pod: spec.PodSpec | None, origin: resolve.Origin, last: int | None, unknown: names.BeforePlan
+    pod: spec.PodEntry | None, origin: resolve.Origin, last: int | None, unknown: names.BeforePlan
 ) -> None:
     for mode in (names.Mode.AUDIT, names.Mode.RESTORE):
         target = resolve.of_pod(state(mode, unknown), pod, mode=mode, origin=origin, last=last)
@@ -31,7 +31,7 @@ def test_only_enforce_writes(
 
 def test_pod_target_in_enforce() -> None:
     def target(
-        pod: spec.PodSpec | None = None,
+        pod: spec.PodEntry | None = None,
         *,
         origin: resolve.Origin = resolve.Origin.APPEARED,
         last: int | None = None,
@@ -40,8 +40,8 @@ def test_pod_target_in_enforce() -> None:
         current = None if unknown is None else state(names.Mode.ENFORCE, unknown)
         return resolve.of_pod(current, pod, mode=names.Mode.ENFORCE, origin=origin, last=last)
 
-    assert target(spec.PodSpec(5 * PAGE, {}), last=0) == 5 * PAGE
-    assert target(spec.PodSpec(None, {}), last=0) is resolve.Handling.RESTORE
+    assert target(spec.PodEntry(5 * PAGE, {}), last=0) == 5 * PAGE
+    assert target(spec.PodEntry(None, {}), last=0) is resolve.Handling.RESTORE
     assert target(last=7 * PAGE) == 7 * PAGE
     assert target(unknown=None) == 0
     assert target() == 0

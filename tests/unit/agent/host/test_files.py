@@ -72,14 +72,14 @@ def test_what_is_not_there_is_told_from_what_is_refused(tmp_path: pathlib.Path) 
     with pytest.raises(files.AbsentError):
         files.write_setting(tmp_path / "file", "1")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(files.SettingError, match="Is a directory") as refused:
+    with pytest.raises(files.SettingFileError, match="Is a directory") as refused:
         files.write_setting(tmp_path / "folder", "1")
     assert not isinstance(refused.value, files.AbsentError)
 
 
 def test_what_is_no_value_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("1\n")
-    with pytest.raises(files.SettingError, match="no value of a setting"):
+    with pytest.raises(files.SettingFileError, match="no value of a setting"):
         files.write_setting(tmp_path / "file", "6é")
     assert files.read_setting(tmp_path / "file") == "1"
 
@@ -87,6 +87,6 @@ def test_what_is_no_value_is_refused(tmp_path: pathlib.Path) -> None:
 def test_no_link_is_followed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "victim").write_text("1\n")
     (tmp_path / "link").symlink_to(tmp_path / "victim")
-    with pytest.raises(files.SettingError):
+    with pytest.raises(files.SettingFileError):
         files.write_setting(tmp_path / "link", "2")
     assert (tmp_path / "victim").read_text() == "1\n"

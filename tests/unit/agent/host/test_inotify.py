@@ -14,9 +14,9 @@ def event(watch: int, mask: int, name: bytes = b"") -> bytes:
 def test_parse() -> None:
     data = event(1, inotify.CREATE | inotify.ISDIR, b"pod") + event(2, inotify.MODIFY) + event(-1, inotify.Q_OVERFLOW)
     assert inotify.parse(data) == [
-        inotify.Event(1, inotify.CREATE | inotify.ISDIR, "pod"),
-        inotify.Event(2, inotify.MODIFY, ""),
-        inotify.Event(-1, inotify.Q_OVERFLOW, ""),
+        inotify.InotifyEvent(1, inotify.CREATE | inotify.ISDIR, "pod"),
+        inotify.InotifyEvent(2, inotify.MODIFY, ""),
+        inotify.InotifyEvent(-1, inotify.Q_OVERFLOW, ""),
     ]
     assert inotify.parse(b"") == []
 
@@ -32,9 +32,9 @@ def test_the_kernel_tells_what_happens(tmp_path: pathlib.Path) -> None:
     file.write_bytes(b"22")
     (tmp_path / "new").rmdir()
     events = notify.read()
-    assert events[0] == inotify.Event(children, inotify.CREATE | inotify.ISDIR, "new")
-    assert inotify.Event(content, inotify.MODIFY, "") in events
-    assert events[-1] == inotify.Event(children, inotify.DELETE | inotify.ISDIR, "new")
+    assert events[0] == inotify.InotifyEvent(children, inotify.CREATE | inotify.ISDIR, "new")
+    assert inotify.InotifyEvent(content, inotify.MODIFY, "") in events
+    assert events[-1] == inotify.InotifyEvent(children, inotify.DELETE | inotify.ISDIR, "new")
     notify.remove(content)
     notify.remove(content)
     notify.close()

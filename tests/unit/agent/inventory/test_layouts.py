@@ -161,9 +161,10 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
     plain.tree.remove(plain.tree.kubepods)
     limits = {uid: (number + 1) * MIB for number, uid in enumerate(layout.pods)}
     inner = {
-        cid[:13]: spec.ContainerSpec((number + 1) * 16 * MIB, cap=False) for number, cid in enumerate(layout.containers)
+        cid[:13]: spec.ContainerEntry((number + 1) * 16 * MIB, cap=False)
+        for number, cid in enumerate(layout.containers)
     }
-    entries = {uid: spec.PodSpec(limit, inner) for uid, limit in limits.items()}
+    entries = {uid: spec.PodEntry(limit, inner) for uid, limit in limits.items()}
     state = spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, 64 * MIB, entries)
     if late:
         agent = plain.start(state)

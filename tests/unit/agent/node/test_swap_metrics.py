@@ -46,7 +46,7 @@ class Reader:
         agent = node.start()
         self.now = 0.0
         self.step = step
-        self.usage = swap_metrics.Usage(
+        self.usage = swap_metrics.SwapUsage(
             node.cgroups,
             node.tree.proc,
             top=top,

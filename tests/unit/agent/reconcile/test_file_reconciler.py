@@ -106,7 +106,7 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     pod = plain.tree.pod(1)
     low = plain.tree.container(pod, "low", memory_swap_max=f"{MIB}\n")
     high = plain.tree.container(pod, "high", memory_swap_max=f"{4 * MIB}\n")
-    wants = {1: {"low": spec.ContainerSpec(2 * MIB, cap=True), "high": spec.ContainerSpec(2 * MIB, cap=True)}}
+    wants = {1: {"low": spec.ContainerEntry(2 * MIB, cap=True), "high": spec.ContainerEntry(2 * MIB, cap=True)}}
     apply(agent, state({1: values.NO_LIMIT}, containers=wants))
     await until(lambda: swap_max(high) == str(2 * MIB))
     write(low, str(3 * MIB))
@@ -129,7 +129,7 @@ async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
             write(app, "4096")
 
     monkeypatch.setattr(plain.cgroups, "write", overtaken)
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
     await until(lambda: swap_max(app) != "max")
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
@@ -139,7 +139,7 @@ async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) ->
     app = plain.tree.container(
         plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
     )
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
     compare(agent)
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
@@ -359,7 +359,7 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "write", deny)
-    wants = {n: {"app": spec.ContainerSpec(MIB, cap=False)} for n in (1, 2)}
+    wants = {n: {"app": spec.ContainerEntry(MIB, cap=False)} for n in (1, 2)}
     apply(agent, state({1: MIB, 2: MIB}, containers=wants))
     failed = [violation.pod for violation in snapshot(agent).violations if violation.reason == "AccessDenied"]
     assert failed == [uid(2)]
@@ -441,7 +441,7 @@ async def test_a_full_container_gets_no_room_by_its_pods_raise(plain: Node) -> N
     for path in (pod, app):
         for file, value in (("max", 64), ("current", 63), ("swap.current", 10)):
             write(path, str(value * MIB), f"memory.{file}")
-    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}, generation=2))
+    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerEntry(0, cap=False)}}, generation=2))
     assert (swap_max(pod), swap_max(app)) == (str(1024 * MIB), "0")
 
 
@@ -454,7 +454,7 @@ async def test_what_others_cut_for_a_moment_is_no_reason_to_cut_what_is_below(pl
         write(app, str(value * MIB), f"memory.{file}")
     await until(lambda: swap_max(pod) == str(1024 * MIB))
     write(pod, "0")
-    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}, generation=2))
+    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerEntry(0, cap=False)}}, generation=2))
     assert swap_max(app) == str(56 * MIB)
 
 
@@ -475,7 +475,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         real(path, limit)
 
     def raised(limit: int) -> spec.NodeSpec:
-        return state({1: MIB}, containers={1: {"app": spec.ContainerSpec(limit, cap=False)}})
+        return state({1: MIB}, containers={1: {"app": spec.ContainerEntry(limit, cap=False)}})
 
     with monkeypatch.context() as refusing:
         refusing.setattr(plain.cgroups, "write", deny)
@@ -544,7 +544,7 @@ async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "write", deny)
-    apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
+    apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
     compare(agent)
     assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])
 

@@ -56,9 +56,9 @@ from tests.unit.agent.cgroup_tree import container_id, swap_max, uid, write
 PODS = range(1, 7)
 HOSTILE = 3
 FACTS = state_api.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
-WANTED = spec.ContainerSpec(MIB, cap=False)
-EVENT = inotify.Event(0, inotify.CONTENT, "")
-LOST = (None, inotify.Event(-1, inotify.Q_OVERFLOW, ""))
+WANTED = spec.ContainerEntry(MIB, cap=False)
+EVENT = inotify.InotifyEvent(0, inotify.CONTENT, "")
+LOST = (None, inotify.InotifyEvent(-1, inotify.Q_OVERFLOW, ""))
 
 
 class _Capabilities(ctypes.Structure):
@@ -275,7 +275,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             real = resolve.of_pod
 
             def of_pod(
-                current: spec.NodeSpec | None, entry: spec.PodSpec | None, **more: object
+                current: spec.NodeSpec | None, entry: spec.PodEntry | None, **more: object
             ) -> resolve.DesiredValue:
                 if entry is not None and entry.limit == 7 * MIB:
                     fail()
@@ -382,7 +382,7 @@ async def test_a_raise_that_waits_is_made_though_another_cgroup_fails(
     apply(agent, crowd.state(0))
     real = resolve.of_pod
 
-    def of_pod(current: spec.NodeSpec | None, entry: spec.PodSpec | None, **more: object) -> resolve.DesiredValue:
+    def of_pod(current: spec.NodeSpec | None, entry: spec.PodEntry | None, **more: object) -> resolve.DesiredValue:
         if entry is not None and entry is current.pods[uid(max(PODS))]:  # type: ignore[union-attr] # where an entry is
             raise ZeroDivisionError("a mistake")
         return real(current, entry, **more)  # type: ignore[arg-type] # as they are given
@@ -399,7 +399,7 @@ async def test_a_capped_container_is_put_back(plain: Node, loss: names.Mode | No
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
+    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
     assert swap_max(app) == str(MIB)
     apply(agent, state({1: values.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
     assert swap_max(app) == "max"
@@ -477,7 +477,7 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     compare(agent)
-    apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}))
+    apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerEntry(0, cap=False)}}))
     (late,) = [each for each in snapshot(agent).violations if each.reason == "Exposed"]
     compare(agent)
     before = late.exposed_milliseconds
@@ -917,7 +917,7 @@ async def test_what_containers_do_in_a_loop_does_not_fill_the_queue_of_events(
     heard = 0
     real = inotify.Inotify.read
 
-    def spy(self: inotify.Inotify) -> list[inotify.Event]:
+    def spy(self: inotify.Inotify) -> list[inotify.InotifyEvent]:
         nonlocal heard
         events = real(self)
         heard += len(events)
@@ -993,7 +993,7 @@ async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_p
 ) -> None:
     """What the pod keeps while it drains is more than such a container had, but where that is what drains itself."""
     agent = plain.start()
-    before = spec.ContainerSpec(64 * MIB, cap=False) if drains else WANTED
+    before = spec.ContainerEntry(64 * MIB, cap=False) if drains else WANTED
     apply(agent, state({1: 64 * MIB}, containers={1: {"app": before}}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
@@ -1208,7 +1208,7 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     for generation in range(1, 13):
         chaos.on = chance.random() < 0.8
         pod, container = (chance.choice([0, MIB, 2 * MIB, values.NO_LIMIT]) for _ in range(2))
-        inner = {number: {"app": spec.ContainerSpec(container, cap=False)} for number in PODS}
+        inner = {number: {"app": spec.ContainerEntry(container, cap=False)} for number in PODS}
         apply(agent, state(dict.fromkeys(PODS, pod), containers=inner, generation=generation))
         held = {(values.render(pod), values.render(container))}
         assert crowd.others() == held, "in the same pass"
@@ -1243,8 +1243,8 @@ class Overwritten:
         """Whether the kernel has dropped events, which it has not told of yet."""
         real = inotify.Inotify.read
 
-        def read(notify: inotify.Inotify) -> list[inotify.Event]:
-            overflow = [inotify.Event(-1, inotify.Q_OVERFLOW, "")] if self.lost else []
+        def read(notify: inotify.Inotify) -> list[inotify.InotifyEvent]:
+            overflow = [inotify.InotifyEvent(-1, inotify.Q_OVERFLOW, "")] if self.lost else []
             self.lost = False
             return overflow + real(notify)
 

@@ -79,7 +79,7 @@ class Killer:
         raise Killed
 
 
-FIRST = {1: {"app": spec.ContainerSpec(MIB, cap=False)}}
+FIRST = {1: {"app": spec.ContainerEntry(MIB, cap=False)}}
 LIFE = (
     state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=FIRST),
     state({1: MIB, 2: 0}, kubepods=32 * MIB, each=2 * MIB, generation=2),
@@ -90,10 +90,10 @@ LIFE = (
 """States in turn; None is where another writer comes in between."""
 
 
-NAMED = {"system.slice": spec.UnitSpec(0, 25_000, 800)}
+NAMED = {"system.slice": spec.UnitEntry(0, 25_000, 800)}
 UNITS_LIFE = (
     state()._replace(units=NAMED),
-    state(generation=2)._replace(units={"system.slice": spec.UnitSpec(None, 50_000)}),
+    state(generation=2)._replace(units={"system.slice": spec.UnitEntry(None, 50_000)}),
     None,
     state(mode=names.Mode.RESTORE, generation=3),
 )

@@ -27,12 +27,12 @@ some_limits = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, values.NO_
 in_use = st.sampled_from([0, 0, PAGE, 40 * MIB])
 """Bytes of swap: cgroups that have some are at their memory limit."""
 caps = st.booleans()
-containers = st.builds(spec.ContainerSpec, some_limits, caps)
+containers = st.builds(spec.ContainerEntry, some_limits, caps)
 pods = st.builds(
-    spec.PodSpec,
+    spec.PodEntry,
     st.none() | some_limits,
     st.dictionaries(st.sampled_from([container_id(name)[:13] for name in CONTAINERS]), containers),
-    st.none() | st.builds(spec.ContainerSpec, some_limits, st.just(False)),
+    st.none() | st.builds(spec.ContainerEntry, some_limits, st.just(False)),
 )
 states = st.builds(
     lambda kubepods, found, mode: state(kubepods=kubepods, mode=mode)._replace(pods=found),
@@ -138,7 +138,7 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
     [
         state(
             {0: values.NO_LIMIT},
-            containers={0: {name: spec.ContainerSpec(0, cap=False) for name in CONTAINERS}},
+            containers={0: {name: spec.ContainerEntry(0, cap=False) for name in CONTAINERS}},
         )
     ],
 )

@@ -234,7 +234,7 @@ async def test_a_refused_write_is_tried_again(host: Node, monkeypatch: pytest.Mo
     monkeypatch.setattr(sysctls, "RETRY_SECONDS", (0.01, 0.01))
 
     def refuse(*_: object) -> None:
-        raise files.SettingError("Invalid argument")
+        raise files.SettingFileError("Invalid argument")
 
     agent = host.start()
     running = asyncio.create_task(agent.run())

@@ -45,7 +45,7 @@ class Units:
 
 
 def asking(*units: str, mode: names.Mode = names.Mode.ENFORCE) -> spec.NodeSpec:
-    return state(mode=mode)._replace(units=dict.fromkeys(units, spec.UnitSpec(0)))
+    return state(mode=mode)._replace(units=dict.fromkeys(units, spec.UnitEntry(0)))
 
 
 ALL = ("system.slice", "kubelet.service", "containerd.service", "a-b.slice")
@@ -273,7 +273,7 @@ async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units)
     assert drop_in_slices(agent) == ("system.slice", "a-b.slice", "late.slice")
     apply(agent, asking(*ALL, mode=names.Mode.AUDIT))
     assert drop_in_slices(agent) == ()
-    apply(agent, state()._replace(units=dict.fromkeys(ALL, spec.UnitSpec(None, 25_000))))
+    apply(agent, state()._replace(units=dict.fromkeys(ALL, spec.UnitEntry(None, 25_000))))
     assert drop_in_slices(agent) == ()
     apply(agent, state())
     assert drop_in_slices(agent) == ()

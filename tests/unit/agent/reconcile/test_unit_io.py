@@ -80,7 +80,7 @@ def machine(plain: Node, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def asking(
     *units: str, latency: int | None = 25_000, weight: int | None = 800, mode: names.Mode = names.Mode.ENFORCE
 ) -> spec.NodeSpec:
-    wanted = spec.UnitSpec(None, latency, weight)
+    wanted = spec.UnitEntry(None, latency, weight)
     return state(mode=mode)._replace(units=dict.fromkeys(units or ("system.slice",), wanted))
 
 
