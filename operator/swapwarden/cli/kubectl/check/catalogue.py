@@ -172,14 +172,8 @@ PODS: Final[Mapping[str, tuple[Severity, str]]] = {
     names.Reason.CRITICAL_POD: (_WARNING, "remove the limit, or have a profile of behavior WorkloadControlled"),
     names.Reason.OVERRIDE_DISABLED: (_WARNING, "ask who keeps the profile, or remove what the pod says of swap"),
     names.Reason.OVERRIDE_LIMIT: (_WARNING, "lower the pod's limit, or raise swap.limit of the override"),
-    names.Reason.BOUNDED: (
-        _WARNING,
-        "lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile",
-    ),
-    names.Reason.OVERCOMMIT_REACHED: (
-        _WARNING,
-        "lower limits, move pods to other nodes, or raise overcommitPercent",
-    ),
+    names.Reason.BOUNDED: (_WARNING, "lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile"),
+    names.Reason.OVERCOMMIT_REACHED: (_WARNING, "lower limits, move pods to other nodes, or raise overcommitPercent"),
 }
 """Of pods whose policy or limit has no effect, or not all of it, by the reason in the node's plan."""
 

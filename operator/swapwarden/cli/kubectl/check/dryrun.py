@@ -29,10 +29,7 @@ _CONTAINER: Final = {
 POD: Final = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "metadata": {
-        "generateName": "swap-check-",
-        "annotations": {names.POLICY_ANNOTATION: names.Policy.REQUIRED.value},
-    },
+    "metadata": {"generateName": "swap-check-", "annotations": {names.POLICY_ANNOTATION: names.Policy.REQUIRED.value}},
     "spec": {
         "containers": [_CONTAINER],
         # As the strictest of the Pod Security Standards wants it.

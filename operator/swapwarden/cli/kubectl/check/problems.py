@@ -94,9 +94,7 @@ def _nodes(
             yield from filter(None, (condition(name, one) for one in report.conditions))
         elif row is not None and row.degraded.startswith("NotUnderstood"):
             yield problem(
-                Check.OTHER_VERSION,
-                f"node/{name}",
-                f"what its agent reports is not understood: {row.degraded}",
+                Check.OTHER_VERSION, f"node/{name}", f"what its agent reports is not understood: {row.degraded}"
             )
 
 

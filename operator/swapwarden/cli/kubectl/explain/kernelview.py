@@ -81,15 +81,9 @@ def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: b
     if found is None or found.spec is None:
         return KernelState(LimitStatus.UNKNOWN, health.judge(None, state.StateStatus(), has_agent=has_agent).why)
     spec, status = found.spec, found.status
-    own = [each for each in status.violations if each.pod == row.key]
-    held, text = (
-        _of_node(health.judge(spec, status, has_agent=has_agent))
-        or _of_pod(own)
-        or _of_state(spec, status, row, behind=status.observed_generation < found.metadata.generation)
-        or _unrepaired(has_agent)
-        or (LimitStatus.HELD, "the kernel holds it")
-    )
     conditions = {each.type: each for each in status.conditions}
+    own = [each for each in status.violations if each.pod == row.key]
+    held, text = _stands(spec, status, row, own, found.metadata.generation, has_agent=has_agent)
     return msgspec.structs.replace(
         _exposed(own),
         status=held,
@@ -99,68 +93,51 @@ def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: b
     )
 
 
+def _stands(
+    spec: state.StateSpec,
+    status: state.StateStatus,
+    row: pods.PodRow,
+    own: Sequence[state.Violation],
+    generation: int,
+    *,
+    has_agent: bool | None,
+) -> tuple[LimitStatus, str]:
+    """What holds for all pods of the node; what the agent lists of this one; why not being listed is not enough."""
+    verdict = health.judge(spec, status, has_agent=has_agent)
+    wrong = next((each for each in own if each.reason in _WRONG), None)
+    if verdict.health in _OF_NODE:
+        return _OF_NODE[verdict.health], verdict.why
+    if wrong is not None:
+        held, before = _WRONG[wrong.reason]
+        return held, _told(wrong, before)
+    older, omitted = status.observed_generation, status.violations_omitted
+    behind = f"the agent has told of generation {older} of the state, there is a newer one; it may be seconds late"
+    unlisted = f"{omitted} deviations of the node are not listed, and may be this pod's"
+    audit = "mode Audit: nothing is written, and the kernel's value is what it would be anyway"
+    silent = "no agent is Ready: what it set holds, what others undo stays undone"
+    rows = (
+        (row.key not in spec.pods, LimitStatus.AWAITING_STATE, "the state does not name the pod yet"),
+        (older < generation, LimitStatus.BEHIND, behind),
+        (bool(omitted), LimitStatus.UNKNOWN, unlisted),
+        (spec.mode is names.Mode.AUDIT, LimitStatus.NOT_WRITTEN, audit),
+        (has_agent is False, LimitStatus.UNREPAIRED, silent),
+        (True, LimitStatus.HELD, "the kernel holds it"),
+    )
+    return next((held, text) for matches, held, text in rows if matches)
+
+
 def _is_true(condition: state.Condition | None) -> bool:
     return condition is not None and condition.status == "True"
 
 
-def _of_node(verdict: health.HealthVerdict) -> tuple[LimitStatus, str] | None:
-    """What holds for all pods of the node."""
-    held = _OF_NODE.get(verdict.health)
-    return None if held is None else (held, verdict.why)
-
-
-def _of_pod(own: Sequence[state.Violation]) -> tuple[LimitStatus, str] | None:
-    """What the agent lists of this pod."""
-    wrong = next((each for each in own if each.reason in _WRONG), None)
-    if wrong is None:
-        return None
-    held, before = _WRONG[wrong.reason]
-    return held, _told(wrong, before)
-
-
-def _of_state(
-    spec: state.StateSpec, status: state.StateStatus, row: pods.PodRow, *, behind: bool
-) -> tuple[LimitStatus, str] | None:
-    """Why it does not follow from the pod's not being listed that all is well."""
-    if row.key not in spec.pods:
-        return LimitStatus.AWAITING_STATE, "the state does not name the pod yet"
-    if behind:
-        told = f"the agent has told of generation {status.observed_generation} of the state, there is a newer one"
-        return LimitStatus.BEHIND, f"{told}; it may be seconds late"
-    if status.violations_omitted:
-        return (
-            LimitStatus.UNKNOWN,
-            f"{status.violations_omitted} deviations of the node are not listed, and may be this pod's",
-        )
-    if spec.mode is names.Mode.AUDIT:
-        return (
-            LimitStatus.NOT_WRITTEN,
-            "mode Audit: nothing is written, and the kernel's value is what it would be anyway",
-        )
-    return None
-
-
-def _unrepaired(has_agent: bool | None) -> tuple[LimitStatus, str] | None:  # noqa: FBT001 there is nothing else to be
-    return (
-        (LimitStatus.UNREPAIRED, "no agent is Ready: what it set holds, what others undo stays undone")
-        if has_agent is False
-        else None
-    )
-
-
 def _told(wrong: state.Violation, before: str) -> str:
     said = "; ".join(filter(None, (before, wrong.message))) or f"the agent says {wrong.reason}"
-    values = (
-        f"wanted {sizes.with_bytes(wrong.wanted)}, found {sizes.with_bytes(wrong.found)}" if _are_values(wrong) else ""
-    )
+    # What an agent says is untrusted.
+    known = all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.wanted, wrong.found))
+    values = f"wanted {sizes.with_bytes(wrong.wanted)}, found {sizes.with_bytes(wrong.found)}" if known else ""
     used = f"{sizes.exact(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
     where = "a container" if wrong.container else ""
     return "; ".join(filter(None, (said, where, values, used)))
-
-
-def _are_values(wrong: state.Violation) -> bool:
-    """Whether both are values of memory.swap.max: what an agent says is untrusted."""
-    return all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.wanted, wrong.found))
 
 
 def _exposed(own: Sequence[state.Violation]) -> KernelState:

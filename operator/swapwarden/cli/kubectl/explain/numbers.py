@@ -82,9 +82,7 @@ def _of_node(profile: compiled.Profile, facts: nodes.NodeFacts) -> Number:
         return Number("node", "its swap, nothing reserved", str(available))
     reserved = profile.reserved_bytes(facts.swap_bytes)
     return Number(
-        "node",
-        f"{exact(facts.swap_bytes)} - {exact(reserved)} (reserved {profile.reserved})",
-        str(available),
+        "node", f"{exact(facts.swap_bytes)} - {exact(reserved)} (reserved {profile.reserved})", str(available)
     )
 
 

@@ -12,14 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import (
-    agents,
-    planning,
-    reading,
-    session,
-    usage,
-    workloads,
-)
+from swapwarden.cli.kubectl.cluster import agents, planning, reading, session, usage, workloads
 from swapwarden.cli.kubectl.explain import admission, model, screen
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy.observed import namespaces, nodes, pods
