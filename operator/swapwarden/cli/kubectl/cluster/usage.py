@@ -160,20 +160,20 @@ def of_pods(
 
 def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, measured: WirePodMetrics | None) -> PodUse:
     usage = {each.name: each.usage for each in measured.containers} if measured else {}
-    planned = _planned(spec, row.key)
+    planned, planned_by_name = _planned(spec, row)
     containers = []
     for one in row.containers:
         if not one.id:
             continue
-        used = agent.used_in(row.key, one.id)
+        used, reported = agent.used_in(row.key, one.id), usage.get(one.name, _Usage())
         limit = 0 if agent.limit(row.key) == 0 else agent.limit(row.key, one.id)
         containers.append(
             ContainerUse(
                 one.name,
-                _bytes(usage[one.name].swap) if used is None and one.name in usage else used,
-                _planned_container(planned, one.name) if limit is None else limit,
-                _millicores(usage[one.name].cpu) if one.name in usage else None,
-                _bytes(usage[one.name].memory) if one.name in usage else None,
+                _bytes(reported.swap) if used is None else used,
+                planned_by_name.get(one.name) if limit is None else limit,
+                _millicores(reported.cpu),
+                _bytes(reported.memory),
             )
         )
     used, limit = agent.used(row.key), agent.limit(row.key)
@@ -182,43 +182,30 @@ def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, meas
         row.name,
         row.node,
         row.policy,
-        _sum(_bytes(each.swap) for each in usage.values()) if used is None and usage else used,
-        _planned_limit(planned) if limit is None else limit,
+        _sum(_bytes(each.swap) for each in usage.values()) if used is None else used,
+        planned if limit is None else limit,
         containers,
-        _sum(_millicores(each.cpu) for each in usage.values()) if usage else None,
-        _sum(_bytes(each.memory) for each in usage.values()) if usage else None,
+        _sum(_millicores(each.cpu) for each in usage.values()),
+        _sum(_bytes(each.memory) for each in usage.values()),
     )
 
 
-class _Planned(msgspec.Struct, frozen=True):
-    """What a state says of a pod, and of all pods together."""
+def _planned(spec: state.StateSpec | None, row: pods.PodRow) -> tuple[Limit, dict[str, Limit]]:
+    """The limit of a pod by its node's state, and those of its containers by name; None where nothing is enforced.
 
-    pod: state.PodSettings
-    above: Limit
-
-
-def _planned(spec: state.StateSpec | None, key: str) -> _Planned | None:
-    """None where nothing is enforced."""
-    if spec is None or spec.mode is not names.Mode.ENFORCE or key not in spec.pods:
-        return None
+    Of a container it is the pod's, or its own where that is less; a value that nobody writes may be anything.
+    """
+    pod = spec.pods.get(row.key) if spec is not None and spec.mode is names.Mode.ENFORCE else None
+    if spec is None or pod is None or pod.swap_max is None:
+        return None, {}
     above = spec.kubepods.swap_max if spec.kubepods else None
-    return _Planned(spec.pods[key], _limit(above or names.MAX_SWAP))
-
-
-def _planned_limit(planned: _Planned | None) -> Limit:
-    if planned is None or planned.pod.swap_max is None:
-        return None
-    return least(_limit(planned.pod.swap_max), planned.above)
-
-
-def _planned_container(planned: _Planned | None, container: str) -> Limit:
-    """The pod's limit, or the container's own where that is less; a value that nobody writes may be anything."""
-    limit = _planned_limit(planned)
-    if planned is None or limit in {None, 0}:
-        return limit
-    found = planned.pod.containers.get(container) or planned.pod.container_default
-    own = (found.swap_max or found.swap_at_most) if found else None
-    return None if own is None else least(limit, _limit(own))
+    whole = least(_limit(pod.swap_max), _limit(above or names.MAX_SWAP))
+    by_name: dict[str, Limit] = {}
+    for one in row.containers:
+        found = pod.containers.get(one.name) or pod.container_default
+        own = (found.swap_max or found.swap_at_most) if found else None
+        by_name[one.name] = 0 if whole == 0 else None if own is None else least(whole, _limit(own))
+    return whole, by_name
 
 
 def _limit(text: str) -> Limit:
@@ -235,13 +222,10 @@ def least(one: Limit, other: Limit) -> Limit:
 
 
 def _sum(found: Iterable[int | None]) -> int | None:
-    """None where one is not known."""
-    total = 0
-    for each in found:
-        if each is None:
-            return None
-        total += each
-    return total
+    """None where one is not known, or there is none."""
+    values = list(found)
+    known = [each for each in values if each is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _bytes(text: str) -> int | None:
