@@ -1,4 +1,4 @@
-"""What a pod gets by each behavior of profiles, told by the pod alone: for where its node is not known. Pure."""
+"""The limit of a pod by each behavior of profiles, from the pod alone: for pods whose node is not known. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_THE_POD: Final = frozenset({names.Reason.POLICY_DISABLED, names.Reason.INVAL
 
 
 class BehaviorLimit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a pod gets by one behavior."""
+    """The limit of a pod by one behavior."""
 
     behavior: names.Behavior
     text: str
@@ -33,7 +33,7 @@ def refused(row: pods.PodRow) -> names.Reason | None:
 
 
 def each(row: pods.PodRow) -> Iterator[BehaviorLimit]:
-    """What the pod gets by each behavior, as if no annotation of it refused swap."""
+    """Yield the limit of the pod by each behavior, as if no annotation of it refused swap."""
     stated = row.limited()
     yield BehaviorLimit(names.Behavior.KUBELET, "what the kubelet gives" + (", at most its limit" if stated else ""))
     yield BehaviorLimit(names.Behavior.NO_SWAP, "no swap", "0")

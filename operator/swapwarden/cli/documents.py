@@ -45,7 +45,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """Something to tell about the input."""
+    """A message about the input."""
 
     place: Place
     text: str
@@ -64,7 +64,7 @@ class Found:
 
 @dataclasses.dataclass
 class Log:
-    """What is wrong with the input, and what is worth knowing about it."""
+    """Problems of the input, and notes about it."""
 
     problems: list[Message] = dataclasses.field(default_factory=list)
     notes: list[Message] = dataclasses.field(default_factory=list)
@@ -187,7 +187,7 @@ def _documents(file: str, text: str, log: Log) -> Iterator[tuple[Place, Any]]:
         try:
             document = json.loads(text, object_pairs_hook=mapping)
         except (ValueError, RecursionError):
-            pass  # YAML's own brackets, perhaps; if not, its parser says what is wrong
+            pass  # YAML's own brackets, perhaps; if not, its parser reports the error
         else:
             place = Place(file, 1)
             _note_twice(place, twice, log)

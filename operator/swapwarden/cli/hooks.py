@@ -1,4 +1,4 @@
-"""What the commands share that the chart's hooks run."""
+"""Functions of the commands that the chart's hooks run."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Plan(NamedTuple):
-    """What comes of the input."""
+    """The plans made from the input."""
 
     plans: dict[str, plan.Explanation]
     """By node."""
@@ -102,7 +102,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
-    """Plan what was read, on one node ONLY if that is named; and why that is of no use, or nothing."""
+    """Plan what was read, on one node ONLY if that is named; and the error, if any."""
     notes = [
         f"pod {wire.metadata.namespace}/{wire.metadata.name} {told}"
         for wire in found.pods.values()
@@ -196,7 +196,7 @@ def _bare(namespace: str) -> namespaces.WireNamespace:
 
 
 def _missing(profile: compiled.Profile, facts: nodes.NodeFacts) -> Iterator[str]:
-    """What a node does not have, or is not known to have, although its profile needs it, and what comes of it."""
+    """Yield features that a node lacks, or may lack, although its profile needs them, with the consequence."""
     if profile.behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
         yield "no swap: its status.nodeInfo.swap.capacity and its NodeSwapState name none; its pods get 0"
     for requirement, found in (requirements.unmet(profile, facts) or {}).items():

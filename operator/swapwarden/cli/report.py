@@ -121,7 +121,7 @@ def _entry(swap_max: str | None, reason: names.Reason) -> Json:
 
 
 def _printable(value: str) -> str:
-    """What a user wrote, on one line and without control characters: in quotes unless it is a plain word."""
+    """A user's text on one line and without control characters: in quotes unless it is a plain word."""
     return value if value.isprintable() and value.strip() == value != "" else json.dumps(value)
 
 

@@ -85,7 +85,7 @@ def _is_sent(wire: pods.WirePod) -> bool:
 
 
 def admission_errors(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, str]]:
-    """What an awaited pod would be refused for at admission, as paths and reasons."""
+    """Yield why admission would refuse an awaited pod, as paths and reasons."""
     asked = inputs.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
     if not _is_sent(wire):
         yield from ((cause.field, cause.message) for cause in validation.wrong_values(asked))
@@ -102,18 +102,18 @@ def admission_errors(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, 
 
 
 def warnings(inputs: Inputs, wire: pods.WirePod) -> Iterator[str]:
-    """What in an awaited pod has no effect, whether it is refused for something else or not."""
+    """Yield settings of an awaited pod without effect, whether or not the pod is refused for another reason."""
     asked = inputs.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
     answer = _answer(asked, _default(inputs, wire)) if _is_sent(wire) else None
     if answer is not None and answer.allowed:
         yield from answer.warnings
         return
-    # An answer that refuses the pod need not have any, and a misspelt key is told with the rest all the same.
+    # An answer that refuses the pod need not have any, and a misspelt key is reported all the same.
     yield from _warnings_beside({path for path, _ in admission_errors(inputs, wire)}, asked)
 
 
 def _warnings_beside(refused: Collection[str], asked: review.Pod) -> Iterator[str]:
-    """Warnings of what is not refused anyway."""
+    """Warnings about fields that are not refused anyway."""
     for told in validation.warnings(asked):
         if told.partition(": ")[0] not in refused:
             yield told
@@ -200,7 +200,7 @@ def pod_of_workload(workload: documents.Json, namespace: str) -> documents.Json:
 
 
 def _log_annotations(one: documents.Found, log: documents.Log) -> None:
-    """Tell of the annotations of a pod, too, which is not read because of something else."""
+    """Report the annotations also of a pod that is invalid for another reason."""
     try:
         asked = _struct(checks.with_texts_only(one.object), review.Pod)
     except checks.InvalidError:

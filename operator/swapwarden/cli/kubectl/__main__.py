@@ -9,7 +9,7 @@ from typing import Final
 from swapwarden import lazily
 
 EXTRA: Final = frozenset({"click", "kubernetes", "rich"})
-"""What the extra `kubectl` of the package brings."""
+"""Packages of the extra `kubectl`."""
 
 
 def main() -> int:

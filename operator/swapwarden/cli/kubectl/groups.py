@@ -1,4 +1,4 @@
-"""A command that has commands of its own, and answers a misspelt one with what was meant."""
+"""A command that has commands of its own, and corrects misspelt names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place where modules of this package are imported when they are needed: users wait for what is loaded."""
+"""The one place where modules of this package are imported when they are needed: users wait for imports."""
 
 from __future__ import annotations
 

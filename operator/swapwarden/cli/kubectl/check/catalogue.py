@@ -19,7 +19,7 @@ class Severity(enum.StrEnum):
     ERROR = "Error"
     """A promise is not kept, or will not be; or something is refused."""
     WARNING = "Warning"
-    """Something has no effect, or not the one that was meant; or goes wrong if nobody looks at it."""
+    """Something has no effect, or not the one that was meant; or fails later unless somebody looks at it."""
 
 
 class Check(enum.StrEnum):

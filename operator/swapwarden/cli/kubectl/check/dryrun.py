@@ -36,15 +36,15 @@ POD: Final = {
         "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
     },
 }
-"""It is to get a place: a node selector."""
+"""Admission must give it a node selector."""
 
 
 class Trial(NamedTuple):
-    """What came of it."""
+    """The result."""
 
     problem: ClusterProblem | None = None
     untried: str = ""
-    """Why nothing can be told: somebody else refused the pod."""
+    """Why there is no result: another webhook or policy refused the pod."""
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
@@ -68,7 +68,7 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
 
 
 def admitted(namespace: str, answer: bytes) -> Trial:
-    """What it means that the pod would have been created like this."""
+    """The result if the pod would have been created like this."""
     try:
         found = decoding.decode(answer, _Pod)
     except msgspec.MsgspecError as error:
@@ -89,7 +89,7 @@ def admitted(namespace: str, answer: bytes) -> Trial:
 
 
 def refused(namespace: str, message: str) -> Trial:
-    """What it means that the pod would not have been created, by the API server's message."""
+    """The result if the pod would not have been created, by the API server's message."""
     failed = _FAILED.search(message)
     if failed is None or not installation.is_ours(failed[1]):
         return Trial(untried=f"the pod of the dry run is refused before or after: {message}")

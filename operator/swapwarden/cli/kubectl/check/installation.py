@@ -98,7 +98,7 @@ class LeaderLease(Named, frozen=True):
 
 @dataclasses.dataclass
 class Installed:
-    """What was read of the installation; None where it could not be."""
+    """The objects of the installation; None where they cannot be read."""
 
     crds: list[Definition] | None = None
     webhooks: list[Webhook] | None = None
@@ -114,7 +114,7 @@ class Installed:
 
 
 def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[ClusterProblem]:
-    """Yield what is wrong with it."""
+    """Yield the problems of the installation."""
     if not view.installed:
         yield problem(
             Check.NOT_INSTALLED,
@@ -250,7 +250,7 @@ def _is_ours(one: Named) -> bool:
 
 
 def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[ClusterProblem]:
-    """Yield what is wrong with the authorities that vouch for the webhook: the controller's end when its own do."""
+    """Yield the problem of the webhook's authorities: the controller's end when its own do."""
     if not bundle:
         told = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
         yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="Untrusted")

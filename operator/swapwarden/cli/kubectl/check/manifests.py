@@ -29,7 +29,7 @@ _LESS: Final = frozenset({names.Reason.BOUNDED, names.Reason.OVERRIDE_LIMIT})
 
 
 class _Setting:
-    """What manifests are judged by: namespaces and profiles, as they would be with these manifests, and the cluster."""
+    """Namespaces and profiles as they would be with these manifests, and the cluster."""
 
     def __init__(self, found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None) -> None:
         self.namespaces: dict[str, dict[str, str]] = dict(view.namespaces) if view is not None else {}
@@ -54,7 +54,7 @@ class _Setting:
 def judge(
     found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None, namespace: str = objects.DEFAULT_NAMESPACE
 ) -> Iterator[ClusterProblem]:
-    """Yield the problems of what was read from files; without a view of a cluster what can be said without one.
+    """Yield the problems of manifests; without a view of a cluster, those that need none.
 
     `namespace` is for objects that name none.
     """
@@ -80,7 +80,7 @@ def _kind(document: Json) -> tuple[str, str]:
 
 
 def _called(document: Json) -> str:
-    """What a manifest is called in a sentence: Deployment web."""
+    """The name of a manifest in a sentence: Deployment web."""
     metadata = document.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
     return f"{document['kind']} {name}" if isinstance(name, str) else str(document["kind"])

@@ -1,4 +1,4 @@
-"""What is wrong in a cluster, or without effect, each with its remedy. Pure: from what was read to plain data."""
+"""Problems of a cluster and settings without effect, each with its remedy. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterat
 
 
 def lagging(view: snapshot.ClusterSnapshot) -> dict[str, int]:
-    """Nodes with an agent that has not told of the newest generation of its state yet, and that generation.
+    """Nodes with an agent that has not reported the newest generation of its state yet, and that generation.
 
     That passes by itself within seconds where the agent is well.
     """
@@ -48,7 +48,7 @@ def lagging(view: snapshot.ClusterSnapshot) -> dict[str, int]:
 
 
 def condition(node: str, one: state.Condition) -> ClusterProblem | None:
-    """The problem that a condition of a node's state tells of; None where it tells of none."""
+    """The problem that a condition of a node's state reports, if any."""
     if not is_abnormal(one.type, one.status, one.reason):
         return None
     if one.type in DIAGNOSTICS:
@@ -144,7 +144,7 @@ def ungoverned(
 
 
 def _told(entry: planning.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
-    """Yield what the profile's own status tells, and nothing else does."""
+    """Yield the problems that only the profile's own status reports."""
     found = {one.get("type"): one for one in entry.status.get("conditions", ())}
     progressing, degraded = found.get(ConditionType.PROGRESSING, {}), found.get(ConditionType.DEGRADED, {})
     if progressing.get("reason") in {"Stopped", "Held"}:
@@ -165,14 +165,14 @@ def _told(entry: planning.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
 
 
 def namespaces(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
-    """Yield what is wrong with labels of namespaces."""
+    """Yield the problems of namespace labels."""
     exempt = UNDEFAULTED | {view.agent_namespace()}
     for name, labels in view.namespaces.items():
         yield from namespace(f"namespace/{name}", labels, exempt=name in exempt)
 
 
 def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator[ClusterProblem]:
-    """Yield what is wrong with the labels of one namespace; no default reaches pods of those that are exempt."""
+    """Yield the problems of one namespace's labels; no default reaches pods of exempt namespaces."""
     value = labels.get(names.DEFAULT_POLICY_LABEL)
     if value is not None and value not in frozenset[str](names.Policy):
         meant = pod_annotations.resembling(value, list(names.Policy))
@@ -259,7 +259,7 @@ def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> 
     requires = spec.mode is names.Mode.ENFORCE and row.policy == names.Policy.REQUIRED
     if requires and planned is not None and planned.swap_max == "0":
         if planned.reason in catalogue.PODS and row.limited():
-            return  # told already
+            return  # reported already
         yield problem(
             Check.POD_NOT_ENFORCED,
             _pod(row),

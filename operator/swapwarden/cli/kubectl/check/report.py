@@ -28,14 +28,14 @@ SHOWN: Final = 10
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 _RIGHTS: Final = f"; {session.RIGHTS}"
-"""What is said once, and not of each."""
+"""Printed once, not for each resource."""
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 T = TypeVar("T")
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What was found, and what was not looked at."""
+    """The problems, and the resources that could not be read."""
 
     problems: Sequence[ClusterProblem]
     unread: dict[str, str]
@@ -50,7 +50,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 def summary(report: CheckReport) -> dict[str, int]:
-    """How many there are of each severity, and of what was not looked at."""
+    """The number of problems by severity, and of unread resources."""
     found = {
         f"{severity.value.lower()}s": sum(one.severity is severity for one in report.problems) for severity in Severity
     }
@@ -173,7 +173,7 @@ async def _leases(asked: session.Session) -> list[installation.LeaderLease]:
 
 
 async def _behind(asked: session.Session, view: snapshot.ClusterSnapshot, patience: float) -> set[str]:
-    """Nodes whose agents do not follow within `patience` seconds: they tell of a new generation some seconds late."""
+    """Nodes whose agents do not follow within `patience` seconds: they report a new generation some seconds late."""
     waited = problems.lagging(view)
     until = time.monotonic() + patience
     while waited and time.monotonic() < until:
@@ -196,7 +196,7 @@ async def _for_manifests(asked: session.Session, found: list[documents.Found]) -
 
 
 def _of_namespace(report: CheckReport, namespace: str) -> CheckReport:
-    """What concerns a namespace and its pods."""
+    """The problems of a namespace and its pods."""
     chosen = f"namespace/{namespace}"
     inside = [one for one in report.problems if one.object == chosen or one.object.startswith(f"pod/{namespace}/")]
     relevant = {"admission", "pods", "namespaces", "nodes", names.PROFILE_PLURAL, names.STATE_PLURAL}

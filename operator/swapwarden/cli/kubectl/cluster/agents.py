@@ -13,7 +13,7 @@ from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import samples, session, wire
 
 NAMESPACE: Final = "swapwarden-system"
-"""Where a release is as a rule; who may not see pods of all namespaces may see those there."""
+"""The usual namespace of a release; users who may not list pods of all namespaces may list those there."""
 PORT: Final = 8082
 PORT_NAME: Final = "metrics"
 SCRAPE_SECONDS: Final = 5.0
@@ -85,7 +85,7 @@ def select_agents(pods: Iterable[WireAgent]) -> dict[str, AgentPod]:
 
 
 def project(pod: WireAgent) -> AgentPod:
-    """Reduce a pod with metrics to what is needed to read them."""
+    """Reduce a pod to the fields that reading its metrics needs."""
     ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
     ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
     return AgentPod(
@@ -113,7 +113,7 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
 
 
 async def metrics(asked: session.Session, pod: AgentPod, wanted: Collection[str]) -> list[samples.MetricSample]:
-    """What the metrics of one pod say. session.CommandError where they cannot be read."""
+    """The metrics of one pod. session.CommandError where they cannot be read."""
     name = f"http:{session.quote(pod.name)}:{pod.port}"
     path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
     return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), wanted)
@@ -122,7 +122,7 @@ async def metrics(asked: session.Session, pod: AgentPod, wanted: Collection[str]
 async def scrape(
     asked: session.Session, agents: Iterable[AgentPod], wanted: Collection[str]
 ) -> tuple[dict[str, list[samples.MetricSample]], str]:
-    """What the metrics of Ready agents say, by node, as far as they answer in time; and why others do not."""
+    """The metrics of Ready agents by node, as far as they answer in time; and why others do not."""
     ready = [agent for agent in agents if agent.ready]
     found: dict[str, list[samples.MetricSample]] = {}
     failed: list[str] = []

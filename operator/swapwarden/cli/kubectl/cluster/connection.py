@@ -22,7 +22,7 @@ from swapwarden.kube.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Credentials:
-    """What a plugin gives: a token, or a certificate with its key in PEM form, or both."""
+    """Credentials from a plugin: a token, or a certificate with its key in PEM form, or both."""
 
     token: str | None = dataclasses.field(default=None, repr=False)
     cert_data: bytes | None = dataclasses.field(default=None, repr=False)
@@ -37,7 +37,7 @@ class Plugin:
     origin: pathlib.Path
     """The kubeconfig that it stands in."""
     settings: Any = dataclasses.field(repr=False)
-    """What stands there, as it came."""
+    """The entry as it was read."""
     cluster: dict[str, Any] = dataclasses.field(repr=False)
     """The cluster that it is for, as the kubeconfig has it, with the data of its authority."""
     paths: tuple[pathlib.Path, ...]
@@ -50,7 +50,7 @@ Ask = Callable[[Plugin], Credentials]
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """What a person's flags say in place of the kubeconfig; empty where they say nothing."""
+    """Values of flags in place of the kubeconfig's; empty where none is given."""
 
     cluster: str = ""
     user: str = ""

@@ -85,7 +85,7 @@ def ask(
 ) -> connection.Credentials:
     """Get the credentials of a kubeconfig's user. ConfigError where there are none, with the reason.
 
-    Not `interactive`: nobody is to be asked anything, nor anything to be renewed.
+    Not `interactive`: it asks nobody and renews nothing.
     """
     if plugin.kind == "exec":
         return _of_program(plugin, interactive=interactive, seconds=seconds)
@@ -178,7 +178,7 @@ def _run(plugin: connection.Plugin, settings: _Exec, *, asks: bool, seconds: flo
 
 
 def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
-    """The cluster as the program is told of it: with what its extension says in `config`."""
+    """The cluster as the program gets it, with its extension in `config`."""
     told = {key: value for key, value in cluster.items() if key not in {"extensions", "certificate-authority"}}
     extensions = cluster.get("extensions")
     for each in extensions if isinstance(extensions, list) else ():
@@ -188,7 +188,7 @@ def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse(plugin: connection.Plugin, settings: _Exec, output: bytes) -> connection.Credentials:
-    # What it printed is secret: no message may hold it.
+    # Its output is secret: no message may hold it.
     if len(output) > MAX_BYTES:
         raise errors.ConfigError(f"{plugin.origin}: {settings.command} printed more than {MAX_BYTES >> 20} MiB")
     try:

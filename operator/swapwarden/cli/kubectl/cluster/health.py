@@ -25,17 +25,17 @@ class NodeHealth(enum.StrEnum):
     INCOMPATIBLE = "Incompatible"
     """Nothing can be enforced: no cgroup v2, or no swap controller."""
     NOT_UNDERSTOOD = "NotUnderstood"
-    """What the agent says is none of what is known here: an agent of another version."""
+    """The agent's report is invalid here: an agent of another version."""
     NO_STATE = "NoState"
     """The controller has not planned the node."""
     YIELDED = "Yielded"
     """Another writer keeps lowering values, and is let."""
     DRAINING = "Draining"
-    """Pods have more swap in use than they are to have."""
+    """Pods use more swap than their limits."""
     PENDING = "Pending"
     """The agent has not acted on the newest plan yet."""
     RESTORING = "Restoring"
-    """What was there before Swapwarden is being put back."""
+    """The agent is restoring the values from before Swapwarden."""
     UNMET = "RequirementUnmet"
     """The node lacks what its profile requires, so its pods get no swap."""
     AUDIT = "Audit"
@@ -107,7 +107,7 @@ def judge(spec: state.StateSpec | None, status: state.StateStatus, *, has_agent:
 
 
 def _others(conditions: Mapping[str, state.Condition]) -> str:
-    """What else there is to say of a node on which all is as it should be."""
+    """Other messages about a node that is well."""
     drift = conditions.get(ConditionType.DRIFT, _NO)
     found = [drift.message] if drift.status == "True" else []
     found += [f"{kind}: {conditions[kind].message}" for kind in DIAGNOSTICS if kind in conditions]

@@ -16,7 +16,7 @@ from swapwarden.kube import errors
 
 
 def renewed(paths: Sequence[pathlib.Path], context: str) -> str:
-    """A new ID token for the context's user, written to its kubeconfig, too: the old one cannot be renewed again.
+    """A new ID token for the context's user, also written to its kubeconfig: the old one cannot be renewed again.
 
     ConfigError where the issuer gives none.
     """

@@ -1,6 +1,6 @@
 """A cluster as the controller would see it. Only this module of kubectl swap imports the controller.
 
-Pure: from what was read to plain data.
+Pure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def known_profiles(bodies: Iterable[Mapping[str, Any]], past: Iterable[WireRevis
 
 
 class ProfileChange(msgspec.Struct, frozen=True):
-    """Profiles that are to be."""
+    """A change of profiles."""
 
     put: tuple[compiled.Profile, ...] = ()
     """New, or in place of those of the same names."""
@@ -94,7 +94,7 @@ class PlannedNode(planner.NodeView, frozen=True):
     """A node with all that the controller plans it by, and what follows from that."""
 
     conflicts: tuple[str, ...]
-    """Other profiles of the same priority that select it, too."""
+    """Other profiles of the same priority that also select it."""
     degraded: str
     """Why its agent is degraded, as rollouts compare it; empty where it is not."""
     has_agent: bool

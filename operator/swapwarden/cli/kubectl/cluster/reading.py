@@ -14,13 +14,13 @@ from swapwarden.policy.observed import namespaces, nodes
 
 USAGE: Final = "swapwarden_pod_swap_usage_bytes"
 _PATIENCE: Final = 1.0
-"""Seconds after which people are told what is waited for."""
+"""Seconds after which the terminal shows the pending requests."""
 
 
 async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.ClusterSnapshot:
     """Nodes, pods, namespaces, profiles and states, or of these plurals only; what may not be read is in `unread`.
 
-    Who may not read the pods of all namespaces gets those of the session's.
+    Users who may not read the pods of all namespaces get those of the session's namespace.
     """
     view = snapshot.ClusterSnapshot()
     jobs: dict[str, Coroutine[Any, Any, None]] = {
@@ -74,7 +74,7 @@ async def profiles(asked: session.Session) -> list[dict[str, Any]]:
 
 
 async def past(asked: session.Session) -> list[planning.WireRevision]:
-    """What profiles said before. Nothing where that may not be read: then nodes under way count as done."""
+    """Earlier specs of profiles. Empty where they may not be read: then nodes under way count as done."""
     try:
         return await asked.collect(planning.PAST, planning.WireRevision, selector=planning.PAST_SELECTOR)
     except session.ForbiddenError:
@@ -99,7 +99,7 @@ async def labelled(asked: session.Session, view: snapshot.ClusterSnapshot, selec
 
 
 async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | None:
-    """Swap in use in bytes, by the pods' keys, on some nodes, as agents tell; None where none of them does."""
+    """Swap in use in bytes, by the pods' keys, on some nodes, as agents report it; None where none of them does."""
     found, unseen = await agents.find(asked)
     chosen = [agent for name, agent in (found or {}).items() if name in on]
     scraped, unread = await agents.scrape(asked, chosen, frozenset({USAGE}))
@@ -117,7 +117,7 @@ def _is_pod(sample: samples.MetricSample) -> bool:
 
 
 async def told(jobs: Mapping[str, Awaitable[None]]) -> None:
-    """Do these side by side; on a terminal, what is still waited for after a second is told on standard error."""
+    """Do these side by side; on a terminal, standard error shows the requests that take longer than a second."""
     tasks = {asyncio.ensure_future(job): name for name, job in jobs.items()}
     pending = set(tasks)
     shown = False

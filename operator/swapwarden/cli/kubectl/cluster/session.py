@@ -31,7 +31,7 @@ NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
 NAMESPACES: Final = "/api/v1/namespaces"
 EVERYTHING: Final = (NODES, PODS, NAMESPACES, PROFILES, STATES)
-"""What commands read that look at a cluster as a whole."""
+"""The collections of commands that judge a whole cluster."""
 REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 WEBHOOKS: Final = f"{REGISTRATION}/mutatingwebhookconfigurations"
 _PAGE_CHARACTERS: Final = 16 * 1024
@@ -41,7 +41,7 @@ RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What the flags say of the cluster to ask, and of the namespace."""
+    """The cluster and the namespace by flags."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -49,13 +49,13 @@ class Target:
     namespace: str | None = None
     all_namespaces: bool = False
     wishes: connection.Wishes = dataclasses.field(default_factory=connection.Wishes)
-    """What else the flags say in place of the kubeconfig."""
+    """Other flags in place of the kubeconfig's values."""
     interactive: bool = True
     """Whether a program that gives credentials may ask the user something."""
 
 
 class CommandError(click.ClickException):
-    """What was asked for cannot be shown; the message names the reason and the remedy. Exit status 1."""
+    """The command cannot show its result; the message names the reason and the remedy. Exit status 1."""
 
 
 class ForbiddenError(CommandError):
@@ -84,7 +84,7 @@ class Session:
         self._seconds = target.request_seconds
         self._said: set[str] = set()
         self._held: list[str] | None = None
-        """What is noted, while that is to be told later."""
+        """Notes that are held back."""
         # Not left to the client: the time in which a request waits for its turn there counts as its own.
         self._free = asyncio.Semaphore(transport.MAX_CONNECTIONS)
         self._ahead: dict[str, asyncio.Future[bytes]] = {}
@@ -94,7 +94,7 @@ class Session:
         """The one that is asked about; empty for all."""
 
     def note(self, text: str, *, again: bool = False) -> None:
-        """Tell something on standard error, once, or again."""
+        """Print a note on standard error, once, or again."""
         if text in self._said and not again:
             return
         self._said.add(text)
@@ -104,12 +104,12 @@ class Session:
             click.echo(f"note: {tables.clean(' '.join(text.split()))}", err=True)
 
     def warn(self, text: str) -> None:
-        """Tell of a danger on standard error."""
+        """Print a warning on standard error."""
         click.echo(f"warning: {tables.clean(text)}", err=True)
 
     @contextlib.contextmanager
     def repeat_notes(self) -> Iterator[None]:
-        """What is noted meanwhile is told at the end, also what was told before."""
+        """Hold back notes, and print them at the end, repeated ones included."""
         self._said.clear()
         held = self._held = []
         try:
@@ -194,7 +194,7 @@ class Session:
             self._ahead[path] = asyncio.ensure_future(self.body(path, {"limit": str(paging.PAGE_SIZE)}))
 
     async def close(self) -> None:
-        """Leave what was asked for ahead, and not taken."""
+        """Cancel prefetched requests that nobody took."""
         for asking in self._ahead.values():
             asking.cancel()
         await asyncio.gather(*self._ahead.values(), return_exceptions=True)

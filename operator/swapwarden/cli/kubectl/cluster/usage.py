@@ -34,7 +34,7 @@ Limit = int | Literal["max"] | None
 
 
 class ContainerUse(msgspec.Struct, frozen=True, rename="camel"):
-    """What a running container uses and may use; None where that is not known."""
+    """Usage and limits of a running container; None where unknown."""
 
     name: str
     swap_bytes: int | None = None
@@ -45,7 +45,7 @@ class ContainerUse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodUse(msgspec.Struct, frozen=True, rename="camel"):
-    """What a pod uses and may use, and its running containers."""
+    """Usage and limits of a pod and its running containers."""
 
     namespace: str
     name: str
@@ -59,7 +59,7 @@ class PodUse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
-    """What the pods of a namespace use and may use in all."""
+    """Usage and limits of all pods of a namespace together."""
 
     name: str
     pods: int
@@ -68,20 +68,20 @@ class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
     limit_bytes: Limit = None
     """Of all pods; None where one is not known, unless another has none."""
     pods_unknown: int = 0
-    """Pods of which it is not known what they use."""
+    """Pods of unknown usage."""
     cpu_millicores: int | None = None
     """As swap_bytes: of the pods of which it is known. Of one that just started it is not yet."""
     memory_bytes: int | None = None
 
 
 class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
-    """What is used of a node's swap; None where that is not known."""
+    """The swap usage of a node; None where unknown."""
 
     name: str
     swap_bytes: int | None = None
     total_bytes: int | None = None
     accessible_bytes: int | None = None
-    """What all pods together may use."""
+    """Available to all pods together."""
     reserved_bytes: int | None = None
     unassigned_bytes: int | None = None
     """Accessible, less the limits of pods."""
@@ -113,7 +113,7 @@ class WireNodeMetrics(wire.Named, frozen=True):
 
 
 class OfAgent:
-    """What one agent says of its node's pods."""
+    """The metrics of one agent about its node's pods."""
 
     def __init__(self, found: Iterable[samples.MetricSample]) -> None:
         self._values: dict[tuple[str, str, str], float] = {}
@@ -123,14 +123,14 @@ class OfAgent:
         self._lists_all = not self._values.get((POD_USED, OTHER, ""), 0)
 
     def used(self, uid: str, container: str = "") -> int | None:
-        """What it lists; 0 for pods that it does not list, where all of these together use nothing."""
+        """The usage of a listed pod; 0 for other pods where all of these together use nothing."""
         value = self._values.get((CONTAINER_USED if container else POD_USED, uid, container))
         if value is None and not container and self._values and self._lists_all:
             return 0
         return None if value is None or value == math.inf else int(value)
 
     def used_in(self, uid: str, container: str) -> int | None:
-        """What a container uses: nothing where its pod uses nothing."""
+        """The usage of a container: nothing where its pod uses nothing."""
         return 0 if self.used(uid) == 0 else self.used(uid, container)
 
     def limit(self, uid: str, container: str = "") -> Limit:
@@ -145,9 +145,9 @@ def of_pods(
     states: Mapping[str, state.StateSpec],
     measured: Mapping[tuple[str, str], WirePodMetrics],
 ) -> list[PodUse]:
-    """What each pod uses and may use: as its node's agent says, else metrics.k8s.io for usage and the state for limits.
+    """Usage and limit of each pod: by its node's agent, else by metrics.k8s.io and the state.
 
-    CPU and memory are what metrics.k8s.io says.
+    CPU and memory are those of metrics.k8s.io.
     `scraped` and `states` are by node, `measured` is by namespace and name.
     """
     told = {node: OfAgent(found) for node, found in scraped.items()}
@@ -244,7 +244,7 @@ def _millicores(text: str) -> int | None:
 
 
 def of_namespaces(found: Iterable[PodUse]) -> list[NamespaceUse]:
-    """What the pods of each namespace use and may use."""
+    """Usage and limits by namespace."""
     by_namespace: dict[str, list[PodUse]] = collections.defaultdict(list)
     for each in found:
         by_namespace[each.namespace].append(each)
@@ -271,7 +271,7 @@ def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
 def of_node(
     name: str, found: Iterable[samples.MetricSample], total: int | None, measured: WireNodeMetrics | None
 ) -> NodeUse:
-    """What is used of a node's swap, as its agent says, else metrics.k8s.io; `total` is what the Node says there is."""
+    """The swap usage of a node by its agent, else by metrics.k8s.io; `total` is the size by the Node."""
     told = {sample.name: int(sample.value) for sample in found if sample.value < 2**63}
     used = told.get(NODE_USED)
     if used is None and measured is not None:

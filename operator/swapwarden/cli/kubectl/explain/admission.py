@@ -1,4 +1,4 @@
-"""Whether a pod has what admission gives to new pods, judged by the pod itself. Pure.
+"""Whether a pod looks like an admitted one, judged by the pod itself. Pure.
 
 The pod does not show the cause: one that was made with a node, or before the installation, looks like one that
 admission is not asked about. A dry run does: kubectl swap check --try-admission.
@@ -27,7 +27,7 @@ def default_matters(pod: workloads.DetailedPod) -> bool:
 
 
 def missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> str:
-    """What the pod lacks or has against admission, and the likely cause; empty if nothing.
+    """How the pod differs from an admitted one, and the likely cause; empty if it does not.
 
     `labels` are those of namespaces by name, as far as they are known.
     """

@@ -1,4 +1,4 @@
-"""What `kubectl swap explain` can advise: each kind with its words, its command and its effect on the plan. Pure."""
+"""Advice of `kubectl swap explain`: each kind with its words, its command and its effect on the plan. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from swapwarden.policy.observed import pods
 from swapwarden.policy.swap import limits, qos
 
 MOST_OVERCOMMIT: Final = 10_000
-"""What a profile can say."""
+"""The largest valid value."""
 EXAMPLE: Final = "512Mi"
 EXAMPLE_BYTES: Final = 512 << 20
 
 
 class AdviceKind(enum.StrEnum):
-    """What is to be changed."""
+    """The kind of a change."""
 
     POLICY = "Policy"
     POLICY_IN_FILE = "PolicyInFile"
@@ -147,7 +147,7 @@ def tried(planned: PlannedPod, advice: Advice) -> PlannedPod:
 
 
 def bytes_of(planned: PlannedPod) -> int:
-    """What the pod may use; "max" is more than any number, and what cannot be limited is more still."""
+    """The limit of the pod; "max" is more than any number, and a pod without limits has more still."""
     swap_max = planned.trace.decision.swap_max
     return 2**65 if swap_max is None else limits.in_bytes(swap_max)
 

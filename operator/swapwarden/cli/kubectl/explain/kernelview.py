@@ -1,4 +1,4 @@
-"""Whether the kernel holds what a pod is to have, told from the status of its node's NodeSwapState. Pure.
+"""Whether the kernel holds a pod's limit, by the status of its node's NodeSwapState. Pure.
 
 An agent reports deviations only: what it does not list is, at the generation that it observed, as the spec says.
 """
@@ -24,22 +24,22 @@ class LimitStatus(enum.StrEnum):
 
     HELD = "Held"
     DRAINING = "Draining"
-    """More swap is in use than wanted; the limit follows it down."""
+    """More swap is in use than the limit allows; the limit follows it down."""
     WRITE_FAILED = "WriteFailed"
     YIELDED = "Yielded"
     """Another writer keeps lowering it, and is let."""
     AWAITING_STATE = "AwaitingState"
     BEHIND = "Behind"
-    """The agent has not told of the newest plan yet."""
+    """The agent has not reported the newest plan yet."""
     UNREPAIRED = "Unrepaired"
-    """No agent is Ready: what it set holds, and what others undo stays undone."""
+    """No agent is Ready: earlier values stay, and external writes are not repaired."""
     NOT_WRITTEN = "NotWritten"
     """Nothing is written there: mode Audit or Restore, or no cgroup that could be written to."""
     UNKNOWN = "Unknown"
 
 
 class KernelState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is known of a pod's limit in the kernel."""
+    """The state of a pod's limit in the kernel."""
 
     status: LimitStatus
     text: str
@@ -52,7 +52,7 @@ class KernelState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     """Swapped above the value meanwhile."""
     exposed_text: str = ""
     drift: str = ""
-    """What other writers do on the node."""
+    """Writes of others on the node."""
 
 
 _OF_NODE: Final = {

@@ -32,7 +32,7 @@ _PodRow = pods.PodRow
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What was read of a cluster."""
+    """Everything that was read of a cluster for one pod."""
 
     pod: workloads.DetailedPod
     node: nodes.NodeRow | None = None
@@ -56,7 +56,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class PolicySource(enum.StrEnum):
-    """Where a pod's policy comes from."""
+    """The source of a pod's policy."""
 
     POD = "Pod"
     NAMESPACE = "Namespace"
@@ -93,7 +93,7 @@ class GoverningProfile(msgspec.Struct, frozen=True, rename="camel", omit_default
 
 
 class PlannedLimits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a pod is to have."""
+    """The desired limits of a pod."""
 
     swap_max: str | None
     reason: Reason | None
@@ -110,7 +110,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     node: str
     policy: PodPolicy
     admission: str = ""
-    """What the pod lacks of what admission gives; empty if nothing."""
+    """The parts that admission gives and the pod lacks; empty if none."""
     node_text: str = ""
     profile: GoverningProfile | None = None
     rules: list[TriedRule] = []
@@ -118,9 +118,9 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     behaviors: list[Number] = []
     """Where the node or its profile is not known: what the pod gets by each behavior."""
     wanted: PlannedLimits | None = None
-    """What the node's state says; None where it says nothing."""
+    """By the node's state; None where it does not name the pod."""
     planned: PlannedLimits | None = None
-    """What the rules give now."""
+    """By the rules now."""
     wanted_text: str = ""
     kernel: kernelview.KernelState | None = None
     enforced: workloads.DetailedPodCondition | None = None
@@ -270,7 +270,7 @@ def _wanted(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
 
 
 def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wanted: PlannedLimits | None) -> str:
-    """What is to be said where the node's state is not what the rules give."""
+    """How the node's state differs from the rules, if it does."""
     spec = seen.state.spec if seen.state else None
     if row.terminal or spec is None:
         return ""
@@ -331,7 +331,7 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
 
 
 def _secrets(seen: Observed) -> str:
-    """Whether Secrets of the pod can reach a disk; empty where the node does not tell."""
+    """Whether Secrets of the pod can reach a disk; empty where the node does not report it."""
     status = seen.state.status if seen.state else None
     if status is None or status.facts is None:
         return ""

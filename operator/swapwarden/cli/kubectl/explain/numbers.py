@@ -130,7 +130,7 @@ def _of_pod(row: pods.PodRow, planned: PlannedPod) -> str:
 
 
 def by_behavior(row: pods.PodRow) -> Iterator[Number]:
-    """What the pod gets by each behavior, where it does not itself refuse swap; an override may lift a default."""
+    """Yield the limit by each behavior, unless the pod itself refuses swap; an override may lift a default."""
     if behaviors.refused(row) is not None and not (row.defaulted and row.policy == names.Policy.DISABLED):
         return
     for one in behaviors.each(row):

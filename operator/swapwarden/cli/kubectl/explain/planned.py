@@ -29,16 +29,16 @@ class PlannedPod(msgspec.Struct, frozen=True):
     """Labels of the pod's namespace, where they were read."""
 
     def recreated(self, pod: workloads.DetailedPod) -> PlannedPod:
-        """What the rules give POD in this one's place once it is made: its template says all, its status nothing."""
+        """Plan POD in this one's place once it is created: its template counts, its status does not."""
         bare = msgspec.structs.replace(pod, status=workloads.DetailedPodStatus())
         return self._planned(pod=bare, row=msgspec.structs.replace(pods.project(bare), node=self.row.node))
 
     def with_profile(self, **fields: object) -> PlannedPod:
-        """What the rules give under the profile with other FIELDS."""
+        """Plan under the profile with other FIELDS."""
         return self._planned(profile=msgspec.structs.replace(self.profile, **fields))
 
     def on(self, facts: nodes.NodeFacts) -> PlannedPod:
-        """What the rules give on a node like that."""
+        """Plan on a node with these facts."""
         return self._planned(facts=facts)
 
     def _planned(self, **fields: object) -> PlannedPod:

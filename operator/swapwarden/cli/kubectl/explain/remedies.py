@@ -1,4 +1,4 @@
-"""What to do for another outcome than the one that a pod has, with the command where there is one. Pure.
+"""Advice for another outcome than the one that a pod has, with the command where there is one. Pure.
 
 Nothing is advised that was not tried: each remedy is applied to the pod, to the profile or to the node, and planned
 again. Those that do not lead where they should are not shown; where only several together do, they are numbered.
@@ -27,7 +27,7 @@ _SHOWN: Final = 2
 
 
 def changes(pod: workloads.DetailedPod, row: pods.PodRow, planned: PlannedPod | None) -> Iterator[Advice]:
-    """What to do for another outcome, the likeliest first."""
+    """Yield advice for other outcomes, the likeliest first."""
     if planned is not None:
         yield from _by_plan(planned)
     elif row.policy == names.Policy.DISABLED:
@@ -83,7 +83,7 @@ def _together(planned: PlannedPod, now: int) -> list[Advice]:
 
 
 def _path(taken: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
-    """What follows on TAKEN until the pod has more; empty where nothing leads there."""
+    """TAKEN and the steps after it until the pod has more; empty where nothing leads there."""
     while bytes_of(planned) <= now:
         used = {(step.kind, step.target) for step in taken}
         left = [step for step in steps.towards_swap(planned) if (step.kind, step.target) not in used]
@@ -104,7 +104,7 @@ def _needed(path: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
 
 
 def _leads(path: Sequence[Advice], planned: PlannedPod, now: int) -> bool:
-    """Whether the pod has more after these steps, each of which is there to be made after those before it."""
+    """Whether the pod has more after these steps, each of which must be possible after those before it."""
     for step in path:
         if step not in steps.towards_swap(planned):
             return False

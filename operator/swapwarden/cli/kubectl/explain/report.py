@@ -1,4 +1,4 @@
-"""Reads what decides on a pod's swap, and prints what is to be said of it."""
+"""Reads everything that decides on a pod's swap, and prints the explanation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Observed:
-    """Read what there is to see of a pod, and of what decides on its swap."""
+    """Read a pod's node, profiles, state and usage, as far as the user may."""
     unseen: list[str] = []
     hidden: list[str] = []
     on = session.quote(pod.spec.node_name)
@@ -75,7 +75,7 @@ async def _nothing() -> None:
 
 
 async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
-    """What was asked for; None where it is not there, or may not be seen, which is kept in `unseen`."""
+    """The answer; None where there is none, or it is forbidden, which is kept in `unseen`."""
     try:
         return await asked
     except session.ForbiddenError:
@@ -86,7 +86,7 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
 
 
 async def _agent(asked: session.Session, pod: workloads.DetailedPod) -> tuple[bool | None, usage.PodUse | None]:
-    """Whether the pod's node has a Ready agent, and what that says of the pod; None for what is not known."""
+    """Whether the pod's node has a Ready agent, and the usage that it reports; None where unknown."""
     running, why = await agents.find(asked)
     if running is None:
         asked.note(why)

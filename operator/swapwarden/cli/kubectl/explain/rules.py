@@ -1,4 +1,4 @@
-"""What is said of each rule that was tried for a pod: why it matched, or why not. Pure."""
+"""Words for each rule that was tried for a pod: why it matched, or why not. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLICIES: Final = sorted(names.Policy)
 
 
 def why(step: limits.TraceStep, planned: PlannedPod) -> str:
-    """What there is to say of a rule."""
+    """Why a rule matched or not."""
     if step.matched:
         return _MATCHED[step.reason](planned)
     return _PASSED[step.reason](planned)
@@ -30,7 +30,7 @@ def is_policy(value: str) -> bool:
 
 
 def no_policy(value: str) -> str:
-    """What is wrong with a value of the annotation that is not understood."""
+    """Why a value of the annotation is invalid."""
     meant = pod_annotations.resembling(value, _POLICIES)
     hint = f"did you mean {meant}?" if meant else f"there are {', '.join(_POLICIES)}"
     return f"{validation.quoted(value)} is no policy; {hint}"

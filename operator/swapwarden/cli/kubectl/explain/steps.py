@@ -1,4 +1,4 @@
-"""What can be changed about the rule that decides on a pod's swap, the likeliest first. Pure."""
+"""Changes to the rule that decides on a pod's swap, the likeliest first. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reason = names.Reason
 
 
 def towards_swap(planned: PlannedPod) -> list[Advice]:
-    """What may lead to more swap, alone or with others: whether it does is not tried here."""
+    """Advice that may lead to more swap, alone or with others: it is not tried here."""
     return list(_BY_REASON[planned.trace.decision.reason](planned))
 
 

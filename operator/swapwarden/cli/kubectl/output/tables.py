@@ -48,7 +48,7 @@ class Form:
     color: str = "auto"
 
     def is_coloured(self, stream: TextIO) -> bool:
-        """Whether to colour what goes to a stream (https://no-color.org)."""
+        """Whether to colour the output to a stream (https://no-color.org)."""
         if self.color != "auto":
             return self.color == "always"
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -129,7 +129,7 @@ def _painter(*, coloured: bool) -> Callable[[Cell], str]:
 
 
 def clean(text: str) -> str:
-    """On one line and without control characters, which could tell the terminal to do something."""
+    """On one line and without control characters, which could control the terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 

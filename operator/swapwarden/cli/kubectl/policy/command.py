@@ -30,7 +30,7 @@ _NAMESPACES: Final = frozenset({"namespace", "namespaces", "ns"})
 
 
 class _Change:
-    """What was asked for, and where."""
+    """The requested change, and the flags for its command."""
 
     def __init__(self, target: session.Target, value: str | None, *, apply: bool) -> None:
         self.value = value
@@ -113,7 +113,7 @@ async def _pod(asked: session.Session, name: str, change: _Change) -> None:
 
 
 def _by_hand(asked: session.Session, change: _Change, refusal: str, note: str, command: str) -> None:
-    """What only the user can do: it is printed, and not applied."""
+    """Print a command that only the user can run; refuse --apply."""
     if change.apply:
         raise session.CommandError(refusal)
     asked.note(note)
@@ -123,7 +123,7 @@ def _by_hand(asked: session.Session, change: _Change, refusal: str, note: str, c
 async def _workload(
     asked: session.Session, kind: kinds.WorkloadKind, name: str, change: _Change, guessed: str | None = None
 ) -> None:
-    """Change the workload, or who manages it; `guessed` is which that is, told by the pod."""
+    """Change the workload, or who manages it; `guessed` is its name by the pod alone."""
     try:
         kind, found = await _top(asked, kind, name)
     except session.ForbiddenError as error:

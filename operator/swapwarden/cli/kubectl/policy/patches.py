@@ -1,4 +1,4 @@
-"""How a workload's pods, or those of a namespace, get another policy: the patch, and what comes of it. Pure."""
+"""How a workload's pods, or those of a namespace, get another policy: the patch, and its consequences. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WorkloadMeta(wire.Meta, frozen=True, rename="camel"):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A workload as it comes from the API server."""
+    """A workload as the API server sends it."""
 
     metadata: WorkloadMeta
     spec: Json = {}
@@ -33,13 +33,13 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def wrong_value(value: str) -> str | None:
-    """What admission would say of a policy that is not understood; None where it is."""
+    """The error of admission for an invalid policy; None for a valid one."""
     pod = review.Pod(review.Metadata(annotations={names.POLICY_ANNOTATION: value}))
     return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
 def patch(kind: kinds.WorkloadKind, value: str | None) -> Json:
-    """The merge patch (RFC 7386) of a workload whose pods are to have the policy; None takes it away."""
+    """The merge patch (RFC 7386) that gives a workload's pods the policy; None removes it."""
     found: Json = {"metadata": {"annotations": {names.POLICY_ANNOTATION: value}}}
     for part in reversed(kind.template):
         found = {part: found}
@@ -53,7 +53,7 @@ def patch_command(kind: str, name: str, namespace: str, change: Json, options: I
 
 
 def label_patch(value: str | None) -> Json:
-    """The merge patch of a namespace whose new pods are to have the policy by default; None takes it away."""
+    """The merge patch that gives a namespace's new pods the policy by default; None removes it."""
     return {"metadata": {"labels": {names.DEFAULT_POLICY_LABEL: value}}}
 
 
@@ -65,7 +65,7 @@ def label_command(name: str, value: str | None, options: Iterable[str] = ()) -> 
 
 
 def of_namespace(name: str) -> Iterator[str]:
-    """What is to be known of a namespace's default."""
+    """Yield notes about a namespace's default."""
     yield "a default counts for new pods without a policy of their own: those that exist keep what they have"
     if name in namespaces.UNDEFAULTED:
         yield f"pods of {name} are given no default: it must come up without Swapwarden's webhook"
@@ -90,7 +90,7 @@ def current(kind: kinds.WorkloadKind, workload: Workload) -> str | None:
 
 
 def problems(kind: kinds.WorkloadKind, workload: Workload, value: str | None) -> list[str]:
-    """What admission would refuse the pods for that the template made with this policy."""
+    """Why admission would refuse pods of the template with this policy."""
     template = _template(kind, workload)
     annotations = {key: text for key, text in _annotations(template).items() if key != names.POLICY_ANNOTATION}
     if value is not None:
@@ -117,7 +117,7 @@ def _annotations(template: Mapping[str, Any]) -> dict[str, str]:
 
 
 def consequence(kind: kinds.WorkloadKind, workload: Workload) -> str:
-    """What becomes of the workload's pods when its template changes."""
+    """The consequence for the workload's pods when its template changes."""
     spec, status = workload.spec, workload.status
     match kind.name:
         case "Deployment":
@@ -160,7 +160,7 @@ def of_immutable(kind: kinds.WorkloadKind, name: str, value: str | None) -> str:
 
 
 def of_unknown(owner: workloads.Owner, value: str | None, namespace: str, options: Sequence[str] = ()) -> str:
-    """What to try with an owner of a kind that is not known here."""
+    """The command for an owner of an unknown kind."""
     group, _, version = owner.api_version.rpartition("/")
     word = f"{owner.kind.lower()}.{version}.{group}" if group else owner.kind.lower()
     change: Json = {"spec": {"template": {"metadata": {"annotations": {names.POLICY_ANNOTATION: value}}}}}
@@ -168,7 +168,7 @@ def of_unknown(owner: workloads.Owner, value: str | None, namespace: str, option
 
 
 def managed(kind: kinds.WorkloadKind, workload: Workload, owner: workloads.Owner) -> str:
-    """What to say of a workload that somebody else manages."""
+    """A note about a workload that has an owner."""
     return (
         f"{kind.word}/{workload.metadata.name} is managed by {owner.kind} {owner.name} ({owner.api_version}), which may"
         " undo the change: see whether pods' annotations can be set there"

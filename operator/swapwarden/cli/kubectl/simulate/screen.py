@@ -1,4 +1,4 @@
-"""What `kubectl swap simulate` shows of a simulation: sentences and tables, JSON and YAML."""
+"""A simulation as `kubectl swap simulate` shows it: sentences and tables, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from swapwarden.cli.kubectl.simulate.simulation import Direction
 
 _STYLES: Final = {Direction.GAINS: "green", Direction.LOSES: "red", Direction.UNKNOWN: "yellow", Direction.SAME: ""}
 LESS: Final = frozenset({Direction.LOSES, Direction.UNKNOWN})
-"""Directions in which a pod may come to use more than it is to have."""
+"""Directions in which a pod may use more than its new limit."""
 _WAVES: Final = 3
-"""How many waves are told one by one."""
+"""How many waves are listed one by one."""
 
 
 class NodeLine(msgspec.Struct, frozen=True):
@@ -108,7 +108,7 @@ def _every(counted: collections.Counter[Direction]) -> Iterator[tuple[Direction,
 
 
 def summary(result: simulation.Simulation, *, known: bool) -> dict[str, Any]:
-    """The numbers that come first. `known`: whether agents told what is in use."""
+    """The numbers at the top. `known`: whether agents reported swap in use."""
     counted = collections.Counter(one.direction for one in result.pods)
     above = [one.above for one in result.pods if one.above]
     return {

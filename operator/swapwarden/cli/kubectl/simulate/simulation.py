@@ -1,6 +1,6 @@
-"""What other profiles would do to a cluster: the controller's own planning, as things are and as they would be.
+"""The effect of other profiles on a cluster: the controller's own planning, before and after.
 
-Pure: from what was read of the cluster to plain data.
+Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIMITED: Final = compiled.Profile(name=names.BUILT_IN_PROFILE, behavior=names.B
 
 
 class Direction(enum.StrEnum):
-    """What becomes of a pod's swap."""
+    """The change of a pod's swap."""
 
     GAINS = "Gains"
     LOSES = "Loses"
@@ -40,7 +40,7 @@ class Direction(enum.StrEnum):
 
 
 class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a pod gets by one plan."""
+    """The limit of a pod by one plan."""
 
     profile: str
     reason: names.Reason | None
@@ -79,7 +79,7 @@ class PodChange(msgspec.Struct, frozen=True):
 
     @property
     def direction(self) -> Direction:
-        """What becomes of its swap."""
+        """The change of its swap."""
         old, new = self.before.bytes, self.after.bytes
         if old is None or new is None:
             alike = (self.before.reason, self.before.swap_max) == (self.after.reason, self.after.swap_max)
@@ -91,7 +91,7 @@ class PodChange(msgspec.Struct, frozen=True):
 
     @property
     def above(self) -> int:
-        """Bytes in use above what it would get; 0 where it is not known what is in use."""
+        """Bytes in use above the new limit; 0 where the use is unknown."""
         limit = self.after.bytes
         if self.used is None or limit is None or limit >= self.used:
             return 0
@@ -105,11 +105,11 @@ class NodeChange(msgspec.Struct, frozen=True):
     before: compiled.Profile
     after: compiled.Profile
     settings: dict[str, tuple[str | None, str | None]] = {}
-    """What of the node's own plan would change, besides pods: before and after by name, None where absent."""
+    """Changes of the node's own plan, besides pods: before and after by name, None where absent."""
     swap_label: tuple[bool, bool] = (False, False)
     """Whether pods can get swap there, by which Required pods are placed."""
     conflicts: tuple[str, ...] = ()
-    """Other profiles of the same priority that would select it, too."""
+    """Other profiles of the same priority that would also select it."""
 
     @property
     def changes_profile(self) -> bool:
@@ -123,7 +123,7 @@ class NodeChange(msgspec.Struct, frozen=True):
 
 
 class Wave(msgspec.Struct, frozen=True):
-    """Nodes whose turn comes at one time."""
+    """Nodes that change at the same time."""
 
     nodes: tuple[str, ...]
 
@@ -184,7 +184,7 @@ def simulate(
 def only(
     result: Simulation, *, nodes: Collection[str] | None = None, pods: Collection[Place] | None = None
 ) -> Simulation:
-    """What concerns these nodes and these pods; None for all."""
+    """The part about these nodes and these pods; None for all."""
     governing = {one.after.name for one in result.nodes if nodes is None or one.node in nodes}
     return msgspec.structs.replace(
         result,
@@ -205,7 +205,7 @@ def _number(swap_max: str | None) -> float:
 def _node(
     view: snapshot.ClusterSnapshot, name: str, before: planning.PlannedNode, after: planning.PlannedNode
 ) -> tuple[NodeChange, list[tuple[str, PodChange]]]:
-    """What would become of a node, and of its pods, by their keys."""
+    """The change of a node, and those of its pods by their keys."""
     facts, known = before.facts, view.known_namespaces() or {}
     now, target = before.profile, after.target
     rows = [row for row in before.pods if not row.terminal]
@@ -233,7 +233,7 @@ def _node(
 
 
 class _Kubelet:
-    """What a node's kubelet gives pods by itself."""
+    """The limits that a node's kubelet sets by itself."""
 
     def __init__(self, row: planning.StateRow | None, report: snapshot.AgentReport | None) -> None:
         self._found = row.facts.kubelet if row is not None and row.facts is not None else None

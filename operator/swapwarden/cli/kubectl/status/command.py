@@ -18,7 +18,7 @@ from swapwarden.policy.observed import nodes
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What is shown of a node. Sizes in bytes; None where something is not known."""
+    """A node as it is shown. Sizes in bytes; None where something is unknown."""
 
     name: str
     health: NodeHealth = msgspec.field(name="state")
@@ -51,7 +51,7 @@ class WireProfile(wire.Named, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What there is to know of a cluster's nodes; None for what the user may not see."""
+    """Data about a cluster's nodes; None where the user may not see it."""
 
     states: Mapping[str, state.NodeSwapState] | None
     agents: agents.Found | None
@@ -61,7 +61,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def row(node: nodes.WireNode, known: Known) -> NodeReport:
-    """What is known of one node."""
+    """The report of one node."""
     found = known.states.get(node.metadata.name) if known.states is not None else None
     spec, status = (found.spec, found.status) if found else (None, state.StateStatus())
     name = node.metadata.name
@@ -97,7 +97,7 @@ def _swap_bytes(node: nodes.WireNode, facts: state.Facts | None) -> int | None:
 
 
 def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, behaviors: Mapping[str, str]) -> str | None:
-    """What is in force, by the node's label; where there is none, as without swap, what the profile says."""
+    """The behavior in force by the node's label; without one, as without swap, that of the profile."""
     label = node.metadata.labels.get(names.BEHAVIOR_LABEL)
     if label or spec is None:
         return label

@@ -128,7 +128,7 @@ def _node_columns(rows: Sequence[usage.NodeUse]) -> list[tables.Column[usage.Nod
 
 
 def _sorts(name: Callable[[Row], Any], use: Callable[[Row], Use], **more: Callable[[Row], usage.Limit]) -> Sorts[Row]:
-    """The orders of rows: by a measure, the most first and what is not known last, or by name."""
+    """The orders of rows: by a measure, the most first and unknown ones last, or by name."""
     measures: dict[str, Callable[[Row], usage.Limit]] = {
         "usage": lambda row: use(row).swap_bytes,
         **more,
@@ -192,7 +192,7 @@ def command() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What the flags of all three commands say."""
+    """The flags of all three commands."""
 
     names: tuple[str, ...]
     selector: str
@@ -251,7 +251,7 @@ def follow(
         while given.interval is not None:
             await asyncio.sleep(given.interval)
             try:
-                # With what was on the terminal goes what was noted before.
+                # Clearing the terminal also clears earlier notes.
                 with asked.repeat_notes() if sys.stdout.isatty() else contextlib.nullcontext():
                     rows = await read(asked)
                     click.clear()

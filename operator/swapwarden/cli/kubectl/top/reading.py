@@ -29,7 +29,7 @@ class StateLimits(msgspec.Struct, frozen=True):
 async def pods_of(
     asked: session.Session, chosen: Sequence[str], selector: str, spaces: Sequence[str]
 ) -> list[usage.PodUse]:
-    """What the running pods of these namespaces ("": of all) use and may use."""
+    """Usage and limits of the running pods of these namespaces ("": of all)."""
     paths = [asked.namespaced("api/v1", "pods", space) for space in spaces]
     found = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
     rows = [row for each in found for row in map(pods.project, each) if row.node and not row.terminal]
@@ -54,7 +54,7 @@ async def pods_of(
 
 
 async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NamespaceUse]:
-    """What the running pods of each namespace use; of the user's own alone where pods of all may not be listed."""
+    """Usage by namespace; of the user's own alone where the pods of all may not be listed."""
     try:
         found = await pods_of(asked, (), selector, tuple(dict.fromkeys(chosen)) or ("",))
     except session.ForbiddenError as error:
@@ -66,7 +66,7 @@ async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector:
 
 
 async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NodeUse]:
-    """What is used of each node's swap."""
+    """The swap usage of each node."""
     found = await asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector)
     rows = [nodes.project(node) for node in found]
     (scraped, why), (measured, unmeasured) = await asyncio.gather(
@@ -86,7 +86,7 @@ async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str)
 async def _scrape(
     asked: session.Session, wanted: Collection[str], metrics: frozenset[str]
 ) -> tuple[dict[str, list[samples.MetricSample]], str]:
-    """What the agents of these nodes report, by node; and why others do not."""
+    """The metrics of these nodes' agents, by node; and why others have none."""
     running, unseen = await agents.find(asked)
     if running is None:
         return {}, unseen
@@ -125,7 +125,7 @@ async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
 async def _measured(
     asked: session.Session, paths: Sequence[str], kind: type[Measured], selector: str
 ) -> tuple[list[Measured], str]:
-    """What metrics.k8s.io says, and why it does not."""
+    """The metrics of metrics.k8s.io, and why some are missing."""
     try:
         found = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
         return [each for some in found for each in some], "metrics.k8s.io does not tell all of it"
