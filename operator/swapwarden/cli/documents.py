@@ -218,7 +218,7 @@ def _documents(file: str, text: str, log: Log) -> Iterator[tuple[Place, Any]]:
 
 def _note_twice(place: Place, keys: list[str], log: Log) -> None:
     for key in keys:
-        log.note(place, f"the key {key!r} comes twice in one mapping; the later one counts")
+        log.note(place, f"the key {key!r} is repeated in one mapping; the last one counts")
 
 
 def _without_nulls(value: Any, budget: list[int]) -> Any:

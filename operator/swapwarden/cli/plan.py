@@ -102,7 +102,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
-    """Plan what was read, on one node ONLY if that is named; and the error, if any."""
+    """Plan the input, on one node ONLY if that is named; and the error, if any."""
     notes = [
         f"pod {wire.metadata.namespace}/{wire.metadata.name} {told}"
         for wire in found.pods.values()

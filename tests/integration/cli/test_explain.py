@@ -67,7 +67,7 @@ def test_an_administrator(planned: Cluster) -> None:
     profile = planned.name("batch")
     assert f"PROFILE    {profile} generation 1, LimitedSwap: the only one that selects the node" in lines
     # No agent's pod is there, so what it reported once may be undone by others.
-    assert "KERNEL     no agent is Ready: what it set holds, what others undo stays undone" in lines
+    assert "KERNEL     no agent is Ready: its values stay, but external writes are not repaired" in lines
     assert any(line.endswith("= 384Mi (402653184)") and "request 1Gi / memory 8Gi" in line for line in lines)
     found = told(planned.admin, planned, "pod/report")
     assert found["wanted"]["swapMax"] == found["planned"]["swapMax"] == found["numbers"][-1]["result"] == "402653184"

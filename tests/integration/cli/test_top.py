@@ -65,7 +65,7 @@ def test_pods(shop: Cluster) -> None:
         "db      <unknown>           0   <unknown>\n"
     )
     (note,) = done.stderr.splitlines()
-    assert note.startswith("note: what some pods use is not known: no agent is Ready on 1 of 2 nodes: two-")
+    assert note.startswith("note: swap in use by some pods is not known: no agent is Ready on 1 of 2 nodes: two-")
     assert note.endswith("the cluster has no metrics.k8s.io (metrics-server)")
 
 
@@ -170,8 +170,8 @@ def test_who_may_read_the_pods_of_a_namespace_only_sees_that_they_run(shop: Clus
     )
     told = done.stderr.splitlines()
     assert len(told) == 2
-    assert "limits that no agent tells are not known: nodeswapstates" in told[0]
-    assert "what some pods use is not known: the agents cannot be seen: pods is forbidden" in told[1]
+    assert "limits that no agent reports are not known: nodeswapstates" in told[0]
+    assert "swap in use by some pods is not known: the agents cannot be seen: pods is forbidden" in told[1]
     assert "metrics.k8s.io: pods.metrics.k8s.io is forbidden" in told[1]
     # Agents were not asked for what may not be seen.
     assert not any("proxy" in path for path in shop.front.asked)

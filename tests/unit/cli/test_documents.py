@@ -60,7 +60,7 @@ def test_json_whatever_the_file_is_called(tmp_path: pathlib.Path) -> None:
     found, log = read('{\t"apiVersion": "v1",\n\t"kind": "Pod", "metadata": {"name": "a", "name": "b"}}', tmp_path)
     assert names(found) == ["b"]
     assert messages(log.notes, tmp_path) == [
-        "in.yaml: document 1: the key 'name' comes twice in one mapping; the later one counts"
+        "in.yaml: document 1: the key 'name' is repeated in one mapping; the last one counts"
     ]
 
 
@@ -95,7 +95,7 @@ def test_a_key_that_comes_twice(tmp_path: pathlib.Path) -> None:
     found, log = read(f"{pod('a')}\n---\napiVersion: v1\nkind: Pod\nmetadata: {{name: b, name: c}}\n", tmp_path)
     assert names(found) == ["a", "c"]
     assert messages(log.notes, tmp_path) == [
-        "in.yaml: document 2: the key 'name' comes twice in one mapping; the later one counts"
+        "in.yaml: document 2: the key 'name' is repeated in one mapping; the last one counts"
     ]
 
 

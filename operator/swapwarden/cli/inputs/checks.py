@@ -1,4 +1,4 @@
-"""What the API server would check of an object before anybody else: names, texts, quantities; and how it words it."""
+"""Checks of the API server before admission: names, texts, quantities; with its wording."""
 
 from __future__ import annotations
 

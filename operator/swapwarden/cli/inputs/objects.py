@@ -126,7 +126,7 @@ def _answer(asked: review.Pod, default: str | None) -> review.Response:
 
 
 def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
-    """Check objects and sort them by kind. What is wrong is in the log, and then the result is not to be used."""
+    """Check objects and sort them by kind. Errors are in the log, and then the result must not be used."""
     inputs = Inputs()
     for one in found:
         version, kind = one.object["apiVersion"], one.object["kind"]

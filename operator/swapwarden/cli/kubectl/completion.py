@@ -28,9 +28,9 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def answer(root: click.Command, words: Sequence[str]) -> str:
-    """What kubectl_complete-swap prints: candidates, each with a description after a tab, and a directive.
+    """The output of kubectl_complete-swap: candidates, each with a description after a tab, and a directive.
 
-    `words` are those after `kubectl swap`; the last one is to be completed (k/k: plugin_completion.go of kubectl).
+    `words` are those after `kubectl swap`; the last one is completed (k/k: plugin_completion.go of kubectl).
     """
     *before, incomplete = words or [""]
     shell = shell_completion.ShellComplete(root, {}, "kubectl swap", "")
@@ -55,7 +55,7 @@ def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
 
 
 def _names(plural: str, *, namespaced: bool = False) -> Complete:
-    """At most MOST names that begin with what is there; none where they cannot be had in time."""
+    """At most MOST names that begin with the word; none where the API server does not answer in time."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         given = ctx.params

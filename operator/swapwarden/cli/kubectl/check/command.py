@@ -35,7 +35,7 @@ Examples:
     type=flags.Seconds(zero=0.0),
     default=10.0,
     metavar="TIME",
-    help="How long agents may take to tell of the newest plan. Default: 10s.",
+    help="How long agents may take to report the newest plan. Default: 10s.",
 )
 @click.option(
     "--try-admission",
@@ -55,7 +55,7 @@ def command(
     form: tables.Form,
     target: session.Target,
 ) -> int:
-    """Find what is wrong, with the remedy: in the cluster, or in manifests before they are applied.
+    """Find problems with their remedies: in the cluster, or in manifests before they are applied.
 
     Exit status: 0 where all is well, 1 where there are problems, 2 where not all could be looked at.
     """

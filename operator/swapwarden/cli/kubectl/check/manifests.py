@@ -123,7 +123,7 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
         generated = metadata.get("generateName")
         named = {"name": f"{generated}x"} if isinstance(generated, str) and generated else {}
         document = {**document, "metadata": {"namespace": namespace, **named, **metadata}}
-        # Whatever an export of a live object says: it is to be made anew.
+        # An export of a live object has a UID, but the pod is created anew.
         document["metadata"].pop("uid", None)
     log = documents.Log()
     read = objects.collect([documents.Found(one.place, document)], log)

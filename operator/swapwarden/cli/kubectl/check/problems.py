@@ -292,7 +292,7 @@ def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
             causes = ", ".join(one.causes) or "cause not known"
             most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
             by_reason: dict[str, str] = {
-                ViolationReason.DRAINING: f"has {amount} of swap in use, and is to have none; it can grow little",
+                ViolationReason.DRAINING: f"has {amount} of swap in use, and its limit is 0; it can hardly grow",
                 ViolationReason.EXPOSED: f"took {most}{amount} of swap while its limit was undone ({causes})",
             }
             told = by_reason.get(one.reason)

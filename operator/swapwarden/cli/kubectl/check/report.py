@@ -1,4 +1,4 @@
-"""What `kubectl swap check` does: problems of the cluster, or of manifests, each with its remedy."""
+"""`kubectl swap check` itself: reads, judges and prints problems of the cluster, or of manifests."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def _behind(asked: session.Session, view: snapshot.ClusterSnapshot, patien
 async def _for_manifests(asked: session.Session, found: list[documents.Found]) -> CheckReport:
     view = await reading.read(asked, ["nodes", "namespaces", "nodeswapprofiles", "nodeswapstates"])
     if not view.installed:
-        asked.note(f"this cluster does not know {names.API_VERSION}: effects are not judged, only what is written")
+        asked.note(f"this cluster does not know {names.API_VERSION}: effects are not judged, only the manifests")
     every = manifests.judge(found, view, asked.namespace or objects.DEFAULT_NAMESPACE)
     return CheckReport(catalogue.worst_first(every), view.unread)
 

@@ -19,7 +19,7 @@ class NodeHealth(enum.StrEnum):
     DEGRADED = "Degraded"
     """The agent cannot do all that it should."""
     SILENT = "Silent"
-    """An agent reported from there, and none is Ready now: what it set still holds, what others undo stays undone."""
+    """An agent reported from there, and none is Ready now: its values stay, but external writes are not repaired."""
     NO_AGENT = "NoAgent"
     """No agent ever reported."""
     INCOMPATIBLE = "Incompatible"
@@ -29,7 +29,7 @@ class NodeHealth(enum.StrEnum):
     NO_STATE = "NoState"
     """The controller has not planned the node."""
     YIELDED = "Yielded"
-    """Another writer keeps lowering values, and is let."""
+    """Another writer keeps lowering values, and the agent accepts that."""
     DRAINING = "Draining"
     """Pods use more swap than their limits."""
     PENDING = "Pending"
@@ -82,7 +82,7 @@ _DONE: Final = {
 def judge(spec: state.StateSpec | None, status: state.StateStatus, *, has_agent: bool | None) -> HealthVerdict:
     """How things stand on a node with such a state; `has_agent`: an agent is Ready there, None where that is not known.
 
-    That observedGeneration is behind says little: plans change with every pod. What counts is the profile's generation.
+    That observedGeneration is behind says little: plans change with every pod. The profile's generation counts.
     """
     if spec is None:
         return HealthVerdict(NodeHealth.NO_STATE, "the controller has not planned this node; see whether it runs")
@@ -91,7 +91,7 @@ def judge(spec: state.StateSpec | None, status: state.StateStatus, *, has_agent:
     degraded, met = conditions.get(ConditionType.DEGRADED, _NO), conditions.get(ConditionType.REQUIREMENTS_MET, _NO)
     unapplied = _UNAPPLIED.get(applied.reason, NodeHealth.NOT_UNDERSTOOD)
     absent = "no agent has reported; see whether the DaemonSet's pods may run there"
-    silent = "no Ready agent: what it set still holds, what others undo stays undone"
+    silent = "no Ready agent: its values stay, but external writes are not repaired"
     rows = (
         (not conditions and has_agent, NodeHealth.PENDING, "its agent has not reported yet"),
         (not conditions, NodeHealth.NO_AGENT, absent),

@@ -104,7 +104,7 @@ async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | 
     chosen = [agent for name, agent in (found or {}).items() if name in on]
     scraped, unread = await agents.scrape(asked, chosen, frozenset({USAGE}))
     for why in filter(None, (unseen, unread)):
-        asked.note(f"what pods use is not known everywhere: {why}")
+        asked.note(f"swap in use is not known everywhere: {why}")
     if not scraped:
         return None
     return {

@@ -1,4 +1,4 @@
-"""The API server as a person sees it: what they may not see, or what is not there, is an error that says what to do."""
+"""The API server as a user sees it: forbidden and missing objects are errors with a remedy."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Session:
             raise CommandError(str(error)) from error
 
     async def _renewed(self, refused: client.Client, renew: Renew) -> client.Client:
-        """A client with other credentials than those that were refused; they are asked for once, whoever comes."""
+        """A client with other credentials than those that were refused; they are asked for once for all requests."""
         async with self._renewing:
             if self._api is refused:
                 self._api = await renew()
@@ -290,7 +290,7 @@ def quote(name: str) -> str:
 
 
 def web_page(answer: str) -> str | None:
-    """What is to be said of an answer that is a web page, where the API server's is none; None of any other."""
+    """The error for an answer that is a web page, which no API server sends; None for any other."""
     start = answer[:512].lstrip("\ufeff \t\r\n").lower()
     if not start.startswith(("<!doctype html", "<html", "<head", "<body", "<!--")):
         return None
@@ -319,13 +319,13 @@ def _failure(request: str, error: errors.ApiError) -> CommandError:
             f" {names.API_VERSION}; install it (docs/install.md), or choose another cluster with --context"
         )
     if error.status == 404:
-        # What says no more may be no API server at all.
+        # Without a reason, the answer may not be an API server's.
         return NotFoundError(error.message if error.reason == "NotFound" else f"{request}: {error}")
     return CommandError(f"{request}: {error}")
 
 
 def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
-    """Do what is asked with a session of its own. CommandError where that cannot be done."""
+    """Run `work` with a session of its own. CommandError where that fails."""
     try:
         return asyncio.run(_run(_load(target), target, work))
     except errors.ConfigError as error:
@@ -334,7 +334,7 @@ def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
 
 @dataclasses.dataclass(frozen=True)
 class _Identity:
-    """Who asks whom, and whether a plugin gave the credentials, which expire."""
+    """The server and the user, and whether a plugin gave the credentials, which expire."""
 
     config: config.Config
     expires: bool
@@ -377,7 +377,7 @@ async def _run(identity: _Identity, target: Target, work: Callable[[Session], Aw
         stack.push_async_callback(asked.close)
         if identity.config.insecure:
             asked.warn(
-                f"{identity.config.server} is not verified (insecure-skip-tls-verify): whoever is in between can read"
+                f"{identity.config.server} is not verified (insecure-skip-tls-verify): a proxy in between can read"
                 " the credentials and change the answers"
             )
         return await work(asked)

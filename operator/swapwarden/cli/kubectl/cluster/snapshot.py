@@ -41,7 +41,7 @@ class ComponentPod(msgspec.Struct, frozen=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a NodeSwapState, as far as people are told of it."""
+    """Status of a NodeSwapState, as far as it is shown."""
 
     conditions: list[state.Condition] = []
     violations: list[state.Violation] = []
@@ -55,7 +55,7 @@ _REPORTS = decoding.Decoder(AgentReport)
 
 @dataclasses.dataclass
 class ClusterSnapshot:
-    """What was read, by name, pods by namespace and name. Nothing is known of what is in `unread`."""
+    """Objects by name, pods by namespace and name. Resources in `unread` could not be read."""
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     pods: dict[tuple[str, str], pods.PodRow] = dataclasses.field(default_factory=dict)
@@ -66,10 +66,10 @@ class ClusterSnapshot:
     """Their labels."""
     profiles: list[Json] = dataclasses.field(default_factory=list)
     past: list[planning.WireRevision] = dataclasses.field(default_factory=list)
-    """What profiles said before."""
+    """Earlier specs of profiles."""
     states: dict[str, planning.StateRow] = dataclasses.field(default_factory=dict)
     reports: dict[str, AgentReport] = dataclasses.field(default_factory=dict)
-    """What agents say of their nodes."""
+    """Reports of agents by node."""
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
     """Why a resource, by its plural, could not be read."""
     installed: bool = True
@@ -86,7 +86,7 @@ class ClusterSnapshot:
         self.namespaces[wire.metadata.name] = namespaces.project(wire)
 
     def add_state(self, wire: planning.WireState) -> None:
-        """Take in a NodeSwapState. What an agent of another version reports, and is not understood, is left out."""
+        """Take in a NodeSwapState. An invalid report, of an agent of another version, is left out."""
         row = planning.project_state(wire)
         self.states[row.name] = row
         try:

@@ -41,7 +41,7 @@ class ContainerUse(msgspec.Struct, frozen=True, rename="camel"):
     limit_bytes: Limit = None
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
-    """Working set, as that of all others that metrics.k8s.io tells."""
+    """Working set, as reported by metrics.k8s.io."""
 
 
 class PodUse(msgspec.Struct, frozen=True, rename="camel"):
@@ -101,7 +101,7 @@ class _MeasuredContainer(msgspec.Struct, frozen=True):
 
 
 class WirePodMetrics(wire.Named, frozen=True):
-    """PodMetrics of metrics.k8s.io, as far as it is read; swap is in it where the metrics server tells it."""
+    """PodMetrics of metrics.k8s.io, as far as it is read; swap is in it where the metrics server reports it."""
 
     containers: tuple[_MeasuredContainer, ...] = ()
 

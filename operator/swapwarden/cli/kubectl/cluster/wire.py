@@ -1,4 +1,4 @@
-"""What is read of every kind of object."""
+"""Fields that are read of every kind of object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who makes a pod: the workload whose template says what its pods say, as far as a pod's own object tells."""
+"""Who makes a pod: the workload whose template says what its pods say, as far as a pod's own object shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kind_of_owner(owner: Owner) -> WorkloadKind | None:
 
 
 class Volume(msgspec.Struct, frozen=True):
-    """A volume of a pod, as far as it is read: whether what is in it is secret."""
+    """A volume of a pod, as far as it is read: whether it may hold secrets."""
 
     name: str
     secret: dict[str, object] | None = None
@@ -57,7 +57,7 @@ class DetailedPodStatus(pods.WirePodStatus, frozen=True, rename="camel"):
 
 
 class DetailedPod(pods.WirePod, frozen=True):
-    """A pod as it comes from the API server."""
+    """A pod as the API server sends it."""
 
     spec: DetailedPodSpec
     status: DetailedPodStatus = DetailedPodStatus()
@@ -84,7 +84,7 @@ def controller(owners: Sequence[Owner]) -> Owner | None:
 
 
 def guess(pod: DetailedPod) -> str | None:
-    """The workload to change, as kubectl takes it, told by the pod alone; None where it has none that is known.
+    """The workload to change, as kubectl takes it, by the pod alone; None where it has none of a known kind.
 
     Of a ReplicaSet with a Deployment's label, the Deployment. A Job's CronJob is not seen in the pod.
     """

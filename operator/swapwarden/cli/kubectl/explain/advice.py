@@ -138,7 +138,7 @@ def _worded(kind: AdviceKind, pod: workloads.DetailedPod, words: dict[str, str] 
     return msgspec.structs.replace(advice, how=_WORDS[kind].format_map(known), command=command.format_map(known))
 
 
-# What it changes
+# The effect on the plan
 
 
 def tried(planned: PlannedPod, advice: Advice) -> PlannedPod:

@@ -27,7 +27,7 @@ class LimitStatus(enum.StrEnum):
     """More swap is in use than the limit allows; the limit follows it down."""
     WRITE_FAILED = "WriteFailed"
     YIELDED = "Yielded"
-    """Another writer keeps lowering it, and is let."""
+    """Another writer keeps lowering it, and the agent accepts that."""
     AWAITING_STATE = "AwaitingState"
     BEHIND = "Behind"
     """The agent has not reported the newest plan yet."""
@@ -62,7 +62,7 @@ _OF_NODE: Final = {
     health.NodeHealth.RESTORING: LimitStatus.NOT_WRITTEN,
     health.NodeHealth.RESTORED: LimitStatus.NOT_WRITTEN,
 }
-"""Standings of a node that say all there is to say of its pods."""
+"""States of a node that decide on all of its pods."""
 _WRONG: Final[dict[str, tuple[LimitStatus, str]]] = {
     ViolationReason.WRITE_FAILED: (LimitStatus.WRITE_FAILED, "the kernel refuses the limit"),
     ViolationReason.ACCESS_DENIED: (LimitStatus.WRITE_FAILED, "a container keeps the agent out of its cgroup"),
@@ -73,7 +73,7 @@ _WRONG: Final[dict[str, tuple[LimitStatus, str]]] = {
     ViolationReason.AUDIT: (LimitStatus.NOT_WRITTEN, "mode Audit: the limit would be written"),
     ViolationReason.AWAITING_STATE: (LimitStatus.AWAITING_STATE, ""),
 }
-"""By the reason of a violation; and what is to be said before the agent's own message, where that is not a sentence."""
+"""By the reason of a violation; with words before the agent's own message, where that is not a sentence."""
 
 
 def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> KernelState:
@@ -102,7 +102,7 @@ def _stands(
     *,
     has_agent: bool | None,
 ) -> tuple[LimitStatus, str]:
-    """What holds for all pods of the node; what the agent lists of this one; why not being listed is not enough."""
+    """By the state of the node, by the violations of the pod, or by reasons why none is listed."""
     verdict = health.judge(spec, status, has_agent=has_agent)
     wrong = next((each for each in own if each.reason in _WRONG), None)
     if verdict.health in _OF_NODE:
@@ -111,10 +111,10 @@ def _stands(
         held, before = _WRONG[wrong.reason]
         return held, _told(wrong, before)
     older, omitted = status.observed_generation, status.violations_omitted
-    behind = f"the agent has told of generation {older} of the state, there is a newer one; it may be seconds late"
+    behind = f"the agent has reported generation {older} of the state, and there is a newer one; it may be seconds late"
     unlisted = f"{omitted} deviations of the node are not listed, and may be this pod's"
     audit = "mode Audit: nothing is written, and the kernel's value is what it would be anyway"
-    silent = "no agent is Ready: what it set holds, what others undo stays undone"
+    silent = "no agent is Ready: its values stay, but external writes are not repaired"
     rows = (
         (row.key not in spec.pods, LimitStatus.AWAITING_STATE, "the state does not name the pod yet"),
         (older < generation, LimitStatus.BEHIND, behind),
@@ -132,7 +132,7 @@ def _is_true(condition: state.Condition | None) -> bool:
 
 def _told(wrong: state.Violation, before: str) -> str:
     said = "; ".join(filter(None, (before, wrong.message))) or f"the agent says {wrong.reason}"
-    # What an agent says is untrusted.
+    # An agent's values are untrusted.
     known = all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.wanted, wrong.found))
     values = f"wanted {sizes.with_bytes(wrong.wanted)}, found {sizes.with_bytes(wrong.found)}" if known else ""
     used = f"{sizes.exact(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
@@ -141,7 +141,7 @@ def _told(wrong: state.Violation, before: str) -> str:
 
 
 def _exposed(own: Sequence[state.Violation]) -> KernelState:
-    """What is known of times in which the pod was above its value: its own file's, or the worst of a container's."""
+    """Times in which the pod was above its value: its own file's, or the worst of a container's."""
     times = max((each for each in own if each.exposures), key=lambda each: each.exposed_milliseconds, default=None)
     if times is None:
         return KernelState(LimitStatus.UNKNOWN, "")

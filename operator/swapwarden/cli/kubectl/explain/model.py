@@ -1,4 +1,4 @@
-"""Why a pod has its swap limit, or has none: from what was read of a cluster to what is to be said of one pod. Pure.
+"""Why a pod has its swap limit, or has none: from the objects of a cluster to the explanation of one pod. Pure.
 
 The rules and every number are the planner's own (policy.plan.trace_pod); here they only get words.
 """
@@ -202,7 +202,7 @@ def _plan(seen: Observed, node: nodes.NodeRow, row: pods.PodRow) -> PlannedPod:
         )
         if older is not None:
             newest = f"{profile.name} generation {profile.generation}"
-            profile, chosen = older, f"in force now; {newest} is next, when the rollout comes to the node"
+            profile, chosen = older, f"in force now; {newest} is next, once the rollout reaches the node"
     labels = _labels(seen)
     others = seen.others or ()
     trace = plan.trace_pod(profile, facts, row, others, labels)
@@ -220,7 +220,7 @@ def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile]
         return f"built in, as {found}: what the kubelet gives stays"
     if selection.conflicts:
         ties = ", ".join(selection.conflicts)
-        return f"the oldest of those with priority {profile.priority}; they select the node, too: {ties}"
+        return f"the oldest of those with priority {profile.priority}; these select the node as well: {ties}"
     below = sorted(
         (each for each in known.values() if each.name != profile.name and each.selects(node.labels)),
         key=lambda each: (-each.priority, each.name),
@@ -275,13 +275,13 @@ def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wa
     if row.terminal or spec is None:
         return ""
     if spec.mode is names.Mode.RESTORE:
-        return "the state orders to put back what was there before Swapwarden"
+        return "the state orders to restore the values from before Swapwarden"
     if wanted is None:
         denied = spec.before_plan is names.BeforePlan.NO_SWAP
         return f"the state does not name the pod yet: until then {'it has no swap' if denied else 'it is left alone'}"
     if planned is not None and wanted.swap_max != planned.trace.decision.swap_max:
         return (
-            f"by what is known now it would be {with_bytes(planned.trace.decision.swap_max)}; if that does not come,"
+            f"by the current rules it would be {with_bytes(planned.trace.decision.swap_max)}; if that does not come,"
             " see whether the controller runs"
         )
     return ""
@@ -293,7 +293,7 @@ def _summary(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wante
     known = wanted or (_given(planned.trace.decision) if planned else None)
     if known is not None:
         return _amount(known.swap_max)
-    # What the pod says of itself holds whatever the node says, but an override can lift a namespace's default.
+    # The pod's own policy holds on every node, but an override can lift a namespace's default.
     if limits.forbids_swap(row.policy) and not row.defaulted:
         return "no swap, on any node with an agent"
     if not row.node:

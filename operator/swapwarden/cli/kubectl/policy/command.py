@@ -17,7 +17,7 @@ from swapwarden.policy.observed import namespaces
 EXAMPLES: Final = """\b
 Examples:
   kubectl swap policy deployment/web Disabled -n shop           print the patch
-  kubectl swap policy web-7c9f-x2x4q Disabled -n shop           the same, told by a pod
+  kubectl swap policy web-7c9f-x2x4q Disabled -n shop           the same, by the name of a pod
   kubectl swap policy deployment/web Disabled -n shop --apply   apply it
   kubectl swap policy deployment/web --remove -n shop           take the policy away
   kubectl swap policy namespace/shop Disabled                   the default of new pods
@@ -185,7 +185,7 @@ def command(*, target_name: str, value: str | None, apply: bool, remove: bool, t
 
     VALUE is Disabled, NoPreference, Required, Preferred or Avoid. The policy of a pod that exists is immutable: what
     changes is the template of the workload that makes it, which is found from the pod. Without --apply, the command
-    that does so is printed, and what comes of it is told on standard error.
+    for it is printed, and its consequences are printed on standard error.
     """
     if remove == (value is not None):
         raise click.UsageError("give a policy, or --remove")

@@ -127,7 +127,7 @@ def consequence(kind: kinds.WorkloadKind, workload: Workload) -> str:
         case "DaemonSet":
             return _rolls(status.get("desiredNumberScheduled", 0), spec.get("updateStrategy") or {})
         case "CronJob":
-            return "counts for jobs that are made from now on; a job that runs goes on as it is"
+            return "counts for jobs that are created from now on; running jobs keep theirs"
         case _:
             return f"its {spec.get('replicas', 1)} pods stay as they are; it makes new ones where you delete them"
 

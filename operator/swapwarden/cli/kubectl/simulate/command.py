@@ -37,7 +37,7 @@ Examples:
     shell_complete=completion.nodes,
     help="Only what concerns this node. Repeatable.",
 )
-@click.option("--all", "everything", is_flag=True, help="List pods and nodes that stay as they are, too.")
+@click.option("--all", "everything", is_flag=True, help="Also list pods and nodes that stay as they are.")
 @flags.selector
 @flags.printing
 @flags.namespace

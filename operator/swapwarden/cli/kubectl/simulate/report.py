@@ -1,4 +1,4 @@
-"""What `kubectl swap simulate` does: what other profiles would do to this cluster, before they are applied."""
+"""`kubectl swap simulate` itself: reads profiles and the cluster, plans and prints."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
         asked, (agent for name, agent in (running or {}).items() if name in wanted), frozenset({usage.NODE_USED})
     )
     for why in filter(None, (unseen, unread)):
-        asked.note(f"what is used is not known everywhere: {why}")
+        asked.note(f"swap in use is not known everywhere: {why}")
     known = Known(states, running, used(scraped), behaviors)
     return [row(node, known) for node in found]
 

@@ -185,8 +185,8 @@ Examples:
 def command() -> None:
     """Show who uses how much swap, and how much they may.
 
-    Usage is what the agents count, else what metrics.k8s.io tells; limits are those that the kernel has in force, else
-    those that the node's plan gives. What is not known is <unknown>, and why is said.
+    Usage is counted by the agents, else reported by metrics.k8s.io; limits are those in force in the kernel, else
+    those of the node's plan. Unknown values are <unknown>, with the reason on standard error.
     """
 
 

@@ -49,7 +49,7 @@ async def pods_of(
     if unknown:
         listed = any(each.node in scraped for each in unknown)
         few = "agents list the pods that use most only (agent.metrics.topPods)" if listed else ""
-        asked.note(f"what some pods use is not known: {'; '.join(filter(None, (why, few, unmeasured)))}")
+        asked.note(f"swap in use by some pods is not known: {'; '.join(filter(None, (why, few, unmeasured)))}")
     return uses
 
 
@@ -79,7 +79,7 @@ async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str)
         total = row.swap_bytes if row.tells_swap else None
         uses.append(usage.of_node(row.name, scraped.get(row.name, ()), total, by_name.get(row.name)))
     if any(each.swap_bytes is None for each in uses):
-        asked.note(f"what is used on some nodes is not known: {'; '.join(filter(None, (why, unmeasured)))}")
+        asked.note(f"swap in use on some nodes is not known: {'; '.join(filter(None, (why, unmeasured)))}")
     return uses
 
 
@@ -105,7 +105,7 @@ async def specs(asked: session.Session, wanted: set[str]) -> dict[str, state.Sta
         names = sorted(wanted)
         found = await asyncio.gather(*(_spec(asked, name) for name in names))
     except (session.ForbiddenError, session.NotInstalledError) as error:
-        asked.note(f"limits that no agent tells are not known: {error.message}")
+        asked.note(f"limits that no agent reports are not known: {error.message}")
         return {}
     return {name: spec for name, spec in zip(names, found, strict=True) if spec is not None}
 
@@ -118,7 +118,7 @@ async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
     except (session.ForbiddenError, session.NotInstalledError, session.ApiUnreachableError):
         raise
     except session.CommandError as error:  # that of another version: the other nodes' may be understood
-        asked.note(f"limits on node {name} that no agent tells are not known: {error.message}")
+        asked.note(f"limits on node {name} that no agent reports are not known: {error.message}")
         return None
 
 
@@ -128,7 +128,7 @@ async def _measured(
     """The metrics of metrics.k8s.io, and why some are missing."""
     try:
         found = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
-        return [each for some in found for each in some], "metrics.k8s.io does not tell all of it"
+        return [each for some in found for each in some], "metrics.k8s.io does not report all of it"
     except session.ApiUnreachableError:
         raise
     except session.NotFoundError:
