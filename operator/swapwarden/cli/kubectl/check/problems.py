@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 from swapwarden.api import names, state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
@@ -16,6 +18,9 @@ from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED
 from swapwarden.policy.profile import compiled
 from swapwarden.webhook import validation
+
+_SEE_NODE: Final = "see the problem NoAgent of the node"
+_TURN_ON: Final = "turn swap on, on some node that a profile lets give it"
 
 
 def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterator[ClusterProblem]:
@@ -223,6 +228,9 @@ def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
                 yield problem(Check.NO_EFFECT, here, text, reason="Contradiction")
 
 
+_not_enforced: Final = functools.partial(problem, Check.POD_NOT_ENFORCED)
+
+
 def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.PlannedNode]) -> Iterator[ClusterProblem]:
     labels = view.known_namespaces() or {}
     for node in known.values():
@@ -230,14 +238,8 @@ def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.PlannedNo
         spec = plan.plan_node(node.profile, node.facts, rows, labels)
         for notice in planning.pod_notices(rows, spec):
             severity, remedy = catalogue.PODS[notice.reason]
-            yield problem(
-                Check.POD_NOT_ENFORCED,
-                f"pod/{notice.regarding.namespace}/{notice.regarding.name}",
-                notice.message,
-                reason=notice.reason,
-                severity=severity,
-                remedy=remedy,
-            )
+            here = f"pod/{notice.regarding.namespace}/{notice.regarding.name}"
+            yield _not_enforced(here, notice.message, reason=notice.reason, severity=severity, remedy=remedy)
         for row in rows:
             if row.policy is not None or row.limited():
                 yield from _unenforced(row, spec, has_agent=node.has_agent)
@@ -246,39 +248,24 @@ def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.PlannedNo
 
 def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> Iterator[ClusterProblem]:
     planned = spec.pods.get(row.key)
-    disabled = row.policy == names.Policy.DISABLED
     if not has_agent:
-        yield problem(
-            Check.POD_NOT_ENFORCED,
-            _pod(row),
-            f"has a swap policy or limit, and no agent is at work on node {row.node}",
-            reason=Check.NO_AGENT,
-            severity=Severity.ERROR if disabled else None,
-            remedy="see the problem NoAgent of the node",
-        )
+        severity = Severity.ERROR if row.policy == names.Policy.DISABLED else None
+        told, remedy = f"has a swap policy or limit, and no agent is at work on node {row.node}", _SEE_NODE
+        yield _not_enforced(_pod(row), told, reason=Check.NO_AGENT, severity=severity, remedy=remedy)
     requires = spec.mode is names.Mode.ENFORCE and row.policy == names.Policy.REQUIRED
     if requires and planned is not None and planned.swap_max == "0":
         if planned.reason in catalogue.PODS and row.limited():
             return  # reported already
-        yield problem(
-            Check.POD_NOT_ENFORCED,
-            _pod(row),
-            f"requires swap, and gets none on node {row.node}: {planned.reason}",
-            reason=names.Policy.REQUIRED,
-        )
+        told = f"requires swap, and gets none on node {row.node}: {planned.reason}"
+        yield _not_enforced(_pod(row), told, reason=names.Policy.REQUIRED)
 
 
 def _pending(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     placed = any(node.labels.get(names.SWAP_LABEL) == "true" for node in view.nodes.values())
+    told, remedy = f"waits for a node with swap: none has the label {names.SWAP_LABEL}: true", _TURN_ON
     for row in view.pods.values():
         if row.policy == names.Policy.REQUIRED and not row.node and not row.terminal and not placed:
-            yield problem(
-                Check.POD_NOT_ENFORCED,
-                _pod(row),
-                f"waits for a node with swap: none has the label {names.SWAP_LABEL}: true",
-                reason=names.Policy.REQUIRED,
-                remedy="turn swap on, on some node that a profile lets give it",
-            )
+            yield _not_enforced(_pod(row), told, reason=names.Policy.REQUIRED, remedy=remedy)
 
 
 def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
