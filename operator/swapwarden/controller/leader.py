@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 FAILURES = metrics.counter(
     "swapwarden_controller_failures_total",
-    "Looks at a node that failed and are tried again, by kind: request (to the API server) or internal.",
+    "Failed reconciliations of a node, which are retried, by kind: request (to the API server) or internal.",
     labels=("kind",),
     known=[("request",), ("internal",)],
 )

@@ -16,14 +16,14 @@ from swapwarden.telemetry import metrics
 
 ENFORCED = metrics.histogram(
     "swapwarden_pod_bind_to_enforced_seconds",
-    "From when the controller saw a new pod on its node to when it saw that the node's agent acted on the state that"
-    " says what the pod gets. Agents gather these answers for up to 5 seconds, so this is an upper bound:"
-    " swapwarden_agent_pod_enforced_seconds is what the agent measured. Only the leader has it.",
+    "Time from when the controller sees a new pod on its node until it sees that the agent applied the state with the"
+    " pod's limit. Agents gather these answers for up to 5 seconds, so this is an upper bound:"
+    " swapwarden_agent_pod_enforced_seconds has the agent's own measurement. Only the leader has it.",
     buckets=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 300.0),
 )
 AWAITING = metrics.gauge(
     "swapwarden_pods_awaiting_state",
-    "Pods that came to a node while this instance leads, and that no state it wrote says anything about yet.",
+    "Pods that arrived at a node while this instance leads, and that no state it wrote includes yet.",
 )
 
 

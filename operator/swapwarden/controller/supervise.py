@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 FAULTS = metrics.counter(
     "swapwarden_controller_part_faults_total",
-    "Unexpected errors in a part of the controller, by part. It is started again, or goes on with the next object.",
+    "Unexpected errors in a part of the controller, by part. It is restarted, or continues with the next object.",
     labels=("part",),
 )
 

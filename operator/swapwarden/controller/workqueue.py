@@ -16,7 +16,7 @@ from swapwarden.telemetry import metrics
 
 DEPTH = metrics.gauge(
     "swapwarden_queue_depth",
-    "Objects that wait to be looked at, also those that are not due yet, by queue.",
+    "Waiting objects by queue, including those that are not due yet.",
     labels=("queue",),
 )
 WAIT = metrics.histogram(

@@ -48,9 +48,9 @@ LEFT_OUT = metrics.gauge(
 )
 LAST_EVENT = metrics.gauge(
     "swapwarden_informer_last_event_timestamp_seconds",
-    "When the watch of a resource last said something, or ended in good order, seconds since 1970. Where nothing"
-    " changes it ends about once a minute and is begun again: up to a minute and a half is no lag. Profiles are listed"
-    " once a minute.",
+    "Time of the last event of a resource's watch, or of its regular end, in seconds since 1970. Without changes a"
+    " watch ends about once a minute and begins again: up to a minute and a half is no lag. Profiles are listed once a"
+    " minute.",
     labels=("resource",),
 )
 

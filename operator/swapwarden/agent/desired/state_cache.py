@@ -29,7 +29,7 @@ from swapwarden.telemetry import metrics
 log = logging.getLogger(__name__)
 
 CORRUPT = metrics.counter(
-    "swapwarden_agent_cache_corrupt_total", "Times that the state kept on the node was not readable."
+    "swapwarden_agent_cache_corrupt_total", "Times that the state kept on the node was unreadable."
 )
 FAILURES = metrics.counter(
     "swapwarden_agent_cache_failures_total", "Times that the state could not be kept on the node."

@@ -24,17 +24,17 @@ log = logging.getLogger(__name__)
 
 ERRORS = metrics.counter(
     "swapwarden_agent_api_errors_total",
-    "Requests to the API server that failed, by what for: state or status.",
+    "Failed requests to the API server, by purpose: state or status.",
     labels=("request",),
     known=[("state",), ("status",)],
 )
 FOLLOWING = metrics.gauge(
     "swapwarden_agent_state_followed",
-    "1 while the agent watches its node's NodeSwapState; 0 while it goes by the last that it knows.",
+    "1 while the agent watches its node's NodeSwapState; 0 while it uses the last known one.",
 )
 GENERATION = metrics.gauge("swapwarden_agent_state_generation", "metadata.generation of the NodeSwapState in force.")
 ACCEPTED = metrics.gauge(
-    "swapwarden_agent_state_accepted_timestamp_seconds", "When a state was last put in force, seconds since 1970."
+    "swapwarden_agent_state_accepted_timestamp_seconds", "When the agent last accepted a state, in seconds since 1970."
 )
 
 COLLECTION: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"

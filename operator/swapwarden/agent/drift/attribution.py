@@ -33,8 +33,8 @@ _CAUSES: Final = (
 
 REWRITES = metrics.counter(
     "swapwarden_agent_rewrites_total",
-    "Values of the agent's that another writer wrote over, and that were repaired, by kind of cgroup (pod, container,"
-    " kubepods, system) and cause, as far as it can be told (docs/agent.md); not in cgroups inside of containers'.",
+    "External writes over the agent's values that were repaired, by kind of cgroup (pod, container, kubepods, system)"
+    " and presumed cause (docs/agent.md); not in cgroups inside containers.",
     labels=("kind", "cause"),
     known=[(kind, cause.value) for kind in ("pod", "container") for cause in _CAUSES],
 )

@@ -19,8 +19,8 @@ from swapwarden.telemetry import metrics
 
 PODS = metrics.gauge(
     "swapwarden_agent_strict_pods",
-    "Burstable and BestEffort pods under guarantee Strict, by whether systemd was seen to hold them at 0: at_zero"
-    " or not_yet.",
+    "Burstable and BestEffort pods under guarantee Strict, by whether the agent observed that systemd holds them at 0:"
+    " at_zero or not_yet.",
     labels=("seen",),
 )
 

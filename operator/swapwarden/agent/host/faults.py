@@ -12,8 +12,7 @@ log = logging.getLogger(__name__)
 
 FAULTS = metrics.counter(
     "swapwarden_agent_faults_total",
-    "Unexpected errors, each of them about one cgroup or one part of the agent; the log has them, and each is tried"
-    " again.",
+    "Unexpected errors about one cgroup or one part of the agent; each is logged and retried.",
 )
 
 LOG_SECONDS: Final = 60.0

@@ -15,7 +15,7 @@ from swapwarden.telemetry import metrics
 log = logging.getLogger(__name__)
 
 WATCHES = metrics.gauge(
-    "swapwarden_agent_watches", "inotify watches in use, one for each cgroup and each file that is followed."
+    "swapwarden_agent_watches", "inotify watches in use, one for each cgroup and each watched file."
 )
 
 POLL_SECONDS: Final = 1.0
@@ -42,9 +42,8 @@ class Degraded(enum.StrEnum):
 
 SHORTFALLS = metrics.counter(
     "swapwarden_agent_watch_shortfalls_total",
-    "Times that something could not be watched, by reason: instances, watches (limits of inotify), refused, unreadable,"
-    " fault (an unexpected error of the agent's)."
-    " Comparing takes the place of events.",
+    "Failures to watch a cgroup or file, by reason: instances, watches (limits of inotify), refused, unreadable, fault"
+    " (an unexpected error of the agent). Comparisons replace the events.",
     labels=("reason",),
     known=[(each.value,) for each in Degraded],
 )

@@ -26,8 +26,8 @@ EXPOSURES = metrics.counter(
 )
 EXPOSED = metrics.counter(
     "swapwarden_agent_exposed_seconds_total",
-    "Time that running pods were above their limit, from notice, or where none was given, from when it was last seen as"
-    " wanted, to verified repair, by cause.",
+    "Time that running pods were above their limit, from detection by an event, or without one from the last correct"
+    " reading, to verified repair, by cause.",
     labels=("cause",),
     known=_CAUSES,
 )
@@ -40,7 +40,7 @@ GROWN = metrics.counter(
 POD_EXPOSURES = metrics.reading(
     "counter",
     "swapwarden_agent_pod_exposures_total",
-    "Times that this pod was found above its limit; only of the pods that took most swap meanwhile.",
+    "Times that this pod was found above its limit; only for the pods that took the most swap meanwhile.",
     labels=("pod_uid",),
 )
 POD_EXPOSED = metrics.reading(
@@ -52,7 +52,7 @@ POD_EXPOSED = metrics.reading(
 POD_EXPOSED_BY_CAUSE = metrics.reading(
     "counter",
     "swapwarden_agent_pod_exposed_cause_seconds_total",
-    "Of that time, how much was by which cause, which is told a second after the repair; of the same pods.",
+    "swapwarden_agent_pod_exposed_seconds_total by cause, which is known a second after the repair; for the same pods.",
     labels=("pod_uid", "cause"),
 )
 POD_GROWN = metrics.reading(

@@ -15,7 +15,7 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-PODS = metrics.gauge("swapwarden_agent_pods", "Pods of the node whose cgroups the agent looks after.")
+PODS = metrics.gauge("swapwarden_agent_pods", "Pods of the node whose cgroups the agent manages.")
 
 
 class TreeChange(NamedTuple):

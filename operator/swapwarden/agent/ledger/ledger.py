@@ -22,10 +22,10 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-LIMITS = metrics.gauge("swapwarden_agent_journal_entries", "Cgroups whose earlier value is kept to be put back.")
-BAD_LINES = metrics.counter("swapwarden_agent_journal_bad_lines_total", "Lines of the ledger that were not readable.")
+LIMITS = metrics.gauge("swapwarden_agent_journal_entries", "Cgroups whose earlier value is kept for a restore.")
+BAD_LINES = metrics.counter("swapwarden_agent_journal_bad_lines_total", "Unreadable lines of the ledger.")
 SETTINGS = metrics.gauge(
-    "swapwarden_agent_originals", "Settings of the node whose earlier value is kept to be put back."
+    "swapwarden_agent_originals", "Settings of the node whose earlier value is kept for a restore."
 )
 BAD_STARTS = metrics.counter(
     "swapwarden_agent_originals_bad_total", "Starts of the agent that found a line of the ledger unreadable."

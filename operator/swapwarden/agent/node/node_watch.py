@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 FACTS_FAILURES = metrics.counter(
     "swapwarden_agent_facts_failures_total",
-    "Looks at the node (its swap devices, the kubelet's configuration and the like) that did not end in time; those"
-    " before stay.",
+    "Examinations of the node (its swap devices, the kubelet's configuration and the like) that timed out; earlier"
+    " results stay.",
 )
 
 FACTS_SECONDS: Final = 30.0

@@ -35,7 +35,7 @@ ACCESSIBLE = _gauge(
 )
 RESERVED = _gauge(
     "swapwarden_node_swap_reserved_bytes",
-    "Swap that pods cannot get (swap.reserved of the profile): the node's swap less what is accessible to them.",
+    "Swap that pods cannot get (swap.reserved of the profile): the node's swap less the accessible part.",
 )
 UNASSIGNED = _gauge(
     "swapwarden_node_swap_unassigned_bytes",

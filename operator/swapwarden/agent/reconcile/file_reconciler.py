@@ -32,20 +32,20 @@ WRITES = metrics.counter(
 )
 REPAIRS = metrics.counter(
     "swapwarden_agent_repairs_total",
-    "Values of memory.swap.max that another writer undid and the agent wrote again, by kind of cgroup (pod, container,"
-    " kubepods, system) and by whether they were above or below what was wanted.",
+    "Repairs of memory.swap.max after an external write, by kind of cgroup (pod, container, kubepods, system) and by"
+    " whether its value was above or below the desired one.",
     labels=("kind", "direction"),
     known=itertools.product(_KINDS, ("above", "below")),
 )
 REPAIR_SECONDS = metrics.histogram(
     "swapwarden_agent_repair_seconds",
-    "From when the agent noticed another writer's value to when it read that its own was back.",
+    "Time from the detection of an external write to the verified repair.",
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0),
 )
 ENFORCED_SECONDS = metrics.histogram(
     "swapwarden_agent_pod_enforced_seconds",
-    "From when the agent saw a new pod's cgroup to when it held what the node's state says of the pod; the state may"
-    " arrive after the cgroup.",
+    "Time from the agent's first look at a new pod's cgroup until it held its value from the node's state; the state"
+    " may arrive after the cgroup.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 

@@ -41,9 +41,7 @@ from swapwarden.agent.reconcile import (
 )
 from swapwarden.telemetry import metrics
 
-APPLY_SECONDS = metrics.histogram(
-    "swapwarden_agent_apply_seconds", "Time to bring all cgroups to a state that arrived."
-)
+APPLY_SECONDS = metrics.histogram("swapwarden_agent_apply_seconds", "Time to apply a new state to all cgroups.")
 SLICE_SECONDS: Final = 0.001
 """How long a turn takes arrivals before it reads new events."""
 

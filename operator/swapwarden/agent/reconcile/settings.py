@@ -18,7 +18,7 @@ WRITES = metrics.counter(
 )
 REPAIRS = metrics.counter(
     "swapwarden_agent_setting_repairs_total",
-    "Settings of the node that another writer changed, and that were written again.",
+    "Repairs of settings of the node after an external write.",
     labels=("setting",),
 )
 

@@ -19,7 +19,9 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-RESYNCS = metrics.counter("swapwarden_agent_resyncs_total", "Comparisons of all cgroups with what they are to hold.")
+RESYNCS = metrics.counter(
+    "swapwarden_agent_resyncs_total", "Full comparisons of all cgroups with their desired values."
+)
 FIND_SECONDS: Final = (1.0, 10.0)
 """First and longest bound of the wait between searches for the tree of pods while there is none."""
 

@@ -18,8 +18,8 @@ from swapwarden.telemetry import metrics
 CONDITIONS = metrics.reading(
     "gauge",
     "swapwarden_agent_condition",
-    "1 for what each condition of the node's NodeSwapState says now, or would say while the API server is away, by its"
-    " type, status and reason.",
+    "1 for the current status and reason of each condition of the node's NodeSwapState, also while the API server is"
+    " away.",
     labels=("type", "status", "reason"),
 )
 

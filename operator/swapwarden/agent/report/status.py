@@ -21,11 +21,11 @@ from swapwarden.telemetry import metrics
 
 AWAITING = metrics.gauge(
     "swapwarden_agent_pods_awaiting_state",
-    "Pods that came and that no state says anything about yet; most get no swap until then.",
+    "New pods that no state includes yet; most get no swap until then.",
 )
 FAILING = metrics.gauge(
     "swapwarden_agent_failing_cgroups",
-    "Cgroups that could not be brought to what the state says, by reason: InternalError, WriteFailed, Unreadable or"
+    "Cgroups that the agent cannot bring to their desired values, by reason: InternalError, WriteFailed, Unreadable or"
     " AccessDenied (docs/agent.md).",
     labels=("reason",),
 )

@@ -28,7 +28,7 @@ PATCHES = metrics.counter(
 )
 OVERWRITTEN = metrics.counter(
     "swapwarden_agent_status_overwritten_total",
-    "Times that another writer changed the state's status, upon which the agent wrote it again.",
+    "External changes of the state's status, which the agent repaired.",
 )
 
 PATCH_SECONDS: Final = 1.0

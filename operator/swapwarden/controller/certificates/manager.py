@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 EXPIRY = metrics.gauge(
     "swapwarden_controller_webhook_certificate_expiry_timestamp_seconds",
-    "When the webhook's certificate expires, in seconds since 1970; 0 where there is none, or another one leads.",
+    "When the webhook's certificate expires, in seconds since 1970; 0 without one, or if another instance leads.",
 )
 STEPS = metrics.counter(
     "swapwarden_controller_webhook_certificate_steps_total",
@@ -53,7 +53,7 @@ CLOCK = metrics.gauge(
 )
 FAILURES = metrics.counter(
     "swapwarden_controller_webhook_certificate_failures_total",
-    "Looks at the webhook's certificate that failed, and are tried again.",
+    "Failed checks of the webhook's certificate, which are retried.",
 )
 
 TOLERANCE: Final = datetime.timedelta(hours=1)

@@ -23,7 +23,7 @@ PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 
 VALID = metrics.gauge(
     "swapwarden_profile_valid",
-    "1 where the newest version of a profile is in use, 0 where an older one is, or none.",
+    "1 if the newest version of a profile is in use, 0 if an older one is, or none.",
     ("profile",),
 )
 

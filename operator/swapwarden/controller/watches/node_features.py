@@ -22,7 +22,7 @@ IN_USE = metrics.gauge(
 )
 FAILURES = metrics.counter(
     "swapwarden_controller_node_feature_failures_total",
-    "Looks for the CustomResourceDefinition of NodeFeatures that failed, and are tried again.",
+    "Failed reads of the CustomResourceDefinition of NodeFeatures, which are retried.",
 )
 
 INTERVAL_SECONDS: Final = 10.0

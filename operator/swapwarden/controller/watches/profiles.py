@@ -21,8 +21,8 @@ FAILURES = metrics.counter("swapwarden_profile_list_failures_total", "Lists of p
 
 MENDED = metrics.counter(
     "swapwarden_profile_mended_total",
-    "What a list found out of profiles before kopf did, by kind: changed, gone, or released (its finalizer was left"
-    " there). Only the leader has kopf.",
+    "Changes of profiles that a list found before kopf, by kind: changed, gone, or released (its finalizer remained)."
+    " Only the leader has kopf.",
     labels=("what",),
     known=[("changed",), ("gone",), ("released",)],
 )

@@ -19,9 +19,11 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-RESTORING = metrics.gauge("swapwarden_controller_restoring", "1 while all nodes are to put back what was there.")
+RESTORING = metrics.gauge(
+    "swapwarden_controller_restoring", "1 while all nodes must restore the values from before Swapwarden."
+)
 FAILURES = metrics.counter(
-    "swapwarden_controller_restoring_failures_total", "Looks at the order to restore that failed, and are tried again."
+    "swapwarden_controller_restoring_failures_total", "Failed reads of the order to restore, which are retried."
 )
 
 CONFIG_MAP: Final = "swapwarden-uninstall"
