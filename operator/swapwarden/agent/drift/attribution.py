@@ -191,7 +191,9 @@ class Attribution:
             high = self._fs.is_high_below_max(file.path)
             if other or high or beat:
                 quiet = beat or file.is_inner
-                self._signs.note(other_writers.Write(file.kind, file.path, found, high, quiet=quiet), note.noticed)
+                self._signs.note(
+                    other_writers.ObservedWrite(file.kind, file.path, found, high, quiet=quiet), note.noticed
+                )
         if file.container and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime tells systemd, which from now on writes this one.
             file.systemd.value = found

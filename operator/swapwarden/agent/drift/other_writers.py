@@ -36,7 +36,7 @@ _PLACES: Final = {
 """Words for kinds."""
 
 
-class Write(NamedTuple):
+class ObservedWrite(NamedTuple):
     """One value of another writer."""
 
     kind: str
@@ -73,7 +73,7 @@ class OtherWriters:
     def __init__(self) -> None:
         self._traces: dict[tuple[str, str, bool], _Trace] = {}
 
-    def note(self, write: Write, now: float) -> None:
+    def note(self, write: ObservedWrite, now: float) -> None:
         """Another writer wrote."""
         value = values.render(write.found) if write.found in {0, values.NO_LIMIT} else "a number of bytes"
         key = write.kind, value, write.quiet

@@ -27,7 +27,7 @@ PODS = metrics.gauge(
 SLICE: Final = ".slice"
 
 
-class View(NamedTuple):
+class ZeroEvidence(NamedTuple):
     """What was seen."""
 
     wanted: bool
@@ -129,14 +129,14 @@ class Evidence:
             self._unlimited(pod)
         return before != (pod.file.systemd.zero, self._proved, self._refuted)
 
-    def view(self, root: str | None, known: Iterable[records.Pod]) -> View:
+    def view(self, root: str | None, known: Iterable[records.Pod]) -> ZeroEvidence:
         """What was seen, for the status."""
         mine = [pod for pod in known if (self.wanted or pod.file.systemd.zero) and covers(root, pod.path)]
         held = tuple(sorted(pod.uid for pod in mine if pod.file.systemd.zero))
         others = len(mine) - len(held)
         # Where none of those that are there is held at 0 (any more), what was seen of others says nothing.
         proved = self._proved is not None and (bool(held) or not mine)
-        return View(self.wanted, root, proved, self._refuted, held, others)
+        return ZeroEvidence(self.wanted, root, proved, self._refuted, held, others)
 
     def _limit(self, pod: records.Pod) -> int | None:
         try:
@@ -167,7 +167,7 @@ class Evidence:
         self._refuted = True
 
 
-def publish(view: View) -> None:
+def publish(view: ZeroEvidence) -> None:
     """Set the metric of the pods that systemd holds, and does not hold yet."""
     PODS.set(len(view.held) if view.wanted else 0, "at_zero")
     PODS.set(view.others, "not_yet")

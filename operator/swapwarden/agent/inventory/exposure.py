@@ -88,7 +88,7 @@ NONE: Final = Exposure(0, 0.0, 0)
 _NO_CAUSES: Final[Mapping[names.Cause, float]] = {}
 
 
-class _Lines:
+class _LineBudget:
     """So many lines of the log in a minute, and what they leave out in one: who writes in a loop must not fill a disk.
 
     At level debug there is one for each.
@@ -124,7 +124,7 @@ class _Lines:
             )
 
 
-_lines = _Lines()
+_lines = _LineBudget()
 
 
 def flush() -> None:

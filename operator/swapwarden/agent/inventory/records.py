@@ -28,7 +28,7 @@ class KeyFailure(NamedTuple):
     message: str
 
 
-class Progress(NamedTuple):
+class ReconcileProgress(NamedTuple):
     """What is to be reported of reconciling beside the records of pods and files."""
 
     spec: spec.NodeSpec | None

@@ -13,7 +13,7 @@ from swapwarden.agent.reconcile import swap_drain
 
 MOST: Final = 200
 """Cgroups inside of one that are looked at: whoever runs in a pod can make any number of them."""
-NO_ROOM: Final = swap_drain.Usage(1, 0, 0)
+NO_ROOM: Final = swap_drain.DrainUsage(1, 0, 0)
 """What cannot be read, or takes too long to be looked at, counts as having no room."""
 
 
@@ -51,7 +51,7 @@ class Headroom:
         """Nothing comes back to this cgroup any more, or what does may be swapped out again."""
         self._coming.pop(path, None)
 
-    def usages(self, path: str) -> Iterator[swap_drain.Usage]:
+    def usages(self, path: str) -> Iterator[swap_drain.DrainUsage]:
         """Everything that must have room before the cgroup at `path` may be cut: the cheapest to read comes first.
 
         That is the node, each cgroup above that has a limit, this cgroup, and those below that have swap in use. What
@@ -62,7 +62,7 @@ class Headroom:
         except cgroupfs.CgroupError:
             yield NO_ROOM
 
-    def _usages(self, path: str) -> Iterator[swap_drain.Usage]:
+    def _usages(self, path: str) -> Iterator[swap_drain.DrainUsage]:
         back = self.swapped_out_bytes(path)
         others = {
             other: size for other, size in self._coming.items() if not (_is_in(other, path) or _is_in(path, other))
@@ -71,7 +71,7 @@ class Headroom:
         others = {
             other: size for other, size in others.items() if not any(map(others.__contains__, cgroupfs.above(other)))
         }
-        yield swap_drain.Usage(0, back + sum(others.values()), node_info.available(self._proc))
+        yield swap_drain.DrainUsage(0, back + sum(others.values()), node_info.available(self._proc))
         for above in cgroupfs.above(path):
             yield from self._usage(above, back + sum(size for other, size in others.items() if _is_in(other, above)))
         paths, looked = [path], 0
@@ -84,14 +84,14 @@ class Headroom:
                 yield NO_ROOM
                 return
 
-    def _usage(self, path: str, back: int) -> Iterator[swap_drain.Usage]:
+    def _usage(self, path: str, back: int) -> Iterator[swap_drain.DrainUsage]:
         """One cgroup's; none where it is gone."""
         try:
             # At memory.high a process is not killed, but without swap it is stalled in reclaim, which is as bad.
             ceiling = min(self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_MAX)), self._high(path))
             if ceiling < values.NO_LIMIT:
                 held = self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_CURRENT)) - self._fs.stat(path).inactive_file
-                yield swap_drain.Usage(held, back, ceiling)
+                yield swap_drain.DrainUsage(held, back, ceiling)
         except cgroupfs.GoneError:
             return
 

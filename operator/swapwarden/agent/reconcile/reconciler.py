@@ -80,7 +80,7 @@ class NodeReconciler:
         evidence = systemd_zero.Evidence(cgroups, book, clock)
         space = headroom.Headroom(cgroups, proc)
         files = file_reconciler.FileReconciler(shared, cgroups, book, space, why=why, own_uid=own_uid)
-        io = unit_io.UnitIo(cgroups, book.settings)
+        io = unit_io.UnitIoReconciler(cgroups, book.settings)
         self._units = units = system_units.Units(cgroups, book, watching, files, io, reports=reports)
         self._pods = pods = pod_reconciler.PodReconciler(
             shared, known, book, files, why=why, evidence=evidence, away=away
@@ -101,12 +101,12 @@ class NodeReconciler:
         return self.inventory.root_path
 
     @property
-    def progress(self) -> records.Progress:
+    def progress(self) -> records.ReconcileProgress:
         """Reconciling as the report needs it, beside the records of pods and files."""
         failures = (
             records.KeyFailure(*keys.whose(key), reason, why) for key, reason, why in self.work.failures.items()
         )
-        return records.Progress(
+        return records.ReconcileProgress(
             spec=self._pods.spec,
             problem=self.tree.problem,
             degraded=self.work.watching.degraded,
@@ -120,7 +120,7 @@ class NodeReconciler:
         )
 
     @property
-    def evidence(self) -> systemd_zero.View:
+    def evidence(self) -> systemd_zero.ZeroEvidence:
         """Evidence of systemd's part in guarantee Strict."""
         return self._pods.evidence.view(self.root, self.inventory.pods.values())
 

@@ -28,7 +28,7 @@ EASE_SHARE: Final = 8
 """What is in use goes up and down by some percent: a limit this part above it counts as above its peaks."""
 
 
-class Usage(NamedTuple):
+class DrainUsage(NamedTuple):
     """A cgroup, or the node, to which pages would come back from swap, in bytes.
 
     `memory` is what it holds, less what can be dropped without swapping; `back` what would come; `ceiling` what stops
@@ -56,7 +56,7 @@ def next_write(
     limit: int,
     found: int,
     swap: int,
-    usages: Callable[[], Iterable[Usage]],
+    usages: Callable[[], Iterable[DrainUsage]],
     *,
     cap: bool = False,
     held: int | None = None,

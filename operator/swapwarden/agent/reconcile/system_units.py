@@ -63,7 +63,7 @@ class Units:
         book: ledger.Ledger,
         watching: watches.WatchRegistry,
         settles: file_reconciler.FileReconciler,
-        io: unit_io.UnitIo,
+        io: unit_io.UnitIoReconciler,
         *,
         reports: board.Board,
     ) -> None:

@@ -40,7 +40,7 @@ def _asked(wants: spec.UnitEntry) -> _Asked:
     return asked
 
 
-class UnitIo:
+class UnitIoReconciler:
     """Not thread-safe: only the event loop may use it."""
 
     def __init__(self, cgroups: cgroupfs.Cgroups, book: ledger.SettingRecords) -> None:

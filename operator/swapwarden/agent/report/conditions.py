@@ -171,7 +171,7 @@ def verdicts(
     return said | {each.kind: ConditionVerdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
 
 
-def strict(view: systemd_zero.View, *, mounted: bool, failed: str) -> ConditionVerdict | None:
+def strict(view: systemd_zero.ZeroEvidence, *, mounted: bool, failed: str) -> ConditionVerdict | None:
     """The condition Strict; None where there is nothing to say.
 
     `mounted`: the agent installs the files itself; `failed`: why they are not as wanted.
@@ -195,7 +195,7 @@ def strict(view: systemd_zero.View, *, mounted: bool, failed: str) -> ConditionV
     return _strict_not_in_force(view, begin, mounted=mounted)
 
 
-def _strict_in_force(view: systemd_zero.View) -> ConditionVerdict:
+def _strict_in_force(view: systemd_zero.ZeroEvidence) -> ConditionVerdict:
     if not view.others:
         return ConditionVerdict(
             "True", "InForce", "systemd makes Burstable and BestEffort pods at 0, and takes them back to it"
@@ -209,7 +209,7 @@ def _strict_in_force(view: systemd_zero.View) -> ConditionVerdict:
     )
 
 
-def _strict_not_in_force(view: systemd_zero.View, begin: str, *, mounted: bool) -> ConditionVerdict:
+def _strict_not_in_force(view: systemd_zero.ZeroEvidence, begin: str, *, mounted: bool) -> ConditionVerdict:
     first, second = (
         f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
     )
@@ -228,7 +228,7 @@ def _strict_not_in_force(view: systemd_zero.View, begin: str, *, mounted: bool) 
     return ConditionVerdict("Unknown", "NoEvidence", f"no pod was seen at 0 before the agent wrote to it; {remedy}")
 
 
-def _strict_left(view: systemd_zero.View, failed: str) -> ConditionVerdict | None:
+def _strict_left(view: systemd_zero.ZeroEvidence, failed: str) -> ConditionVerdict | None:
     if failed:
         return ConditionVerdict("False", "RemoveFailed", f"the drop-in files cannot be removed: {failed}")
     if not view.held:

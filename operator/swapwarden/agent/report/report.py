@@ -29,11 +29,11 @@ class Reconciled(Protocol):
         """The cgroups there are."""
 
     @property
-    def progress(self) -> records.Progress:
+    def progress(self) -> records.ReconcileProgress:
         """How reconciling stands, beside the records of pods and files."""
 
     @property
-    def evidence(self) -> systemd_zero.View:
+    def evidence(self) -> systemd_zero.ZeroEvidence:
         """Evidence of systemd's part in guarantee Strict."""
 
 

@@ -106,7 +106,7 @@ class Snapshot(NamedTuple):
 
 def collect(
     known: inventory.Inventory,
-    progress: records.Progress,
+    progress: records.ReconcileProgress,
     *,
     cgroups: cgroupfs.Cgroups,
     limits: ledger.LimitRecords,
@@ -171,7 +171,7 @@ def _cost(
     return state.PreviewCost(state.ProfileRef(preview.profile, preview.generation), len(taken), sum(taken))
 
 
-def publish(known: inventory.Inventory, progress: records.Progress) -> None:
+def publish(known: inventory.Inventory, progress: records.ReconcileProgress) -> None:
     """Set the metrics of all pods, also where there is no status to be written."""
     AWAITING.set(sum(_awaits_entry(progress.spec, pod) for pod in known.pods.values()))
     failing = collections.Counter(file.status.reason for file in known.files() if file.status.reason)

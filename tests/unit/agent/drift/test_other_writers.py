@@ -10,7 +10,7 @@ CRIO = "kubepods.slice/kubepods-pod1.slice/crio-1.scope"
 CONTAINERD = "kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope"
 
 
-def told(*writes: other_writers.Write, every: float = 20.0, rounds: int = 4) -> str:
+def told(*writes: other_writers.ObservedWrite, every: float = 20.0, rounds: int = 4) -> str:
     """What is told after so many rounds of these writes."""
     signs = other_writers.OtherWriters()
     now = 0.0
@@ -24,13 +24,13 @@ def told(*writes: other_writers.Write, every: float = 20.0, rounds: int = 4) -> 
 @pytest.mark.parametrize("value", [0, 4096])
 @pytest.mark.parametrize("inner", ["", "/container"])
 def test_wasp_agent(value: int, inner: str) -> None:
-    write = other_writers.Write("container", CRIO + inner, value, high_below_max=False)
+    write = other_writers.ObservedWrite("container", CRIO + inner, value, high_below_max=False)
     assert "every 20 s, as wasp-agent does" in told(write, write)
     assert "every 22 s, as wasp-agent does" in told(write, every=22.0, rounds=5)
 
 
 def test_the_units_own_number_is_told_of_only_with_wasp_agents_beat() -> None:
-    number = other_writers.Write("container", CRIO, 4096, high_below_max=False, quiet=True)
+    number = other_writers.ObservedWrite("container", CRIO, 4096, high_below_max=False, quiet=True)
     assert "every 20 s, as wasp-agent does" in told(number)
     assert told(number, number._replace(quiet=False)).count("wasp-agent") == 1, "the same is said once"
     assert told(number, rounds=3) == told(number, every=60.0) == told(number._replace(path=CONTAINERD)) == ""
@@ -39,22 +39,22 @@ def test_the_units_own_number_is_told_of_only_with_wasp_agents_beat() -> None:
 @pytest.mark.parametrize(
     ("write", "every", "rounds"),
     [
-        (other_writers.Write("container", CONTAINERD, 0, high_below_max=False), 20.0, 4),
-        (other_writers.Write("container", CRIO, 0, high_below_max=False), 60.0, 4),
-        (other_writers.Write("container", CRIO, 0, high_below_max=False), 20.0, 3),
-        (other_writers.Write("container", CRIO, values.NO_LIMIT, high_below_max=False), 20.0, 4),
-        (other_writers.Write("pod", CRIO, 0, high_below_max=True), 20.0, 4),
-        (other_writers.Write("kubepods", "kubepods.slice", 0, high_below_max=False), 20.0, 4),
+        (other_writers.ObservedWrite("container", CONTAINERD, 0, high_below_max=False), 20.0, 4),
+        (other_writers.ObservedWrite("container", CRIO, 0, high_below_max=False), 60.0, 4),
+        (other_writers.ObservedWrite("container", CRIO, 0, high_below_max=False), 20.0, 3),
+        (other_writers.ObservedWrite("container", CRIO, values.NO_LIMIT, high_below_max=False), 20.0, 4),
+        (other_writers.ObservedWrite("pod", CRIO, 0, high_below_max=True), 20.0, 4),
+        (other_writers.ObservedWrite("kubepods", "kubepods.slice", 0, high_below_max=False), 20.0, 4),
     ],
 )
-def test_nobody_is_named_on_less_evidence(write: other_writers.Write, every: float, rounds: int) -> None:
+def test_nobody_is_named_on_less_evidence(write: other_writers.ObservedWrite, every: float, rounds: int) -> None:
     said = told(write, every=every, rounds=rounds)
     assert said.startswith("another writer gives ")
     assert "as" not in said.split()
 
 
 def test_the_memory_qos_plugin() -> None:
-    write = other_writers.Write("container", CONTAINERD, values.NO_LIMIT, high_below_max=True)
+    write = other_writers.ObservedWrite("container", CONTAINERD, values.NO_LIMIT, high_below_max=True)
     assert "memory-qos plugin of NRI" in told(write, rounds=1)
     assert "memory-qos" not in told(write, write._replace(high_below_max=False), rounds=1)
 
@@ -62,17 +62,17 @@ def test_the_memory_qos_plugin() -> None:
 def test_what_has_no_beat_has_none() -> None:
     signs = other_writers.OtherWriters()
     for now in (0.0, 20.0, 23.0, 60.0, 65.1, 90.0):
-        signs.note(other_writers.Write("pod", "kubepods/pod1", 4096, high_below_max=False), now)
+        signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 4096, high_below_max=False), now)
     assert signs.told(90.0) == "another writer gives a number of bytes to pods"
 
 
 def test_each_way_is_told_of_until_it_is_long_ago() -> None:
     signs = other_writers.OtherWriters()
-    signs.note(other_writers.Write("pod", "kubepods/pod1", 0, high_below_max=False), 0.0)
-    signs.note(other_writers.Write("kubepods", "kubepods", values.NO_LIMIT, high_below_max=False), 100.0)
+    signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 0, high_below_max=False), 0.0)
+    signs.note(other_writers.ObservedWrite("kubepods", "kubepods", values.NO_LIMIT, high_below_max=False), 100.0)
     both = "another writer gives max to kubepods; another writer gives 0 to pods"
     assert signs.told(200.0) == both
     assert signs.told(650.0) == both.partition(";")[0]
     assert signs.told(701.0) == ""
-    signs.note(other_writers.Write("pod", "kubepods/pod1", 0, high_below_max=False), 2000.0)
+    signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 0, high_below_max=False), 2000.0)
     assert signs.told(2000.0) == both.partition("; ")[2]

@@ -34,8 +34,8 @@ def test_pages_in_the_swap_cache_are_in_memory_already(tree: CgroupTree, space: 
     pod = tree.pod(1, memory_current=mib(50), memory_swap_current=mib(40), memory_max=mib(64))
     (pod / "memory.stat").write_text(f"inactive_file {MIB}\nswapcached {38 * MIB}\n")
     node, own = space.usages(name(tree, pod))
-    assert node == swap_drain.Usage(0, 2 * MIB, AVAILABLE)
-    assert own == swap_drain.Usage(49 * MIB, 2 * MIB, 64 * MIB)
+    assert node == swap_drain.DrainUsage(0, 2 * MIB, AVAILABLE)
+    assert own == swap_drain.DrainUsage(49 * MIB, 2 * MIB, 64 * MIB)
     (pod / "memory.stat").write_text(f"swapcached {41 * MIB}\n")
     assert space.swapped_out_bytes(name(tree, pod)) == 0
 
@@ -74,10 +74,10 @@ def test_what_comes_back_to_a_container_comes_back_to_its_pod_and_to_kubepods(
     write(tree.kubepods, str(900 * MIB), "memory.max")
     write(tree.kubepods, str(800 * MIB), "memory.current")
     assert list(space.usages(name(tree, app))) == [
-        swap_drain.Usage(0, 10 * MIB, AVAILABLE),
-        swap_drain.Usage(60 * MIB, 10 * MIB, 64 * MIB),
-        swap_drain.Usage(800 * MIB, 10 * MIB, 900 * MIB),
-        swap_drain.Usage(20 * MIB, 10 * MIB, 40 * MIB),
+        swap_drain.DrainUsage(0, 10 * MIB, AVAILABLE),
+        swap_drain.DrainUsage(60 * MIB, 10 * MIB, 64 * MIB),
+        swap_drain.DrainUsage(800 * MIB, 10 * MIB, 900 * MIB),
+        swap_drain.DrainUsage(20 * MIB, 10 * MIB, 40 * MIB),
     ]
 
 
@@ -85,7 +85,7 @@ def test_containers_with_swap_in_use_count_and_others_do_not(tree: CgroupTree, s
     pod = tree.pod(1, memory_swap_current=mib(30))
     tree.container(pod, "full", memory_current=mib(63), memory_swap_current=mib(30), memory_max=mib(64))
     tree.container(pod, "calm", memory_current=mib(64), memory_max=mib(64))
-    assert list(space.usages(name(tree, pod)))[1:] == [swap_drain.Usage(63 * MIB, 30 * MIB, 64 * MIB)]
+    assert list(space.usages(name(tree, pod)))[1:] == [swap_drain.DrainUsage(63 * MIB, 30 * MIB, 64 * MIB)]
 
 
 def test_what_is_about_to_come_back_elsewhere_needs_room_too(tree: CgroupTree, space: headroom.Headroom) -> None:

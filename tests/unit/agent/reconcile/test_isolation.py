@@ -443,7 +443,7 @@ async def test_exposures_in_a_loop_fill_no_log_and_none_goes_unsaid(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(exposure, "_lines", exposure._Lines())
+    monkeypatch.setattr(exposure, "_lines", exposure._LineBudget())
     tally = exposure.Tally()
     for _ in range(400):
         one = exposure.Exposure(1, 2.0, 4096)

@@ -7,13 +7,13 @@ PAGE = 4096
 MIB = 1 << 20
 bytes_ = st.integers(0, 1 << 30).map(lambda number: number // PAGE * PAGE)
 limit_ = st.one_of(bytes_, st.just(values.NO_LIMIT))
-usage_ = st.builds(swap_drain.Usage, bytes_, bytes_, limit_)
+usage_ = st.builds(swap_drain.DrainUsage, bytes_, bytes_, limit_)
 usages_ = st.lists(usage_, max_size=4)
 held_ = st.none() | limit_
 
 
 def settle(
-    limit: int, found: int, swap: int, usages: list[swap_drain.Usage], *, held: int | None, units: bool = False
+    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], *, held: int | None, units: bool = False
 ) -> tuple[int, swap_drain.Action]:
     action = swap_drain.next_write(limit, found, swap, lambda: usages, held=held, units=units, page=PAGE)
     return (found if action.write is None else action.write), action
@@ -21,7 +21,7 @@ def settle(
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_never_above_what_is_wanted_or_in_use_with_room(
-    limit: int, found: int, swap: int, usages: list[swap_drain.Usage], held: int | None
+    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
     after, action = settle(limit, found, swap, usages, held=held)
     assert after <= max(limit, swap + max(swap // swap_drain.ROOM_SHARE, swap_drain.ROOM_BYTES))
@@ -33,7 +33,7 @@ def test_settled_is_settled(
     limit: int,
     found: int,
     swap: int,
-    usages: list[swap_drain.Usage],
+    usages: list[swap_drain.DrainUsage],
     held: int | None,
     units: bool,
 ) -> None:
@@ -44,7 +44,7 @@ def test_settled_is_settled(
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_swap_in_use_is_cut_only_where_everything_fits(
-    limit: int, found: int, swap: int, usages: list[swap_drain.Usage], held: int | None
+    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
     after, _ = settle(limit, found, swap, usages, held=held)
     if after < found and after < swap:
@@ -53,9 +53,9 @@ def test_swap_in_use_is_cut_only_where_everything_fits(
 
 @given(limit_, limit_, bytes_, usages_)
 def test_a_pod_at_its_memory_limit_keeps_room_to_swap_in(
-    limit: int, found: int, swap: int, usages: list[swap_drain.Usage]
+    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage]
 ) -> None:
-    full = [*usages, swap_drain.Usage(100 * PAGE, swap or PAGE, 100 * PAGE)]
+    full = [*usages, swap_drain.DrainUsage(100 * PAGE, swap or PAGE, 100 * PAGE)]
     after, _ = settle(limit, found, swap, full, held=None)
     if after < found:
         assert after >= swap + swap // swap_drain.EASE_SHARE
@@ -63,7 +63,7 @@ def test_a_pod_at_its_memory_limit_keeps_room_to_swap_in(
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_success_means_the_limit_is_there_and_no_more_is_in_use(
-    limit: int, found: int, swap: int, usages: list[swap_drain.Usage], held: int | None
+    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
     after, action = settle(limit, found, swap, usages, held=held)
     assert action.draining == (after != limit or swap > limit)
@@ -71,7 +71,7 @@ def test_success_means_the_limit_is_there_and_no_more_is_in_use(
 
 @given(limit_, bytes_)
 def test_memory_is_looked_at_only_where_swap_would_be_cut(limit: int, swap: int) -> None:
-    def looked() -> list[swap_drain.Usage]:
+    def looked() -> list[swap_drain.DrainUsage]:
         raise AssertionError("looked")
 
     swap_drain.next_write(max(limit, swap * 2), values.NO_LIMIT, swap, looked)
@@ -83,7 +83,7 @@ def test_raising_is_at_once_even_where_more_is_in_use() -> None:
     assert swap_drain.next_write(2 * PAGE, PAGE, 9 * PAGE, list) == swap_drain.Action(2 * PAGE, draining=True)
 
 
-FULL = swap_drain.Usage(64 * MIB, 40 * MIB, 64 * MIB)
+FULL = swap_drain.DrainUsage(64 * MIB, 40 * MIB, 64 * MIB)
 
 
 def test_a_change_of_policy_leaves_room_for_peaks() -> None:
@@ -116,7 +116,7 @@ def test_a_repair_of_what_drains_leaves_no_more_than_it_held_or_what_was_taken_m
 
 
 def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_more() -> None:
-    def after(found: int, swap: int, *usages: swap_drain.Usage, limit: int = 0, cap: bool = False) -> int | None:
+    def after(found: int, swap: int, *usages: swap_drain.DrainUsage, limit: int = 0, cap: bool = False) -> int | None:
         return swap_drain.next_write(
             limit, found, swap, lambda: usages or [FULL], held=56 * MIB, units=True, cap=cap, page=PAGE
         ).write
@@ -124,8 +124,8 @@ def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_
     assert after(0, 40 * MIB) == after(8 * MIB, 40 * MIB) == 56 * MIB
     assert after(0, 20 * MIB) == 36 * MIB, "it goes down all the same"
     assert after(0, 64 * MIB) == 66 * MIB
-    assert after(0, 40 * MIB, swap_drain.Usage(0, 40 * MIB, 64 * MIB)) is None
-    assert after(8 * MIB, 40 * MIB, swap_drain.Usage(0, 40 * MIB, 64 * MIB)) == 0
+    assert after(0, 40 * MIB, swap_drain.DrainUsage(0, 40 * MIB, 64 * MIB)) is None
+    assert after(8 * MIB, 40 * MIB, swap_drain.DrainUsage(0, 40 * MIB, 64 * MIB)) == 0
     assert after(0, 40 * MIB, cap=True) is None
     assert after(0, 40 * MIB, limit=64 * MIB) == 64 * MIB, "it has never held more than that"
     assert after(0, 40 * MIB, limit=48 * MIB) == 48 * MIB, "no more is in use"
@@ -148,8 +148,8 @@ def test_rewrites_do_not_raise_the_limit_of_a_pod_that_uses_what_it_is_let(
 
 
 def test_usage_fits_at_the_bound_and_not_above() -> None:
-    assert swap_drain.Usage(80, 10, 100).fits
-    assert not swap_drain.Usage(80, 11, 100).fits
+    assert swap_drain.DrainUsage(80, 10, 100).fits
+    assert not swap_drain.DrainUsage(80, 11, 100).fits
 
 
 def test_a_cap_leaves_smaller_values_alone() -> None:
