@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from swapwarden.agent.drift import contention
-from swapwarden.agent.host import watches
+from swapwarden.agent.host import inotify
 
 from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
@@ -615,7 +615,7 @@ def test_an_exposure_that_is_found_by_polling_is_as_long_as_it_was(
     with capsys.disabled():
         sys.stdout.write(f"\nby polling: above for {above:.0f} ms, told {told} ms, right before for {right:.0f} ms\n")
     # The first time, it was last seen right up to one look before the script began.
-    first = 1000 * watches.POLL_SECONDS
+    first = 1000 * inotify.POLL_SECONDS
     assert above - count * gap <= told <= above + right + first + count * gap
     assert told > 4 * count * gap, "the bound says something"
 

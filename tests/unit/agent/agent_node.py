@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import pytest
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import cgroupfs, inotify, watches
+from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import dropin_sync, keys, queue, reconciler, schedule
@@ -210,7 +210,7 @@ def unheard(agent: reconciler.NodeReconciler) -> Iterator[None]:
         yield
 
 
-def hear(agent: reconciler.NodeReconciler, *events: tuple[watches.Watched | None, inotify.InotifyEvent]) -> None:
+def hear(agent: reconciler.NodeReconciler, *events: tuple[inotify.Watched | None, inotify.InotifyEvent]) -> None:
     """Take in these events, of nobody where events were lost, and no others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent.work.watching, "read", lambda: iter(events))

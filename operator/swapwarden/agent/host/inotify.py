@@ -1,12 +1,20 @@
-"""inotify(7), as far as the agent needs it: the standard library has no binding."""
+"""inotify(7), as far as the agent needs it: the standard library has no binding. Each watch has an owner."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import enum
 import errno
+import logging
 import os
 import struct
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
+
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
 
 MODIFY: Final = 0x2
 MOVED_FROM: Final = 0x40
@@ -98,3 +106,154 @@ class Inotify:
     def close(self) -> None:
         """End the instance and all its watches."""
         os.close(self._fd)
+
+
+WATCHES = metrics.gauge(
+    "swapwarden_agent_watches", "inotify watches in use, one for each cgroup and each watched file."
+)
+
+POLL_SECONDS: Final = 1.0
+"""Between full comparisons while inotify cannot watch everything."""
+
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+
+class Degraded(enum.StrEnum):
+    """Why events alone do not do."""
+
+    INSTANCES = "instances"
+    """No inotify instance (EMFILE)."""
+    WATCHES = "watches"
+    """No watch left (ENOSPC)."""
+    REFUSED = "refused"
+    """One watch was refused for another reason."""
+    UNREADABLE = "unreadable"
+    """A directory of the tree could not be read."""
+    FAULT = "fault"
+    """The agent made a mistake, and may have missed something."""
+
+
+SHORTFALLS = metrics.counter(
+    "swapwarden_agent_watch_shortfalls_total",
+    "Failures to watch a cgroup or file, by reason: instances, watches (limits of inotify), refused, unreadable, fault"
+    " (an unexpected error of the agent). Comparisons replace the events.",
+    labels=("reason",),
+    known=[(each.value,) for each in Degraded],
+)
+
+
+class Watched:
+    """Something that inotify tells about."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self) -> None:
+        self.watch: int | None = None
+
+    @property
+    def is_tenants(self) -> bool:
+        """Whether who runs in it may own its cgroup, and so keep the agent out."""
+        return False
+
+
+class WatchRegistry:
+    """Call it in the running event loop."""
+
+    def __init__(self, *, readable: Callable[[], None]) -> None:
+        """`readable` is called when `read` has something."""
+        self._readable = readable
+        self._notify: Inotify | None = None
+        self._owners: dict[int, Watched] = {}
+        self._told = False
+        self.degraded = ""
+        """Why not everything can be watched; empty where everything is. It stands until a comparison found so."""
+        self._degraded = ""
+        """The same, of the comparison that is under way."""
+
+    def open(self) -> None:
+        """Begin, if that did not succeed before."""
+        if self._notify is not None:
+            return
+        try:
+            self._notify = Inotify()
+        except OSError as error:
+            text = f"inotify cannot be used ({error.strerror}): raise fs.inotify.max_user_instances"
+            self.degrade(Degraded.INSTANCES, text)
+        else:
+            asyncio.get_running_loop().add_reader(self._notify.fileno(), self._readable)
+
+    def close(self) -> None:
+        """End all watches."""
+        if self._notify is not None:
+            asyncio.get_running_loop().remove_reader(self._notify.fileno())
+            self._notify.close()
+            self._notify = None
+
+    def watch(self, owner: Watched, path: str, mask: int) -> bool:
+        """Tell `owner` of what happens at `path`, unless it is told already. Nothing where the path is gone.
+
+        Whether it can be watched: what its owner keeps the agent from is no reason to compare everything instead.
+        """
+        if owner.watch is not None or self._notify is None:
+            return True
+        try:
+            owner.watch = self._notify.add(path, mask)
+        except OSError as error:
+            if error.errno in _DENIED and owner.is_tenants:
+                return False
+            if error.errno not in _GONE:
+                full = error.errno == errno.ENOSPC
+                remedy = ": raise fs.inotify.max_user_watches" if full else f" at {path}"
+                kind = Degraded.WATCHES if full else Degraded.REFUSED
+                self.degrade(kind, f"not everything can be watched ({error.strerror}){remedy}")
+            return True
+        self._owners[owner.watch] = owner
+        WATCHES.set(len(self._owners))
+        return True
+
+    def release(self, owner: Watched) -> None:
+        """End the watch by hand: one on a removed cgroup never ends by itself."""
+        watch, owner.watch = owner.watch, None
+        if watch is not None and self._owners.pop(watch, None) is not None and self._notify is not None:
+            self._notify.remove(watch)
+        WATCHES.set(len(self._owners))
+
+    def read(self) -> Iterator[tuple[Watched | None, InotifyEvent]]:
+        """What happened, to whom; to nobody where events were lost (Q_OVERFLOW)."""
+        for event in [] if self._notify is None else self._notify.read():
+            owner = self._owners.get(event.watch)
+            if event.mask & Q_OVERFLOW:
+                yield None, event
+            elif owner is None:
+                continue
+            elif event.mask & IGNORED:
+                self._owners.pop(event.watch)
+                owner.watch = None
+            else:
+                yield owner, event
+
+    @property
+    def drained(self) -> bool:
+        """Whether the last `read` gave all that had happened until then."""
+        return self._notify is None or self._notify.drained
+
+    def retry(self) -> None:
+        """A full comparison begins, which tries each watch that is missing: look whether there are enough now."""
+        self._degraded = ""
+        self.open()
+
+    def retried(self) -> None:
+        """The full comparison is over."""
+        self.degraded = self._degraded
+        if self._told and not self.degraded:
+            self._told = False
+            log.info("everything can be watched again")
+
+    def degrade(self, kind: Degraded, reason: str) -> None:
+        """Events alone will not do until the next full comparison has found that they do; `reason` is for people."""
+        SHORTFALLS.inc(kind.value)
+        if not self._told:
+            log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
+        self._told = True
+        self.degraded = self._degraded = reason

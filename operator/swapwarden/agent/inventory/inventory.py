@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from swapwarden.agent.desired import resolve
-from swapwarden.agent.host import cgroupfs, inotify, watches
+from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import layout, records
 from swapwarden.telemetry import metrics
 
@@ -39,7 +39,7 @@ class Inventory:
     def __init__(
         self,
         cgroups: cgroupfs.Cgroups,
-        watching: watches.WatchRegistry,
+        watching: inotify.WatchRegistry,
         *,
         own_uid: str,
         anchor: str,
@@ -189,7 +189,7 @@ class Inventory:
             raise cgroupfs.TransientError(f"{inner}: no process is in it")
         return self._fs.has(inner, cgroupfs.SWAP_MAX)
 
-    def look(self, owner: watches.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
+    def look(self, owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         """See what there is under a name now, whatever happened to it: an event may be told of late."""
         if isinstance(owner, records.Level):
             if self.levels.get(owner.path) is owner:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroup_files, cgroupfs, values, watches
+from swapwarden.agent.host import cgroup_files, cgroupfs, inotify, values
 from swapwarden.agent.inventory import exposure, layout
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
@@ -143,7 +143,7 @@ class Retries(NamedTuple):
     """Between tries of what the kernel refuses."""
 
 
-class ControlFile(watches.Watched):
+class ControlFile(inotify.Watched):
     """A limit of one cgroup: what it must hold, and how that stands."""
 
     __slots__ = (
@@ -248,7 +248,7 @@ class ControlFile(watches.Watched):
         return self.container != "" and self.path.endswith(f"/{layout.INNER}")
 
 
-class Container(watches.Watched):
+class Container(inotify.Watched):
     """A container's cgroup; with crun a second one below it."""
 
     __slots__ = ("files", "id", "path", "pod", "since", "stirred", "stirs")
@@ -276,7 +276,7 @@ class Container(watches.Watched):
         return f"/{self.path}"
 
 
-class Pod(watches.Watched):
+class Pod(inotify.Watched):
     """A pod's cgroup."""
 
     __slots__ = (
@@ -320,7 +320,7 @@ class Pod(watches.Watched):
             yield from container.files
 
 
-class Level(watches.Watched):
+class Level(inotify.Watched):
     """A cgroup in which pods appear."""
 
     __slots__ = ("inode", "path")
@@ -335,7 +335,7 @@ class Level(watches.Watched):
         return f"/{self.path}"
 
 
-class Parent(watches.Watched):
+class Parent(inotify.Watched):
     """The cgroup that holds the root of the tree: tells when that goes."""
 
     __slots__ = ()

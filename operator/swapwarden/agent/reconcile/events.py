@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from swapwarden.agent.drift import attribution, systemd_zero
-from swapwarden.agent.host import faults, inotify, watches
+from swapwarden.agent.host import faults, inotify
 from swapwarden.agent.inventory import inventory, layout, records
 from swapwarden.agent.reconcile import file_reconciler, keys, pod_reconciler, queue, system_units, work
 from swapwarden.telemetry import metrics
@@ -71,7 +71,7 @@ class Events:
                 self._work.horizon.caught_up = max(self._work.horizon.caught_up, noticed)
         return lost
 
-    def _told(self, owner: watches.Watched, event: inotify.InotifyEvent, noticed: float) -> None:
+    def _told(self, owner: inotify.Watched, event: inotify.InotifyEvent, noticed: float) -> None:
         """A name came, or was removed."""
         mark = queue.Mark(noticed, self._work.horizon.caught_up)
         if self._units.concerns(owner, event):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from swapwarden.agent.host import watches
+from swapwarden.agent.host import inotify
 from swapwarden.agent.inventory import layout, records
 
 
 class Child(NamedTuple):
     """A name in a cgroup: behind it there may be another thing now, or nothing, than was known."""
 
-    owner: watches.Watched
+    owner: inotify.Watched
     name: str
     found: bool = False
     """Whether a listing found it, and no event reported it."""

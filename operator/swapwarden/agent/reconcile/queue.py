@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import cgroupfs, faults, watches
+from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import board
 from swapwarden.agent.reconcile import keys, schedule
 from swapwarden.api.violations import ViolationReason
@@ -124,7 +124,7 @@ class Failures:
     def __init__(
         self,
         due: schedule.Schedule,
-        watching: watches.WatchRegistry,
+        watching: inotify.WatchRegistry,
         reports: board.Board,
         clock: Callable[[], float],
     ) -> None:
@@ -143,7 +143,7 @@ class Failures:
         except cgroupfs.CgroupError as error:
             self.unreadable(error)
         except Exception as error:  # noqa: BLE001 the last resort
-            self._watches.degrade(watches.Degraded.FAULT, faults.fault("the event loop", error))
+            self._watches.degrade(inotify.Degraded.FAULT, faults.fault("the event loop", error))
             self._reports.touch()
 
     def attempt(self, key: keys.Key, step: Callable[[], None], *, whole: bool = True) -> None:
@@ -195,7 +195,7 @@ class Failures:
     def unreadable(self, error: cgroupfs.CgroupError) -> None:
         """The tree of pods cannot be read whole: events do not do until all was compared."""
         self.cut_short = True
-        self._watches.degrade(watches.Degraded.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
+        self._watches.degrade(inotify.Degraded.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
         self._reports.touch()
 
     def items(self) -> Iterator[tuple[keys.Key, ViolationReason, str]]:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution, systemd_zero
-from swapwarden.agent.host import cgroupfs, watches
+from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
@@ -71,7 +71,7 @@ class NodeReconciler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`away` is when the last agent was last seen on the node, in monotonic seconds; None if unknown."""
-        watching = watches.WatchRegistry(readable=self.catch_up)
+        watching = inotify.WatchRegistry(readable=self.catch_up)
         self.work = shared = work.begin(watching, reports, clock)
         self.inventory = known = inventory.Inventory(cgroups, watching, own_uid=own_uid, anchor=anchor)
         if away is not None and not book.initialised:
@@ -271,7 +271,7 @@ class NodeReconciler:
         now = self.work.clock()
         for key, wanted, wait in (
             (keys.Task.CAUSES, self._attribution.noted, attribution.MOMENT_SECONDS),
-            (keys.Task.SWEEP, self.work.watching.degraded and self.tree.comparison.began is None, watches.POLL_SECONDS),
+            (keys.Task.SWEEP, self.work.watching.degraded and self.tree.comparison.began is None, inotify.POLL_SECONDS),
             (keys.Task.TREE, self.inventory.root is None, 0.0),
         ):
             if wanted and self.work.due.when(key, schedule.Why.DUE) is None:

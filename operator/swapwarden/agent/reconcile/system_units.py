@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroupfs, faults, inotify, watches
+from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import board, layout, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, unit_io
@@ -23,7 +23,7 @@ _SLICE: Final = ".slice"
 _SYSTEM: Final = "system.slice"
 
 
-class Home(watches.Watched):
+class Home(inotify.Watched):
     """A cgroup in which units that are named come and go."""
 
     __slots__ = ("inode",)
@@ -61,7 +61,7 @@ class Units:
         self,
         cgroups: cgroupfs.Cgroups,
         book: ledger.Ledger,
-        watching: watches.WatchRegistry,
+        watching: inotify.WatchRegistry,
         settles: file_reconciler.FileReconciler,
         io: unit_io.UnitIoReconciler,
         *,
@@ -154,7 +154,7 @@ class Units:
         if enforced is resolve.Handling.RESTORE and done:
             self._drop(path)
 
-    def concerns(self, owner: watches.Watched, event: inotify.InotifyEvent) -> bool:
+    def concerns(self, owner: inotify.Watched, event: inotify.InotifyEvent) -> bool:
         """Whether something happened to a unit that is named: `bring` then is to be called."""
         return isinstance(owner, Home | records.Parent) and (
             event.name in self._names or event.name in self._home_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from swapwarden.agent.host import watches
+from swapwarden.agent.host import inotify
 from swapwarden.agent.inventory import board
 from swapwarden.agent.reconcile import event_horizon, keys, queue, schedule, write_order
 
@@ -19,7 +19,7 @@ class Work:
     order: write_order.WriteOrder
     horizon: event_horizon.EventHorizon
     failures: queue.Failures
-    watching: watches.WatchRegistry
+    watching: inotify.WatchRegistry
     reports: board.Board
     clock: Callable[[], float]
     """Monotonic seconds."""
@@ -30,7 +30,7 @@ class Work:
             self.due.at(key, why, self.clock() + seconds)
 
 
-def begin(watching: watches.WatchRegistry, reports: board.Board, clock: Callable[[], float]) -> Work:
+def begin(watching: inotify.WatchRegistry, reports: board.Board, clock: Callable[[], float]) -> Work:
     """Nothing waits yet."""
     waiting, due = queue.Queue(), schedule.Schedule()
     failures = queue.Failures(due, watching, reports, clock)

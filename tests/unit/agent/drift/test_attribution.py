@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution
-from swapwarden.agent.host import values, watches
+from swapwarden.agent.host import inotify, values
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import violations
@@ -492,7 +492,7 @@ async def test_a_pod_whose_events_were_lost_ran_unseen(plain: Node) -> None:
 async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None:
     agent = plain.start()
     apply(agent, state({1: 0}))
-    agent.work.watching.degrade(watches.Degraded.WATCHES, "not everything can be watched")
+    agent.work.watching.degrade(inotify.Degraded.WATCHES, "not everything can be watched")
     pod = plain.tree.pod(1)
     plain.tree.container(pod, "app")
     lose_events(agent)

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import inotify, watches
+from swapwarden.agent.host import inotify
 from swapwarden.agent.reconcile import event_horizon, events
 from swapwarden.api import names
 
@@ -50,7 +50,7 @@ async def test_without_inotify_it_polls_and_says_so(plain: Node, monkeypatch: py
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(inotify, "Inotify", refuse)
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     plain.tree.remove(plain.tree.kubepods)
     agent = plain.start()
     plain.tree.group(plain.tree.kubepods)
@@ -61,7 +61,7 @@ async def test_without_inotify_it_polls_and_says_so(plain: Node, monkeypatch: py
 
 
 async def test_watches_that_run_out_are_made_up_for_by_polling(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     agent = plain.start()
     assert agent.work.watching._notify is not None
 
@@ -84,7 +84,7 @@ async def test_an_inotify_instance_that_is_free_again_is_taken(plain: Node, monk
     def refuse() -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     with monkeypatch.context() as short:
         short.setattr(inotify, "Inotify", refuse)
         agent = plain.start()
@@ -135,12 +135,12 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no descriptor left a directory looks as empty as one that is gone."""
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
     app = plain.tree.container(pod, "app")
     agent = plain.start()
     apply(agent, state({1: 0}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
-    shortfalls = watches.SHORTFALLS.value("unreadable")
+    shortfalls = inotify.SHORTFALLS.value("unreadable")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")
@@ -148,7 +148,7 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
     with monkeypatch.context() as short:
         short.setattr("swapwarden.agent.host.cgroupfs.os.scandir", full)
         late = plain.tree.pod(2)
-        await until(lambda: watches.SHORTFALLS.value("unreadable") > shortfalls + 1)
+        await until(lambda: inotify.SHORTFALLS.value("unreadable") > shortfalls + 1)
         assert "Too many open files" in snapshot(agent).degraded
         assert list(plain.known(pod).containers) == [app.name]
     await until(lambda: swap_max(late) == "0")
@@ -158,11 +158,11 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
 
 
 async def test_what_cannot_be_watched_is_told_until_a_comparison_of_all_is_over() -> None:
-    told = watches.WatchRegistry(readable=lambda: None)
-    told.degrade(watches.Degraded.UNREADABLE, "no descriptor left")
+    told = inotify.WatchRegistry(readable=lambda: None)
+    told.degrade(inotify.Degraded.UNREADABLE, "no descriptor left")
     told.retry()
     assert told.degraded == "no descriptor left"
-    told.degrade(watches.Degraded.UNREADABLE, "still none")
+    told.degrade(inotify.Degraded.UNREADABLE, "still none")
     told.retried()
     assert told.degraded == "still none"
     told.retry()
@@ -174,7 +174,7 @@ async def test_what_cannot_be_watched_is_told_until_a_comparison_of_all_is_over(
 async def test_pods_that_were_there_before_are_left_alone_also_where_the_first_look_was_cut_short(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     before = plain.tree.pod(1)
     real = os.scandir
 

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.host import inotify, values, watches
+from swapwarden.agent.host import inotify, values
 from swapwarden.agent.reconcile import keys, schedule
 from swapwarden.api import names
 
@@ -109,7 +109,7 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     told: list[str] = []
     real = agent.inventory.look
 
-    def look(owner: watches.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
+    def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         told.append(name)
         real(owner, name, origin, noticed)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, contention
-from swapwarden.agent.host import cgroupfs, faults, inotify, values, watches
+from swapwarden.agent.host import cgroupfs, faults, inotify, values
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import (
     file_reconciler,
@@ -472,7 +472,7 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
             raise OSError(errno.EMFILE, "Too many open files")
 
         monkeypatch.setattr(inotify, "Inotify", refuse)
-        monkeypatch.setattr(watches, "POLL_SECONDS", 3600.0)
+        monkeypatch.setattr(inotify, "POLL_SECONDS", 3600.0)
     agent = plain.start()
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
@@ -739,7 +739,7 @@ async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
     busy = keys.Child(level, "nothing")
     real = agent.inventory.look
 
-    def look(owner: watches.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
+    def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         real(owner, name, origin, noticed)
         if name == busy.name:
             mark(agent, busy, noticed)
@@ -1199,7 +1199,7 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     for module, name in ((queue, "RETRY_SECONDS"), (queue, "SOON_SECONDS"), (file_reconciler, "FAILED_SECONDS")):
         monkeypatch.setattr(module, name, soon)
     monkeypatch.setattr(file_reconciler, "FILE_SECONDS", soon)
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     chance = random.Random(seed)  # noqa: S311 no secret
     crowd = Crowd(plain)
     agent = plain.start()
@@ -1303,7 +1303,7 @@ async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch:
         (queue, "RETRY_SECONDS"),
     ):
         monkeypatch.setattr(module, name, (1e6, 1e6))
-    monkeypatch.setattr(watches, "POLL_SECONDS", 1e6)
+    monkeypatch.setattr(inotify, "POLL_SECONDS", 1e6)
     chance = random.Random(seed)  # noqa: S311 no secret
     crowd = Crowd(plain)
     written = Overwritten(crowd, monkeypatch)

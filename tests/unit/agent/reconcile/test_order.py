@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.host import values, watches
+from swapwarden.agent.host import inotify, values
 from swapwarden.agent.reconcile import keys, reconciler
 from swapwarden.api import names
 
@@ -182,7 +182,7 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
     agent = plain.start(state({1: 0}, kubepods=0))
     real = agent.inventory.look
 
-    def look(owner: watches.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
+    def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         real(owner, name, origin, noticed)
         come()
 
