@@ -23,7 +23,7 @@ from swapwarden.controller.notices import pod_violations
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers import pod_conditions
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.controller.writers.pod_conditions import Verdict
+from swapwarden.controller.writers.pod_conditions import PodVerdict
 from swapwarden.kube import backoff, errors
 from swapwarden.policy.observed import pods
 
@@ -47,33 +47,35 @@ class Pending(msgspec.Struct, frozen=True):
     generation: int
 
 
-def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending: Pending) -> Verdict:  # noqa: PLR0911 a table
+def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending: Pending) -> PodVerdict:  # noqa: PLR0911 a table
     """Whether the policy of a pod is enforced, by its node's state `row`, which says `told` in all."""
     node, entry = pod.node, pending.entry
     if entry.reason == names.Reason.NODE_INCOMPATIBLE:
-        return Verdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
+        return PodVerdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
     if told.mode == names.Mode.AUDIT:
-        return Verdict(
+        return PodVerdict(
             "False", ViolationReason.AUDIT, pod_violations.message(ViolationReason.AUDIT, node, told.profile_ref.name)
         )
     if told.mode == names.Mode.RESTORE:
-        return Verdict("False", "Restore", f"node {node} puts back what was there before Swapwarden")
+        return PodVerdict("False", "Restore", f"node {node} puts back what was there before Swapwarden")
     if row.observed < pending.generation:
-        return Verdict("Unknown", "AwaitingAgent", f"the agent of node {node} has not told that the limit is in force")
+        return PodVerdict(
+            "Unknown", "AwaitingAgent", f"the agent of node {node} has not told that the limit is in force"
+        )
     reason = pod_violations.worst(row, pod.key)
     if reason:
-        return Verdict("False", reason, pod_violations.message(reason, node, told.profile_ref.name))
+        return PodVerdict("False", reason, pod_violations.message(reason, node, told.profile_ref.name))
     if row.unlisted:
-        return Verdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
+        return PodVerdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     # Not the number: it may be another one with each pod that comes to the node, and be worth no write.
-    return Verdict("True", entry.reason, f"the kernel holds what is planned for this pod on node {node}")
+    return PodVerdict("True", entry.reason, f"the kernel holds what is planned for this pod on node {node}")
 
 
 class _Wanted(NamedTuple):
     """What a pod's condition is to say."""
 
     pod: pods.PodRow
-    verdict: Verdict
+    verdict: PodVerdict
 
 
 class PodConditions:
@@ -177,7 +179,7 @@ class PodConditions:
         self._queue.retry(uid, wait, at_least=at_least)
         return wait
 
-    def _due(self, node: str) -> Iterator[tuple[pods.PodRow, Verdict]]:
+    def _due(self, node: str) -> Iterator[tuple[pods.PodRow, PodVerdict]]:
         """Yield the pods whose condition is to become another."""
         row = self._known.report_of(node)
         concerned = [pod for pod in self._known.pods_on(node) if _is_concerned(pod)]
@@ -199,7 +201,7 @@ class PodConditions:
         self._pending[node] = pending
 
 
-def _is_news(before: pods.Enforced | None, verdict: Verdict) -> bool:
+def _is_news(before: pods.Enforced | None, verdict: PodVerdict) -> bool:
     """Whether a pod's condition is to become another one. What is in force, or is not, never becomes unknown again."""
     if before is None:
         return True

@@ -48,7 +48,7 @@ class ApiError(KubeError):
         self.retry_after = retry_after
 
 
-class _Status(msgspec.Struct):
+class _ApiStatus(msgspec.Struct):
     """metav1.Status, with the fields that are used here."""
 
     code: int = 500
@@ -56,17 +56,17 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
-_STATUSES: Final = decoding.Decoder(_Status)
+_STATUSES: Final = decoding.Decoder(_ApiStatus)
 
 
-def status_of(body: bytes | msgspec.Raw) -> _Status:
+def status_of(body: bytes | msgspec.Raw) -> _ApiStatus:
     """Decode a metav1.Status; msgspec.DecodeError if BODY is none."""
     return _STATUSES.decode(body)
 
 
 def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
     """Make an error from an answer's status code and body, which is a metav1.Status or plain text."""
-    found = _Status()
+    found = _ApiStatus()
     with contextlib.suppress(msgspec.DecodeError):
         found = status_of(body)
     message = found.message or body[:512].decode("utf-8", "replace").strip() or "no message"

@@ -100,7 +100,7 @@ class _Happening(NamedTuple):
 
 
 @dataclasses.dataclass
-class _Waiting:
+class _WaitingEvent:
     """An event in a queue, with its number of repetitions so far."""
 
     name: str
@@ -142,14 +142,14 @@ class _Queues:
     """Waiting events: urgent ones, which have three of four turns, and others."""
 
     def __init__(self) -> None:
-        self.urgent = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
-        self.others = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
+        self.urgent = fairqueue.FairQueue[_Happening, _WaitingEvent](MAX_WAITING)
+        self.others = fairqueue.FairQueue[_Happening, _WaitingEvent](MAX_WAITING)
         self._turn = 0
 
     def __len__(self) -> int:
         return len(self.urgent) + len(self.others)
 
-    def pop(self) -> tuple[_Happening, _Waiting]:
+    def pop(self) -> tuple[_Happening, _WaitingEvent]:
         """Remove and return the next one; the queue must not be empty."""
         self._turn = (self._turn + 1) % OF_OTHERS
         first, second = (self.urgent, self.others) if self._turn else (self.others, self.urgent)
@@ -200,7 +200,7 @@ class Recorder:
             if urgent:
                 waiting.message, waiting.name = text, event_name(regarding.name, key)
             return
-        made = _Waiting(event_name(regarding.name, key), text, stamp, stamp, once=key != "")
+        made = _WaitingEvent(event_name(regarding.name, key), text, stamp, stamp, once=key != "")
         allowed = urgent or self._objects.try_acquire(regarding, self._now())
         if not (allowed and queue.put(owner, happening, made)):
             EVENTS.inc("dropped")
@@ -224,7 +224,7 @@ class Recorder:
             WAITING.set(len(self.queues))
             await self._send(happening._replace(message=waiting.message), waiting)
 
-    async def _send(self, happening: _Happening, waiting: _Waiting) -> None:
+    async def _send(self, happening: _Happening, waiting: _WaitingEvent) -> None:
         for tries in range(1, TRIES + 1):
             try:
                 await self._write(happening, waiting)
@@ -238,7 +238,7 @@ class Recorder:
                 self._said = None
                 return
 
-    async def _write(self, happening: _Happening, waiting: _Waiting) -> None:
+    async def _write(self, happening: _Happening, waiting: _WaitingEvent) -> None:
         sent = None if waiting.once else self._sent.get(happening)
         if sent is not None and self._now() - sent.at <= REPEAT_SECONDS:
             try:
@@ -252,14 +252,14 @@ class Recorder:
                 return
         await self._create(happening, waiting)
 
-    async def _repeat(self, happening: _Happening, sent: _Sent, waiting: _Waiting) -> None:
+    async def _repeat(self, happening: _Happening, sent: _Sent, waiting: _WaitingEvent) -> None:
         count = sent.count + waiting.count
         body = msgspec.json.encode({"count": count, "lastTimestamp": waiting.last})
         await self._api.merge_patch(f"{_collection(happening.regarding)}/{sent.name}", body)
         self._remember(happening, sent.name, count)
         EVENTS.inc("repeated")
 
-    async def _create(self, happening: _Happening, waiting: _Waiting) -> None:
+    async def _create(self, happening: _Happening, waiting: _WaitingEvent) -> None:
         try:
             await self._api.post(_collection(happening.regarding), msgspec.json.encode(self._body(happening, waiting)))
         except errors.ApiError as error:
@@ -275,7 +275,7 @@ class Recorder:
         if len(self._sent) > MAX_REMEMBERED:
             self._sent.popitem(last=False)
 
-    def _body(self, happening: _Happening, waiting: _Waiting) -> dict[str, object]:
+    def _body(self, happening: _Happening, waiting: _WaitingEvent) -> dict[str, object]:
         regarding = happening.regarding
         involved = {
             "apiVersion": regarding.api_version,

@@ -63,7 +63,7 @@ LATER: Final = {401, 403, 429, 503}
 """Statuses that do not depend on the version. A list would only add to the load of a busy server."""
 
 
-class Metadata(Protocol):
+class WireMetadata(Protocol):
     """The fields that a wire type's `metadata` must have; `namespace` is optional."""
 
     @property
@@ -74,7 +74,7 @@ class Wire(Protocol):
     """The fields that a wire type, a msgspec struct, must have."""
 
     @property
-    def metadata(self) -> Metadata: ...
+    def metadata(self) -> WireMetadata: ...
 
 
 W = TypeVar("W", bound=Wire)
@@ -106,7 +106,7 @@ class _Collection:
         """
         return await paging.read(self._api.get, self._path, take, self._params, self._page_size)
 
-    def watch(self, version: str, decode: Callable[[bytes], T]) -> AsyncGenerator[watch.Event[T], None]:
+    def watch(self, version: str, decode: Callable[[bytes], T]) -> AsyncGenerator[watch.WatchEvent[T], None]:
         """Yield the events after a version, without those of objects that end a watch."""
         params = paging.without(self._params, self.alone)
         return watch.watch(self._api, self._path, resource_version=version, params=params, decode=decode)
@@ -311,7 +311,7 @@ class Informer(Generic[W, R]):
         LAST_EVENT.set(time.time(), self.name)  # The server has reported all changes until then.
         self.backoff.reset()
 
-    def _take(self, event: watch.Event[tuple[str, W | None]]) -> None:
+    def _take(self, event: watch.WatchEvent[tuple[str, W | None]]) -> None:
         EVENTS.inc(self.name, event.type)
         self.heard = time.monotonic()
         LAST_EVENT.set(time.time(), self.name)
@@ -342,7 +342,7 @@ class Informer(Generic[W, R]):
             log.exception("a change of %s %s could not be handled", self.name, key)
 
 
-def _key(metadata: Metadata) -> str:
+def _key(metadata: WireMetadata) -> str:
     namespace = getattr(metadata, "namespace", "")
     return f"{namespace}/{metadata.name}" if namespace else metadata.name
 

@@ -20,7 +20,7 @@ class MissingError(ConfigError):
     """No kubeconfig exists; the message names the paths."""
 
 
-class Cluster(msgspec.Struct, rename="kebab"):
+class KubeconfigCluster(msgspec.Struct, rename="kebab"):
     """The address of an API server."""
 
     server: str
@@ -64,7 +64,7 @@ class Chosen(NamedTuple):
     context: str
     namespace: str
     of_cluster: pathlib.Path
-    cluster: Cluster
+    cluster: KubeconfigCluster
     of_user: pathlib.Path
     user: User
 
@@ -110,7 +110,7 @@ class Kubeconfig:
         """Return a context, by default the current one, or `cluster` and `user` in its place."""
         name = context or ("" if cluster and user else self._current())
         chosen = self._entry("contexts", name, Context)[1] if name else Context("")
-        of_cluster, found = self._entry("clusters", cluster or chosen.cluster, Cluster)
+        of_cluster, found = self._entry("clusters", cluster or chosen.cluster, KubeconfigCluster)
         named = user or chosen.user
         of_user, who = self._entry("users", named, User) if named else (self._files[0][0], User())
         return Chosen(name, chosen.namespace or "default", of_cluster, found, of_user, who)

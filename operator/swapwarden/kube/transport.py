@@ -59,7 +59,7 @@ class _Stale(Exception):  # noqa: N818 never leaves this module
     """A kept connection was closed before any byte of the answer arrived."""
 
 
-class _Answer:
+class _AnswerCollector:
     """Collect the parser's results."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Answer:
         return body
 
 
-class _Reader(asyncio.StreamReader):
+class _CountingReader(asyncio.StreamReader):
     """Count the bytes that were received and not read yet."""
 
     unread = 0
@@ -111,12 +111,12 @@ class _Reader(asyncio.StreamReader):
 class _Connection:
     """One TCP or TLS connection; one exchange at a time."""
 
-    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _CountingReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._used = False
         self._idle_since = 0.0
-        self._answer = _Answer()
+        self._answer = _AnswerCollector()
         self._parser = httptools.HttpResponseParser(self._answer)
 
     @property
@@ -170,7 +170,7 @@ class _Connection:
 
     async def _send(self, request: bytes) -> None:
         used, self._used = self._used, True
-        self._answer = _Answer()
+        self._answer = _AnswerCollector()
         self._parser = httptools.HttpResponseParser(self._answer)
         received = 0
         try:
@@ -386,7 +386,7 @@ class Transport:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        reader = _Reader(loop=loop)
+        reader = _CountingReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):

@@ -37,7 +37,7 @@ class Broken(errors.Unreachable):
     """The watch failed in a way that may repeat at the same version."""
 
 
-class Event(msgspec.Struct, Generic[T], frozen=True):
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
     """One change."""
 
     type: EventType
@@ -46,12 +46,12 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
     resource_version: str
 
 
-class _Line(msgspec.Struct):
+class _WatchLine(msgspec.Struct):
     type: str
     object: msgspec.Raw
 
 
-_LINES = decoding.Decoder(_Line)
+_LINES = decoding.Decoder(_WatchLine)
 
 
 async def watch(
@@ -62,7 +62,7 @@ async def watch(
     params: Mapping[str, str] | None = None,
     decode: Callable[[bytes], T],
     silence: float = SILENCE_SECONDS,
-) -> AsyncGenerator[Event[T], None]:
+) -> AsyncGenerator[WatchEvent[T], None]:
     """Yield the events after `resource_version`, which is that of a list or of an event.
 
     Ends when the server ends the watch, or when the connection breaks between two events. Raises Expired (410),
@@ -80,7 +80,7 @@ async def watch(
     }
     try:
         async with api.stream(path, params=query) as pieces:
-            lines = _Lines()
+            lines = _LineCutter()
             while True:
                 try:
                     async with asyncio.timeout(seconds + silence):
@@ -100,7 +100,7 @@ async def watch(
         raise
 
 
-def _event(line: bytes, decode: Callable[[bytes], T]) -> Event[T]:
+def _event(line: bytes, decode: Callable[[bytes], T]) -> WatchEvent[T]:
     try:
         kind, body = _split(line)
         if kind == "ERROR":
@@ -112,7 +112,7 @@ def _event(line: bytes, decode: Callable[[bytes], T]) -> Event[T]:
     except msgspec.DecodeError as error:
         raise Broken(f"the watch sent a line that is not an event: {error}") from error
     decoded = None if kind == "BOOKMARK" else decode(bytes(body))
-    return Event(cast("EventType", kind), decoded, version)
+    return WatchEvent(cast("EventType", kind), decoded, version)
 
 
 def _split(line: bytes) -> tuple[str, bytes | msgspec.Raw]:
@@ -128,7 +128,7 @@ def _split(line: bytes) -> tuple[str, bytes | msgspec.Raw]:
     return parsed.type, parsed.object
 
 
-class _Lines:
+class _LineCutter:
     """Cut pieces into lines."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ RETRY_SECONDS: Final = 0.25
 """Pause if the process or the system has no descriptor or memory left."""
 
 
-class Member(Protocol):
+class CrowdMember(Protocol):
     """A connection in a Crowd."""
 
     @property
@@ -37,7 +37,7 @@ class Member(Protocol):
         """Close it. It must leave its crowd."""
 
 
-AnyMember = TypeVar("AnyMember", bound=Member)
+AnyMember = TypeVar("AnyMember", bound=CrowdMember)
 
 
 class Crowd(Generic[AnyMember]):

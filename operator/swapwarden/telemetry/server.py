@@ -121,10 +121,12 @@ class _Answers:
                 self._not_before = ended + min((ended - begun) * (1 / METRICS_SHARE - 1), LONGEST_PAUSE)
 
 
-class _Reader:
+class _MetricsClient:
     """A client that gets metrics, which takes longer than one turn of the event loop."""
 
-    def __init__(self, client: listener.Newcomer, readers: listener.Crowd[_Reader], answer: Awaitable[bytes]) -> None:
+    def __init__(
+        self, client: listener.Newcomer, readers: listener.Crowd[_MetricsClient], answer: Awaitable[bytes]
+    ) -> None:
         self.peer = client.peer
         self._socket = client.leave()
         self._readers = readers
@@ -162,7 +164,7 @@ class _Server:
     def __init__(self, answers: _Answers) -> None:
         self._answers = answers
         self._waiting: listener.Crowd[listener.Newcomer] = listener.Crowd(MAX_WAITING)
-        self._readers: listener.Crowd[_Reader] = listener.Crowd(MAX_METRICS)
+        self._readers: listener.Crowd[_MetricsClient] = listener.Crowd(MAX_METRICS)
 
     def accepted(self, connection: socket.socket, peer: str) -> None:
         """Wait for the head of a new connection's request."""
@@ -206,7 +208,7 @@ class _Server:
             return
         path, body = target.partition("?")[0], method == "GET"
         if path == "/metrics":
-            _Reader(client, self._readers, self._answers.metrics(body=body))
+            _MetricsClient(client, self._readers, self._answers.metrics(body=body))
         else:
             _say(client, self._answers.of(path, body=body))
 

@@ -53,12 +53,12 @@ def admit(request: review.Request, default: names.Policy | None = None) -> revie
     return review.Response(uid=request.uid, allowed=True, warnings=warnings, patch=patch, patch_type="JSONPatch")
 
 
-def _annotated(pod: review.Pod, added: Mapping[str, str]) -> review.Pod:
+def _annotated(pod: review.ReviewedPod, added: Mapping[str, str]) -> review.ReviewedPod:
     metadata = msgspec.structs.replace(pod.metadata, annotations={**pod.annotations, **added})
     return msgspec.structs.replace(pod, metadata=metadata)
 
 
-def _annotate(pod: review.Pod, added: Mapping[str, str]) -> Iterator[review.Operation]:
+def _annotate(pod: review.ReviewedPod, added: Mapping[str, str]) -> Iterator[review.Operation]:
     if added and pod.metadata.annotations is None:
         yield review.Operation("add", review.pointer("metadata", "annotations"), added)
         return
@@ -66,7 +66,7 @@ def _annotate(pod: review.Pod, added: Mapping[str, str]) -> Iterator[review.Oper
         yield review.Operation("add", review.pointer("metadata", "annotations", key), value)
 
 
-def _refusal(request: review.Request, pod: review.Pod, causes: list[review.Cause]) -> review.Status:
+def _refusal(request: review.Request, pod: review.ReviewedPod, causes: list[review.StatusCause]) -> review.Status:
     shown = causes[:MAX_CAUSES]
     message = "; ".join(f"{cause.field}: {cause.message}" for cause in shown)
     if len(causes) > len(shown):

@@ -231,7 +231,7 @@ class _Handshake:
             self._socket.close()
 
 
-class _Waiting:
+class _WaitingConnection:
     """A connection whose handshake has to wait."""
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
@@ -254,7 +254,7 @@ class Door:
         """`connect` makes the protocol of a connection whose handshake begins, from its peer's address."""
         self.context, self.connect = context, connect
         self._silent: listener.Crowd[listener.Newcomer] = listener.Crowd(MAX_SILENT)
-        self._waiting: listener.Crowd[_Waiting] = listener.Crowd(MAX_SILENT)
+        self._waiting: listener.Crowd[_WaitingConnection] = listener.Crowd(MAX_SILENT)
         self._handshakes: listener.Crowd[_Handshake] = listener.Crowd(MAX_HANDSHAKES)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -299,7 +299,7 @@ class Door:
             client.drop()
             return
         _wake_after(client.socket, 1)
-        if self._waiting.add(_Waiting(client.leave(), client.peer)):
+        if self._waiting.add(_WaitingConnection(client.leave(), client.peer)):
             DROPPED.inc("handshake")
         self._go_on()
 

@@ -26,7 +26,7 @@ class Owner(msgspec.Struct, frozen=True):
     controller: bool | None = None
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class ReviewedMetadata(msgspec.Struct, frozen=True, rename="camel"):
     """metadata of a pod."""
 
     name: str = ""
@@ -36,7 +36,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     owner_references: list[Owner] | None = None
 
 
-class Container(msgspec.Struct, frozen=True):
+class ReviewedContainer(msgspec.Struct, frozen=True):
     """A container of a pod."""
 
     name: str = ""
@@ -84,22 +84,22 @@ class Affinity(msgspec.Struct, frozen=True, rename="camel"):
     node_affinity: NodeAffinity | None = None
 
 
-class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+class ReviewedPodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """spec of a pod. A Go client writes an empty list as null."""
 
-    init_containers: list[Container] | None = None
-    containers: list[Container] | None = None
+    init_containers: list[ReviewedContainer] | None = None
+    containers: list[ReviewedContainer] | None = None
     node_name: str = ""
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
 
 
-class Pod(msgspec.Struct, frozen=True):
+class ReviewedPod(msgspec.Struct, frozen=True):
     """A pod, before or after the change."""
 
-    metadata: Metadata = Metadata()
-    spec: PodSpec = PodSpec()
+    metadata: ReviewedMetadata = ReviewedMetadata()
+    spec: ReviewedPodSpec = ReviewedPodSpec()
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -140,7 +140,7 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     dry_run: bool | None = None
-    object: Pod | None = None
+    object: ReviewedPod | None = None
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):
@@ -149,7 +149,7 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
     request: Request | None = None
 
 
-class Cause(msgspec.Struct, frozen=True):
+class StatusCause(msgspec.Struct, frozen=True):
     """metav1.StatusCause: one error and its field."""
 
     reason: str
@@ -162,7 +162,7 @@ class Details(msgspec.Struct, frozen=True):
 
     name: str
     kind: str
-    causes: list[Cause]
+    causes: list[StatusCause]
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -194,7 +194,7 @@ class Response(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     warnings: list[str] = []
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+class _ReviewAnswer(msgspec.Struct, frozen=True, rename="camel"):
     response: Response
     api_version: str = API_VERSION
     kind: str = KIND
@@ -274,7 +274,7 @@ def _name(request: Request) -> str:
 
 def encode(response: Response) -> bytes:
     """Return the AdmissionReview that carries the response."""
-    return _encoder.encode(_Answer(response))
+    return _encoder.encode(_ReviewAnswer(response))
 
 
 def encode_patch(operations: Iterable[Operation]) -> bytes:

@@ -26,13 +26,13 @@ def term(policy: names.Policy) -> dict[str, Any]:
     return {"weight": pod_annotations.PREFERENCE_WEIGHT, "preference": {"matchExpressions": [expression]}}
 
 
-def contradicts(pod: review.Pod) -> str | None:
+def contradicts(pod: review.ReviewedPod) -> str | None:
     """Return the value that the pod's own node selector asks of the label, if Required can never ask the same."""
     found = (pod.spec.node_selector or {}).get(names.SWAP_LABEL, _TRUE)
     return None if found == _TRUE else found
 
 
-def operations(pod: review.Pod, policy: str) -> Iterator[review.Operation]:
+def operations(pod: review.ReviewedPod, policy: str) -> Iterator[review.Operation]:
     """Yield the patch for a new pod with this policy. Nothing if its node is chosen already."""
     if pod.spec.node_name or pod.is_of_daemon_set:
         return

@@ -28,12 +28,12 @@ _Own = list[tuple[str, str, pod_annotations.AnnotationRule]]
 quoted: Final = pod_annotations.quoted
 
 
-def errors(pod: review.Pod) -> Iterator[review.Cause]:
+def errors(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
     """Yield all errors, by key: invalid values, then contradictions."""
     own = _own(pod)
     if len(own) > MAX_OWN:
         told = f"Too many: {len(own)} with keys of {names.GROUP}: must have at most {MAX_OWN} items"
-        yield review.Cause(_TOO_MANY, told, "metadata.annotations")
+        yield review.StatusCause(_TOO_MANY, told, "metadata.annotations")
         del own[MAX_OWN:]
     suggester = pod_annotations.Suggester()
     containers = dict.fromkeys(pod.containers) if any(rule.per_container for _, _, rule in own) else {}
@@ -44,14 +44,14 @@ def errors(pod: review.Pod) -> Iterator[review.Cause]:
     yield from _contradictions(pod, own)
 
 
-def wrong_values(pod: review.Pod) -> Iterator[review.Cause]:
+def wrong_values(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
     """Yield invalid values: the policies inside the API server refuse the same."""
     suggester = pod_annotations.Suggester()
     for key, value, rule in _own(pod):
         yield from _value(key, value, rule, suggester)
 
 
-def _own(pod: review.Pod) -> _Own:
+def _own(pod: review.ReviewedPod) -> _Own:
     """Return the annotations that have a meaning, by key."""
     found = (
         (key, value, pod_annotations.rule_of(key))
@@ -61,7 +61,7 @@ def _own(pod: review.Pod) -> _Own:
     return sorted((key, value, rule) for key, value, rule in found if rule is not None)
 
 
-def warnings(pod: review.Pod) -> Iterator[str]:
+def warnings(pod: review.ReviewedPod) -> Iterator[str]:
     """Yield a warning for each annotation or label without effect."""
     suggester = pod_annotations.Suggester()
     for key in sorted(key for key in pod.annotations if pod_annotations.is_of_domain(key)):
@@ -81,7 +81,7 @@ def warnings(pod: review.Pod) -> Iterator[str]:
                 yield f"{_at(key)}: {pod_annotations.OVERRULED}"
 
 
-def _contradictions(pod: review.Pod, own: _Own) -> Iterator[review.Cause]:
+def _contradictions(pod: review.ReviewedPod, own: _Own) -> Iterator[review.StatusCause]:
     policy = pod.annotations.get(names.POLICY_ANNOTATION)
     limits = dict(_limits(own))
     # A namespace's default contradicts nobody: the limit has no effect there, with a warning.
@@ -89,18 +89,18 @@ def _contradictions(pod: review.Pod, own: _Own) -> Iterator[review.Cause]:
         for key, value in limits.items():
             if value:
                 told = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.DISABLED_HAS_NONE}"
-                yield review.Cause(_INVALID, told, _at(key))
+                yield review.StatusCause(_INVALID, told, _at(key))
     whole = limits.pop(names.LIMIT_ANNOTATION, None)
     for key, value in limits.items():
         if whole is not None and value > whole:
             told = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.MORE_THAN_POD}"
-            yield review.Cause(_INVALID, f"{told}, {quoted(pod.annotations[names.LIMIT_ANNOTATION])}", _at(key))
+            yield review.StatusCause(_INVALID, f"{told}, {quoted(pod.annotations[names.LIMIT_ANNOTATION])}", _at(key))
     if policy == names.Policy.REQUIRED and not _is_by_default(pod):
         if pod.is_of_daemon_set:
-            yield review.Cause(_FORBIDDEN, pod_annotations.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
+            yield review.StatusCause(_FORBIDDEN, pod_annotations.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
         elif (found := scheduling.contradicts(pod)) is not None:
             told = f"Invalid value: {quoted(found)}: {pod_annotations.SELECTS_ANOTHER}"
-            yield review.Cause(_INVALID, told, f"spec.nodeSelector[{names.SWAP_LABEL}]")
+            yield review.StatusCause(_INVALID, told, f"spec.nodeSelector[{names.SWAP_LABEL}]")
 
 
 def _limits(own: _Own) -> Iterator[tuple[str, int]]:
@@ -110,38 +110,38 @@ def _limits(own: _Own) -> Iterator[tuple[str, int]]:
             yield key, quantity.nano(value)
 
 
-def _is_by_default(pod: review.Pod) -> bool:
+def _is_by_default(pod: review.ReviewedPod) -> bool:
     return pod.annotations.get(names.POLICY_SOURCE_ANNOTATION) == pod_annotations.SOURCE_NAMESPACE
 
 
 def _value(
     key: str, value: str, rule: pod_annotations.AnnotationRule, suggester: pod_annotations.Suggester
-) -> Iterator[review.Cause]:
+) -> Iterator[review.StatusCause]:
     if pod_annotations.accepts(rule, value):
         return
     if rule.accepted:
         listed = ", ".join(map(pod_annotations.quoted, rule.accepted))
         message = f"Unsupported value: {quoted(value)}: supported values: {listed}"
         meant = _did_you_mean(suggester.resembling(value, rule.accepted))
-        yield review.Cause(_NOT_SUPPORTED, message + meant, _at(key))
+        yield review.StatusCause(_NOT_SUPPORTED, message + meant, _at(key))
     else:
         message = (
             f"Invalid value: {quoted(value)}: not a quantity, which is a number without a sign, with a"
             " unit such as Mi, Gi or M"
         )
         meant = _did_you_mean(pod_annotations.resembling_quantity(value)) or "; write for example 512Mi or 2Gi"
-        yield review.Cause(_INVALID, message + meant, _at(key))
+        yield review.StatusCause(_INVALID, message + meant, _at(key))
 
 
 def _container(
     key: str, name: str, containers: Collection[str], suggester: pod_annotations.Suggester
-) -> Iterator[review.Cause]:
+) -> Iterator[review.StatusCause]:
     if name not in containers:
         listed = ", ".join(map(pod_annotations.quoted, itertools.islice(containers, _MAX_LISTED))) or "none"
         if len(containers) > _MAX_LISTED:
             listed += f" and {len(containers) - _MAX_LISTED} more"
         message = f"Invalid value: {quoted(name)}: {pod_annotations.NO_CONTAINER}; it has: {listed}"
-        yield review.Cause(_INVALID, message + _did_you_mean(suggester.resembling(name, containers)), _at(key))
+        yield review.StatusCause(_INVALID, message + _did_you_mean(suggester.resembling(name, containers)), _at(key))
 
 
 def _did_you_mean(word: str | None) -> str:

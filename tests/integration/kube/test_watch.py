@@ -16,14 +16,14 @@ from tests.integration.kube.proxy import Proxy
 from tests.unit.kube.scripted import until
 
 Json = dict[str, Any]
-Watched = AsyncGenerator[watch.Event[Json], None]
+Watched = AsyncGenerator[watch.WatchEvent[Json], None]
 
 
 def following(api: client.Client, maps: ConfigMaps, version: str, **options: Any) -> Watched:
     return watch.watch(api, maps.path, resource_version=version, decode=json.loads, **options)
 
 
-def said(event: watch.Event[Json]) -> tuple[str, str, str, str]:
+def said(event: watch.WatchEvent[Json]) -> tuple[str, str, str, str]:
     """Type, name, value and version."""
     assert event.object is not None
     metadata = event.object["metadata"]

@@ -165,7 +165,9 @@ def generated(source: random.Random) -> dict[str, str]:
 
 def refused_by_webhook(found: dict[str, str]) -> set[str]:
     """The keys whose values the webhook refuses."""
-    return {cause.field for cause in validation.wrong_values(review.Pod(review.Metadata(annotations=found)))}
+    return {
+        cause.field for cause in validation.wrong_values(review.ReviewedPod(review.ReviewedMetadata(annotations=found)))
+    }
 
 
 async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlane, namespace: str) -> None:

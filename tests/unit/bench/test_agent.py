@@ -32,7 +32,7 @@ async def watched(api: client.Client, version: str) -> list[tuple[str, str]]:
         return [(each.type, shown(each)) async for each in events]
 
 
-def shown(event: watch.Event[Any]) -> str:
+def shown(event: watch.WatchEvent[Any]) -> str:
     return (
         event.resource_version if event.object is None else next(iter(event.object["spec"]["pods"].values()))["swapMax"]
     )

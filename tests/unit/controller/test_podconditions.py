@@ -232,7 +232,7 @@ async def test_another_reason_is_told_and_another_number_is_not(
 
 
 def test_the_time_of_a_transition_is_that_of_the_status() -> None:
-    verdict, now = pod_conditions.Verdict("False", "WriteFailed", "why"), datetime.datetime.now(datetime.UTC)
+    verdict, now = pod_conditions.PodVerdict("False", "WriteFailed", "why"), datetime.datetime.now(datetime.UTC)
     for before, is_new in ((None, True), ("True", True), ("False", False)):
         [condition] = pod_conditions.body(with_enforced(before, "Draining"), verdict, now)["status"]["conditions"]
         assert ("lastTransitionTime" in condition) == is_new
@@ -377,7 +377,7 @@ async def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> No
 
 
 def test_the_patch_names_the_pod_for_which_it_is() -> None:
-    verdict = pod_conditions.Verdict("True", "PolicyDisabled", "it holds")
+    verdict = pod_conditions.PodVerdict("True", "PolicyDisabled", "it holds")
     when = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
     assert pod_conditions.body(with_enforced(None), verdict, when) == {
         "metadata": {"uid": "x"},

@@ -28,7 +28,7 @@ from tests.unit.kube.scripted import (
 )
 
 Json = dict[str, Any]
-Watched = AsyncGenerator[watch.Event[Json], None]
+Watched = AsyncGenerator[watch.WatchEvent[Json], None]
 
 
 def decode(body: bytes) -> Json:
@@ -54,10 +54,10 @@ async def test_events(server: Scripted, api: client.Client) -> None:
     server.answer(STREAM, event("ADDED", a), event("MODIFIED", b), bookmark(8), event("DELETED", a | {"x": 1}), END)
     events = [found async for found in following(api)]
     assert events == [
-        watch.Event("ADDED", a, "6"),
-        watch.Event("MODIFIED", b, "7"),
-        watch.Event("BOOKMARK", None, "8"),
-        watch.Event("DELETED", a | {"x": 1}, "6"),
+        watch.WatchEvent("ADDED", a, "6"),
+        watch.WatchEvent("MODIFIED", b, "7"),
+        watch.WatchEvent("BOOKMARK", None, "8"),
+        watch.WatchEvent("DELETED", a | {"x": 1}, "6"),
     ]
 
 
@@ -204,7 +204,7 @@ async def test_an_object_that_is_nested_deeply(server: Scripted, api: client.Cli
     body = b'{"data":%s,"metadata":{"name":"a","resourceVersion":"6"}}' % (b"[" * levels + b"]" * levels)
     server.answer(STREAM, chunk(b'{"type":"ADDED","object":%s}\n' % body), HANG)
     async with contextlib.aclosing(watch.watch(api, "/x", resource_version="5", decode=bytes)) as events:
-        assert await anext(events) == watch.Event("ADDED", body, "6")
+        assert await anext(events) == watch.WatchEvent("ADDED", body, "6")
 
 
 async def test_what_cannot_be_decoded_is_the_callers(server: Scripted, api: client.Client) -> None:

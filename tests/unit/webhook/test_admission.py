@@ -195,8 +195,8 @@ class Counted(str):
 def test_a_limit_is_not_looked_for_container_by_container() -> None:
     known = [f"container-{number}" for number in range(250)]
     limits = {f"swap-limit.swapwarden.dev/{name}": "1Gi" for name in known}
-    containers = [review.Container(name=Counted(name)) for name in known * 20]
-    pod = review.Pod(review.Metadata(annotations=limits), review.PodSpec(containers=containers))
+    containers = [review.ReviewedContainer(name=Counted(name)) for name in known * 20]
+    pod = review.ReviewedPod(review.ReviewedMetadata(annotations=limits), review.ReviewedPodSpec(containers=containers))
     Counted.compared = 0
     assert list(validation.errors(pod)) == []
     assert Counted.compared < 3 * len(containers)

@@ -146,7 +146,9 @@ def test_an_allowing_answer_says_no_more_than_it_must() -> None:
 
 
 def test_a_refusing_answer_carries_a_status() -> None:
-    details = review.Details(name="web-0", kind="Pod", causes=[review.Cause("FieldValueInvalid", "too big", "spec.x")])
+    details = review.Details(
+        name="web-0", kind="Pod", causes=[review.StatusCause("FieldValueInvalid", "too big", "spec.x")]
+    )
     status = review.Status(message="spec.x: too big", reason="Invalid", code=422, details=details)
     answer = json.loads(review.encode(review.Response(uid="u", allowed=False, status=status)))
     assert answer["response"] == {

@@ -89,7 +89,7 @@ def test_a_toleration_of_something_else_is_not(toleration: dict[str, str]) -> No
 
 def test_what_contradicts_required() -> None:
     for selector, found in (({LABEL: "false"}, "false"), ({LABEL: "true"}, None), ({}, None), (None, None)):
-        assert scheduling.contradicts(review.Pod(spec=review.PodSpec(node_selector=selector))) == found
+        assert scheduling.contradicts(review.ReviewedPod(spec=review.ReviewedPodSpec(node_selector=selector))) == found
 
 
 TEXT = strategies.text("ab./-", max_size=4)

@@ -54,7 +54,7 @@ class Inputs:
     profiles: dict[str, compiled.Profile] = dataclasses.field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
-    admission_view: dict[str, review.Pod] = dataclasses.field(default_factory=dict)
+    admission_view: dict[str, review.ReviewedPod] = dataclasses.field(default_factory=dict)
     """The same pods, as far as admission reads them."""
     existing: set[str] = dataclasses.field(default_factory=set)
     """Those of the pods that a workload would make which exists already, and so has pods of its own."""
@@ -112,14 +112,14 @@ def warnings(inputs: Inputs, wire: pods.WirePod) -> Iterator[str]:
     yield from _warnings_beside({path for path, _ in admission_errors(inputs, wire)}, asked)
 
 
-def _warnings_beside(refused: Collection[str], asked: review.Pod) -> Iterator[str]:
+def _warnings_beside(refused: Collection[str], asked: review.ReviewedPod) -> Iterator[str]:
     """Warnings about fields that are not refused anyway."""
     for told in validation.warnings(asked):
         if told.partition(": ")[0] not in refused:
             yield told
 
 
-def _answer(asked: review.Pod, default: str | None) -> review.Response:
+def _answer(asked: review.ReviewedPod, default: str | None) -> review.Response:
     """The webhook's; a default that is not understood counts as none."""
     request = review.Request("", review.Resource(), "CREATE", object=asked)
     return admission.admit(request, names.Policy(default) if default in frozenset[str](names.Policy) else None)
@@ -202,7 +202,7 @@ def pod_of_workload(workload: documents.Json, namespace: str) -> documents.Json:
 def _log_annotations(one: documents.Found, log: documents.Log) -> None:
     """Report the annotations also of a pod that is invalid for another reason."""
     try:
-        asked = _struct(checks.with_texts_only(one.object), review.Pod)
+        asked = _struct(checks.with_texts_only(one.object), review.ReviewedPod)
     except checks.InvalidError:
         return
     if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
@@ -251,7 +251,7 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     if wrong:
         raise checks.InvalidError(*wrong)
     name = f"{wire.metadata.namespace}/{wire.metadata.name}"
-    inputs.admission_view[name] = _struct(document, review.Pod)
+    inputs.admission_view[name] = _struct(document, review.ReviewedPod)
     return _put(inputs.pods, name, wire)
 
 

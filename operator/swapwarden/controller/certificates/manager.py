@@ -45,7 +45,7 @@ STEPS = metrics.counter(
     "swapwarden_controller_webhook_certificate_steps_total",
     "Steps of renewing the webhook's certificate: issue, publish, promote.",
     labels=("step",),
-    known=[(step.value,) for step in rotation.Step if step is not rotation.Step.NOTHING],
+    known=[(step.value,) for step in rotation.RotationStep if step is not rotation.RotationStep.NOTHING],
 )
 CLOCK = metrics.gauge(
     "swapwarden_controller_clock_difference_seconds",
@@ -132,10 +132,10 @@ class CertificateManager:
     async def look(self) -> None:
         """Do all steps that are due. errors.KubeError where it is to be tried again; TermOver."""
         for _ in range(MAX_STEPS):
-            if await self._step() is rotation.Step.NOTHING:
+            if await self._step() is rotation.RotationStep.NOTHING:
                 return
 
-    async def _step(self) -> rotation.Step:
+    async def _step(self) -> rotation.RotationStep:
         secret = json.loads(await self._api.get(self._secret, timeout=TIMEOUT))
         registration = await self._registered()
         data = _decoded(secret)
@@ -149,25 +149,25 @@ class CertificateManager:
         authorities = key_pairs.bundle([vouching, *trusted], min(times))
         host = f"{self._service}.{self._namespace}.svc"
         served = [validity for time in times if (validity := key_pairs.judge(current, authorities, host, time))]
-        view = rotation.View(
+        view = rotation.CertificateStatus(
             current=served[0] if served else None,
             coming=key_pairs.judge(coming, authorities, host, now),
             published=self._published_for(trusted, authorities),
         )
         EXPIRY.set(view.current.not_after.timestamp() if view.current else 0)
         step = rotation.decide(view, now, self._overlap)
-        if self._astray and view.current is not None and step is not rotation.Step.PUBLISH:
-            return rotation.Step.NOTHING
-        if step is rotation.Step.ISSUE:
+        if self._astray and view.current is not None and step is not rotation.RotationStep.PUBLISH:
+            return rotation.RotationStep.NOTHING
+        if step is rotation.RotationStep.ISSUE:
             made, authority = key_pairs.issue(host, now, self._lifetime)
             bundle = key_pairs.bundle([authorities, authority], min(times))
             await self._store(secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
-        elif step is rotation.Step.PUBLISH:
+        elif step is rotation.RotationStep.PUBLISH:
             await self._publish(registration, authorities)
-        elif step is rotation.Step.PROMOTE and coming is not None:
+        elif step is rotation.RotationStep.PROMOTE and coming is not None:
             changes = {"tls.crt": coming.certificate, "tls.key": coming.key, "ca.crt": authorities}
             await self._store(secret, {**changes, "next.crt": None, "next.key": None})
-        if step is not rotation.Step.NOTHING:
+        if step is not rotation.RotationStep.NOTHING:
             STEPS.inc(step.value)
             log.info("webhook's certificate: %s", step.value, extra={"secret": self._name})
         return step

@@ -41,7 +41,7 @@ class Validity:
         return self.not_before + (self.not_after - self.not_before) * RENEWED_AFTER
 
 
-class Step(enum.Enum):
+class RotationStep(enum.Enum):
     """What is to be done next."""
 
     ISSUE = "issue"
@@ -51,7 +51,7 @@ class Step(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class CertificateStatus:
     """How things stand."""
 
     current: Validity | None
@@ -62,13 +62,13 @@ class View:
     """For how long the registration has been seen to trust what it should; None where it does not."""
 
 
-def decide(view: View, now: datetime.datetime, overlap: datetime.timedelta = OVERLAP) -> Step:
+def decide(view: CertificateStatus, now: datetime.datetime, overlap: datetime.timedelta = OVERLAP) -> RotationStep:
     """The next step. After a step, look again: it may be followed by another one at once."""
     if view.coming is None and (view.current is None or now >= view.current.renewal):
-        return Step.ISSUE
+        return RotationStep.ISSUE
     if view.published is None:
-        return Step.PUBLISH
+        return RotationStep.PUBLISH
     # Without a pair that works there is nothing to lose by haste.
     if view.coming is not None and (view.current is None or view.published >= overlap):
-        return Step.PROMOTE
-    return Step.NOTHING
+        return RotationStep.PROMOTE
+    return RotationStep.NOTHING

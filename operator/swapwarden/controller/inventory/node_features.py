@@ -28,7 +28,7 @@ LONGEST_NODE: Final = 63
 """Nodes with longer names cannot be named by a label."""
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _FeatureSpec(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
@@ -36,7 +36,7 @@ class WireFeature(msgspec.Struct, frozen=True):
     """A NodeFeature as it comes from the API server."""
 
     metadata: state.ObjectMeta
-    spec: _Spec = _Spec()
+    spec: _FeatureSpec = _FeatureSpec()
 
 
 class FeatureRow(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, state
 
 OWNER_LABEL: Final = f"{names.GROUP}/profile-uid"
 SELECTOR: Final = {"labelSelector": OWNER_LABEL}
@@ -24,18 +24,6 @@ class Stored(msgspec.Struct, frozen=True):
     """None where another version of Swapwarden wrote it."""
 
 
-class _Owner(msgspec.Struct, frozen=True, rename="camel"):
-    api_version: str
-    kind: str
-    uid: str
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    uid: str
-    owner_references: tuple[_Owner, ...] = ()
-
-
 class _Data(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     spec: Any = None
@@ -44,7 +32,7 @@ class _Data(msgspec.Struct, frozen=True, rename="camel"):
 class WireRevision(msgspec.Struct, frozen=True):
     """A ControllerRevision, as far as it is read."""
 
-    metadata: _Metadata
+    metadata: state.ObjectMeta
     revision: int = 0
     data: Any = None
 

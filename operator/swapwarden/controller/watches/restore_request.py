@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from swapwarden.api import state
 from swapwarden.kube import backoff, decoding, errors, events, reads
 from swapwarden.telemetry import metrics
 
@@ -41,13 +42,8 @@ MESSAGE: Final = (
 )
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    uid: str = ""
-    resource_version: str = ""
-
-
 class _ConfigMap(msgspec.Struct):
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    metadata: state.ObjectMeta = state.ObjectMeta()
     data: dict[str, str] = {}
 
 
@@ -73,7 +69,7 @@ class RestoreRequest:
         self._changed = changed
         self._interval = interval
         self.active = False
-        self._given_by = _Metadata()
+        self._given_by = state.ObjectMeta()
         self.synced = asyncio.Event()
         """Set when it was looked for: a controller that comes in the middle of it must not enforce first."""
 

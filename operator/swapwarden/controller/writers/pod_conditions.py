@@ -13,7 +13,7 @@ from swapwarden.controller.writers.fenced import Writes
 from swapwarden.policy.observed import pods
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PodVerdict(msgspec.Struct, frozen=True):
     """The condition of a pod, as it is to be."""
 
     status: str
@@ -22,13 +22,13 @@ class Verdict(msgspec.Struct, frozen=True):
     message: str
 
 
-async def write(writes: Writes, pod: pods.PodRow, verdict: Verdict) -> bytes:
+async def write(writes: Writes, pod: pods.PodRow, verdict: PodVerdict) -> bytes:
     """Set a pod's condition; status 404 where the pod is gone, 409 where it has another uid."""
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
     return await writes.strategic_patch("pod_condition", path, body(pod, verdict, datetime.datetime.now(datetime.UTC)))
 
 
-def body(pod: pods.PodRow, verdict: Verdict, now: datetime.datetime) -> dict[str, Any]:
+def body(pod: pods.PodRow, verdict: PodVerdict, now: datetime.datetime) -> dict[str, Any]:
     """The strategic merge patch of a pod's status: of its list of conditions this one, by its type."""
     condition = {
         "type": ConditionType.SWAP_POLICY_ENFORCED,

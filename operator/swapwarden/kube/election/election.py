@@ -91,7 +91,7 @@ class Look:
 
 
 @dataclasses.dataclass(frozen=True)
-class Write:
+class WriteLease:
     """Write the Lease for `term`, then call renewed() or failed()."""
 
     term: LeaseTerm
@@ -218,7 +218,7 @@ class Election:
         if self._term is None:
             raise AssertionError("a leader has a term")
         self._open = self._term
-        return Write(self._term, self.observed.lease if self.observed.exists else None)
+        return WriteLease(self._term, self.observed.lease if self.observed.exists else None)
 
     def _sleep(self) -> Sleep:
         if self.leading:
@@ -242,7 +242,7 @@ class Election:
         self.observed.update(lease, now)
         self._fresh = True
 
-    def renewed(self, write: Write, lease: Lease, sent: float, now: float) -> bool:
+    def renewed(self, write: WriteLease, lease: Lease, sent: float, now: float) -> bool:
         """Record the Lease written by a request sent after `sent`; return whether this instance begins to lead."""
         self.observe(lease, now)
         if write.term is not self._open:
@@ -303,7 +303,7 @@ class Election:
         )
 
 
-Step = Sleep | Look | Write | Stop
+Step = Sleep | Look | WriteLease | Stop
 
 
 def released(lease: Lease, stamp: str) -> Spec:

@@ -233,7 +233,7 @@ class Elector:
                     self._depose(reason)
                 case election.Look():
                     await self._look()
-                case election.Write() as write:
+                case election.WriteLease() as write:
                     await self._write(write)
 
     async def _look(self) -> None:
@@ -246,7 +246,7 @@ class Elector:
         self._election.observe(lease, boottime())
         self._report(before)
 
-    async def _write(self, write: election.Write) -> None:
+    async def _write(self, write: election.WriteLease) -> None:
         sent = boottime()
         verb = "create" if write.over is None else "update"
         try:

@@ -14,7 +14,7 @@ from swapwarden.kube import client, errors, watch
 
 from tests.unit.agent.agent_node import until
 
-Event = watch.Event[spec.ReceivedState]
+Event = watch.WatchEvent[spec.ReceivedState]
 
 
 def made(uid: str, generation: int) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def received(body: dict[str, Any]) -> spec.ReceivedState:
 
 
 def event(kind: Any, uid: str, generation: int) -> Event:
-    return watch.Event(kind, received(made(uid, generation)), "6")
+    return watch.WatchEvent(kind, received(made(uid, generation)), "6")
 
 
 class Api:
@@ -135,10 +135,10 @@ async def test_a_list_is_trusted_and_then_only_newer_generations(api: Api, follo
 async def test_a_status_that_others_changed_is_shown_also_where_the_generation_is_the_same(
     api: Api, follow: Follow
 ) -> None:
-    wiped = watch.Event("MODIFIED", received({**made("a", 5), "status": {}}), "6")
+    wiped = watch.WatchEvent("MODIFIED", received({**made("a", 5), "status": {}}), "6")
     newer = {**made("a", 6), "status": {"observedGeneration": 5}}
     api.lists = [{**made("a", 5), "status": {"observedGeneration": 5}}]
-    api.watches = [[wiped, watch.Event("MODIFIED", received(newer), "7")]]
+    api.watches = [[wiped, watch.WatchEvent("MODIFIED", received(newer), "7")]]
     follower = follow()
     await until(lambda: api.watched == 2)
     assert follower.shown == [{}, {"observedGeneration": 5}]
@@ -146,7 +146,7 @@ async def test_a_status_that_others_changed_is_shown_also_where_the_generation_i
 
 
 async def test_whatever_a_watch_says_is_heard_and_so_is_its_end(api: Api, follow: Follow) -> None:
-    api.watches = [[watch.Event("BOOKMARK", None, "7"), event("MODIFIED", "a", 5)], []]
+    api.watches = [[watch.WatchEvent("BOOKMARK", None, "7"), event("MODIFIED", "a", 5)], []]
     follower = follow()
     await until(lambda: api.watched == 3)
     assert follower.heard == 4

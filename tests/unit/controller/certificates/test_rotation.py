@@ -7,7 +7,7 @@ import datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.controller.certificates.rotation import OVERLAP, Step, Validity, View, decide
+from swapwarden.controller.certificates.rotation import OVERLAP, CertificateStatus, RotationStep, Validity, decide
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -21,29 +21,29 @@ LONG = OVERLAP
 @pytest.mark.parametrize(
     ("current", "coming", "published", "step"),
     [
-        (None, None, NEVER, Step.ISSUE),
-        (None, None, LONG, Step.ISSUE),
-        (None, FRESH, NEVER, Step.PUBLISH),
-        (None, FRESH, 0 * SECOND, Step.PROMOTE),
-        (FRESH, None, NEVER, Step.PUBLISH),
-        (FRESH, None, LONG, Step.NOTHING),
-        (DUE, None, LONG, Step.ISSUE),
-        (DUE, None, NEVER, Step.ISSUE),
-        (DUE, FRESH, NEVER, Step.PUBLISH),
-        (DUE, FRESH, 0 * SECOND, Step.NOTHING),
-        (DUE, FRESH, LONG - SECOND, Step.NOTHING),
-        (DUE, FRESH, LONG, Step.PROMOTE),
+        (None, None, NEVER, RotationStep.ISSUE),
+        (None, None, LONG, RotationStep.ISSUE),
+        (None, FRESH, NEVER, RotationStep.PUBLISH),
+        (None, FRESH, 0 * SECOND, RotationStep.PROMOTE),
+        (FRESH, None, NEVER, RotationStep.PUBLISH),
+        (FRESH, None, LONG, RotationStep.NOTHING),
+        (DUE, None, LONG, RotationStep.ISSUE),
+        (DUE, None, NEVER, RotationStep.ISSUE),
+        (DUE, FRESH, NEVER, RotationStep.PUBLISH),
+        (DUE, FRESH, 0 * SECOND, RotationStep.NOTHING),
+        (DUE, FRESH, LONG - SECOND, RotationStep.NOTHING),
+        (DUE, FRESH, LONG, RotationStep.PROMOTE),
     ],
 )
 def test_steps(
-    current: Validity | None, coming: Validity | None, published: datetime.timedelta | None, step: Step
+    current: Validity | None, coming: Validity | None, published: datetime.timedelta | None, step: RotationStep
 ) -> None:
-    assert decide(View(current, coming, published), NOW) is step
+    assert decide(CertificateStatus(current, coming, published), NOW) is step
 
 
 def test_a_certificate_is_due_after_two_thirds_of_its_life() -> None:
     assert DUE.renewal == NOW
-    assert decide(View(DUE, None, LONG), NOW - SECOND) is Step.NOTHING
+    assert decide(CertificateStatus(DUE, None, LONG), NOW - SECOND) is RotationStep.NOTHING
 
 
 def test_validity_ends_with_its_last_moment() -> None:
@@ -77,14 +77,14 @@ def test_a_valid_and_trusted_certificate_is_served_at_all_times(outages: list[tu
             for _ in range(4):
                 current = current if current and current.covers(now) else None
                 wanted = [each for each in trusted if each.covers(now)]
-                view = View(current, coming, now - since if registered == wanted else None)
+                view = CertificateStatus(current, coming, now - since if registered == wanted else None)
                 step = decide(view, now)
-                if step is Step.ISSUE:
+                if step is RotationStep.ISSUE:
                     coming = Validity(now, now + 90 * DAY)
                     trusted.append(coming)
-                elif step is Step.PUBLISH:
+                elif step is RotationStep.PUBLISH:
                     registered, since = wanted, now
-                elif step is Step.PROMOTE:
+                elif step is RotationStep.PROMOTE:
                     current, coming = coming, None
                     assert current
                     served.append((now, current))

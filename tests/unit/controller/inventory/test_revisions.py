@@ -7,7 +7,7 @@ import pytest
 from swapwarden.api import names
 from swapwarden.controller.inventory import revisions
 
-DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "uid": "u"}
+DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}
 SPEC = {"nodeSelector": {}, "swap": {"behavior": "NoSwap"}}
 
 
@@ -45,7 +45,7 @@ def test_no_name_is_too_long() -> None:
             "metadata": {
                 "name": "nsp-u-3",
                 "uid": "x",
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "uid": "u"}],
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}],
             }
         },
     ],

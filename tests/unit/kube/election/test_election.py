@@ -30,14 +30,14 @@ def competitor(identity: str = "me", timing: election.Timing = TIMING) -> electi
     return election.Election(identity, timing, lambda: 1.0)
 
 
-def stored(made: election.Election, write: election.Write, version: int = 1) -> election.Lease:
+def stored(made: election.Election, write: election.WriteLease, version: int = 1) -> election.Lease:
     """The Lease after a write."""
     metadata = {"name": "l", "uid": "u", "resourceVersion": str(version)}
     return election.Lease(metadata, made.spec(write.term, f"r{version}"))
 
 
-def write_of(step: election.Step) -> election.Write:
-    assert isinstance(step, election.Write), step
+def write_of(step: election.Step) -> election.WriteLease:
+    assert isinstance(step, election.WriteLease), step
     return step
 
 
@@ -59,7 +59,7 @@ def test_the_first_one_makes_the_lease() -> None:
     assert made.step(100.0, "t1") == election.Look()
     made.observe(None, 100.1)
     write = write_of(made.step(100.2, "t2"))
-    assert write == election.Write(election.LeaseTerm("t2", 0), None)
+    assert write == election.WriteLease(election.LeaseTerm("t2", 0), None)
     assert not made.leading
     assert made.renewed(write, stored(made, write), 100.2, 100.3)
     assert made.leading
@@ -201,7 +201,7 @@ def test_a_leader_renews_without_a_look() -> None:
     made, answer = leader(sent=100.0)
     assert made.step(100.5, "t") == election.Sleep(102.0)
     write = write_of(made.step(102.0, "t2"))
-    assert write == election.Write(election.LeaseTerm("t1", 0), answer)
+    assert write == election.WriteLease(election.LeaseTerm("t1", 0), answer)
     renewed = stored(made, write, 2)
     assert not made.renewed(write, renewed, 102.0, 102.1)
     assert made.valid_until == 112.0
@@ -324,7 +324,7 @@ def test_a_leader_makes_a_deleted_lease_again() -> None:
     made.failed(102.0, 0.0)
     made.observe(None, 102.1)
     again = write_of(made.step(102.1, "t2"))
-    assert again == election.Write(election.LeaseTerm("t1", 7), None)
+    assert again == election.WriteLease(election.LeaseTerm("t1", 7), None)
     assert not made.renewed(again, stored(made, again, 9), 102.1, 102.2), "it is the same term"
     assert made.valid_until == 112.1
 
@@ -337,7 +337,7 @@ def test_others_do_not_take_a_deleted_lease_before_its_holder_must_be_gone() -> 
     assert made.free_at() == 117.0
     assert isinstance(made.step(116.9, "t"), election.Sleep)
     made.observe(None, 117.0)
-    assert write_of(made.step(117.0, "t1")) == election.Write(election.LeaseTerm("t1", 7), None)
+    assert write_of(made.step(117.0, "t1")) == election.WriteLease(election.LeaseTerm("t1", 7), None)
 
 
 def test_a_late_write_does_not_make_a_leader_of_a_deleted_lease() -> None:
@@ -565,12 +565,12 @@ class World:
         else:
             self.send(node, life, step, clock)
 
-    def send(self, node: _Node, life: int, step: election.Look | election.Write, sent: float) -> None:
+    def send(self, node: _Node, life: int, step: election.Look | election.WriteLease, sent: float) -> None:
         timeout = max(0.0, node.election.timeout(sent))
         there = self.latency()
         back = self.latency()
         lost = self.faults and self.rng.random() < 0.1
-        spec = node.election.spec(step.term, self.stamp()) if isinstance(step, election.Write) else None
+        spec = node.election.spec(step.term, self.stamp()) if isinstance(step, election.WriteLease) else None
 
         def arrive() -> None:
             answer = self.serve(step, spec)
@@ -596,7 +596,9 @@ class World:
         slow = self.faults and self.rng.random() < 0.15
         return self.rng.expovariate(1 / 8) if slow else self.rng.uniform(0.001, 0.05)
 
-    def serve(self, step: election.Look | election.Write, spec: election.Spec | None) -> election.Lease | str | None:
+    def serve(
+        self, step: election.Look | election.WriteLease, spec: election.Spec | None
+    ) -> election.Lease | str | None:
         if isinstance(step, election.Look):
             return self.lease
         assert spec is not None
@@ -609,7 +611,7 @@ class World:
         self,
         node: _Node,
         life: int,
-        step: election.Look | election.Write,
+        step: election.Look | election.WriteLease,
         answer: election.Lease | str | None,
         sent: float,
     ) -> None:

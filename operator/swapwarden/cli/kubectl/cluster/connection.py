@@ -76,7 +76,7 @@ def load(
         if wishes.server and not (path or context or wishes.cluster or wishes.user):
             return _as_wished(
                 config.Config(server=wishes.server),
-                kubeconfig.Cluster(wishes.server),
+                kubeconfig.KubeconfigCluster(wishes.server),
                 kubeconfig.User(),
                 pathlib.Path(),
                 wishes,
@@ -116,7 +116,11 @@ def contexts(path: str | None = None) -> list[str]:
 
 
 def _as_wished(
-    found: config.Config, cluster: kubeconfig.Cluster, user: kubeconfig.User, origin: pathlib.Path, wishes: Wishes
+    found: config.Config,
+    cluster: kubeconfig.KubeconfigCluster,
+    user: kubeconfig.User,
+    origin: pathlib.Path,
+    wishes: Wishes,
 ) -> config.Config:
     """The configuration with what only a person may choose."""
     insecure = wishes.insecure or bool(cluster.insecure_skip_tls_verify)

@@ -49,7 +49,7 @@ class AgentReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _PODS = decoding.Decoder(pods.WirePod)
-_ASKED = decoding.Decoder(review.Pod)
+_ASKED = decoding.Decoder(review.ReviewedPod)
 _REPORTS = decoding.Decoder(AgentReport)
 
 
@@ -59,7 +59,7 @@ class ClusterSnapshot:
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     pods: dict[tuple[str, str], pods.PodRow] = dataclasses.field(default_factory=dict)
-    admitted_pods: dict[tuple[str, str], review.Pod] = dataclasses.field(default_factory=dict)
+    admitted_pods: dict[tuple[str, str], review.ReviewedPod] = dataclasses.field(default_factory=dict)
     """Of the pods those with a label or an annotation of Swapwarden's, as admission reads them."""
     parts: list[ComponentPod] = dataclasses.field(default_factory=list)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)

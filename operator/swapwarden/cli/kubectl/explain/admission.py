@@ -39,7 +39,7 @@ def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[
     default = labels.get(pod.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
     if default_matters(pod) and default in frozenset[str](names.Policy):
         yield f"the default {default} of its namespace is not in the pod"
-    seen = msgspec.convert(pod, review.Pod, from_attributes=True)
+    seen = msgspec.convert(pod, review.ReviewedPod, from_attributes=True)
     # By now the scheduler has chosen a node, which must not look as if the pod had come with it.
     asked = msgspec.structs.replace(seen, spec=msgspec.structs.replace(seen.spec, node_name=""))
     policy = asked.annotations.get(names.POLICY_ANNOTATION, "")

@@ -34,7 +34,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 def wrong_value(value: str) -> str | None:
     """The error of admission for an invalid policy; None for a valid one."""
-    pod = review.Pod(review.Metadata(annotations={names.POLICY_ANNOTATION: value}))
+    pod = review.ReviewedPod(review.ReviewedMetadata(annotations={names.POLICY_ANNOTATION: value}))
     return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
@@ -96,12 +96,12 @@ def problems(kind: kinds.WorkloadKind, workload: Workload, value: str | None) ->
     if value is not None:
         annotations[names.POLICY_ANNOTATION] = value
     owners = [review.Owner(kind.name, controller=True)]
-    metadata = review.Metadata(annotations=annotations, owner_references=owners)
+    metadata = review.ReviewedMetadata(annotations=annotations, owner_references=owners)
     try:
-        spec = msgspec.convert(template.get("spec") or {}, review.PodSpec)
+        spec = msgspec.convert(template.get("spec") or {}, review.ReviewedPodSpec)
     except msgspec.ValidationError:
-        spec = review.PodSpec()
-    return [f"{cause.field}: {cause.message}" for cause in validation.errors(review.Pod(metadata, spec))]
+        spec = review.ReviewedPodSpec()
+    return [f"{cause.field}: {cause.message}" for cause in validation.errors(review.ReviewedPod(metadata, spec))]
 
 
 def _template(kind: kinds.WorkloadKind, workload: Workload) -> Mapping[str, Any]:

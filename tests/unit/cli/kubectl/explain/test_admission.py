@@ -27,7 +27,7 @@ def missing(labels: dict[str, str] | None = None, **fields: Any) -> str:
 def completed(policy: str) -> dict[str, Any]:
     """The parts of a spec that the webhook gives to a pod that has none of them."""
     spec: dict[str, Any] = {}
-    for operation in scheduling.operations(review.Pod(), policy):
+    for operation in scheduling.operations(review.ReviewedPod(), policy):
         spec[operation.path.split("/")[2]] = json.loads(msgspec.json.encode(operation.value))
     return spec
 
