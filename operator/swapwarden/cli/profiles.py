@@ -17,7 +17,7 @@ import msgspec
 
 import swapwarden
 from swapwarden.api import names
-from swapwarden.cli import hooks
+from swapwarden.cli import hooks, wire
 from swapwarden.kube import backoff, client, config, decoding, errors, paging
 
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
@@ -29,23 +29,11 @@ BACKOFF_SECONDS: Final = (0.5, 5.0)
 REQUEST_SECONDS: Final = 10.0
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str
-    labels: dict[str, str] = {}
-    deletion_timestamp: str = ""
-
-
-class Profile(msgspec.Struct):
-    """A NodeSwapProfile, as far as it is read here."""
-
-    metadata: _Metadata
-
-
 class BeingDeleted(errors.KubeError):
     """A change of the profile would be lost with it."""
 
 
-_PROFILES = decoding.Decoder(Profile)
+_PROFILES = decoding.Decoder(wire.Named)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +85,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
 
     Gives what is wrong with them. errors.KubeError where it is to be tried again.
     """
-    found: list[Profile] = []
+    found: list[wire.Named] = []
 
     def take(body: bytes) -> decoding.ListMetadata:
         page = decoding.page(body)

@@ -20,7 +20,7 @@ import msgspec
 import swapwarden
 from swapwarden.api import names, state
 from swapwarden.api.conditions import AppliedReason, ConditionType
-from swapwarden.cli import hooks, profiles
+from swapwarden.cli import hooks, profiles, wire
 from swapwarden.controller.inventory import node_features
 from swapwarden.controller.watches import restore_request
 from swapwarden.controller.writers import fenced, finalizers
@@ -43,30 +43,21 @@ ROUNDS: Final = 6
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _RestoreStatus(msgspec.Struct, frozen=True, rename="camel"):
     observed_generation: int = 0
     conditions: list[state.Condition] = []
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _StateMode(msgspec.Struct, frozen=True):
     mode: str = names.Mode.ENFORCE
 
 
-class State(msgspec.Struct, frozen=True):
+class RestoringState(msgspec.Struct, frozen=True):
     """A NodeSwapState, as far as it is read here."""
 
     metadata: state.ObjectMeta
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
-class _Metadata(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str = ""
-
-
-class _Named(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+    spec: _StateMode = _StateMode()
+    status: _RestoreStatus = _RestoreStatus()
 
 
 class _Expression(msgspec.Struct, frozen=True):
@@ -99,10 +90,15 @@ class _PodStatus(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
-class Pod(msgspec.Struct, frozen=True):
+class _PodName(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str = ""
+
+
+class BoundPod(msgspec.Struct, frozen=True):
     """A Pod, as far as it is read here."""
 
-    metadata: _Metadata
+    metadata: _PodName
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
@@ -152,10 +148,12 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
         if silent is None:
             print("error: the order to restore was taken back meanwhile, so nothing is removed", file=sys.stderr)
             return 1
-        pods = [each for each in await _list(api, PODS, Pod) if each.spec.node_name and each.status.phase not in ENDED]
+        pods = [
+            each for each in await _list(api, PODS, BoundPod) if each.spec.node_name and each.status.phase not in ENDED
+        ]
         for line in report(silent, pods):
             print(line)
-        held = held_labels(pods)
+        held = labels_in_use(pods)
         if arguments.node_features:
             # First: as long as they are there, what is taken from nodes comes back.
             await release_features(api, node_features.collection(arguments.namespace), held)
@@ -165,7 +163,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _wait(api: client.Client, order: str, seconds: float) -> list[State] | None:
+async def _wait(api: client.Client, order: str, seconds: float) -> list[RestoringState] | None:
     """Wait until all agents have put back what was there; the states of those that have not within SECONDS.
 
     None where the ORDER (the path of its ConfigMap) does not stand any more.
@@ -175,7 +173,7 @@ async def _wait(api: client.Client, order: str, seconds: float) -> list[State] |
         try:
             if not await _stands(api, order):
                 return None
-            silent = [each for each in await _list(api, STATES, State) if not answered(each)]
+            silent = [each for each in await _list(api, STATES, RestoringState) if not has_restored(each)]
         except (errors.KubeError, msgspec.DecodeError):
             if time.monotonic() > deadline:
                 raise
@@ -196,7 +194,7 @@ async def _stands(api: client.Client, order: str) -> bool:
         raise
 
 
-def answered(found: State) -> bool:
+def has_restored(found: RestoringState) -> bool:
     """Whether a node's agent says that it has put back what was there. Where none ever ran, nothing is to be said.
 
     A state in another mode is one that the leading controller has not come to yet: it would make it anew, and the
@@ -214,7 +212,7 @@ def answered(found: State) -> bool:
     )
 
 
-def report(silent: Iterable[State], pods: Iterable[Pod]) -> Iterator[str]:
+def report(silent: Iterable[RestoringState], pods: Iterable[BoundPod]) -> Iterator[str]:
     """Say which nodes have not answered, and how many of PODS, which have not ended, are left there as they are."""
     running = collections.Counter(each.spec.node_name for each in pods)
     left = sorted(silent, key=lambda each: each.metadata.name)
@@ -248,11 +246,11 @@ async def release_features(api: client.Client, path: str, held: dict[tuple[str, 
             body = {"metadata": {"uid": row.uid}, "spec": {"labels": dict.fromkeys(gone)}}
             await api.merge_patch(f"{path}/{row.name}", msgspec.json.encode(body))
 
-    for row, error in await in_rounds(ours, release):
+    for row, error in await retry_rounds(ours, release):
         print(f"{path}/{row.name} is still there: {error}")
 
 
-class _Change(NamedTuple):
+class _NodeRelease(NamedTuple):
     """What is to be taken from one node."""
 
     row: nodes.NodeRow
@@ -275,16 +273,16 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
     writes = fenced.Writes(api)
     keys = [names.SWAP_TAINT, *([names.STARTUP_TAINT] if untaint else [])]
 
-    def change(row: nodes.NodeRow) -> _Change:
+    def change(row: nodes.NodeRow) -> _NodeRelease:
         ours = [key for key in LABELS if key in row.labels and key not in row.nfd]
         gone = [key for key in ours if (row.name, key) not in held]
-        return _Change(row, gone, [key for key in keys if row.place(key) is not None])
+        return _NodeRelease(row, gone, [key for key in keys if row.place(key) is not None])
 
-    async def changes() -> list[_Change]:
+    async def changes() -> list[_NodeRelease]:
         found = [change(nodes.project(node)) for node in await _list(api, NODES, nodes.WireNode)]
         return [each for each in found if each.is_needed()]
 
-    async def release(each: _Change) -> None:
+    async def release(each: _NodeRelease) -> None:
         # One at a time: the places of others change with each. What is left, the next round finds.
         patch = taints.remove(each.row, each.taints[0]) if each.taints else None
         if patch:
@@ -294,11 +292,11 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         if each.row.swap_resource is not None:
             await node_writer.offer(writes, each.row.name, each.row.uid, None)
 
-    for each, error in await in_rounds(changes, release):
+    for each, error in await retry_rounds(changes, release):
         print(f"node {each.row.name} keeps labels, taints or an extended resource of ours: {error}")
 
 
-def held_labels(pods: Iterable[Pod]) -> dict[tuple[str, str], set[str]]:
+def labels_in_use(pods: Iterable[BoundPod]) -> dict[tuple[str, str], set[str]]:
     """Labels that pods which run on nodes select them by: the pods (namespace/name), by node and label."""
     held: dict[tuple[str, str], set[str]] = {}
     for pod in pods:
@@ -325,7 +323,7 @@ async def release_profiles(api: client.Client) -> None:
     async def release(each: finalizers.ProfileMetadata) -> None:
         await finalizers.release(writes, each)
 
-    for each, error in await in_rounds(ours, release):
+    for each, error in await retry_rounds(ours, release):
         print(f"profile {each.name} keeps the finalizer {names.PROFILE_FINALIZER}: {error}")
 
 
@@ -333,22 +331,24 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
     """Delete all states, and the profiles of OWNER if one is given; list what could not be deleted."""
 
     async def owned() -> list[str]:
-        found = await _list(api, profiles.PROFILES, profiles.Profile) if owner else []
+        found = await _list(api, profiles.PROFILES, wire.Named) if owner else []
         ours = [each.metadata for each in found if profiles.is_owned(each.metadata.labels, owner)]
         return [f"{profiles.PROFILES}/{each.name}" for each in ours]
 
     async def states() -> list[str]:
-        return [f"{STATES}/{each.metadata.name}" for each in await _list(api, STATES, _Named)]
+        return [f"{STATES}/{each.metadata.name}" for each in await _list(api, STATES, wire.Named)]
 
     async def delete(path: str) -> None:
         await hooks.delete(api, path)
 
     for left in (owned, states):
-        for path, error in await in_rounds(left, delete):
+        for path, error in await retry_rounds(left, delete):
             print(f"{path} is still there: {error}")
 
 
-async def in_rounds(left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Awaitable[None]]) -> list[tuple[T, str]]:
+async def retry_rounds(
+    left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Awaitable[None]]
+) -> list[tuple[T, str]]:
     """Do it to each of what is LEFT, and look again, until nothing is; what is, and why, after some rounds."""
     waits = backoff.Backoff(*BACKOFF_SECONDS)
     failed: dict[int, str] = {}

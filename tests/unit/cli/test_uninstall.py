@@ -18,14 +18,14 @@ SWAP = "node.swapwarden.dev/swap"
 
 def state(
     mode: str = "Restore", observed: int = 4, *, status: str = "True", reason: str = "Restored", pods: int = 0
-) -> uninstall.State:
+) -> uninstall.RestoringState:
     applied = {"type": "Applied", "status": status, "reason": reason, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     body = {
         "metadata": {"name": "one", "generation": 4},
         "spec": {"mode": mode, "pods": {str(number): {} for number in range(pods)}},
         "status": {"observedGeneration": observed, "conditions": [applied]},
     }
-    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.State)
+    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.RestoringState)
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,17 @@ def state(
         (state(observed=0, mode="Enforce"), False),
     ],
 )
-def test_when_a_node_has_answered(found: uninstall.State, answered: bool) -> None:
-    assert uninstall.answered(found) is answered
+def test_when_a_node_has_answered(found: uninstall.RestoringState, answered: bool) -> None:
+    assert uninstall.has_restored(found) is answered
 
 
-def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> uninstall.Pod:
+def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> uninstall.BoundPod:
     body = {
         "metadata": {"name": name, "namespace": "ns"},
         "spec": {"nodeName": node, **spec},
         "status": {"phase": phase},
     }
-    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.Pod)
+    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.BoundPod)
 
 
 def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:
@@ -77,7 +77,7 @@ def test_labels_are_held_by_running_pods_that_select_them() -> None:
         pod("indifferent", affinity={}),
         pod("elsewhere", node="two", nodeSelector=selector),
     ]
-    assert uninstall.held_labels(pods) == {
+    assert uninstall.labels_in_use(pods) == {
         ("one", SWAP): {"ns/selects", "ns/requires"},
         ("two", SWAP): {"ns/elsewhere"},
     }
@@ -219,7 +219,7 @@ async def test_many_are_done_at_a_time_but_not_all() -> None:
         running -= 1
         left.discard(number)
 
-    assert await uninstall.in_rounds(rest, do) == []
+    assert await uninstall.retry_rounds(rest, do) == []
     assert most == uninstall.PARALLEL
 
 
@@ -266,7 +266,7 @@ async def test_what_comes_back_is_named_at_last() -> None:
     async def do(_: str) -> None:
         """Nothing."""
 
-    assert await uninstall.in_rounds(rest, do) == [("a", "it comes back")]
+    assert await uninstall.retry_rounds(rest, do) == [("a", "it comes back")]
 
 
 @pytest.mark.usefixtures("_no_backoff")

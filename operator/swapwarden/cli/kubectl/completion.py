@@ -12,7 +12,8 @@ from typing import Final
 import click
 from click import shell_completion
 
-from swapwarden.cli.kubectl.cluster import connection, session, wire
+from swapwarden.cli import wire
+from swapwarden.cli.kubectl.cluster import connection, session
 from swapwarden.kube import errors
 
 WAIT_SECONDS: Final = 2.0

@@ -47,12 +47,12 @@ class Trial(NamedTuple):
     """Why there is no result: another webhook or policy refused the pod."""
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+class _AdmittedSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_selector: dict[str, str] = {}
 
 
-class _Pod(msgspec.Struct, frozen=True):
-    spec: _Spec = _Spec()
+class _AdmittedPod(msgspec.Struct, frozen=True):
+    spec: _AdmittedSpec = _AdmittedSpec()
 
 
 async def attempt(asked: session.Session, namespace: str) -> Trial:
@@ -70,7 +70,7 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
 def admitted(namespace: str, answer: bytes) -> Trial:
     """The result if the pod would have been created like this."""
     try:
-        found = decoding.decode(answer, _Pod)
+        found = decoding.decode(answer, _AdmittedPod)
     except msgspec.MsgspecError as error:
         return Trial(untried=f"the API server's answer is not understood: {error}")
     if found.spec.node_selector.get(names.SWAP_LABEL) == "true":

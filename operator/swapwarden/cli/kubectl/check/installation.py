@@ -15,8 +15,8 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.cli.kubectl.cluster.wire import Named
 from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.wire import Named
 
 Json = dict[str, Any]
 

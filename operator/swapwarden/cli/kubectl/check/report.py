@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents
+from swapwarden.cli import documents, wire
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.check import catalogue, definitions, dryrun, installation, manifests, problems
 from swapwarden.cli.kubectl.check.catalogue import ClusterProblem, Severity
-from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot, wire
+from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
 from swapwarden.cli.kubectl.output import tables
 
 FOUND: Final = 1

@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.cluster import samples, session, wire
+from swapwarden.cli import wire
+from swapwarden.cli.kubectl.cluster import samples, session
 
 NAMESPACE: Final = "swapwarden-system"
 """The usual namespace of a release; users who may not list pods of all namespaces may list those there."""
@@ -29,7 +30,7 @@ class _Container(msgspec.Struct, frozen=True):
     ports: list[_Port] = []
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+class _AgentSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
     containers: list[_Container] = []
 
@@ -39,15 +40,15 @@ class _Condition(msgspec.Struct, frozen=True):
     status: str = ""
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _AgentStatus(msgspec.Struct, frozen=True):
     conditions: list[_Condition] = []
 
 
 class WireAgent(wire.Named, frozen=True):
     """A pod with the labels of an agent, as far as it is read."""
 
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
+    spec: _AgentSpec = _AgentSpec()
+    status: _AgentStatus = _AgentStatus()
 
 
 class AgentPod(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ class _Exec(msgspec.Struct, frozen=True, rename="camel"):
     interactive_mode: Literal["Never", "IfAvailable", "Always"] = "IfAvailable"
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _ExecStatus(msgspec.Struct, frozen=True, rename="camel"):
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
@@ -60,7 +60,7 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
 class _Credential(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
     kind: str
-    status: _Status
+    status: _ExecStatus
 
 
 class _Oidc(msgspec.Struct, frozen=True, rename="kebab"):

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from swapwarden.cli.kubectl.cluster import agents, planning, samples, session, snapshot, wire
+from swapwarden.cli import wire
+from swapwarden.cli.kubectl.cluster import agents, planning, samples, session, snapshot
 from swapwarden.policy.observed import namespaces, nodes
 
 USAGE: Final = "swapwarden_pod_swap_usage_bytes"

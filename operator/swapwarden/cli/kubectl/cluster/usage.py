@@ -10,7 +10,8 @@ from typing import Final, Literal
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import samples, wire
+from swapwarden.cli import wire
+from swapwarden.cli.kubectl.cluster import samples
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 

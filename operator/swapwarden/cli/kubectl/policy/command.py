@@ -29,7 +29,7 @@ _PODS: Final = frozenset({"", "pod", "pods", "po"})
 _NAMESPACES: Final = frozenset({"namespace", "namespaces", "ns"})
 
 
-class _Change:
+class _PolicyRequest:
     """The requested change, and the flags for its command."""
 
     def __init__(self, target: session.Target, value: str | None, *, apply: bool) -> None:
@@ -43,7 +43,7 @@ class _Change:
         return f"without {names.POLICY_ANNOTATION}" if self.value is None else f"{names.POLICY_ANNOTATION}={self.value}"
 
 
-async def _run(asked: session.Session, what: str, change: _Change) -> None:
+async def _run(asked: session.Session, what: str, change: _PolicyRequest) -> None:
     word, _, name = what.rpartition("/")
     if word.casefold() in _NAMESPACES:
         await _namespace(asked, name, change)
@@ -57,7 +57,7 @@ async def _run(asked: session.Session, what: str, change: _Change) -> None:
         await _workload(asked, kind, name, change)
 
 
-async def _namespace(asked: session.Session, name: str, change: _Change) -> None:
+async def _namespace(asked: session.Session, name: str, change: _PolicyRequest) -> None:
     path = f"/api/v1/namespaces/{session.quote(name)}"
     found = namespaces.project(await asked.get(path, namespaces.WireNamespace)).get(names.DEFAULT_POLICY_LABEL)
     if found == change.value:
@@ -76,7 +76,7 @@ def _says(value: str | None, what: str) -> str:
     return f"it has no {what}" if value is None else f"its {what} is {value}"
 
 
-async def _pod(asked: session.Session, name: str, change: _Change) -> None:
+async def _pod(asked: session.Session, name: str, change: _PolicyRequest) -> None:
     """Follow the pod to who made it."""
     path = f"{asked.namespaced('api/v1', 'pods')}/{session.quote(name)}"
     try:
@@ -112,7 +112,7 @@ async def _pod(asked: session.Session, name: str, change: _Change) -> None:
         await _workload(asked, kind, owner.name, change, workloads.guess(pod))
 
 
-def _by_hand(asked: session.Session, change: _Change, refusal: str, note: str, command: str) -> None:
+def _by_hand(asked: session.Session, change: _PolicyRequest, refusal: str, note: str, command: str) -> None:
     """Print a command that only the user can run; refuse --apply."""
     if change.apply:
         raise session.CommandError(refusal)
@@ -121,7 +121,7 @@ def _by_hand(asked: session.Session, change: _Change, refusal: str, note: str, c
 
 
 async def _workload(
-    asked: session.Session, kind: kinds.WorkloadKind, name: str, change: _Change, guessed: str | None = None
+    asked: session.Session, kind: kinds.WorkloadKind, name: str, change: _PolicyRequest, guessed: str | None = None
 ) -> None:
     """Change the workload, or who manages it; `guessed` is its name by the pod alone."""
     try:
@@ -192,4 +192,4 @@ def command(*, target_name: str, value: str | None, apply: bool, remove: bool, t
     wrong = None if value is None else patches.wrong_value(value)
     if wrong is not None:
         raise click.UsageError(wrong)
-    session.run(target, lambda asked: _run(asked, target_name, _Change(target, value, apply=apply)))
+    session.run(target, lambda asked: _run(asked, target_name, _PolicyRequest(target, value, apply=apply)))

@@ -10,8 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.cli import wire
 from swapwarden.cli.inputs import kinds
-from swapwarden.cli.kubectl.cluster import wire, workloads
+from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.policy.observed import namespaces
 from swapwarden.webhook import review, validation
 

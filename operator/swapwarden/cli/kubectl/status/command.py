@@ -10,8 +10,9 @@ import click
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.cli import wire
 from swapwarden.cli.kubectl import completion, flags
-from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage, wire
+from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy.observed import nodes
@@ -40,14 +41,14 @@ class _Swap(msgspec.Struct, frozen=True):
     behavior: str = names.Behavior.KUBELET
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _ProfileSpec(msgspec.Struct, frozen=True):
     swap: _Swap = _Swap()
 
 
 class WireProfile(wire.Named, frozen=True):
     """A NodeSwapProfile, as far as it is read."""
 
-    spec: _Spec = _Spec()
+    spec: _ProfileSpec = _ProfileSpec()
 
 
 class Known(msgspec.Struct, frozen=True):
