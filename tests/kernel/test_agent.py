@@ -728,7 +728,7 @@ def test_nothing_is_let_go_when_the_state_is_deleted(one: Node) -> None:
     one.applied(generation)
     until(lambda: (disabled.swap_max, free.swap_max) == ("0", "max"), "limits are set")
     assert one.cluster.request("DELETE", f"{STATES}/{one.name}")[0] == 200
-    until(lambda: "was deleted; what it said stays in force" in agent.output(), "the agent knows")
+    until(lambda: "state was deleted" in agent.output(), "the agent knows")
     one.vm.write(disabled.path / "memory.swap.max", "max")
     one.vm.write(free.path / "memory.swap.max", "0")
     until(lambda: (disabled.swap_max, free.swap_max) == ("0", "max"), "both values are kept")

@@ -189,7 +189,7 @@ class Agent:
         await writer.run()
 
     async def _heed(self) -> None:
-        """Have the parts follow from what others recorded; the status writer does so by itself."""
+        """Pass new records to the parts that depend on them; the status writer reads the board by itself."""
         pods, slices = self._drop_ins
         revision = -1
         while True:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 LOCK_SECONDS: Final = 0.02
 """Between tries while another agent runs on the node: the gap that a hand-over may leave."""
 TLS_BYTES: Final = 32 << 10
-"""What a connection can take in at once, and holds memory for: asyncio has 256 KiB, and the agent two connections."""
+"""Buffer of a connection, held in memory: asyncio's default is 256 KiB, and the agent has two connections."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cgroup-root", default="/sys/fs/cgroup", help="the node's cgroup v2 file system")
     parser.add_argument("--proc-root", default="/proc", help="where to read meminfo, swaps and the kernel's release")
-    parser.add_argument("--sys-root", default="/sys", help="where to read what is under swap devices")
+    parser.add_argument("--sys-root", default="/sys", help="where to read the disks under swap devices")
     for place, what in ((sysctls.VM, "vm.swappiness and the like"), (sysctls.ZSWAP, "zswap")):
         parser.add_argument(
             place.flag, default=None, metavar="PATH", help=f"the node's {place.host}, for {what} (default: left alone)"
@@ -60,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drop-in-dir",
         default="",
         metavar="PATH",
-        help="holds the two folders of systemd's drop-ins for guarantee Strict (default: others install the files)",
+        help="folder with the two systemd drop-in folders for guarantee Strict (default: others install the files)",
     )
     parser.add_argument(
         "--slice-drop-in-dir",
         default="",
         metavar="PATH",
-        help="holds folders of systemd's drop-ins by the names of slices, for those that profiles take swap from"
+        help="folder with systemd drop-in folders by the names of slices, for those that profiles take swap from"
         " (default: others install the files)",
     )
     parser.add_argument(
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     build.publish("agent")
     paced = arguments.realtime and realtime.begin()
     sslproto.SSLProtocol.max_size = TLS_BYTES
-    # All modules are there now, and stay. Each full collection would go through them, for as long as ten repairs take.
+    # All modules are loaded now, and stay. Each full collection would scan them, for as long as ten repairs take.
     gc.collect()
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""Settings of the node that are not as its profile asks, and why."""
+"""Settings of the node that differ from its profile, and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SettingProblem(NamedTuple):
 
 
 class SettingError(Exception):
-    """A setting could not be brought to what it is to be; the message says why, and what to do."""
+    """A setting could not be brought to its desired value; the message says why, and what to do."""
 
     def __init__(self, reason: names.Problem, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What a memory.swap.max is to hold, by what the state says and how the cgroup came to be known. Pure."""
+"""Decides the value of a memory.swap.max from the state and from how the agent found the cgroup. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 
 AWAIT_SECONDS: Final = 5.0
-"""How long a pod without state is normal."""
+"""How long a new pod may lack an entry in the state before the status reports it."""
 
 
 class Handling(enum.Enum):
-    """What a file is to hold where it is not a number."""
+    """How the agent handles a file without a desired number."""
 
     UNMANAGED = "unmanaged"
-    """Whatever it holds."""
+    """It leaves the file alone."""
     RESTORE = "restore"
-    """What another writer last gave it."""
+    """It restores the value that another writer last wrote."""
 
 
 DesiredValue = int | Handling
 
 
 class Origin(enum.Enum):
-    """How a pod's cgroup came to be known."""
+    """How the agent found a pod's cgroup."""
 
     PREEXISTING = "preexisting"
-    """It was there when the agent first came up, or appeared while nothing was enforced."""
+    """It existed when the agent first started, or appeared while nothing was enforced."""
     APPEARED = "appeared"
     """It appeared while the agent enforced, or while none ran."""
 
 
 def mode_of(state: spec.NodeSpec | None) -> names.Mode:
-    """The mode in force; before any state arrived, what is known of earlier runs is enforced."""
+    """Return the mode in force. Before any state arrives, the agent enforces the records of earlier runs."""
     return names.Mode.ENFORCE if state is None else state.mode
 
 
@@ -49,11 +49,11 @@ def of_pod(
     last: int | None,
     denied: int | None = cgroup_files.SWAP_MAX.denied,
 ) -> DesiredValue:
-    """What a pod's cgroup is to hold.
+    """Return the desired value of a pod's cgroup.
 
-    `state` is the state in force (None before any ever arrived), `pod` its entry for this pod, `last` what this pod was
-    last given by an entry that is no longer there: a pod that ends leaves the state before its cgroup goes. `denied` is
-    for a pod that no state has named yet; None leaves what is there.
+    `state` is the state in force (None before the first one), `pod` its entry for this pod. `last` is the value from an
+    earlier entry: a pod that ends is removed from the state before its cgroup is removed. `denied` is for a pod that no
+    state has named yet; None leaves the current value.
     """
     if mode is not names.Mode.ENFORCE:
         return Handling.RESTORE
@@ -70,22 +70,22 @@ def of_pod(
 
 
 def awaits_entry(state: spec.NodeSpec | None, uid: str, *, origin: Origin, last: int | None) -> bool:
-    """Return whether a pod that came while limits are enforced has never been named by a state."""
+    """Return whether a pod that appeared while limits are enforced has never been named by a state."""
     unknown = state is None or uid not in state.pods
     return mode_of(state) is names.Mode.ENFORCE and unknown and origin is Origin.APPEARED and last is None
 
 
 def of_root(state: spec.NodeSpec | None, *, mode: names.Mode) -> DesiredValue:
-    """What the cgroup above all pods is to hold."""
+    """Return the desired value of the cgroup above all pods."""
     if state is None:
         return Handling.UNMANAGED
     return Handling.RESTORE if mode is not names.Mode.ENFORCE or state.kubepods is None else state.kubepods
 
 
 def goal(desired: DesiredValue, record: ledger.LimitRecord | None, found: int) -> int | None:
-    """The number that a file is to hold; None where it is no business of the agent's. Bytes.
+    """Return the number that a file must hold, in bytes; None if the agent leaves it alone.
 
-    `record` is the ledger's, and `found` what the file holds: another writer's value is not restored over.
+    `record` is from the ledger, `found` is the current value: a restore does not replace another writer's value.
     """
     if isinstance(desired, int):
         return desired
@@ -95,5 +95,5 @@ def goal(desired: DesiredValue, record: ledger.LimitRecord | None, found: int) -
 
 
 def differs(target: DesiredValue, found: int, *, at_most: bool) -> bool:
-    """Whether a file that holds `found` is to hold something else; with `at_most` a smaller value is as good."""
+    """Return whether a file that holds `found` must be written; with `at_most` a smaller value is as good."""
     return isinstance(target, int) and (found > target or (found < target and not at_most))

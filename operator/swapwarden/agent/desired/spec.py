@@ -13,7 +13,7 @@ from swapwarden.kube import decoding
 
 
 class ReceivedState(msgspec.Struct, frozen=True):
-    """A NodeSwapState as it comes. `parse` decodes the spec; the status is compared with the next one as it is."""
+    """A NodeSwapState as received. `parse` decodes the spec; the status is compared with the next one undecoded."""
 
     metadata: state.ObjectMeta = state.ObjectMeta()
     spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -29,7 +29,7 @@ class ContainerEntry(NamedTuple):
 
 
 class PodEntry(NamedTuple):
-    """What a pod's cgroup is to hold, in bytes; None: what it held before."""
+    """Settings of a pod's cgroup, in bytes; None: the value that it held before."""
 
     limit: int | None
     containers: Mapping[str, ContainerEntry]
@@ -37,12 +37,12 @@ class PodEntry(NamedTuple):
     each: ContainerEntry | None = None
 
     def container(self, container_id: str) -> ContainerEntry | None:
-        """Return what is said of one container by itself; None where nothing is."""
+        """Return the entry of one container; None if it has no entry of its own."""
         return self.containers.get(container_id[: state.ID_LENGTH])
 
 
 class Preview(NamedTuple):
-    """What pods are to get next, in bytes by UID, and the profile that would give it."""
+    """The limits of a profile that is not in force yet, in bytes by pod UID."""
 
     profile: str
     generation: int
@@ -65,9 +65,9 @@ class Unsupported(NamedTuple):
 
     setting: str
     owner: str
-    """The first cgroup that is to have it: a pod's UID, kubepods, or the name of a unit."""
+    """The first cgroup with it: a pod's UID, kubepods, or the name of a unit."""
     cgroups: int
-    """How many are."""
+    """How many have it."""
 
 
 class NodeSpec(NamedTuple):
@@ -89,10 +89,10 @@ class NodeSpec(NamedTuple):
     refused: Mapping[str, str] = {}
     """Settings that the profile asks for and the node must not have, with the reason."""
     kubelet_swap: int | None = None
-    """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
+    """Swap in bytes that the kubelet counted, if the node has another amount; else None."""
     guarantee: names.Guarantee = names.Guarantee.STANDARD
     unmet: Mapping[str, str] | None = None
-    """What the profile requires and the node does not have; None where nothing is required."""
+    """Requirements of the profile that the node does not meet; None if it has none."""
     unsupported: tuple[Unsupported, ...] = ()
 
 
@@ -100,9 +100,9 @@ _KUBEPODS: Final = "kubepods"
 
 
 def parse(received: ReceivedState, page: int) -> NodeSpec:
-    """Take a state as it came to numbers, floored to the page. ValueError where it is not understood.
+    """Return a received state with its limits as numbers, floored to the page. ValueError if it is invalid.
 
-    Fields of a newer controller are passed over, settings of cgroups among them are listed as unsupported.
+    Unknown fields, from a newer controller, are ignored; unknown settings of cgroups are listed as unsupported.
     """
     plain = decoding.decode(received.spec, dict[str, Any])
     unsupported = tuple(_take_unsupported(plain))
@@ -161,7 +161,7 @@ _OF_UNITS: Final = frozenset(field.encode_name for field in msgspec.structs.fiel
 
 
 def _without_reasons(plain: _Part) -> _Part:
-    """Leave out what nothing is enforced by, and what a newer controller may have other values of."""
+    """Leave out the reasons: nothing is enforced by them, and a newer controller may have others."""
     pods = plain.get("pods")
     if isinstance(pods, dict):
         for pod in pods.values():

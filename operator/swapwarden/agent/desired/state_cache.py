@@ -1,11 +1,11 @@
-"""The last state, kept on the node: in force before the API server can be asked.
+"""Keeps the last state on the node: in force until the API server answers.
 
-It is in two directories. The one in memory, which does not survive a reboot, has it before it is applied, so that no
-agent that is killed is followed by one that goes back to an older state. The one on a disk, which may take seconds
-where the node swaps to it, has it some time after.
+It is kept in two directories. The one in memory, which does not survive a reboot, gets it before it is applied, so that
+no restarted agent uses an older state than the one before it. The one on a disk gets it some time later: a disk that
+the node swaps to may take seconds.
 
-A file is a line with the CRC-32 of what follows, and that is JSON: a value that a bad disk changed must not be taken
-for what the controller said.
+A file is a line with the CRC-32 of the rest, which is JSON: a value that a bad disk changed must not pass for one from
+the controller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAILURES = metrics.counter(
 )
 
 KEY: Final = "state-disk"
-"""The worker's."""
+"""Of the worker's job."""
 FILE: Final = "state.json"
 NEW: Final = ".new"
 CORRUPTED: Final = ".corrupt"
@@ -45,11 +45,11 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 MIN_SECONDS: Final = 1.0
 """Least time between two writes."""
 LOAD_SECONDS: Final = 5.0
-"""How long the agent's start waits for the disk; `NOTED_SECONDS` where the memory has a state of this boot, which as a
-rule is the newest."""
+"""How long the agent's start waits for the disk; `NOTED_SECONDS` if the memory has a state of this boot, which is
+usually the newest."""
 NOTED_SECONDS: Final = 1.0
 STORE_SECONDS: Final = 30.0
-"""How long a write may take before it is told of."""
+"""How long a write may take before the log and a metric report it."""
 END_SECONDS: Final = 5.0
 """How long the agent's end waits for the disk: half of what it has (terminationGracePeriodSeconds in the chart)."""
 
@@ -68,15 +68,15 @@ class Cached(msgspec.Struct, frozen=True):
 
 
 class Loaded(NamedTuple):
-    """What was in force when an agent was there last."""
+    """The state in force when an agent last ran."""
 
     state: spec.ReceivedState
     boot: str
-    """The kernel's boot_id at that time; empty where that is not known."""
+    """The kernel's boot_id at that time; empty if unknown."""
 
 
 def store(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot: str) -> None:
-    """Replace what is cached, and wait for the disk; a crash leaves the old or the new. OSError where it fails."""
+    """Replace the cached state and wait for the disk. A crash leaves the old or the new one. OSError on failure."""
     _replace(directory, node, state, boot, sync=True)
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -86,9 +86,9 @@ def store(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot: s
 
 
 def note(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot: str) -> None:
-    """As `store`, in a directory that is in memory: without waiting for a disk. OSError where it fails.
+    """Replace the cached state in a directory in memory, without waiting for a disk. OSError on failure.
 
-    Nothing is left there then, for what there was before is not the last state any more.
+    In that case the older file is also removed: it is no longer the last state.
     """
     try:
         _replace(directory, node, state, boot, sync=False)
@@ -111,7 +111,7 @@ def _replace(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot
 
 
 def remove(directory: pathlib.Path) -> None:
-    """Forget what is cached, and what a crash or a bad disk left of it. OSError where that fails."""
+    """Remove the cached state, and the files that a crash or a bad disk left. OSError on failure."""
     for suffix in ("", NEW, CORRUPTED):
         (directory / f"{FILE}{suffix}").unlink(missing_ok=True)
 
@@ -121,7 +121,7 @@ def _sealed(body: bytes) -> bytes:
 
 
 def _opened(file: pathlib.Path) -> bytes:
-    """The body. ValueError where it is not what was written."""
+    """Return the body of a file. ValueError if its checksum is wrong."""
     data = files.whole(file, MAX_BYTES)
     body = data.partition(b"\n")[2]
     if data != _sealed(body):
@@ -130,7 +130,7 @@ def _opened(file: pathlib.Path) -> bytes:
 
 
 def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
-    """What is cached for this node; None where there is nothing, or nothing fit for use (it is then moved aside)."""
+    """Return the state cached for this node, or None. An invalid file is moved aside."""
     file = directory / FILE
     try:
         cached = msgspec.json.decode(_opened(file), type=Cached)
@@ -157,10 +157,10 @@ def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
 
 
 def newest(noted: Loaded | None, stored: Loaded | None, boot: str) -> Loaded | None:
-    """What was cached last: `noted` in memory, or `stored` on the disk.
+    """Return the state cached last: `noted` in memory, or `stored` on the disk.
 
-    What is in memory counts only if it is of this boot, and not where the disk has a newer generation of the same
-    object: an agent of a version that kept nothing in memory may have been there since.
+    The one in memory counts only if it is of this boot and the disk has no newer generation of the same object: an
+    agent of a version that kept nothing in memory may have run since.
     """
     if noted is None or noted.boot != boot:
         return stored
@@ -185,11 +185,11 @@ class StateCache:
         self._disks = disks
         self._due = asyncio.Event()
         self._failed = False
-        """Whether the disk lacks the newest; `_unnoted`: whether the memory does."""
+        """Whether the disk lacks the newest state; `_unnoted`: whether the memory does."""
         self._unnoted = False
 
     async def load(self, page: int) -> Loaded | None:
-        """What was cached last; without what the disk has where that takes too long."""
+        """Return the state cached last; the one in memory if the disk takes too long."""
         noted = load(self._memory, self._node, page)
         seconds = LOAD_SECONDS if noted is None or noted.boot != self._boot else NOTED_SECONDS
         try:
@@ -209,27 +209,27 @@ class StateCache:
         return bool(self._boot) and loaded.boot == self._boot
 
     def remove(self) -> None:
-        """Forget what is cached; OSError where that fails."""
+        """Remove the cached state; OSError on failure."""
         for folder in (self._memory, self._directory):
             remove(folder)
 
     def keep(self, state: spec.ReceivedState) -> None:
-        """Cache it, before it is applied; on the disk when the last write is done, and what was waiting is left out."""
+        """Cache a state before it is applied: in memory now, on the disk after the write under way, the newest only."""
         self._newest = state
         self._due.set()
         self._note(state)
 
     def retry(self) -> None:
-        """Try again what could not be written."""
+        """Retry failed writes."""
         if self._failed:
             self._due.set()
         if self._unnoted and self._newest is not None:
             self._note(self._newest)
 
     async def run(self) -> None:
-        """Until cancelled; what is the newest then is on the disk when this has ended, unless that fails or hangs.
+        """Store new states until cancelled, then the newest one, unless that fails or hangs.
 
-        Unless it hangs, no write is under way any more: who removes the file then removes it for good.
+        Unless it hangs, no write is under way after that: a file that is removed then does not reappear.
         """
         try:
             while True:
@@ -248,8 +248,8 @@ class StateCache:
             FAILURES.inc()
             if not self._unnoted:
                 log.error(  # noqa: TRY400 the message has it all
-                    "the state cannot be cached in --run-dir; an agent that is killed now is followed by one that goes"
-                    " by what the disk has: %s",
+                    "the state cannot be cached in --run-dir; after a crash the agent uses the state on the disk, which"
+                    " may be older: %s",
                     error,
                 )
             self._unnoted = True
@@ -264,7 +264,7 @@ class StateCache:
         try:
             await self._disks.do(KEY, functools.partial(self._write, state), seconds)
         except asyncio.CancelledError:
-            self._due.set()  # it is waited for at the end
+            self._due.set()  # `run` stores it before it ends
             raise
         except (OSError, RuntimeError) as error:
             self._failed = True
@@ -277,7 +277,7 @@ class StateCache:
             self._failed = False
 
     def _write(self, state: spec.ReceivedState) -> None:
-        """Unless that was done: who is cancelled does not hear of it."""
+        """Store a state unless it is stored: a cancelled caller does not learn that its write succeeded."""
         if self._stored is not state:
             store(self._directory, self._node, state, self._boot)
             self._stored = state

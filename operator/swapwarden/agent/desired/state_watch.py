@@ -1,7 +1,7 @@
 """Follows the node's NodeSwapState: one list, then a watch, again whenever that breaks.
 
-Losing the state is no order to let go: on deletion, 404, 403 or an API server that cannot be reached, what was last
-accepted stays in force.
+The loss of the state is no order to stop: on deletion, 404, 403 or an unreachable API server, the state accepted last
+stays in force.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BACKOFF_SECONDS: Final = (0.5, 30.0)
 """First and longest bound of the wait after a failure."""
 LIST_SECONDS: Final = 10.0
 QUICK_SECONDS: Final = 1.0
-"""A watch that ends sooner has failed, whatever it says: a server or proxy may end each at once."""
+"""A watch that ends sooner has failed, even without an error: a server or proxy may end each one immediately."""
 
 _decode = decoding.Decoder(spec.ReceivedState).decode
 
@@ -60,30 +60,30 @@ _decode_list = decoding.Decoder(_List).decode
 
 
 class Fetched(NamedTuple):
-    """The object as a list has it, or made anew under its name."""
+    """The object from a list, or a new one of its name from a watch."""
 
     status: dict[str, Any] | None
-    """None: there is no object."""
+    """None: the object does not exist."""
     state: spec.ReceivedState | None = None
-    """To be put in force, whatever its generation: objects are made anew, and etcd is restored from backups."""
+    """To be applied whatever its generation: an object may be made anew, and etcd restored from a backup."""
 
 
 class Changed(NamedTuple):
-    """The object as a watch shows it later, of a change of its status, too."""
+    """The object from a watch, also after a change of its status only."""
 
     status: dict[str, Any]
     state: spec.ReceivedState | None = None
-    """To be put in force; None where its generation is no newer."""
+    """To be applied; None if its generation is no newer."""
 
 
 class Refused(NamedTuple):
-    """The object is not understood."""
+    """The object is invalid."""
 
     why: str
 
 
 class Contact(NamedTuple):
-    """The API server has said anything, or ended a watch."""
+    """The API server sent an event, or ended a watch."""
 
 
 Event = Fetched | Changed | Refused | Contact
@@ -100,7 +100,7 @@ class StateWatch:
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield without end. After an error in its reader it may be begun anew."""
+        """Yield events without end. After an error in its reader, it can be called again."""
         while True:
             wait = 0.0
             try:
@@ -111,7 +111,7 @@ class StateWatch:
                 ERRORS.inc("state")
                 wait = self._backoff.after(error)
                 log.warning(
-                    "cannot follow this node's state; what was last accepted stays in force, next try in %.1f s: %s",
+                    "cannot follow this node's state; the last accepted one stays in force, next try in %.1f s: %s",
                     wait,
                     error,
                 )
@@ -138,7 +138,7 @@ class StateWatch:
             raise
         found = _decode_list(answer)
         yield self._found(found.items[0]) if found.items else self._missing()
-        # The object's own version would not do: where nothing changed it for a while, it is too old to watch from.
+        # The object's own version would not do: if nothing changed it for a while, it is too old to watch from.
         version = found.metadata.resource_version
         FOLLOWING.set(1)
         while True:
@@ -161,7 +161,7 @@ class StateWatch:
 
     def _missing(self) -> Fetched:
         if self._uid:
-            log.warning("this node's state was deleted; what it said stays in force")
+            log.warning("this node's state was deleted; its last version stays in force")
         else:
             log.info("this node has no state yet", extra={"node": self._node})
         self._uid = ""

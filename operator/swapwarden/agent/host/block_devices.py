@@ -14,8 +14,8 @@ from swapwarden.agent.host import files
 from swapwarden.api import names
 
 _ENCRYPTING: Final = re.compile(r"CRYPT-(?:LUKS[12]|PLAIN|LOOPAES|TCRYPT|BITLK|FVAULT2)-")
-"""Device mapper UUIDs by which cryptsetup marks what encrypts (lib/utils_dm.h); others that begin with CRYPT- are of
-dm-verity and dm-integrity, which do not."""
+"""Device mapper UUIDs by which cryptsetup marks encrypted devices (lib/utils_dm.h); other UUIDs that begin with CRYPT-
+are of dm-verity and dm-integrity, which do not encrypt."""
 _KINDS: Final = (
     (re.compile(r"zram\d+"), names.Backing.ZRAM),
     (re.compile(r"nvme\d+(?:c\d+)?n\d+"), names.Backing.NVME),
@@ -28,8 +28,8 @@ _ATTACHED: Final = (
     (re.compile(r"/(?:session|rport-)\d[^/]*/"), names.Backing.NETWORK),
     (re.compile(r"/virtio\d+/"), names.Backing.VIRTUAL),
 )
-"""Of SCSI disks, what the path in /sys/devices says of how they are attached: by iSCSI (scsi_transport_iscsi), by Fibre
-Channel or SRP (their remote ports), by virtio-scsi."""
+"""How SCSI disks are attached, by their path in /sys/devices: by iSCSI (scsi_transport_iscsi), by Fibre Channel or SRP
+(their remote ports), by virtio-scsi."""
 _FABRICS: Final = frozenset({"tcp", "rdma", "fc"})
 """Transports of NVMe over a network (drivers/nvme/host: nvme_ctrl_ops.name)."""
 _DEPTH: Final = 16
@@ -41,7 +41,7 @@ _DELETED: Final = " (deleted)"
 
 
 class Device(NamedTuple):
-    """What a device is made of."""
+    """The kind of a device, and the disks under it."""
 
     backing: names.Backing
     encrypted: bool
@@ -54,7 +54,7 @@ UNKNOWN: Final = Device(names.Backing.UNKNOWN, encrypted=False, disks=None)
 
 
 def look(block: pathlib.Path, path: str) -> Device:
-    """Return what is under the block device `path` of /proc/swaps; `block` is /sys/block. Unreadable is unknown.
+    """Follow the block device `path` of /proc/swaps to its disks; `block` is /sys/block. Unreadable is unknown.
 
     The name of a disk, or its path in /sys/devices, shows how it is attached (nvme, virtual, network); for others the
     kernel's queue/rotational shows the kind. A device is encrypted if dm-crypt is on each way to a disk.
@@ -104,8 +104,8 @@ def only_disk(block: pathlib.Path) -> frozenset[str] | None:
 def queue(block: pathlib.Path, disk: str) -> str | None:
     """Return the number (major:minor) of a disk for which the kernel queues requests; None if it does not.
 
-    Only these have io.latency and io.weight: what takes bios as they come (zram, drbd, the head of several NVMe paths)
-    has no queue to reorder (queue_is_mq).
+    Only these have io.latency and io.weight: devices that handle bios in the order of arrival (zram, drbd, the head of
+    several NVMe paths) have no queue to reorder (queue_is_mq).
     """
     number = _text(block / disk / "dev")
     return number if _NUMBER.fullmatch(number) and (block / disk / "mq").is_dir() else None
@@ -141,7 +141,7 @@ def _all(devices: Iterable[Device]) -> frozenset[str] | None:
 
 
 def _under(disk: pathlib.Path) -> list[str]:
-    """Names of the devices that one is made of."""
+    """Return the names of the devices that one consists of."""
     try:
         return sorted(each.name for each in (disk / "slaves").iterdir())
     except OSError:
@@ -171,16 +171,16 @@ def _leaf(block: pathlib.Path, disk: pathlib.Path, depth: int, *, encrypts: bool
         name = _name(block, written_back)
         behind = UNKNOWN if name is None else _below(block, name, depth - 1)
         return behind._replace(backing=kind)
-    # A mapping without a device under it is no disk, and a loop device does not show what is under it.
+    # A mapping without a device under it is no disk, and a loop device does not show the device under it.
     hidden = kind is names.Backing.LOOP or (disk / "dm").is_dir()
     return Device(kind, encrypts, None if hidden else frozenset({disk.name}))
 
 
 def _kind(disk: pathlib.Path) -> names.Backing:
-    """What a device is that is made of no other."""
+    """Return the kind of a device that consists of no other."""
     kind = next((kind for pattern, kind in _KINDS if pattern.fullmatch(disk.name)), None)
     if kind is names.Backing.NVME:
-        # Below it is its controller, or, where it may have several paths, the subsystem with links to its controllers.
+        # Below it is its controller, or if it may have several paths, the subsystem with links to its controllers.
         transports = {_text(file) for file in disk.glob("device/transport")}
         transports |= {_text(file) for file in disk.glob("device/nvme*/transport")}
         return names.Backing.NETWORK if transports & _FABRICS else kind

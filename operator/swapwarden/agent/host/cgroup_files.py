@@ -20,14 +20,14 @@ class CgroupFile(NamedTuple):
 
     name: str
     usage: str = ""
-    """The file that counts what is in use of it; empty where there is none."""
+    """The file that counts its use; empty: none does."""
     unset: int = values.NO_LIMIT
-    """What it holds where nobody has set it."""
+    """Its value until the first write."""
     denied: int | None = 0
-    """What it is to hold for a pod that may have nothing yet; None: whatever it holds."""
+    """Its desired value for a pod that no state has named yet; None: any."""
     exposed: Exposed = Exposed.ABOVE
     reclaims: bool = False
-    """Whether the kernel reclaims memory in a write of less, for as long as that takes (memory_high_write)."""
+    """Whether a write of a smaller value lasts until the kernel has reclaimed memory (memory_high_write)."""
 
     def exposes(self, found: int, desired: int) -> bool:
         """Return whether holding `found` breaks what `desired` promises."""
@@ -44,9 +44,9 @@ class File(NamedTuple):
     field: str
     """In a profile."""
     nothing: str
-    """What is written for a disk of which the file is to say nothing (iolatency_set_limit, ioc_weight_write)."""
+    """The value that removes a disk's line (iolatency_set_limit, ioc_weight_write)."""
     option: str
-    """Without which a kernel does not have it."""
+    """The kernel's build option for it."""
 
 
 LATENCY: Final = File(

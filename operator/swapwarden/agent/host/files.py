@@ -1,4 +1,4 @@
-"""Reads files of the node, whatever their length and content, and writes those that hold a setting of the kernel."""
+"""Reads files of the node, of any length and content, and writes those with a setting of the kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 MAX_BYTES: Final = 256 * 1024
-"""Of a file of text; none that is read here comes near it."""
+"""Of a file of text; those read here are far smaller."""
 SETTING_BYTES: Final = 64
 """Of a setting's value; no value that the agent writes is longer."""
 _LINE_BYTES: Final = 4096
@@ -21,7 +21,7 @@ class SettingFileError(Exception):
 
 
 class AbsentError(SettingFileError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 def content(file: pathlib.Path, most: int, *, follow: bool = True) -> bytes:
@@ -88,7 +88,7 @@ def write_setting(file: pathlib.Path, value: str) -> None:
         data = f"{value}\n".encode("ascii")
         fd = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            # A plain file must lose what a longer value left, in the same write (as in cgroupfs). Files of sysfs claim
+            # A plain file must lose the rest of a longer value in the same write (as in cgroupfs). Files of sysfs claim
             # to be a page long, and take no more than that.
             size = os.fstat(fd).st_size
             os.write(fd, data.ljust(size if size <= SETTING_BYTES else 0, b"\n"))

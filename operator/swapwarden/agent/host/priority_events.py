@@ -33,10 +33,10 @@ def watch(file: pathlib.Path, changed: Callable[[], None]) -> Iterator[None]:
         else:
             loop = asyncio.get_running_loop()
 
-            def told() -> None:
+            def ready() -> None:
                 poller.poll(0)
                 changed()
 
-            loop.add_reader(poller.fileno(), told)
+            loop.add_reader(poller.fileno(), ready)
             stack.callback(loop.remove_reader, poller.fileno())
         yield

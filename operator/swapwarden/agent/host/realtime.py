@@ -65,8 +65,8 @@ def begin(once: tuple[float, float] = ONCE_SECONDS) -> bool:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     except (OSError, ValueError) as error:
         log.warning(
-            "no realtime priority (%s): on a busy CPU repairs wait as long as the pod's CPU request has them wait. It"
-            " takes CAP_SYS_NICE, and a kernel that gives it to what is in cgroups (without CONFIG_RT_GROUP_SCHED)",
+            "no realtime priority (%s): on a busy CPU the CPU request of the agent's pod bounds its repairs. It takes"
+            " CAP_SYS_NICE, and a kernel that grants it to processes in cgroups (without CONFIG_RT_GROUP_SCHED)",
             error,
         )
         return False

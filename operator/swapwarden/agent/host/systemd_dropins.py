@@ -97,14 +97,14 @@ def installed(directory: pathlib.Path) -> frozenset[str]:
 def _install(folder: pathlib.Path) -> None:
     if _content(folder / FILE) != CONTENT:
         _replace(folder)
-        log.info("installed a drop-in of systemd's", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
+        log.info("installed a systemd drop-in", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
 
 
 def _remove(folder: pathlib.Path) -> None:
     file = folder / FILE
     if _content(file) == CONTENT:
         file.unlink()
-        log.info("removed a drop-in of systemd's", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
+        log.info("removed a systemd drop-in", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
     (folder / _NEW).unlink(missing_ok=True)
 
 
@@ -139,7 +139,7 @@ def _replace(folder: pathlib.Path) -> None:
 
 
 def bring(directory: pathlib.Path, prefix: str) -> None:
-    """Install both files for slices that begin with `prefix`; where that is empty, remove them. OSError as these."""
+    """Install both files for slices that begin with `prefix`; if that is empty, remove them. OSError as these."""
     if prefix:
         install(directory, prefix)
     else:

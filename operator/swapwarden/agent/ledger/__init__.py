@@ -1,1 +1,1 @@
-"""What was there before the agent, what the agent wrote, and when it was last alive."""
+"""Records the values from before the agent, the values that it wrote, and when it was last alive."""

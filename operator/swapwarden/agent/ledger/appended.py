@@ -1,4 +1,4 @@
-"""A file that lines are appended to, written anew when it has grown or lacks something. A full disk stops nothing."""
+"""Appends lines to a file, and writes it anew once it has grown or lacks a line. A full disk stops nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 FAILURES = metrics.counter("swapwarden_agent_journal_failures_total", "Lines that could not be written to the ledger.")
 
 COMPACT_BYTES: Final = 256 * 1024
-"""Size beyond which the file is written anew, unless what it must hold takes half of that."""
+"""Size beyond which the file is written anew, unless its content takes half of that."""
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Read of the file at most. The agent never leaves as much there."""
 LINE_BYTES: Final = 64 * 1024
@@ -72,7 +72,7 @@ class AppendedFile:
             return self.write_anew()
         self._size += len(line)
         if self._size > max(COMPACT_BYTES, 2 * self._floor):
-            # If this fails, the next attempt comes after as many bytes again.
+            # If this fails, the next attempt follows after as many bytes again.
             self._floor = self._size
             try:
                 self._replace()

@@ -14,10 +14,10 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 ALIVE_SECONDS: Final = 30.0
-"""The longest between beats, which bounds what is reported of a time without an agent. Besides, an idle agent does
-nothing but watch its state and, seldom, compare all."""
+"""The longest time between beats: reports of a time without an agent are exact to that. Otherwise an idle agent only
+watches its state and rarely compares all."""
 AWAKE_SECONDS: Final = ALIVE_SECONDS / 2
-"""Since the last beat, after which whatever else wakes up the agent is an occasion for one."""
+"""Time since the last beat, after which the agent also beats when something else wakes it up."""
 _BYTES: Final = 32
 
 
@@ -33,7 +33,7 @@ class Heartbeat:
         self._clock = clock
         self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.last_seen = self._read()
-        """When the agent before this one was last alive, or None."""
+        """When the previous agent was last alive, or None."""
 
     def _read(self) -> float | None:
         text = os.pread(self._fd, _BYTES, 0).decode("ascii", "replace").strip("\x00\n ")
@@ -64,7 +64,7 @@ class Pulse:
     """Beats in time. Not thread-safe: only the event loop may use it."""
 
     def __init__(self, alive: Heartbeat, each: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """`each` is called after each beat: so whatever else is due from time to time wakes up nothing by itself."""
+        """`each` is called after each beat, for periodic work that should not wake up the agent by itself."""
         self._alive = alive
         self._each = each
         self._clock = clock
@@ -82,7 +82,7 @@ class Pulse:
                 self._next = None
 
     def awake(self) -> None:
-        """Something else woke up the agent."""
+        """Beat if it is time, since something else woke up the agent."""
         if self._next is not None and self._clock() - self._last >= AWAKE_SECONDS:
             self._beat()
 

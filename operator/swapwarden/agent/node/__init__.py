@@ -1,1 +1,1 @@
-"""What the node is: facts, diagnostics, usage and preflight."""
+"""Examines the node: facts, diagnostics, usage and preflight."""

@@ -125,7 +125,7 @@ def _merged(values: Values, more: Values) -> Values:
     return {**values, **more, **mappings}
 
 
-# What the entries mean
+# Meaning of the entries
 
 
 def _configuration(values: Values, source: str) -> Configuration:

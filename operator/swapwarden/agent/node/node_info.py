@@ -1,6 +1,6 @@
-"""What the node has and how it is configured: the facts in a node's state, and what diagnostics and preflight need.
+"""Reads how the node is equipped and configured: facts for its state, and more for diagnostics and preflight.
 
-Read from /proc, /sys, the cgroup file system and the kubelet's files. What cannot be read counts as absent.
+Read from /proc, /sys, the cgroup file system and the kubelet's files. Unreadable files count as absent.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Containers(NamedTuple):
 
 
 class NodeLook(NamedTuple):
-    """What else was read. None, or 0 for sizes: unknown."""
+    """Other findings. None, or 0 for sizes: unknown."""
 
     configuration: kubelet_config.Configuration | None = None
     unreadable: str = ""
@@ -224,7 +224,7 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Collection[str]) -> C
 
 
 def _effective(cgroups: cgroupfs.Cgroups, path: str, ours: Collection[str]) -> int | None:
-    """Return a container's limit, with that of crun's cgroup inside; None if it is unknown or the agent's own."""
+    """Return a container's limit, with that of the cgroup that crun makes inside; None if unknown or the agent's."""
     inner = cgroupfs.join(path, layout.INNER)
     if path in ours or inner in ours:
         return None

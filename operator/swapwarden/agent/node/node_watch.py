@@ -112,12 +112,12 @@ class NodeWatch:
             except TimeoutError:
                 FACTS_FAILURES.inc()
                 log.warning(
-                    "a look at the node takes more than %.0f s, as with a disk that hangs; what was seen before stays,"
-                    " next try with the next full comparison",
+                    "a look at the node takes more than %.0f s, as with a disk that hangs; earlier results stay, next"
+                    " try with the next full comparison",
                     FACTS_SECONDS,
                 )
             finally:
-                # Whatever became of it: a status without facts says more than none.
+                # Also after a failure: a status without facts reports more than none.
                 self.looked.set()
 
     def reported(self) -> state.Facts:

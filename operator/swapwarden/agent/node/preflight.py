@@ -125,7 +125,7 @@ def _tree(cgroups: cgroupfs.Cgroups, anchor: str) -> tuple[str | None, str]:
 
 def _compatible(found: state.Facts, cgroups: cgroupfs.Cgroups, root: str | None) -> bool | None:
     """Return whether pods' swap can be limited; without pods any cgroup below the root shows it."""
-    if found.cgroup_version == 0:  # what is there is no cgroup file system
+    if found.cgroup_version == 0:  # not a cgroup file system
         return None
     if found.cgroup_version != 2:
         return False
@@ -134,7 +134,7 @@ def _compatible(found: state.Facts, cgroups: cgroupfs.Cgroups, root: str | None)
     return True if any(cgroups.has(name, cgroupfs.SWAP_MAX) for name in cgroups.dirs("")) else None
 
 
-# What is printed
+# Output
 
 
 def report(node: Node) -> str:
@@ -229,9 +229,9 @@ def _memory_rows(node: Node) -> Iterator[Row]:
 def _kubelet_rows(seen: node_info.NodeLook) -> Iterator[Row]:
     yield Row("kubelet may swap", _yes(seen.kubelet_swaps), "memory.swap.max of its unit")
     tally = seen.containers
-    told = tally.without or tally.limited
-    value = f"limited in {tally.limited}, not in {tally.without} of {told and tally.without + tally.limited} pods"
-    yield Row("Burstable containers", value if told else _UNKNOWN, "memory.swap.max of some")
+    known = tally.without or tally.limited
+    value = f"limited in {tally.limited}, not in {tally.without} of {tally.without + tally.limited} pods"
+    yield Row("Burstable containers", value if known else _UNKNOWN, "memory.swap.max of some")
     found = seen.configuration
     if found is None:
         yield Row("kubelet: configuration", _UNKNOWN, seen.unreadable or "not found")
@@ -251,7 +251,7 @@ def _kubelet_rows(seen: node_info.NodeLook) -> Iterator[Row]:
         yield Row(f"kubelet: {name}", value, found.source)
 
 
-# What falls short
+# Gaps
 
 
 def gaps(node: Node) -> Iterator[Gap]:

@@ -1,1 +1,1 @@
-"""Builds the status from what is recorded, and writes it."""
+"""Builds the status and metrics from records, and writes the status."""

@@ -1,4 +1,4 @@
-"""What the conditions of a NodeSwapState say, by a snapshot, and the same as metrics. Messages are for people."""
+"""Builds the conditions of a NodeSwapState from a snapshot, and publishes them as metrics. Messages are for people."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _FAILING: Final = {
     ViolationReason.INTERNAL_ERROR: "met an unexpected error in the agent",
     ViolationReason.WRITE_FAILED: "cannot be written",
     ViolationReason.UNREADABLE: "cannot be listed",
-    ViolationReason.ACCESS_DENIED: "are closed to the agent by who runs in them",
+    ViolationReason.ACCESS_DENIED: "are closed to the agent by their own processes",
 }
 _DEGRADING: Final = (ViolationReason.INTERNAL_ERROR, ViolationReason.WRITE_FAILED)
-"""Not what a container does to its own cgroup: whoever can run one could stop a profile's rollout by it. What cannot be
-listed makes the agent poll, which says why."""
+"""Without the failures that a container can cause in its own cgroup: any user who can run one could stop a profile's
+rollout. Cgroups that cannot be listed make the agent poll, with the reason Polling."""
 _MEANT: Final = frozenset({names.Problem.AUDIT, names.Problem.NO_EFFECT})
-"""Shortfalls of settings that are as whoever wrote the profile must have meant it."""
+"""Problems of settings that the author of the profile must have intended."""
 _PASSING: Final = frozenset(
     {names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED, names.Problem.PENDING} | _MEANT
 )
-"""Shortfalls of settings with which a node is as good as others."""
+"""Problems of settings that do not make a node degraded."""
 _NAMED: Final = 8
 """Pods that a message names."""
 
@@ -63,8 +63,8 @@ def _applied(snapshot: Snapshot, compatible: ConditionVerdict) -> ConditionVerdi
     if snapshot.spec is None:
         return ConditionVerdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
     failing = _failing(snapshot)
-    # Where nothing is to be written, a cgroup that its owner keeps the agent out of is in nobody's way: what a value of
-    # the agent's is left in counts as that.
+    # If nothing must be written, a cgroup that its owner locks the agent out of does no harm. One with a value that the
+    # agent must restore counts in to_restore.
     if failing is not None and (snapshot.mode is names.Mode.ENFORCE or failing.reason != ViolationReason.ACCESS_DENIED):
         return failing
     if snapshot.unseen:
@@ -98,7 +98,7 @@ def _applied(snapshot: Snapshot, compatible: ConditionVerdict) -> ConditionVerdi
 
 
 def _failing(snapshot: Snapshot) -> ConditionVerdict | None:
-    """What keeps cgroups from their values, the worst first; None where nothing does."""
+    """Return the worst failure that keeps cgroups from their values; None without one."""
     for reason, what in _FAILING.items():
         failed = sum(violation.reason == reason for violation in snapshot.violations)
         if failed:
@@ -126,7 +126,7 @@ def _drift(recent: Recent) -> ConditionVerdict:
         reason: str = ViolationReason.YIELDED
         message = f"{recent.contested} cgroups are left to another writer, who keeps lowering them"
     elif recent.drifting or recent.others:
-        # What systemd writes passes; who else writes does not go away by itself.
+        # systemd's writes end by themselves; other writers remain.
         reason = "OtherWriter" if recent.others else REWRITTEN
         drifting = f"{recent.drifting} running pods were above their value lately; repaired"
         message = drifting if recent.drifting else "values were written over lately; repaired"
@@ -155,7 +155,7 @@ def _requirements(unmet: Mapping[str, str]) -> ConditionVerdict:
 def verdicts(
     snapshot: Snapshot, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
 ) -> Mapping[str, ConditionVerdict]:
-    """What the conditions say of `snapshot`, by their types; `found` are conditions only while they are true."""
+    """Return the conditions of `snapshot` by type; a condition from `found` exists only while it is true."""
     compatible = _compatible(snapshot, facts)
     unmet = None if snapshot.spec is None else snapshot.spec.unmet
     said: dict[str, ConditionVerdict] = {
@@ -172,9 +172,9 @@ def verdicts(
 
 
 def strict(view: systemd_zero.ZeroEvidence, *, mounted: bool, failed: str) -> ConditionVerdict | None:
-    """The condition Strict; None where there is nothing to say.
+    """Return the condition Strict; None if guarantee Strict neither is nor was in use.
 
-    `mounted`: the agent installs the files itself; `failed`: why they are not as wanted.
+    `mounted`: the agent installs the files itself; `failed`: why it could not install or remove them.
     """
     if not view.wanted:
         return _strict_left(view, failed)
@@ -216,7 +216,7 @@ def _strict_not_in_force(view: systemd_zero.ZeroEvidence, begin: str, *, mounted
     if mounted:
         remedy = f"{first} and {second} are installed"
         if not view.refuted:
-            return ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod was seen to start at 0 yet")
+            return ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod has started at 0 yet")
         remedy += ": look with `systemctl cat` at a pod's slice what overrides them"
     else:
         remedy = (
@@ -225,7 +225,7 @@ def _strict_not_in_force(view: systemd_zero.ZeroEvidence, begin: str, *, mounted
         )
     if view.refuted:
         return ConditionVerdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
-    return ConditionVerdict("Unknown", "NoEvidence", f"no pod was seen at 0 before the agent wrote to it; {remedy}")
+    return ConditionVerdict("Unknown", "NoEvidence", f"no pod had 0 before the agent wrote to it; {remedy}")
 
 
 def _strict_left(view: systemd_zero.ZeroEvidence, failed: str) -> ConditionVerdict | None:

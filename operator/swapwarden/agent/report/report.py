@@ -18,7 +18,7 @@ from swapwarden.agent.report import conditions, status, violations
 from swapwarden.api import names, times
 
 PASSING_SECONDS: Final = 120.0
-"""Between looks whether what a status reports of the last minutes is over."""
+"""Between checks whether events of the last minutes that a status reports are over."""
 
 
 class Reconciled(Protocol):
@@ -34,7 +34,7 @@ class Reconciled(Protocol):
 
     @property
     def evidence(self) -> systemd_zero.ZeroEvidence:
-        """Evidence of systemd's part in guarantee Strict."""
+        """Evidence that systemd holds pods at 0, for guarantee Strict."""
 
 
 class Report:
@@ -87,7 +87,7 @@ class Report:
         return status.as_json(status.build(snapshot, facts, self._verdicts(snapshot), previous, now))
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
-        """The API server has this status."""
+        """Take note that the API server has this status."""
         if violations.acknowledge(self._reconciled.inventory.pods.values(), written.get("violations", [])):
             self._board.touch()
 

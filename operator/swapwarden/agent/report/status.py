@@ -32,11 +32,11 @@ FAILING = metrics.gauge(
 
 _ORDER: Final[dict[str, int]] = {reason: number for number, reason in enumerate(ViolationReason)}
 _ESSENTIAL: Final = ("pod", "container", "reason", "since")
-"""Fields of a violation whose change is worth a write at once; so is that of its causes."""
+"""Fields of a violation whose change is written without delay, like a change of its causes."""
 
 
 class ConditionVerdict(NamedTuple):
-    """A condition, less when it became so."""
+    """A condition without the time of its last transition."""
 
     status: str
     reason: str
@@ -44,31 +44,31 @@ class ConditionVerdict(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """What happened in the last minutes."""
+    """Events of the last minutes."""
 
     drifting: int = 0
     """Pods that another writer raised above their value."""
     contested: int = 0
-    """Cgroups that are left to another writer, who lowers them; not those that a container may have made itself."""
+    """Cgroups left to another writer, which lowers them; without those that a container may have made itself."""
     others: str = ""
-    """What is known of other writers, systemd left out; empty where there is none."""
+    """A description of other writers than systemd; empty if none is known."""
     lost: int = 0
-    """How often the kernel dropped events, after each of which all was compared."""
-    untold: frozenset[str] = frozenset()
-    """UIDs of pods that took swap while exposed which no status has told of."""
+    """How often the kernel dropped events; all cgroups were compared after each."""
+    unreported: frozenset[str] = frozenset()
+    """UIDs of pods that took swap while exposed, which no status has reported."""
 
 
 class Tree(NamedTuple):
-    """Where the pods are."""
+    """The place of the pods' cgroups."""
 
     root: str | None
-    """The cgroup above all pods; None where there is none."""
+    """The cgroup above all pods; None if none was found."""
     problem: layout.TreeError | None = None
-    """Why there is none."""
+    """Why none was found."""
 
 
 class Snapshot(NamedTuple):
-    """How things stand on the node."""
+    """The agent's records at one time, from which status and metrics are built."""
 
     spec: spec.NodeSpec | None
     """The state in force."""
@@ -77,20 +77,20 @@ class Snapshot(NamedTuple):
     tree: Tree
     violations: Sequence[state.Violation]
     degraded: str = ""
-    """Why not everything can be watched; empty where everything is."""
+    """Why not everything can be watched, or empty."""
     refused: str = ""
-    """Why the newest state was not taken; empty where it was."""
+    """Why the newest state was refused, or empty."""
     to_restore: int = 0
-    """Files that still hold a value of ours and should not."""
+    """Files that still hold a value that the agent must restore."""
     unseen: int = 0
-    """Files that were not seen to hold what they are to, for no failure."""
+    """Files without a failure whose desired value was not read back yet."""
     recent: Recent = Recent()
     cost: state.PreviewCost | None = None
-    """What a preview would take from pods that use it now; None where there is none."""
+    """How much swap in use the preview would take from pods; None without a preview."""
     settings: Sequence[problems.SettingProblem] | None = None
-    """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
+    """Settings of the node that differ from its profile; None if none must be set or restored."""
     guarantee: ConditionVerdict | None = None
-    """What is to be said of guarantee Strict; None where that is nothing."""
+    """The condition Strict, or None."""
 
     @property
     def mode(self) -> names.Mode:
@@ -99,7 +99,7 @@ class Snapshot(NamedTuple):
 
     @property
     def passing(self) -> bool:
-        """Whether something of it is only about the last minutes: nothing tells when these are over."""
+        """Whether it has events of the last minutes: no later event marks their end."""
         exposed = any(violation.reason == ViolationReason.EXPOSED for violation in self.violations)
         return bool(exposed or self.recent.drifting or self.recent.others or self.recent.lost)
 
@@ -114,7 +114,7 @@ def collect(
     guarantee: ConditionVerdict | None = None,
     refused: str = "",
 ) -> Snapshot:
-    """Return how things stand on the node, by what is recorded of its files. `now` is in monotonic seconds."""
+    """Build a snapshot from the records. `now` is in monotonic seconds."""
     current = progress.spec
     audit = current is not None and current.mode is names.Mode.AUDIT
     found: list[state.Violation | None] = []
@@ -130,7 +130,7 @@ def collect(
         if pod.tally.recent(now) or pod.tally.has_unreported:
             unreported += [pod.uid] * pod.tally.has_unreported
             found.append(violations.of_exposure(pod))
-        # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
+        # A pod without a container runs nothing, such as the rest of a deleted pod.
         if pod.containers and now - pod.since >= resolve.AWAIT_SECONDS and _awaits_entry(current, pod):
             found.append(violations.of_silence(pod))
     found += [violations.of_failure(each) for each in progress.failures]
@@ -158,21 +158,21 @@ def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:
 def _cost(
     known: inventory.Inventory, current: spec.NodeSpec | None, cgroups: cgroupfs.Cgroups
 ) -> state.PreviewCost | None:
-    """Return what a proposal would take from pods that use it now; None where there is none."""
+    """Return how much swap in use the preview would take from pods; None without a preview."""
     if current is None or current.preview is None:
         return None
     preview = current.preview
     over = []
     for pod in known.pods.values():
         if pod.uid in preview.pods:
-            with contextlib.suppress(cgroupfs.CgroupError):  # where it matters, its file's own failure says why
+            with contextlib.suppress(cgroupfs.CgroupError):  # if it matters, the file's own failure reports it
                 over.append(cgroups.read(cgroupfs.join(pod.path, cgroupfs.SWAP_CURRENT)) - preview.pods[pod.uid])
     taken = [each for each in over if each > 0]
     return state.PreviewCost(state.ProfileRef(preview.profile, preview.generation), len(taken), sum(taken))
 
 
 def publish(known: inventory.Inventory, progress: records.ReconcileProgress) -> None:
-    """Set the metrics of all pods, also where there is no status to be written."""
+    """Set the metrics of all pods, also while the API server has no object for a status."""
     AWAITING.set(sum(_awaits_entry(progress.spec, pod) for pod in known.pods.values()))
     failing = collections.Counter(file.status.reason for file in known.files() if file.status.reason)
     failing.update(each.reason for each in progress.failures)
@@ -181,13 +181,13 @@ def publish(known: inventory.Inventory, progress: records.ReconcileProgress) -> 
     exposure.flush()
 
 
-def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool, int, str, str]:
+def _rank(violation: state.Violation, unreported: Container[str]) -> tuple[int, bool, int, str, str]:
     order = _ORDER.get(violation.reason, len(_ORDER))
     if violation.reason == ViolationReason.YIELDED and violation.container:
         order = _ORDER[ViolationReason.ACCESS_DENIED]
-    if violation.reason == ViolationReason.EXPOSED and violation.causes and violation.pod in untold:
+    if violation.reason == ViolationReason.EXPOSED and violation.causes and violation.pod in unreported:
         order = 0  # for one write only
-    # A pod's own limit rules its containers, too.
+    # A pod's own limit also bounds its containers.
     within = bool(violation.container)
     return order, within, -violation.exposed_milliseconds, violation.pod, violation.container
 
@@ -203,7 +203,7 @@ def build(
 
     `previous` are the conditions of the status before, `now` is RFC 3339.
 
-    Violations are cut to state.MAX_VIOLATIONS: first what no status has told of yet, then what is wrong now.
+    Of more than state.MAX_VIOLATIONS violations, those that no status has reported yet precede current ones.
     """
     since = {
         (condition.get("type"), condition.get("status")): str(condition.get("lastTransitionTime", ""))
@@ -216,13 +216,13 @@ def build(
             verdict.reason,
             verdict.message[:1024],
             since.get((kind, verdict.status)) or now,
-            # The others are not about the spec; with it they would be written with every change of the spec.
+            # The others do not depend on the spec; with it they would be written after every change of the spec.
             snapshot.generation if kind == ConditionType.APPLIED else 0,
         )
         for kind, verdict in verdicts.items()
     ]
     profile = ("", 0) if snapshot.spec is None else snapshot.spec.profile
-    ranked = sorted(snapshot.violations, key=lambda each: _rank(each, snapshot.recent.untold))
+    ranked = sorted(snapshot.violations, key=lambda each: _rank(each, snapshot.recent.unreported))
     return state.StateStatus(
         observed_generation=snapshot.generation,
         profile_ref=state.ProfileRef(*profile) if profile[0] else None,
@@ -235,17 +235,17 @@ def build(
 
 
 def as_json(status: state.StateStatus) -> dict[str, Any]:
-    """As it stands in the object: defaults left out."""
+    """Return the status as in the object, without defaults."""
     built: dict[str, Any] = msgspec.to_builtins(status)
     return built
 
 
 def essence(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status less what grows all the time: where two of these are equal, a write can wait."""
+    """Return a status without values that grow all the time: if two of these are equal, a write can wait."""
     conditions = [{**condition, "message": "", "observedGeneration": 0} for condition in status.get("conditions", [])]
     listed = sorted(
         (
-            # That a pod took swap while exposed is worth an event, which waits for this.
+            # The controller's event about swap that a pod took while exposed waits for this.
             violation.get("reason") == ViolationReason.EXPOSED and bool(violation.get("swapBytes")),
             *[violation.get(field, "") for field in _ESSENTIAL],
             *violation.get("causes", ()),

@@ -1,4 +1,4 @@
-"""Writes the status of the node's NodeSwapState: on a real difference only, and not too often."""
+"""Writes the status of the node's NodeSwapState: only on a real difference, and not too often."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ OVERWRITTEN = metrics.counter(
 )
 
 PATCH_SECONDS: Final = 1.0
-"""Least time between two looks at what to write; what changes meanwhile goes into one."""
+"""Least time between two checks for a difference; one write has all changes of that time."""
 COUNTERS_SECONDS: Final = 30.0
-"""Least time between two writes where only counters differ."""
+"""Least time between two writes if only counters differ."""
 GENERATION_SECONDS: Final = 5.0
-"""How long it may be untold that pods' limits of a newer generation hold, where nothing else is new: on a busy node one
-write then serves many pods that came, and etcd stores the whole object with each."""
+"""How long the report of a newer generation may wait if nothing else is new: on a busy node one write then serves many
+new pods, and etcd stores the whole object with each write."""
 FOREIGN_SECONDS: Final = 3.0
-"""How long a watch may show another status than the one written before that counts as another writer's: it is behind
+"""How long a watch may show another status than the written one before that counts as another writer's: it is behind
 the answers to writes, and may show several at once."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
 FIELD_MANAGER: Final = "swapwarden-agent"
 
 
 class _WrittenState(msgspec.Struct):
-    """What the API server has after a write."""
+    """The object in the answer to a write."""
 
     status: dict[str, Any] = {}
 
@@ -62,59 +62,59 @@ class Source(Protocol):
         """Return the status as it should be; `previous` are the conditions of the one before."""
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
-        """The API server has this status."""
+        """Take note that the API server has this status."""
 
 
 class _Object:
-    """The object at the API server. A list, or an object made anew, begins another one."""
+    """The object at the API server. A list, or an object made anew, starts another one."""
 
     __slots__ = ("certain", "shown", "stored", "written")
 
     def __init__(self, status: dict[str, Any] | None) -> None:
         self.written = status
-        """As it was found, or written last; None: there is no object."""
+        """The status as found, or as written last; None: the object does not exist."""
         self.stored = status
-        """As that came back: a server that does not know a field leaves it out."""
+        """The same as stored by the server, which drops unknown fields."""
         self.certain = True
-        """Whether it has what was written last: not after a failure, which may be that of the answer."""
+        """Whether the server has the last write: unknown after a failure, perhaps only the answer was lost."""
         self.shown: dict[str, Any] | None = None
-        """What a watch showed last, where that is another."""
+        """The status that a watch showed last, if it is another one."""
 
 
 class StatusWriter:
     """Owns the status."""
 
     def __init__(self, api: client.Client, node: str, reports: board.Board, source: Source) -> None:
-        """`reports` says when the status may have become another."""
+        """`reports` has a new revision when the status may have changed."""
         self._api = api
         self._path = f"{state_watch.COLLECTION}/{node}/status"
         self._board = reports
         self._source = source
         self._revision = -1
-        """The board's, of the last look at what to write."""
+        """The board's at the last check."""
         self._object = _Object(None)
         self._looked = self._wrote = float("-inf")
         self._passed: float | None = None
-        """When the generation became another than what is written, and nothing else that matters did."""
+        """When the generation alone became newer than the written one."""
         self._due: asyncio.TimerHandle | None = None
         self._checks: asyncio.TimerHandle | None = None
-        """When it is looked at whether what a watch showed is another writer's."""
+        """When to check whether a watch showed another writer's status."""
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
     def found(self, status: dict[str, Any] | None) -> None:
-        """What the API server has now; None where there is no object."""
+        """Take the status that the API server has; None: the object does not exist."""
         self._object = _Object(status)
         self._board.touch()
 
     def seen(self, shown: dict[str, Any]) -> None:
-        """A watch shows this status: the agent's own, of now or of before, or what another writer made of it."""
+        """Take a status from a watch: the agent's own, current or earlier, or another writer's."""
         known = self._object
         if known.written is None:
             self.found(shown)
         elif known.certain and shown == known.stored:
             known.shown = None
         else:
-            # While a write is on its way, what was there before it may be what another writer went back to.
+            # During a write, even the status before it may be another writer's, who restored it.
             known.shown = shown
             if self._checks is None:
                 self._check_later()
@@ -132,15 +132,15 @@ class StatusWriter:
             self._overwritten(known.shown)
 
     async def run(self) -> None:
-        """Never returns."""
+        """Write the status whenever that is due; never returns."""
         while True:
             await self._board.after(self._revision)
-            # Before the pause: what happens during it goes into the same write.
+            # Wait before the pause: one write then has the changes during it.
             await asyncio.sleep(max(0.0, self._looked + PATCH_SECONDS - time.monotonic()))
             await self._board.applied(PATCH_SECONDS)
             revision, self._looked = self._board.revision, time.monotonic()
             wanted = self._next()
-            self._revision = revision  # not where that failed: who runs this again looks again
+            self._revision = revision  # not after a failure: the next run must check again
             if wanted is None:
                 continue
             before = self._object
@@ -152,7 +152,7 @@ class StatusWriter:
                 self._wrote_all(wanted, overtaken=before is not self._object)
 
     def _next(self) -> dict[str, Any] | None:
-        """The status to write now; None where there is nothing to write, or not yet."""
+        """Return the status to write now, or None."""
         known = self._object
         if known.written is None:
             return None
@@ -172,7 +172,7 @@ class StatusWriter:
         return None
 
     def _due_at(self, wanted: Mapping[str, Any], before: Mapping[str, Any]) -> float:
-        """When to write a status that is another than the one written."""
+        """Return when to write a status that differs from the written one, in monotonic seconds."""
         if status.essence(wanted) != status.essence(before):
             return -math.inf
         if wanted.get("observedGeneration", 0) == before.get("observedGeneration", 0):
@@ -197,16 +197,16 @@ class StatusWriter:
         try:
             stored = _decode(answer).status
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # It was written all the same. What a watch shows of it may then cost one write more.
+            # It was written all the same. If a watch shows it otherwise, that costs one more write.
             stored = wanted
         self._object.stored = stored
         if certain and any(stored.get(field) != value for field, value in kept.items() if field not in patch):
             self._overwritten(stored)
 
     def _overwritten(self, found: dict[str, Any]) -> None:
-        """Another writer left this."""
+        """Handle a status that another writer left."""
         OVERWRITTEN.inc()
-        log.warning("another writer changed the status of this node's state; it is written again")
+        log.warning("another writer changed the status of this node's state; writing it again")
         self.found(found)
 
     def _wrote_all(self, wanted: dict[str, Any], *, overtaken: bool) -> None:

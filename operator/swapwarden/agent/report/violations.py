@@ -1,4 +1,4 @@
-"""What the status lists: cgroups that do not, or for a while did not, hold what the spec says. Pure."""
+"""Builds the violations in the status: cgroups that do not hold their desired value, or did not for a while. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_TENANTS: Final = frozenset({ViolationReason.ACCESS_DENIED, ViolationReason.Y
 
 
 def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None:
-    """What is wrong with one file now; with `audit`, what would be written in Enforce. None where nothing is."""
+    """Return the violation of one file now, or None; with `audit` also what Enforce would write."""
     would_write = audit and resolve.differs(
         file.desired.if_enforced, file.status.observed, at_most=file.desired.at_most
     )
@@ -54,7 +54,7 @@ def of_failure(failed: records.KeyFailure) -> state.Violation:
 
 
 def of_exposure(pod: records.Pod) -> state.Violation:
-    """How often, and for how long, a pod was above its value."""
+    """Return the violation that reports how often and for how long a pod was above its value."""
     tally = pod.tally
     return state.Violation(
         pod=pod.uid,
@@ -80,7 +80,7 @@ def of_unsupported(found: spec.Unsupported) -> state.Violation:
 
 
 def of_silence(pod: records.Pod) -> state.Violation:
-    """A pod that no state has said anything about."""
+    """Return the violation of a pod that no state has named."""
     return state.Violation(
         pod=pod.uid,
         reason=ViolationReason.AWAITING_STATE,
@@ -90,20 +90,20 @@ def of_silence(pod: records.Pod) -> state.Violation:
 
 
 def once(violations: Iterable[state.Violation]) -> list[state.Violation]:
-    """Without those that say no more than another: what containers can bring about is listed once in their pod.
+    """Return the violations without repetitions: those that containers can cause are listed once for each pod.
 
-    That is that they keep the agent out, or lower their own limits. A pod can have any number of such containers, and a
+    A container can lock the agent out, or lower its own limits. A pod can have any number of such containers, and a
     list has room for few violations.
     """
     found: list[state.Violation] = []
-    told: set[tuple[str, str, str]] = set()
+    listed: set[tuple[str, str, str]] = set()
     for each in violations:
         if each.reason not in FAILURES and each.reason != ViolationReason.YIELDED:
             found.append(each)
             continue
         whose = each.pod, "" if each.reason in _OF_TENANTS else each.container
-        if (each.reason, *whose) not in told:
-            told.add((each.reason, *whose))
+        if (each.reason, *whose) not in listed:
+            listed.add((each.reason, *whose))
             found.append(each)
     return found
 

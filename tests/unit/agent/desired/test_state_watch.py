@@ -168,7 +168,7 @@ async def test_a_deletion_is_told_once_also_where_a_list_tells_it(
     api.watches = [[errors.Unreachable("cut")], [errors.Unreachable("cut")]]
     follow()
     await until(lambda: api.watched == 3)
-    assert caplog.text.count("was deleted; what it said stays in force") == 1
+    assert caplog.text.count("state was deleted") == 1
 
 
 async def test_a_fresh_list_counts_whatever_its_generation(api: Api, follow: Follow) -> None:

@@ -312,7 +312,7 @@ async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, fu
         write(each, "max")
     await until(lambda: all(causes(plain, each) for each in (pod, other)))
     uid = plain.known(pod).uid
-    assert snapshot(agent).recent.untold == {uid}
+    assert snapshot(agent).recent.unreported == {uid}
     assert (swap_max(pod) != "0") == full
     plain.later += exposure.RECENT_SECONDS
     (violation,) = exposed(agent)
@@ -320,9 +320,9 @@ async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, fu
     told = [{"pod": uid, "swapBytes": MIB, "causes": ["UnitValue"], "since": violation.since}]
     for incomplete in ([], [{**told[0], "causes": []}], [{**told[0], "swapBytes": MIB - 1}]):
         violations.acknowledge(agent.inventory.pods.values(), incomplete)
-        assert snapshot(agent).recent.untold == {uid}
+        assert snapshot(agent).recent.unreported == {uid}
     violations.acknowledge(agent.inventory.pods.values(), told)
-    assert snapshot(agent).recent.untold == set()
+    assert snapshot(agent).recent.unreported == set()
     assert exposed(agent) == []
 
 
@@ -339,11 +339,11 @@ async def test_what_was_taken_is_told_by_its_own_cause(plain: Node) -> None:
     await until(lambda: plain.known(pod).tally.grown == MIB)
     (before,) = exposed(agent)
     assert (before.exposures, before.causes, before.swap_bytes) == (2, [Cause.UNIT_VALUE], 0)
-    assert snapshot(agent).recent.untold == set()
+    assert snapshot(agent).recent.unreported == set()
     await until(lambda: Cause.OTHER_WRITER in causes(plain, pod))
     (after,) = exposed(agent)
     assert after.swap_bytes == MIB
-    assert snapshot(agent).recent.untold == {after.pod}
+    assert snapshot(agent).recent.unreported == {after.pod}
 
 
 @pytest.mark.parametrize("first", ["pod", "container"])

@@ -61,15 +61,15 @@ def test_what_no_status_has_told_of_has_a_place_for_once() -> None:
     ]
     draining = [state.Violation(f"d{number}", "Draining") for number in range(state.MAX_VIOLATIONS)]
 
-    def listed(*untold: str) -> list[str]:
-        snapshot = lately(untold=frozenset(untold))._replace(violations=[*more, *draining])
+    def listed(*unreported: str) -> list[str]:
+        snapshot = lately(unreported=frozenset(unreported))._replace(violations=[*more, *draining])
         return [each.pod for each in build(snapshot, FACTS, [], "t").violations]
 
     assert {each[0] for each in listed()} == {"d"}
     assert listed("p40", "p60")[:2] == ["p40", "p60"]
     unexplained = [*more[:-1], msgspec.structs.replace(more[-1], causes=[])]
     snapshot = GOOD._replace(
-        violations=[*unexplained, *draining], recent=status.Recent(untold=frozenset({more[-1].pod}))
+        violations=[*unexplained, *draining], recent=status.Recent(unreported=frozenset({more[-1].pod}))
     )
     assert build(snapshot, FACTS, [], "t").violations[0].pod == "d0", "nobody tells of it before its cause"
 
