@@ -115,6 +115,10 @@ bench-storm: venv ## Measure repairs on a node VM without idle CPU, by the agent
 	@$(PYTHON) -m testbed setup controlplane helm cluster
 	$(PYTHON) -m bench.storm --seconds=$(or $(STORM_SECONDS),60) $(STORM)
 
+.PHONY: bench-cli
+bench-cli: venv ## Measure how long kubectl swap takes to show its help; exit 1 over budget
+	$(PYTHON) -m bench.cli
+
 .PHONY: bench-webhook
 bench-webhook: venv ## Measure what the webhook adds to the creation of a pod, against one in Go, as a ratio
 	@$(PYTHON) -m testbed setup controlplane
