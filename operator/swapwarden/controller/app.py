@@ -1,4 +1,4 @@
-"""The parts of the controller's process: watches feed the inventory, and what is due then is reconciled."""
+"""The parts of the controller's process: watches feed the inventory, and changes make nodes due for reconciling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEASE: Final = "swapwarden-controller"
 
 
 class App:
-    """What the parts of the process share."""
+    """Parts of the process that run whether it leads or not."""
 
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -124,7 +124,7 @@ class App:
             await self.leadership.stop()
 
     def _parts(self) -> dict[str, supervise.Job]:
-        """What runs whoever leads, by name."""
+        """Return the jobs that run whoever leads, by name."""
         return {
             **{one.name: one.run for one in self._informers},
             "profiles": self._profiles.run,
@@ -145,7 +145,7 @@ class App:
         return self.leadership.leader.stuck() if self.leadership.leader is not None else None
 
     def _look(self) -> None:
-        # What nodes follow may have come after the profiles.
+        # States may name profiles that need namespaces, also after the profiles arrived.
         self._namespaces.update(needed=self._known.planner.needs_namespaces())
 
     # Changes
@@ -188,6 +188,6 @@ class App:
         self._apply(self._known.namespace_changed(name, old, new))
 
     def _apply(self, changes: cluster.Changes) -> None:
-        """Have reconciled what is due; who does not lead has nothing reconciled."""
+        """Queue the nodes that are due, if this instance leads."""
         if self.leadership.leader is not None:
             self.leadership.leader.apply(changes)

@@ -1,4 +1,4 @@
-"""Takes what watches, writers and rollouts report into the inventory and the planner, and returns what is due then."""
+"""Takes reports of watches, writers and rollouts into the inventory and the planner, and returns the due nodes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ and a pod's containers start one after the other."""
 
 
 class Due(NamedTuple):
-    """A node that is to be reconciled."""
+    """A node to reconcile."""
 
     node: str
     delay: float = COALESCE_SECONDS
     """Seconds."""
     urgent: bool = False
-    """Whether it comes before others that are due."""
+    """Whether it precedes others that are due."""
     owner: str = ""
     """The namespace for whose pods that is; empty where it is for no pod's sake."""
 
 
 class Changes(NamedTuple):
-    """What follows from something new."""
+    """The work that follows from something new."""
 
     due: tuple[Due, ...] = ()
     profiles: bool = False
     """Whether what agents or selections say of profiles may be another now."""
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("changes are to be applied, not asked whether there are any")
+        raise TypeError("changes must be applied: they have no truth value")
 
 
 class Cluster:
@@ -56,7 +56,7 @@ class Cluster:
         """A Node is another now, or gone (None)."""
         self.inventory.put_node(name, new)
         self.planner.node_changed(name)
-        # One that is gone, too: what was remembered of it must go with it.
+        # Also a Node that is gone: the memory of it must go with it.
         return Changes((Due(name),), profiles=True)
 
     def pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> Changes:
@@ -100,12 +100,12 @@ class Cluster:
         return Changes((Due(name),) if due else (), profiles=True)
 
     def wrote(self, row: StateRow) -> Changes | None:
-        """The API server's answer to a write, or to a GET; None where it is no newer than what was known."""
+        """Take in the API server's answer to a write or a GET; None if it is no newer than the known state."""
         before = self.inventory.state_of(row.name)
         if not self.inventory.wrote_state(row):
             return None
         self.planner.state_named(row)
-        # Else the agent reported while the write was on its way: what was written was planned without that.
+        # Else the agent reported while the write was on its way: the written plan was made without that report.
         same = row.facts == (before.facts if before else None)
         return Changes(() if same else (Due(row.name),), profiles=True)
 
@@ -138,12 +138,12 @@ class Cluster:
         return Changes(_due(self.planner.told_apart(namespace, old, new), owner=namespace))
 
     def forget_admitted(self) -> None:
-        """What came in an earlier term does not count: others may have led since."""
+        """Forget admissions of an earlier term: others may have led since."""
         self.planner.admitted.clear()
         self.planner.left.clear()
 
     def admit(self, judged: compiled.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> Changes:
-        """It is these nodes' turn to follow the profile as it was judged, where they would be next now, too.
+        """Let these nodes follow the profile as it was judged, if they would also be next now.
 
         Since then the profile may have become another, or a node degraded. Of one that is being deleted, it is their
         turn to leave it.
@@ -165,12 +165,12 @@ class Cluster:
         return Changes(_due(admitted))
 
     def restore(self, *, active: bool) -> Changes:
-        """All nodes are to put back what was there, or not any more."""
+        """All nodes must restore their original values, or no longer."""
         self.planner.restoring = active
         return Changes(_due(self.inventory.nodes, delay=0.0))
 
     def all_due(self) -> Changes:
-        """All nodes are to be reconciled at once, those first with pods that must not swap."""
+        """Make all nodes due at once, first those with pods that must not swap."""
         return Changes(
             tuple(
                 Due(name, 0.0, any(map(self.planner.is_urgent, self.inventory.pods_on(name))))

@@ -12,7 +12,7 @@ import msgspec
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What to do about a node's labels now."""
+    """The present step for a node's labels."""
 
     labels: dict[str, str | None]
     """Labels to set, or to take away (None)."""

@@ -84,7 +84,7 @@ class LabelPublisher:
             written = await feature_writer.write(self._writes, self._features.path, node, row, change.labels)
         except errors.ApiError as error:
             if error.status == 404 and row is not None:
-                self._features.lost(row)  # the watch may have told of that before the answer to an earlier write came
+                self._features.lost(row)  # the watch may have reported that before an earlier write was answered
             raise
         self._features.wrote(written)
         log.info("labels asked for", extra={"node": node.name, "labels": change.labels})

@@ -1,4 +1,4 @@
-"""What this instance does while it leads: it reconciles nodes, and reports of them. All of it is made for one term."""
+"""The parts of the leading instance, made for one term: they reconcile nodes and report about them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ StepDown = Callable[[Term, str], None]
 
 
 class Shared(NamedTuple):
-    """What outlives a term, and those that lead use."""
+    """The parts that outlive a term, and that a leader uses."""
 
     cfg: config.Config
     api: client.Client
@@ -216,7 +216,7 @@ class Leader:
     # Changes
 
     def apply(self, changes: cluster.Changes) -> None:
-        """Have reconciled what is due."""
+        """Queue the nodes that are due."""
         for node, delay, urgent, owner in changes.due:
             self.queue.add(node, delay, urgent=urgent, owner=owner)
         if changes.profiles:

@@ -32,7 +32,7 @@ and a list may take five minutes."""
 
 
 class Heard(Protocol):
-    """What is heard of again and again."""
+    """A collection that is heard of again and again."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +51,7 @@ class Readiness:
         self._watched: Final = tuple(watched)
 
     def unready(self) -> str | None:
-        """What is not known yet, or not any more; None where all is. An instance that stands by is ready."""
+        """Return the missing or outdated collections; None if there are none. An instance that stands by is ready."""
         waiting = [name for name, synced in self.collections.items() if not synced.is_set()]
         return f"waiting for {', '.join(waiting)}" if waiting else self.lagging()
 
@@ -137,8 +137,8 @@ class Leadership:
             return
         transitions, largest = leadership.transitions, self._largest_epoch()
         if transitions < largest <= election.MAX_TRANSITIONS:
-            # A Lease that was deleted counts from 0 again. What the term is must stand in it before anything is written
-            # in that term: the next leader may see nothing else of it, and would take the same.
+            # A Lease that was deleted counts from 0 again. The Lease must have the term before the first write in
+            # it: the next leader may see nothing else of that term, and would take the same.
             self.elector.count_from(largest)
             return
         self._drop()

@@ -167,7 +167,7 @@ def _namespace(text: str) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. Gives the exit status."""
     logs.configure(arguments.log_level, arguments.log_format)
-    # What goes wrong with kopf is logged by profile_operator, in one line.
+    # profile_operator logs faults of kopf, in one line.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     build.publish("controller")
     exposition.register()

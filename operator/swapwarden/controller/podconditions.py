@@ -1,8 +1,8 @@
 """Tells in the status of pods with a policy whether it is enforced, for those who may read no nodes and no states.
 
-The condition can be a pod's readiness gate. So it never goes back from True to what is not known: an agent that is
-silent, or a state that is made anew, takes no limit away. It tells status and reason as they are now, and no numbers:
-those of a busy node change all the time.
+The condition can be a pod's readiness gate. So it never turns from True to Unknown: a silent agent,
+or a state that is made anew, takes no limit away. It has the present status and reason, and no numbers: those of a busy
+node change all the time.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ QUEUE: Final = "pod_conditions"
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """What a state says of a pod, and the first generation in which it was seen to."""
+    """The part of a state about a pod, and the first generation that has it."""
 
     entry: states.PodInSpec
     generation: int
 
 
 def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending: Pending) -> PodVerdict:  # noqa: PLR0911 a table
-    """Whether the policy of a pod is enforced, by its node's state `row`, which says `told` in all."""
+    """Judge whether the policy of a pod is enforced, by its node's state `row`, with its decoded spec."""
     node, entry = pod.node, pending.entry
     if entry.reason == names.Reason.NODE_INCOMPATIBLE:
         return PodVerdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
@@ -57,22 +57,22 @@ def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending
             "False", ViolationReason.AUDIT, pod_violations.message(ViolationReason.AUDIT, node, told.profile_ref.name)
         )
     if told.mode == names.Mode.RESTORE:
-        return PodVerdict("False", "Restore", f"node {node} puts back what was there before Swapwarden")
+        return PodVerdict("False", "Restore", f"node {node} restores the values from before Swapwarden")
     if row.observed < pending.generation:
         return PodVerdict(
-            "Unknown", "AwaitingAgent", f"the agent of node {node} has not told that the limit is in force"
+            "Unknown", "AwaitingAgent", f"the agent of node {node} has not reported that the limit is in force"
         )
     reason = pod_violations.worst(row, pod.key)
     if reason:
         return PodVerdict("False", reason, pod_violations.message(reason, node, told.profile_ref.name))
     if row.unlisted:
         return PodVerdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
-    # Not the number: it may be another one with each pod that comes to the node, and be worth no write.
-    return PodVerdict("True", entry.reason, f"the kernel holds what is planned for this pod on node {node}")
+    # Without the number: it may change with each new pod of the node, which is worth no write.
+    return PodVerdict("True", entry.reason, f"the kernel holds the planned swap limit of this pod on node {node}")
 
 
 class _Wanted(NamedTuple):
-    """What a pod's condition is to say."""
+    """The desired condition of a pod."""
 
     pod: pods.PodRow
     verdict: PodVerdict
@@ -96,7 +96,7 @@ class PodConditions:
         self._backoffs: dict[str, backoff.Backoff] = {}
 
     def nudge(self, *nodes: str) -> None:
-        """The pods of these nodes, or what is known of them, may have become others."""
+        """The pods of these nodes, or facts about them, may have changed."""
         self._nodes.update(dict.fromkeys(filter(None, nodes)))
         self._changed.set()
 
@@ -120,7 +120,7 @@ class PodConditions:
                 try:
                     self._look(node)
                 except Exception:
-                    # What cannot be judged of one node must not keep the others waiting.
+                    # A fault of one node must not keep the others waiting.
                     supervise.FAULTS.inc(QUEUE)
                     log.exception("cannot judge the pods of node %s", node)
 
@@ -169,7 +169,7 @@ class PodConditions:
                 )
                 return
         self._backoffs.pop(uid, None)
-        # What was found meanwhile is in the queue again.
+        # A verdict that was found meanwhile is in the queue again.
         if self._wanted.get(uid) is wanted:
             del self._wanted[uid]
 
@@ -202,7 +202,7 @@ class PodConditions:
 
 
 def _is_news(before: pods.Enforced | None, verdict: PodVerdict) -> bool:
-    """Whether a pod's condition is to become another one. What is in force, or is not, never becomes unknown again."""
+    """Whether a pod's condition must be written. True and False never become Unknown again."""
     if before is None:
         return True
     known = verdict.status != "Unknown" or before.status == "Unknown"

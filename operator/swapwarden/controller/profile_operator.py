@@ -4,10 +4,10 @@ Kopf's finalizer holds a profile that is being deleted until its nodes have left
 
 It runs in a thread and an event loop of its own, because it cancels on its exit whatever else runs in its loop. An
 instance that stands by runs none. A list makes good what it loses (watches.profiles): deletions between two of its
-watches, and what comes while it is started again after an error.
+watches, and changes while it restarts after an error.
 
 It writes nothing: by default kopf keeps the whole spec in an annotation, which the API server refuses of a large one.
-The generation that our own status has observed says as well what was handled last.
+The observedGeneration of our own status is also the last handled one.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ Body = Mapping[str, Any]
 
 
 class Generations(kopf.DiffBaseStorage):
-    """What kopf compares: the generation of a spec with the one that our status has observed."""
+    """The comparison of kopf: the generation of a spec with the one that our status has observed."""
 
     def build(self, *, body: kopf.Body, extra_fields: object = None) -> Any:
-        """What is there now."""
+        """Return the present generation."""
         del extra_fields
         return {"generation": body["metadata"].get("generation")}
 
     def fetch(self, *, body: kopf.Body) -> Any:
-        """What was handled last; None where nothing was."""
+        """Return the generation that was handled last; None if there is none."""
         observed = (body.get("status") or {}).get("observedGeneration")
         return None if observed is None else {"generation": observed}
 
@@ -132,7 +132,7 @@ class ProfileOperator:
         return f"kopf has answered no probe after {self._mute} starts"
 
     async def run(self) -> None:
-        """Never returns. What it started has ended when it is cancelled."""
+        """Run until cancelled. Its thread has then ended."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_operating())
             group.create_task(self._mend())
@@ -282,7 +282,7 @@ def _is_gone(**event: Any) -> bool:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """For a handler: one that raises is to be tried again, which kopf does by a change of the object."""
+    """Catch errors in a handler: kopf would record in the object that it must retry."""
     try:
         yield
     except Exception:
@@ -308,7 +308,7 @@ def _settings() -> kopf.OperatorSettings:
     # By default kopf sends SIGKILL to the whole process where one of its ends takes longer than this.
     settings.process.ultimate_exiting_timeout = None
     settings.scanning.disabled = True
-    # Events go through our own recorder, which is bounded, and tells nothing twice.
+    # Our own recorder sends Events: it is bounded, and reports nothing twice.
     settings.posting.enabled = False
     settings.posting.loggers = False
     settings.persistence.finalizer = names.PROFILE_FINALIZER
@@ -320,7 +320,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.connect_timeout = transport.CONNECT_SECONDS
     # A handler that waits holds up the end of a term for as long.
     settings.queueing.exit_timeout = 0.2
-    # Of one object, after errors of kopf's own; by default up to ten minutes.
+    # Seconds for which kopf leaves an object alone after an error of kopf itself; by default up to ten minutes.
     settings.queueing.error_delays = (1, 2, 5, 10, 30)
     settings.execution.max_workers = 1  # all handlers are coroutines
     return settings

@@ -64,7 +64,7 @@ class ProfileRevisions:
             self._store.set_kept(name, entry.uid, each.generation)
 
     async def _replace(self, name: str, uid: str, wanted: profile_store.Revision) -> None:
-        """The name is taken: by the same, of which no list said yet, or by what nobody can use."""
+        """The name is taken: by the same revision, which no list has shown yet, or by one that is useless."""
         taken = revisions.object_name(uid, wanted.generation)
         for each in await self._list():
             if each.name == taken and each.spec != wanted.spec:
@@ -84,7 +84,7 @@ class ProfileRevisions:
         return found
 
     async def run(self) -> None:
-        """Look again and again, and delete what nobody needs any more. Never returns."""
+        """Look again and again, and delete revisions that nobody needs any more. Never returns."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:

@@ -1,4 +1,4 @@
-"""Writes the status of NodeSwapProfiles for one term, on a real difference only, and reports what is new in it."""
+"""Writes the status of NodeSwapProfiles for one term, only if it differs, and posts notices about news in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swapwarden.kube import decoding, errors, events, reads
 
 
 class ProfileStatuses:
-    """Knows of nodes what was judged of them, and no more."""
+    """Knows nodes only by the verdicts about them."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class ProfileStatuses:
         return self._writes.term.is_valid()
 
     async def write(self, name: str, judged: profilestatus.Judged) -> bool:
-        """Have the profile's status say what was judged; whether it does, and the term lasts.
+        """Write a verdict into the profile's status; return whether it holds and the term lasts.
 
-        errors.KubeError where it is to be tried again; TermOver.
+        Raise errors.KubeError if it should be retried, and TermOver.
         """
         entry = self._store.entries.get(name)
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):

@@ -1,4 +1,4 @@
-"""What a profile's status should say. Pure."""
+"""Desired status of a profile. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swapwarden.policy.profile import compiled
 NAMED: Final = 10
 """How many nodes or profiles of a kind a message names; of the rest it says how many there are."""
 MAX_WHY: Final = 200
-"""Characters of what is said of one node."""
+"""Characters about one node."""
 MAX_MESSAGE: Final = 32768
 """Characters that the API server takes of a condition's message."""
 
@@ -27,7 +27,7 @@ NO_EXTENDED_RESOURCE: Final = (
 
 
 class Contest(NamedTuple):
-    """A node that another profile of the same priority selects, too."""
+    """A node that another profile of the same priority also selects."""
 
     rival: str
     node: str
@@ -42,7 +42,7 @@ class Moving(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What was known of a profile, in this generation, when it was looked at last."""
+    """The last verdict about a profile, in this generation."""
 
     uid: str
     generation: int
@@ -161,7 +161,7 @@ def _ready(entry: profile_store.Entry, tally: _Tally) -> tuple[str, str, str]:
     matched = sum(map(len, tally))
     if not matched:
         return "True", "NoNodes", "governs no node now"
-    # What passes by itself comes first.
+    # The reasons that pass by themselves are first.
     kinds = (
         ("Applying", "pending", [_described(node.node, node.pending) for node in tally.pending]),
         ("NoAgent", "without an agent", [node.node for node in tally.without_agent]),
@@ -234,7 +234,7 @@ def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict
             )
         else:
             yield _condition(
-                ConditionType.REQUIREMENTS_MET, "True", "AllMet", "no node with swap lacks what is required"
+                ConditionType.REQUIREMENTS_MET, "True", "AllMet", "all nodes with swap meet the requirements"
             )
 
 

@@ -68,7 +68,7 @@ class Reconciler:
         self._left_out = left_out.LeftOut()
 
     async def reconcile(self, name: str) -> None:
-        """Look at one node. errors.ApiError and errors.Unreachable where it is to be tried again; Deposed, TermOver."""
+        """Reconcile one node. Raise errors.KubeError if it should be retried, and Deposed and TermOver."""
         if not self._writes.term.is_valid():
             return
         view = self._known.planner.view(name)
@@ -92,7 +92,7 @@ class Reconciler:
         written = await self._write_state(view.node, row, spec)
         if written is not None:
             self._waits.planned(name, written, spec.pods, came)
-            # The watch may have told of the agent's answer before the API server answered the write.
+            # The watch may have reported the agent's answer before the API server answered the write.
             self._waits.observed(name, self._inventory.state_of(name))
             if written is not row:
                 self._warn(name, row, spec)
@@ -100,7 +100,7 @@ class Reconciler:
             self._recorder.post(notice)
         fresh = written is row
         for step in self._steps:
-            # What the watches report while a write is on its way counts for the next one.
+            # Reports of the watches during a write count for the next one.
             current = view if fresh else self._known.planner.view(name)
             if current is None:
                 return
@@ -179,7 +179,7 @@ class Reconciler:
         return await self._patch_taints(view.node, patch, "startup taint removed")
 
     async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch, done: str) -> bool:
-        # With status 422, others are there now.
+        # With status 422, the taints have changed.
         answer = await unless_superseded(node_writer.change_taints(self._writes, node.name, patch), 422)
         if answer is not None:
             self._inventory.tainted(node, tuple(decoding.decode(answer, nodes.WireNode).spec.taints))
@@ -187,7 +187,7 @@ class Reconciler:
         return True
 
     def _warn(self, name: str, row: states.StateRow | None, spec: state.StateSpec) -> None:
-        """Tell the owners of pods, once for each pod and reason: what stood in the state before was told with it."""
+        """Notify the owners of pods, once for each pod and reason: those in the state before have had a notice."""
         before = states.spec_view(row) if row is not None else states.SpecView()
         for notice in pod_plan.notices(before, self._inventory.pods_on(name), spec):
             self._recorder.post(notice)

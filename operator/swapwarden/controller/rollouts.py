@@ -217,7 +217,7 @@ class Rollouts:
                 progress = self._progress(entry, members[name], overdue)
                 moving = _moving(progress, overdue)
             except Exception:
-                # What cannot be judged of one profile must not keep the others from their rollouts.
+                # A fault of one profile must not keep the others from their rollouts.
                 supervise.FAULTS.inc(PART)
                 delay = self._waits_of(name).next()
                 self._barred[entry.uid, entry.generation] = now + delay
@@ -248,7 +248,7 @@ class Rollouts:
         return min((end for end in ends if end > now), default=None)
 
     async def _bring(self, name: str, judged: Judged) -> None:
-        """Have the profile's status say what was judged last, and then let nodes have their turn."""
+        """Write the last verdict into the profile's status, and then admit nodes."""
         before = self._store.entries.get(name)
         stands = await self._statuses.write(name, judged)
         if self._store.entries.get(name) is not before:

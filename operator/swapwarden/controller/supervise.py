@@ -26,7 +26,7 @@ CALM_SECONDS: Final = 120.0
 
 
 def begin(parts: Iterable[str]) -> None:
-    """Publish the metric of these parts before anything goes wrong."""
+    """Publish the metric of these parts before any fault."""
     FAULTS.begin((part,) for part in parts)
 
 
@@ -48,7 +48,7 @@ async def unending(
             if loop.time() - begun > CALM_SECONDS:
                 waits.reset()
             wait = waits.next()
-            log.exception("unexpected error in %s; it is started again in %.1f s, all else goes on", part, wait)
+            log.exception("unexpected error in %s; it restarts in %.1f s, all other parts continue", part, wait)
             await sleep(wait)
         else:
             return

@@ -27,7 +27,7 @@ a request after as long (k/k: staging/src/k8s.io/apiserver/pkg/server/config.go,
 
 
 class TermOver(Exception):  # noqa: N818 the name says what is the matter
-    """The term is over: what was to be written in it is the next leader's business."""
+    """The term is over: the next leader writes."""
 
 
 class Deposed(Exception):  # noqa: N818 the name says what is the matter
@@ -39,7 +39,7 @@ class Deposed(Exception):  # noqa: N818 the name says what is the matter
 
 
 class LeaseTenure(Protocol):
-    """What a term needs of an elector.Tenure."""
+    """The part of an elector.Tenure that a term needs."""
 
     def left(self) -> float:
         """Seconds until this instance must have stopped to lead; 0 where it has."""
@@ -59,7 +59,7 @@ class Term:
         self._finished = asyncio.Event()
 
     async def run(self, parts: Mapping[str, supervise.Job]) -> None:
-        """Run these parts until cancelled; none of them goes on after that."""
+        """Run these parts until cancelled; all of them have then ended."""
         supervise.begin(parts)
         async with asyncio.TaskGroup() as group:
             for part, job in parts.items():
@@ -106,7 +106,7 @@ class Term:
         self.unsure_until = asyncio.get_running_loop().time() + LANDING_SECONDS
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Let no write begin any more, wait for those in flight, and cut off what is not done in time.
+        """Let no write begin any more, wait for those in flight, and cancel those that are not done in time.
 
         That is DRAIN_SECONDS where no other is given.
         """

@@ -53,7 +53,7 @@ class _Turns:
     """Names that are due, each for one or several owners, who take turns; each owner's in the order of their coming."""
 
     def __init__(self) -> None:
-        # Whose turn is next comes first.
+        # The owner with the next turn is first.
         self._owners: collections.OrderedDict[str, collections.OrderedDict[str, None]] = collections.OrderedDict()
 
     def __bool__(self) -> bool:
@@ -71,7 +71,7 @@ class _Turns:
                 del self._owners[owner]
 
     def next(self) -> str:
-        """The oldest name of the owner whose turn it is; that owner's next turn comes after all others'."""
+        """Take the oldest name of the first owner, who then becomes the last one."""
         owner, found = next(iter(self._owners.items()))
         self._owners.move_to_end(owner)
         return next(iter(found))
@@ -82,7 +82,7 @@ class _Due:
 
     def __init__(self) -> None:
         self.urgent, self.others = _Turns(), _Turns()
-        # The longest due comes first.
+        # The longest due is first.
         self._names: collections.OrderedDict[str, None] = collections.OrderedDict()
         self._turn = 0
 
@@ -114,18 +114,18 @@ class _Due:
 
 
 class WorkQueue:
-    """Names with the time at which they are due. Of those that are, urgent ones come first, then the others.
+    """Names with the time at which they are due. Urgent ones precede the others.
 
-    Of both, those for whom the work is, their owners, take turns, and each owner's names come in the order in which
-    they became due, or urgent. Of eight turns one goes to the longest due whatever it is, and one to what is not
-    urgent: urgent work that never ends keeps no other waiting for ever, and one owner's keeps no other owner waiting
-    for long. No name is there twice, so that one which changes all the time has no more turns than others.
+    In both groups, the owners of the work take turns, and each owner's names are in the order in which they became due,
+    or urgent. Of eight turns, the longest due name has one and names that are not urgent have one: urgent work that
+    never ends keeps no other waiting for ever, and one owner's work keeps no other owner waiting for long. Each name is
+    listed once, so that one which changes all the time has no more turns than others.
 
     A name that is added again while it waits keeps the earlier time, and stays urgent. A name that is added while a
     worker has it waits until the worker is done, so that work on one name never overlaps and no change is missed.
 
     `now` is a monotonic clock in seconds, by default that of the running event loop. `hold` gives the seconds for which
-    no name is to be given out, for whatever reason, or 0.
+    no name may be given out, for whatever reason, or 0.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class WorkQueue:
         self._now = now
         self._hold = hold
         self._waiting: dict[str, _Wish] = {}
-        # What is yet to be due, by time; entries that are not as in _waiting are outdated.
+        # Names that are not due yet, by time; entries that differ from _waiting are outdated.
         self._later: list[tuple[float, str]] = []
         self._due = _Due()
         self._busy: dict[str, _Wish] = {}
@@ -191,7 +191,7 @@ class WorkQueue:
             heapq.heapify(self._later)
 
     def _sort(self) -> None:
-        """Move what is due by now to those that are."""
+        """Move the names that have become due."""
         now = self._clock()
         while self._later and self._later[0][0] <= now:
             due, name = heapq.heappop(self._later)

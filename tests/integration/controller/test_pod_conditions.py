@@ -69,7 +69,7 @@ def test_pods_with_a_policy_tell_whether_it_is_in_force(allowed: Cluster, eventu
         eventually(lambda: said(allowed, "disabled") == ("True", "PolicyDisabled"), "the agent has it in force")
     found = conditions(allowed, "disabled")
     assert found["PodScheduled"] == {**KUBELETS, "lastProbeTime": None}
-    assert found[TYPE]["message"] == "the kernel holds what is planned for this pod on node one"
+    assert found[TYPE]["message"] == "the kernel holds the planned swap limit of this pod on node one"
     assert allowed.cp.get(f"{PODS}/disabled")["status"]["podIP"] == "192.0.2.7"
     assert said(allowed, "plain") is None
 

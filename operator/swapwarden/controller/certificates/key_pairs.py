@@ -23,7 +23,7 @@ KEPT: Final = datetime.timedelta(days=1)
 wrong for a moment does."""
 ORGANIZATION: Final = "swapwarden"
 MAX_AUTHORITIES: Final = 16
-"""Of one bundle; more are no sign of rotation, but of something that goes wrong."""
+"""Authorities in one bundle. Rotation needs fewer; more are the sign of a fault."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ def bundle(sources: Iterable[bytes], now: datetime.datetime) -> bytes:
 def judge(pair: KeyPair | None, authorities: bytes, host: str, now: datetime.datetime) -> rotation.Validity | None:
     """From when until when a pair can be served; None where it can't be at NOW.
 
-    It must be a certificate for HOST and its key, valid, and signed by one of the authorities that are valid, too.
+    It must be a certificate for HOST and its key, valid, and signed by an authority that is also valid.
     """
     if pair is None or not (found := _certificates(pair.certificate)):
         return None

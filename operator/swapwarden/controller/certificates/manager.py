@@ -1,7 +1,7 @@
 """Keeps the webhook's certificate: makes and renews it, and has the API servers trust it.
 
 A Secret holds it, and says how far a renewal is, so that any controller can go on with it. The webhook's pods mount it.
-The Secret comes with the installation, empty, so that it goes with it, too, and no right to create any is needed.
+The installation creates the Secret, empty: uninstalling removes it, and no right to create Secrets is needed.
 
 | key of the Secret | |
 |---|---|
@@ -12,8 +12,8 @@ The Secret comes with the installation, empty, so that it goes with it, too, and
 Of the authorities in the Secret only those count that signed one of its pairs. Those before them are in the
 registration already, and stay there until they have expired.
 
-rotation.py says what is done when. Both the Secret and the registration are written only as they were read, so that
-of two who write the second one must look again.
+rotation.py decides the steps. Both the Secret and the registration are written only as they were read: of two
+writers, the second one must read again.
 
 The time is that of the API server, which checks the certificate. Where this machine's differs from it by more than
 TOLERANCE, one of the two is wrong, and a pair that is valid by either is left alone.
@@ -130,7 +130,7 @@ class CertificateManager:
                 await asyncio.sleep(self._interval)
 
     async def look(self) -> None:
-        """Do all steps that are due. errors.KubeError where it is to be tried again; TermOver."""
+        """Do all steps that are due. Raise errors.KubeError if it should be retried, and TermOver."""
         for _ in range(MAX_STEPS):
             if await self._step() is rotation.RotationStep.NOTHING:
                 return
@@ -236,7 +236,7 @@ def _entries(registration: Json, service: str) -> list[Json]:
 
 
 def _authorities(registration: Json, service: str) -> list[bytes]:
-    """What each entry of a webhook configuration trusts."""
+    """Return the bundle of each entry of a webhook configuration."""
     return [_bytes(each["clientConfig"].get("caBundle")) for each in _entries(registration, service)]
 
 

@@ -1,7 +1,7 @@
 """When the webhook's certificate is renewed, and in which order. Knows no clock, no API server and no cryptography.
 
-A new pair of certificate and key comes from a new authority each time, whose key is thrown away at once. It takes three
-steps, so that there is no moment in which an API server meets a certificate that it does not trust:
+Each new pair of certificate and key has a new authority, whose key is thrown away at once. It takes three steps, so
+that an API server never meets a certificate from an authority that is unknown to it:
 
 1. issued: the pair is kept aside, and its authority is added to those to be trusted;
 2. published: the registration of the webhook trusts it, beside those before it;
@@ -42,7 +42,7 @@ class Validity:
 
 
 class RotationStep(enum.Enum):
-    """What is to be done next."""
+    """The next step."""
 
     ISSUE = "issue"
     PUBLISH = "publish"

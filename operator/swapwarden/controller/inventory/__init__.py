@@ -1,1 +1,1 @@
-"""What is known of the cluster: rows in, changes out. No client, no clock, no decision."""
+"""The known objects of the cluster: rows in, changes out. No client, no clock, no decision."""

@@ -33,7 +33,7 @@ class _FeatureSpec(msgspec.Struct, frozen=True):
 
 
 class WireFeature(msgspec.Struct, frozen=True):
-    """A NodeFeature as it comes from the API server."""
+    """A NodeFeature as the API server sends it."""
 
     metadata: state.ObjectMeta
     spec: _FeatureSpec = _FeatureSpec()

@@ -13,22 +13,22 @@ from swapwarden.policy.observed import nodes, pods
 
 
 class NodeInventory:
-    """What is known of nodes. Agents are pods in the namespace `agent_pods`, or none are where that is None."""
+    """All that is known of nodes. Agents are pods in the namespace `agent_pods`; None if agents are no pods."""
 
     def __init__(self, *, agent_pods: str | None = None) -> None:
         self._agent_pods = agent_pods
         self.nodes: dict[str, nodes.NodeRow] = {}
         self._pods: dict[str, dict[str, pods.PodRow]] = {}
-        # How many pods of a node have not ended: to count them anew with each one that comes would, of 100,000 on one
-        # node, hold up everything else for minutes.
+        # How many pods of a node have not ended. To count them anew for each new pod would, with 100,000 on one node,
+        # hold up everything else for minutes.
         self._unended: collections.Counter[str] = collections.Counter()
         self._states: dict[str, states.StateRow] = {}
-        # What states said whose agents had reported, while those that are there now do not: with the UID of the Node,
-        # and without the plan itself.
+        # The last reports of agents, while the present states have none: with the UID of the Node, and without the
+        # plan itself.
         self._last: dict[str, tuple[str, states.StateRow]] = {}
         self._written: dict[str, states.StateRow] = {}
 
-    # What the watches report
+    # Reports of the watches
 
     def put_node(self, name: str, new: nodes.NodeRow | None) -> None:
         """A Node is another now, or gone (None)."""
@@ -63,17 +63,17 @@ class NodeInventory:
         self._keep(name, last)
 
     def lose_state(self, name: str, uid: str) -> None:
-        """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""
+        """The node's state with this uid is gone. One that was made since, and is not yet reported, stays."""
         last = self.standing(name)
         for known in (self._states, self._written):
             if name in known and known[name].uid == uid:
                 del known[name]
         self._keep(name, last)
 
-    # What this controller did
+    # Writes of this controller
 
     def wrote_state(self, row: states.StateRow) -> bool:
-        """The API server's answer to a write, or to a GET; whether it is newer than what was known."""
+        """Take in the API server's answer to a write or a GET; return whether it is newer than the known state."""
         before, last = self.state_of(row.name), self.standing(row.name)
         if before is not None and row.version <= before.version:
             return False
@@ -82,10 +82,10 @@ class NodeInventory:
         return True
 
     def labelled(self, before: nodes.NodeRow, labels: Mapping[str, str | None]) -> None:
-        """This controller set these labels of a Node, or took them away (None); the watch is yet to tell.
+        """This controller set or removed (None) these labels of a Node; the watch has not reported it yet.
 
-        `before` is the row that this was decided from. Where the watch has told of another one meanwhile, that counts:
-        it may be newer than the answer, and nothing would be told of it again.
+        `before` is the row that this was decided from. If the watch has reported another one meanwhile, that counts: it
+        may be newer than the answer, and would not be reported again.
         """
         merged = {key: value for key, value in {**before.labels, **labels}.items() if value is not None}
         self._changed(before, msgspec.structs.replace(before, labels=merged))
@@ -102,7 +102,7 @@ class NodeInventory:
         if self.nodes.get(before.name) is before:
             self.nodes[before.name] = after
 
-    # What is known
+    # Questions
 
     def state_of(self, name: str) -> states.StateRow | None:
         """The newest that is known of a node's state."""
@@ -144,7 +144,7 @@ class NodeInventory:
             self._last[name] = node.uid, msgspec.structs.replace(last, spec=b"")
 
     def naming(self, name: str) -> states.StateRow | None:
-        """What names the profile that a node follows: its state, or one that was deleted."""
+        """Return the state that names the profile a node follows, even if it was deleted; None if there is none."""
         return self.state_of(name) or self.standing(name)
 
     def pods_on(self, name: str) -> Collection[pods.PodRow]:

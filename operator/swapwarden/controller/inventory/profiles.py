@@ -29,7 +29,7 @@ VALID = metrics.gauge(
 
 MAX_TOMBSTONES: Final = 1024
 MAX_REMEMBERED: Final = 10
-"""Generations of a profile that were seen and are not stored: of an instance that does not lead, nobody needs them."""
+"""Generations of a profile that are kept in memory only: on an instance that does not lead, nobody needs them."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -53,19 +53,19 @@ class Entry(msgspec.Struct, frozen=True):
     profile: compiled.Profile | None
     """The newest valid version; None where none is known."""
     error: str
-    """What is wrong with the newest version; empty where nothing is."""
+    """The fault of the newest version; empty if it is valid."""
     status: Mapping[str, Any]
     revisions: tuple[Revision, ...] = ()
-    """What it said in valid generations, this one included; the newest first."""
+    """Its valid generations, this one included; the newest first."""
     created: str = ""
     """metadata.creationTimestamp."""
     ending: bool = False
     """Whether it is being deleted: no node is to follow it any more, and those that do leave it in waves."""
 
     def needed(self, named: Container[int]) -> tuple[Revision, ...]:
-        """What must not be forgotten: what is in force, what states of nodes name (`named`), and the one before.
+        """Return the generations to keep: the one in force, those that states name (`named`), and the one before.
 
-        The one before is for a controller that does not understand what is in force.
+        The one before is for a controller that does not understand the one in force.
         """
         in_force = self.profile.generation if self.profile else 0
         before = max((each.generation for each in self.revisions if each.generation < in_force), default=0)
@@ -75,10 +75,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Replaced(NamedTuple):
-    """What became of a list."""
+    """The result of a list."""
 
     changed: bool
-    """Whether anything was newer than what was known, or gone."""
+    """Whether anything was newer than the known version, or gone."""
     failed: set[str]
     """Names of those that were not taken in."""
     newer: int = 0
@@ -89,7 +89,7 @@ class Replaced(NamedTuple):
 class ProfileStore:
     """Takes objects from whoever has seen some, in any order, and keeps the newest of each name.
 
-    A `quiet` one logs nothing of what cannot be used: its reader tells of it.
+    A `quiet` one logs no invalid profiles: its reader reports them.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -111,7 +111,7 @@ class ProfileStore:
         return {name: profile for name, profile in found if profile is not None}
 
     def history(self) -> dict[state.ProfileRef, compiled.Profile]:
-        """What profiles said in the generations that nodes may still follow."""
+        """Return the generations of profiles that nodes may still follow."""
         return {
             state.ProfileRef(entry.name, revision.generation): revision.profile
             for entry in self.entries.values()
@@ -119,7 +119,7 @@ class ProfileStore:
         }
 
     def offer(self, body: Mapping[str, Any]) -> bool:
-        """Someone saw this object; whether it is newer than what was known."""
+        """Take in an object that someone saw; return whether it is newer than the known version."""
         meta = api.ProfileMeta.model_validate(body["metadata"])
         known = self.entries.get(meta.name)
         if meta.uid in self._gone or (known is not None and int(meta.resource_version) <= known.version):
@@ -210,7 +210,7 @@ class ProfileStore:
     ) -> Replaced:
         """Someone listed all of them; `version` is the list's resourceVersion.
 
-        Profiles of the names `left_out` were there, and could not be decoded: what is known of them stays.
+        Profiles of the names `left_out` exist, but could not be decoded: their known versions stay.
         """
         changed, failed, newer, gone = False, set[str](), 0, 0
         known = {(entry.uid, entry.generation) for entry in self.entries.values()}
@@ -226,7 +226,7 @@ class ProfileStore:
             except Exception:  # what one writer of profiles stores must not hide all others
                 name = str(body["metadata"].get("name"))
                 failed.add(name)
-                log.exception("profile %s cannot be taken in; what was known of it stays", decoding.shown(name))
+                log.exception("profile %s cannot be read; its last known version stays", decoding.shown(name))
         return Replaced(changed or gone > 0, failed, newer, gone)
 
 
@@ -250,7 +250,7 @@ def _keeps(stored: revisions.Stored | None, known: Revision) -> bool:
 
 
 def _recompiled(entry: Entry, stored: revisions.Stored) -> Revision | None:
-    """What a profile said in an earlier generation; None where another version wrote it."""
+    """Return a profile in an earlier generation; None if another version of Swapwarden wrote it."""
     if stored.spec is None:
         return None
     metadata = {
@@ -265,7 +265,7 @@ def _recompiled(entry: Entry, stored: revisions.Stored) -> Revision | None:
 
 
 def _compile(body: Mapping[str, Any]) -> tuple[compiled.Profile | None, str]:
-    """The profile, or what is wrong with it."""
+    """Return the profile, or None and its fault."""
     # The status is ours, and another version's may have fields that this one's has not.
     plain = {key: value for key, value in body.items() if key != "status"}
     try:

@@ -20,8 +20,8 @@ SETTLED: Final = frozenset[str](
         ViolationReason.NOT_SUPPORTED,
     }
 )
-"""Reasons of Applied for which nothing better is to come: the node can do nothing, the owner of a container's cgroup
-keeps the agent out of it or lowers it all the time, or the agent is older than the controller. No new node waits."""
+"""Reasons of Applied that waiting does not improve: the node can do nothing, the owner of a container's cgroup keeps
+the agent out of it or lowers it all the time, or the agent is older than the controller. No new node waits."""
 
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,7 +50,7 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WireState(msgspec.Struct, frozen=True):
-    """A NodeSwapState as it comes from the API server."""
+    """A NodeSwapState as the API server sends it."""
 
     metadata: state.ObjectMeta
     spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -78,23 +78,23 @@ class StateRow(msgspec.Struct, frozen=True):
     applied: bool
     """Whether the agent says that the cgroups hold what that generation says."""
     degraded: str
-    """What the agent says is wrong; empty where nothing is."""
+    """The problem that the agent reports; empty if there is none."""
     proposed: state.ProfileRef | None = None
     """The profile whose turn has not come, and of which the agent is asked what it would take."""
     cost: state.PreviewCost | None = None
     """The agent's answer to that, or to an earlier question."""
     before: tuple[str, ...] = ()
-    """What was wrong on the node before its profile came to it, as in rollout.RolloutNode."""
+    """Problems of the node before it followed its profile, as in rollout.RolloutNode."""
     unapplied: str = ""
     """Why the agent says that they do not; empty where it says that they do, or nothing."""
     incompatible: str = ""
     """Why the agent says that it can do nothing on its node; empty where it can."""
     settled: bool = False
-    """Whether the agent has done all that there is to do on its node: also where nothing can be done."""
+    """Whether the agent has done all that it can do on its node, even if that is nothing."""
     exposed_pods: tuple[WireViolation, ...] = ()
     """Pods that took swap above their limit while it was undone, as far as the agent knows why."""
     draining_pods: tuple[WireViolation, ...] = ()
-    """Pods that are to have no swap, and have some in use."""
+    """Pods that should have no swap, and have some in use."""
     violations: tuple[WireViolation, ...] = ()
     """Cgroups that are not as the state says now."""
     unlisted: bool = False
@@ -122,7 +122,7 @@ class PodInSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SpecView(msgspec.Struct, frozen=True, rename="camel"):
-    """A state's spec as far as pods are told of it, also where another version wrote it."""
+    """The part of a state's spec that pods see, even if another version wrote it."""
 
     profile_ref: state.ProfileRef = state.ProfileRef(name="")
     mode: str = ""
@@ -187,7 +187,7 @@ def _part(field: msgspec.structs.FieldInfo, raw: msgspec.Raw) -> Any:
 
 
 def _status(raw: msgspec.Raw) -> tuple[WireStatus, str]:
-    """The status as far as it is understood, and what is not."""
+    """Return the valid part of the status, and the fault of the rest."""
     try:
         return _STATUSES.decode(raw), ""
     except msgspec.DecodeError as error:
@@ -200,7 +200,7 @@ def _status(raw: msgspec.Raw) -> tuple[WireStatus, str]:
 def project(wire: WireState) -> StateRow:
     """Reduce a state to its row.
 
-    Of a status that is not understood as a whole, of an agent of another version, counts what is understood.
+    If an agent of another version wrote the status, its valid parts count.
     """
     meta, spec = wire.metadata, bytes(wire.spec)
     status, problem = _status(wire.status)
@@ -241,13 +241,13 @@ def project(wire: WireState) -> StateRow:
         abnormal_conditions=tuple(
             each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)
         ),
-        # What is wrong now comes before what was.
+        # Present problems are listed before past ones.
         unlisted=status.violations_omitted > 0 and any(each.reason in PRESENT for each in status.violations[-1:]),
     )
 
 
 def _told(condition: state.Condition | None, *bad: str) -> str:
-    """What a condition says, where its status is one of the bad ones."""
+    """Return the text of a condition if its status is abnormal."""
     return f"{condition.reason}: {condition.message}" if condition is not None and condition.status in bad else ""
 
 
@@ -265,7 +265,7 @@ def spec(row: StateRow) -> state.StateSpec | dict[str, Any]:
 
 
 def spec_view(row: StateRow) -> SpecView:
-    """What the row says of pods; of what another version wrote, what is understood."""
+    """Return the row's part about pods; of another version's, the valid part."""
     try:
         return _SPEC_VIEWS.decode(row.spec)
     except msgspec.ValidationError:
@@ -279,7 +279,7 @@ def spec_view(row: StateRow) -> SpecView:
 
 
 def _text(found: msgspec.Raw | None) -> str:
-    """A text; empty for what is none."""
+    """Return a text; empty if the value is none."""
     try:
         return decoding.decode(found, str) if found is not None else ""
     except msgspec.DecodeError:

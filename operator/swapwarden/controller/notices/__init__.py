@@ -1,1 +1,1 @@
-"""What people are told about their objects by Events: decided here, purely, and posted by whoever asked."""
+"""Events for the owners of objects: decided here, purely, and posted by the caller."""

@@ -24,10 +24,10 @@ _FORBID: Final = {names.Reason.POLICY_DISABLED, names.Reason.INVALID_POLICY, nam
 
 
 class Exposures:
-    """Reports each growth once, also where it leaves the node's status and comes back, or two leaders see it.
+    """Reports each growth once, even if it leaves the node's status and returns, or two leaders see it.
 
-    An agent's sums only grow, for as long as they have the same beginning. So what is kept is that beginning and the
-    last sum for each pod of which an agent has told, until the pod is gone.
+    An agent's sums only grow, for as long as they have the same beginning. So this keeps the beginning and the last
+    sum of each pod that an agent reported, until the pod is gone.
     """
 
     def __init__(self) -> None:

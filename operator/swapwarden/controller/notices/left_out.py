@@ -20,17 +20,17 @@ PODS = metrics.gauge(
 
 REASON: Final = "NotPlanned"
 MAX_NAMESPACES: Final = 32
-"""Of how many namespaces on one node the owners are told."""
+"""Limit of namespaces whose owners get a notice, on one node."""
 
 
 class LeftOut:
-    """Remembers for one leadership of which namespaces on a node it has told."""
+    """Remembers, for one leadership, which namespaces on a node have had a notice."""
 
     def __init__(self) -> None:
         self._told: dict[str, set[str]] = {}
 
     def notices(self, node: str, profile: str, left_out: Iterable[pods.PodRow]) -> Iterator[Notice]:
-        """Measure what is left out of a node's plan, and yield a notice about one pod of each namespace."""
+        """Measure the pods without room in a node's plan, and yield a notice about one pod of each namespace."""
         found: dict[str, list[pods.PodRow]] = {}
         for row in left_out:
             found.setdefault(row.namespace, []).append(row)
@@ -38,7 +38,7 @@ class LeftOut:
             self.forget(node)
             return
         PODS.set(sum(map(len, found.values())), node)
-        # A namespace of which nothing is left out is told again when that begins again.
+        # Once all pods of a namespace have room, the next one without gets a new notice.
         told = self._told[node] = self._told.get(node, set()) & found.keys()
         for namespace in sorted(found.keys() - told)[: MAX_NAMESPACES - len(told)]:
             told.add(namespace)

@@ -13,11 +13,11 @@ from swapwarden.kube.events import Notice
 from swapwarden.policy.observed import pods
 
 _IN_ANY_MODE: Final = frozenset({names.Reason.NODE_INCOMPATIBLE, names.Reason.INVALID_POLICY})
-"""What is wrong with a node or a pod whether the plan is written or not."""
+"""Faults of a node or a pod, whether the plan is written or not."""
 
 
 def notices(before: states.SpecView, known: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Notice]:
-    """Yield what `spec` gives reason to tell and the state `before` did not: once for each pod and reason."""
+    """Yield a notice for each pod and reason that is in `spec` and was not in the state `before`."""
     if (before.mode == names.Mode.AUDIT) != (spec.mode is names.Mode.AUDIT):
         before = states.SpecView()  # in the other mode the same reason meant another message, or none
     told = {key: pod.reason or before.default_reason for key, pod in before.pods.items()}

@@ -1,4 +1,4 @@
-"""What pods are told whose limit is not as planned: by notices where that begins and ends, and by their condition."""
+"""Texts for pods whose limit is not as planned: notices when that begins and ends, and the pod's condition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MESSAGES: Final[dict[str, str]] = {
     ),
     ViolationReason.YIELDED: (
         "another writer on node {node} keeps lowering this pod's swap limit, and is left its value for a time; the"
-        " condition Drift of the node's NodeSwapState says what is known of it"
+        " condition Drift of the node's NodeSwapState has the details"
     ),
     ViolationReason.AUDIT: (
         "profile {profile} is in mode Audit on node {node}: nothing is written, and what this pod says of swap is not"

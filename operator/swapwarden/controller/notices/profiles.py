@@ -10,7 +10,7 @@ from swapwarden.kube.events import Notice, Regarding
 
 
 def notices(regarding: Regarding, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Notice]:
-    """Yield what people should be told where a profile's status was `before` and is `after`.
+    """Yield the notices about a profile whose status was `before` and is `after`.
 
     That all nodes applied a generation is reported once, however many nodes come later.
     """

@@ -1,1 +1,1 @@
-"""What follows for each node from what is known: pure, from the inventory to decisions."""
+"""Decisions about each node, made purely from the inventory."""

@@ -1,4 +1,4 @@
-"""What a rollout reads out of a node's state: what is wrong there, and what its agent has answered."""
+"""Facts that a rollout reads from a node's state: problems, and answers of its agent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def has_answered(row: StateRow, wanted: state.ProfileRef) -> bool:
 
 
 def before(row: StateRow, wanted: state.ProfileRef) -> tuple[str, ...]:
-    """What was wrong on a node before this generation of a profile came to it, or is, where it is yet to come."""
+    """Return the problems of a node before it follows this generation of a profile, or before it did."""
     if row.profile == wanted:
         return row.before
     silent = row.acted != row.profile or not has_answered(row, wanted)

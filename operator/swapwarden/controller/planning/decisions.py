@@ -1,4 +1,4 @@
-"""What a node's objects should say, from its view."""
+"""Desired content of a node's objects, from its view."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swapwarden.policy.profile import compiled
 
 
 def state(view: NodeView) -> NodePlan:
-    """What a node's state should say, the epoch left at 0, and the pods for which it has no room."""
+    """Return the desired state of a node, with the epoch 0, and the pods for which it has no room."""
     if view.restoring:
         return NodePlan(plan.restore_node(view.profile))
     made = plan.plan_all(view.profile, view.facts, view.pods, view.namespaces)

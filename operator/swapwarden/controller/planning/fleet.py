@@ -23,14 +23,14 @@ class Governed(msgspec.Struct, frozen=True):
     applied: bool
     """Whether its agent says that the cgroups hold a plan by this generation of the profile."""
     degraded: str
-    """What its agent says is wrong; empty where nothing is."""
+    """The problem that its agent reports; empty if there is none."""
     pending: str = ""
     """Why it has not applied the plan; empty where it has."""
     incompatible: str = ""
     """Why its agent can do nothing there; empty where it can."""
     has_agent: bool = True
     unmet: str = ""
-    """What its profile requires and it does not have; empty where it has all, and where swap is off."""
+    """The unmet requirements of its profile; empty if there are none, or swap is off."""
 
 
 Overdue = AbstractSet[tuple[str, bool]]

@@ -29,7 +29,7 @@ class NodeView(msgspec.Struct, frozen=True):
     target: compiled.Profile
     """The profile that selects it."""
     profile: compiled.Profile
-    """The profile in force: the one that it follows until its turn comes for another."""
+    """The profile in force: the one that it follows until it is admitted to another."""
     namespaces: namespaces.Labels
     restoring: bool
     leaving: bool
@@ -47,7 +47,7 @@ class Planner:
     def __init__(self, inventory: NodeInventory) -> None:
         self.inventory = inventory
         self.restoring = False
-        """Whether all nodes are to put back what was there, instead of their plans."""
+        """Whether all nodes must restore their original values, in place of their plans."""
         self.profiles: dict[str, compiled.Profile] = {}
         self.ending: dict[str, compiled.Profile] = {}
         """Profiles that are being deleted, by name: none selects a node, and those that follow one wait to leave it."""
@@ -108,7 +108,7 @@ class Planner:
         return turn is not None and (turn.uid, plan.reference(turn)) == (target.uid, plan.reference(target))
 
     def state_named(self, row: StateRow) -> None:
-        """A state names this profile: an admission is for once, and a node that comes back waits for another."""
+        """A state names this profile. An admission is used once: a node that returns waits for another."""
         turn = self.admitted.get(row.name)
         if turn is not None and row.profile == plan.reference(turn):
             del self.admitted[row.name]
@@ -122,10 +122,10 @@ class Planner:
         return found
 
     def in_force(self, name: str) -> compiled.Profile:
-        """The profile that a known node follows: the one that its state names, until its turn comes for another.
+        """Return the profile that a known node follows: the one in its state, until it is admitted to another.
 
         Of a state that was deleted, what it said last counts. Where nobody knows any more what that profile said, and
-        where no profile selects the node, the turn comes at once, but for a profile that is being deleted.
+        where no profile selects the node, it is admitted at once, unless its profile is being deleted.
         """
         return self._in_force(name, self.inventory.standing(name))
 
@@ -141,16 +141,16 @@ class Planner:
         return self._recall(row.profile) or target
 
     def _recall(self, reference: state.ProfileRef) -> compiled.Profile | None:
-        """What a profile said in some generation; None where that is not known."""
+        """Return a profile in some generation; None if that is unknown."""
         for known in (self.profiles.get(reference.name), compiled.BUILT_IN):
             if known is not None and plan.reference(known) == reference:
                 return known
         return self._history.get(reference)
 
     def facts(self, name: str) -> nodes.NodeFacts:
-        """What decisions about a known node are made from.
+        """Return the view of a known node, from which all decisions are made.
 
-        What its agent found counts as long as the Node is there, also where the state is deleted: another agent, or
+        The findings of its agent count as long as the Node exists, even if the state is deleted: another agent, or
         none, does not make another machine of it.
         """
         return self._facts(name, self.inventory.standing(name))
@@ -179,7 +179,7 @@ class Planner:
         )
 
     def waits_to_show(self, name: str) -> bool:
-        """Whether a node is to have a taint or a resource, by its profile, that it does not have yet."""
+        """Whether the profile asks for a taint or a resource that the node lacks."""
         node = self.inventory.nodes.get(name)
         if node is None:
             return False
@@ -234,5 +234,5 @@ class Planner:
         ]
 
     def _planned_by(self, name: str) -> tuple[compiled.Profile, compiled.Profile]:
-        """The profiles that a known node's plan is made from: what it follows, and what is to come."""
+        """Return the profiles that a known node's plan needs: the present one and the next one."""
         return self.in_force(name), self.selection(name).profile

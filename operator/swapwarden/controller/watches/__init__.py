@@ -1,1 +1,1 @@
-"""What the API server reports of objects that no informer alone follows."""
+"""Watches of objects for which an informer alone is not enough."""

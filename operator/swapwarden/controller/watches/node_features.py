@@ -51,7 +51,7 @@ class Features:
         changed: Callable[[str | None], None],
         interval: float = INTERVAL_SECONDS,
     ) -> None:
-        """`changed` is told the node whose NodeFeature is another now; None where it may be all of them."""
+        """`changed` gets the node whose NodeFeature has changed; None if it may be all of them."""
         self._api = api
         self.path: Final = inventory.collection(namespace)
         self._publisher = publisher
@@ -71,11 +71,11 @@ class Features:
         return self._rows.get(inventory.object_name(node))
 
     def wrote(self, row: inventory.FeatureRow) -> None:
-        """The inventory.API server's answer to a write: the watch is yet to tell, or has told of what came after it."""
+        """Take in the API server's answer to a write, unless the watch has reported a newer version."""
         self._keep(row)
 
     async def run(self) -> None:
-        """Until cancelled. Nothing is to be done where the controller sets all labels."""
+        """Run until cancelled. If the controller sets all labels, it only waits."""
         while self._publisher is not names.Publisher.DIRECT:
             if await self._installed():
                 await self._follow()

@@ -1,4 +1,4 @@
-"""Lists NodeSwapProfiles now and then, whoever leads. The leader has kopf, too; this finds what kopf misses."""
+"""Lists NodeSwapProfiles now and then, whoever leads. The leader also has kopf, which misses some changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ProfileList:
         mends: Callable[[], bool] = lambda: False,
         list_interval: float = LIST_SECONDS,
     ) -> None:
-        """`on_change` is called when the store knows more than before, or less; `mends`: whether kopf runs, too."""
+        """`on_change` is called when the store knows more than before, or less; `mends`: whether kopf also runs."""
         self._api = api
         self._store = store
         self._on_change = on_change
@@ -94,7 +94,7 @@ class ProfileList:
                 except msgspec.DecodeError as error:
                     name = decoding.identity(item).name
                     left_out.add(name)
-                    log.error("profile %s cannot be understood; what was known of it stays: %s", name, error)  # noqa: TRY400 the text says all
+                    log.error("profile %s cannot be decoded; its last known version stays: %s", name, error)  # noqa: TRY400 the text says all
             return page.metadata
 
         listed = await paging.read(self._api.get, profile_store.PROFILES, take, {})

@@ -1,8 +1,8 @@
-"""The order to put back what was there, given before an uninstallation: a ConfigMap that says so.
+"""The order to restore all nodes before an uninstallation: a ConfigMap with a flag.
 
-It comes with the installation and says no. `swapwarden uninstall`, which the chart's hook runs, makes it say yes; from
-then on the leading controller plans mode Restore for every node, and makes no states nor labels any more. Another word,
-as an upgrade writes it, takes the order back. That the ConfigMap is gone does not: it goes with the installation.
+The installation creates it with false. `swapwarden uninstall`, which the chart's hook runs, sets true: from then on the
+leading controller plans mode Restore for every node, and makes no states nor labels any more. Another value, as an
+upgrade writes it, takes the order back. Deleting the ConfigMap does not: uninstalling removes it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ TIMEOUT: Final = 10.0
 
 REASON: Final = "Restoring"
 MESSAGE: Final = (
-    "every node puts back what was there before Swapwarden, and no policy is enforced any more; set restore to false to"
-    " take this back"
+    "every node restores the values from before Swapwarden, and no policy is enforced any more; set restore to false"
+    " to take this back"
 )
 
 
@@ -71,7 +71,7 @@ class RestoreRequest:
         self.active = False
         self._given_by = state.ObjectMeta()
         self.synced = asyncio.Event()
-        """Set when it was looked for: a controller that comes in the middle of it must not enforce first."""
+        """Set after the first look: a controller that starts during a restore must not enforce first."""
 
     def notice(self) -> events.Notice:
         """Make the notice that it was given: one for each time, whoever leads then."""
@@ -110,7 +110,11 @@ class RestoreRequest:
         found = _decoded(body)
         given = found.data.get(KEY) == YES
         if given != self.active:
-            log.warning("every node shall put back what was there" if given else "the order to restore was taken back")
+            log.warning(
+                "every node restores the values from before Swapwarden"
+                if given
+                else "the order to restore was taken back"
+            )
         changed, self.active = given != self.active, given
         if changed:
             self._given_by = found.metadata

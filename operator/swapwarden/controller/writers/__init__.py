@@ -1,1 +1,1 @@
-"""What the controller writes: one module for each collection, and nothing else in the controller writes to it."""
+"""The writes of the controller: one module for each collection, and no other part of the controller writes to it."""

@@ -98,7 +98,7 @@ class Writes:
 
 
 class Fenced(Writes):
-    """Writes that were decided in one term: TermOver where it ends before the answer comes.
+    """Writes that were decided in one term: TermOver if it ends before the answer.
 
     Each counts towards the writes of a second. The API server may ask that no more are made for a while.
     """

@@ -18,7 +18,7 @@ async def write(
 ) -> node_features.FeatureRow:
     """Have a node's NodeFeature, in the collection at `path`, ask for these labels too, or no more for those of None.
 
-    `row` is the one that is there, None where one is to be made. Status 404 where it is gone, 409 where it is another.
+    `row` is the existing one; None to create it. Status 404 if it is gone, 409 if it has changed.
     """
     if row is None:
         answer = await writes.create("feature", path, node_features.made(node, owned_by(node), labels))

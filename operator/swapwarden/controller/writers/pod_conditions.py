@@ -14,7 +14,7 @@ from swapwarden.policy.observed import pods
 
 
 class PodVerdict(msgspec.Struct, frozen=True):
-    """The condition of a pod, as it is to be."""
+    """The desired condition of a pod."""
 
     status: str
     """True, False or Unknown."""

@@ -23,7 +23,7 @@ changes with each pod they would be larger than the rest."""
 
 
 class Outcome(NamedTuple):
-    """What became of a write."""
+    """The result of a write."""
 
     row: states.StateRow | None
     """The state as the API server has it; None where it was refused for what an older definition lacks."""
@@ -45,7 +45,7 @@ class StateWriter:
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` is a monotonic clock in seconds."""
         self._fields = strict_fields.StrictFields(now)
-        # By node: what the API server stored, and what of it was to be stored.
+        # By node: the stored spec, and the one that was sent.
         self._dropped: dict[str, tuple[state.StateSpec | dict[str, Any], state.StateSpec]] = {}
         # By node: pods that the API server refused, for as long as it is not asked again.
         self._refused: dict[str, frozenset[str]] = {}

@@ -38,7 +38,7 @@ _MAX_NAMED: Final = 5
 
 
 class StrictFields:
-    """What is known of the definition; `now` is a monotonic clock in seconds."""
+    """Knowledge about the definition; `now` is a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

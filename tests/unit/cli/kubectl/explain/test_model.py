@@ -375,7 +375,7 @@ class TestWhatIsNotThere:
             "type": "swapwarden.dev/SwapPolicyEnforced",
             "status": "True",
             "reason": "PolicyDisabled",
-            "message": "the kernel holds what is planned for this pod on node batch-1",
+            "message": "the kernel holds the planned swap limit of this pod on node batch-1",
         }
         refusing = pod(
             annotations={POLICY: "Disabled"}, status={"conditions": [{"type": "Ready", "status": "True"}, condition]}
@@ -383,7 +383,10 @@ class TestWhatIsNotThere:
         told = model.explain(model.Observed(refusing, unseen=("nodes", "nodeswapstates")))
         assert msgspec.to_builtins(told.enforced) == condition
         lines = screen.text(told, datetime.datetime.now(datetime.UTC)).splitlines()
-        assert "ENFORCED   True, PolicyDisabled: the kernel holds what is planned for this pod on node batch-1" in lines
+        assert (
+            "ENFORCED   True, PolicyDisabled: the kernel holds the planned swap limit of this pod on node batch-1"
+            in lines
+        )
         assert explain(refusing).enforced is None
         assert model.explain(model.Observed(pod(), unseen=("nodeswapstates",))).enforced is None
 
