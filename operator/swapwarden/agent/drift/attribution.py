@@ -1,8 +1,7 @@
-"""Why values of the agent's were written over, as far as that can be told without privileges.
+"""Finds why the agent's values were written over, as far as that is possible without privileges.
 
-Nobody can say who wrote to a file. What can be seen is the value, the age of the cgroup, whether other files of the
-cgroup changed along with it, and what happened to other pods at that moment. So a repair is made at once, and its
-cause is told a moment later.
+The kernel does not show who wrote to a file. It shows the value, the age of the cgroup, changes of its other files, and
+writes to other pods at that moment. So a repair does not wait: its cause is found a moment later.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _CAUSES: Final = (
     names.Cause.UNIT_VALUE,
     names.Cause.OTHER_WRITER,
 )
-"""Those that a value can be written over for; what else there is are reasons of pods' exposures."""
+"""Causes of external writes; all others are only causes of exposures."""
 
 REWRITES = metrics.counter(
     "swapwarden_agent_rewrites_total",
@@ -40,40 +39,40 @@ REWRITES = metrics.counter(
 )
 
 MOMENT_SECONDS: Final = 1.0
-"""What happens within this time is one event to systemd."""
+"""Writes within this time are one event of systemd."""
 START_SECONDS: Final = 10.0
-"""How long after making a slice systemd writes its own value again: until the first container, which on hardware is
-after some 0.2 seconds, on a slow or busy node after several."""
+"""How long after it made a slice systemd writes its own value again: until the first container, after some 0.2 seconds
+on hardware, after several on a slow or busy node."""
 TOGETHER: Final = 3
-"""Running pods that are written at one moment when all are; fewer where there are not so many, but never one."""
+"""Running pods written in one moment that show a write to all pods; fewer on a node with fewer, but at least two."""
 LOG_SECONDS: Final = 60.0
 """Between lines of the log about one cause. Repairs are never limited."""
 _ASIDE: Final = frozenset({names.Cause.UNIT_VALUE, names.Cause.RESIZE})
-"""Causes with which a container may get what a plugin of the runtime had put into its unit, and not the kubelet."""
+"""Causes by which a container may get a value that a plugin of the runtime, and not the kubelet, put into its unit."""
 _MAX: Final = values.NO_LIMIT
 
 
 class Signs(NamedTuple):
-    """What can be seen of a value that was written over one of the agent's."""
+    """The evidence of one external write."""
 
     age: float
-    """Of the cgroup, in seconds; infinite where it was not seen to come."""
+    """Of the cgroup, in seconds; infinite if it is older than the agent's run."""
     container: bool
     unit: bool
-    """Whether the value is the one that systemd holds for the unit."""
+    """Whether the value is systemd's for the unit."""
     resized: bool
-    """Whether the cgroup's other resources are not what they were."""
+    """Whether the cgroup's other resources changed."""
     together: int
-    """Running pods that others wrote to at that moment."""
+    """Running pods with external writes at that moment."""
     running: int
     """All running pods."""
 
 
 def cause_of(seen: Signs) -> names.Cause:
-    """The cause that the evidence speaks for.
+    """Return the cause that the evidence suggests.
 
-    Runtimes write their number to containers when those start. A resize concerns one pod, a reload each unit; so where
-    many were written, the resources are no evidence: others may have changed them some time before.
+    Runtimes write their number to a container at its start. A resize concerns one pod, a reload each unit. So if many
+    pods were written, changed resources are no evidence: they may have changed some time before.
     """
     if seen.age < START_SECONDS and (seen.unit or seen.container):
         return names.Cause.START
@@ -85,7 +84,7 @@ def cause_of(seen: Signs) -> names.Cause:
 
 
 class _Note:
-    """What is still to be told of one file that held one value, some times in a moment."""
+    """External writes of one value to one file within a moment, with a cause still to find."""
 
     __slots__ = ("age", "count", "exposed", "noticed", "resized")
 
@@ -98,7 +97,7 @@ class _Note:
 
 
 class Attribution:
-    """Of all files."""
+    """Finds the causes for all files."""
 
     def __init__(self, cgroups: cgroupfs.Cgroups, book: ledger.Ledger, *, clock: Callable[[], float]) -> None:
         self._fs = cgroups
@@ -107,22 +106,22 @@ class Attribution:
         self._signs = other_writers.OtherWriters()
         self._notes: dict[tuple[records.ControlFile, int], _Note] = {}
         self._moment: collections.deque[tuple[tuple[records.ControlFile, int], _Note]] = collections.deque()
-        """Those of the moment that is over, and when each running pod was last written to, sorted."""
+        """Those of the past moment; `_running`: when each running pod was last written to, sorted."""
         self._running: list[float] = []
         self._logged: dict[names.Cause, float] = {}
         self._unlogged: collections.Counter[names.Cause] = collections.Counter()
 
     @property
     def noted(self) -> bool:
-        """Whether `find` is to be called a moment from now."""
+        """Whether `find` must be called a moment from now."""
         return bool(self._notes) and not self._moment
 
     def others(self) -> str:
-        """What is known of other writers of late; empty where there is none."""
-        return self._signs.told(self._clock())
+        """Describe recent writers other than systemd; empty if there are none."""
+        return self._signs.described(self._clock())
 
     def look(self, file: records.ControlFile) -> bool:
-        """Note the other resources of the file's cgroup; whether they were known, and are others now."""
+        """Note the other resources of the file's cgroup. Return whether they differ from those noted before."""
         before, now = file.resources, self._fs.resources(file.path)
         if not any(now):  # gone meanwhile
             return False
@@ -130,13 +129,13 @@ class Attribution:
         return before is not None and before != now
 
     def learn_hold(self, file: records.ControlFile) -> None:
-        """What the ledger says that systemd holds for the file, where nothing is known of that yet."""
+        """Take systemd's value for the file from the ledger if it is unknown."""
         record = self._limits.get(file.key)
         if file.systemd.value is None and record is not None:
             file.systemd.value = record.unit_value
 
     def touched(self, file: records.ControlFile, noticed: float) -> None:
-        """The file was written to, be it with the value that it held."""
+        """Note an external write, perhaps of the same value."""
         if noticed - file.times.written_at > MOMENT_SECONDS:
             file.times.touched_at = noticed
 
@@ -149,7 +148,7 @@ class Attribution:
         exposed: exposure.Exposure | None,
         cause: names.Cause | None = None,
     ) -> None:
-        """Another writer's `found` was repaired, and where that was an exposure, so long. `cause` where it is known."""
+        """Note the repair of another writer's value `found`, with its exposure if any, and its cause if known."""
         if cause is not None:
             self._tell(cause, file, 1, exposed or exposure.NONE, found)
             return
@@ -162,9 +161,9 @@ class Attribution:
             known.exposed += exposed
 
     def find(self, everyone: Iterable[records.Pod]) -> bool:
-        """Find the cause of one value of a moment that is over; whether more of that moment are left.
+        """Find the cause of one value of the past moment. Return whether that moment has more.
 
-        `everyone` gives the node's pods. It may take some reading, and repairs are not to wait for all of them.
+        `everyone` are the node's pods. Each call reads some files, and repairs must not wait for all of them.
         """
         if not self._moment:
             self._moment.extend(self._notes.items())
@@ -174,7 +173,7 @@ class Attribution:
             (file, found), note = self._moment.popleft()
             try:
                 self._find_cause(file, found, note)
-            except Exception as error:  # noqa: BLE001 the causes of others can be found all the same
+            except Exception as error:  # noqa: BLE001 the search goes on for other values
                 faults.fault(str(file), error)
         return bool(self._moment)
 
@@ -185,7 +184,7 @@ class Attribution:
         cause = cause_of(Signs(note.age, file.container != "", unit, note.resized, together, len(running)))
         other = cause is names.Cause.OTHER_WRITER
         aside = cause in _ASIDE and file.container != "" and found == _MAX
-        # Of a container systemd holds the kubelet's number: tools that write it past systemd have a beat.
+        # systemd's value for a container is the kubelet's number. Tools that write it past systemd do so in a rhythm.
         beat = cause is names.Cause.UNIT_VALUE and file.container != "" and found != _MAX
         if (other or aside or beat) and not (file.is_inner and found == _MAX):
             high = self._fs.is_high_below_max(file.path)
@@ -195,7 +194,7 @@ class Attribution:
                     other_writers.ObservedWrite(file.kind, file.path, found, high, quiet=quiet), note.noticed
                 )
         if file.container and cause in {names.Cause.START, names.Cause.RESIZE}:
-            # The runtime tells systemd, which from now on writes this one.
+            # The runtime passes it to systemd, which writes this value from now on.
             file.systemd.value = found
             self._limits.set_unit_value(file.key, found)
         self._tell(cause, file, note.count, note.exposed, found)
@@ -205,7 +204,7 @@ class Attribution:
     ) -> None:
         if exposed.count and file.pod is not None:
             file.pod.tally.attribute(cause, exposed)
-        if file.is_inner:  # as a rule the container's own, which is no news of the node's
+        if file.is_inner:  # usually the container's own write, which the node need not report
             return
         REWRITES.inc(file.kind, cause.value, by=count)
         self._unlogged[cause] += count

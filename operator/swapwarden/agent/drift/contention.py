@@ -1,7 +1,7 @@
-"""Fights over raising a value: somebody keeps lowering what the state wants higher.
+"""Ends contention with a writer that keeps lowering a value that the agent must raise.
 
-Too little swap breaks no promise, so such a writer is left its value after some rounds, and the status says so. A fight
-over lowering has no end but the other's: nothing here is about it.
+Too little swap breaks no promise, so the agent yields to such a writer after some rounds, and the status reports it. It
+never yields to a writer that keeps raising a value: that is no matter of this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 YIELDS = metrics.counter(
     "swapwarden_agent_yields_total",
-    "Times that a lower value was left to another writer, who kept writing it, by kind of cgroup (pod,"
+    "Times that the agent left a lower value to another writer, which kept writing it, by kind of cgroup (pod,"
     " container, kubepods, system).",
     labels=("kind",),
     known=[("pod",), ("container",)],
@@ -27,14 +27,14 @@ YIELDS = metrics.counter(
 ROUNDS: Final = 10
 """Repairs of a lowered value after which the agent yields."""
 WINDOW_SECONDS: Final = 600.0
-"""The time in which so many make a fight."""
+"""The time in which so many make a contention."""
 YIELD_SECONDS: Final = 3600.0
-"""How long the lower value is left alone then, unless the state comes to want another one."""
+"""How long the agent then leaves the lower value alone, unless the desired value changes."""
 LOG_SECONDS: Final = 60.0
 
 
 class Contentions:
-    """Of all files: each keeps its own (records.Contention)."""
+    """The contentions of all files; each file keeps its own (records.Contention)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` in monotonic seconds."""
@@ -43,9 +43,9 @@ class Contentions:
         self._unlogged = 0
 
     def expire(self, file: records.ControlFile, limit: int | None) -> None:
-        """Forget a contention that was yielded to for long enough, or about another limit than this one (bytes).
+        """Forget a contention after YIELD_SECONDS, or one about another `limit` (bytes).
 
-        None where a smaller value is as good: then there is nothing to contend about.
+        `limit` is None if a smaller value is as good: then there is no contention.
         """
         fight = file.contention
         if fight is not None and (fight.limit != limit or (fight.until is not None and self._clock() >= fight.until)):
@@ -53,17 +53,17 @@ class Contentions:
 
     @staticmethod
     def should_yield(file: records.ControlFile) -> bool:
-        """Whether a value below the limit is left to another writer now."""
+        """Return whether the agent leaves a value below the limit to another writer now."""
         return file.contention is not None and file.contention.until is not None
 
     def retry_in(self, file: records.ControlFile) -> float | None:
-        """Seconds until the file is raised once more; None where the agent does not yield."""
+        """Return the seconds until the file is raised again; None if the agent does not yield."""
         if file.contention is None or file.contention.until is None:
             return None
         return max(0.0, file.contention.until - self._clock())
 
     def record_lowering(self, file: records.ControlFile, limit: int) -> None:
-        """Another writer wrote less than `limit`, not by systemd's keeping of units, and it was repaired."""
+        """Record the repair of a value below `limit` from another writer than systemd."""
         now = self._clock()
         fight = file.contention
         if fight is None or fight.limit != limit or now - fight.since > WINDOW_SECONDS:
@@ -79,8 +79,8 @@ class Contentions:
         if now - self._logged < LOG_SECONDS:
             return
         log.warning(
-            "another writer keeps lowering a value, which is left to it for %.0f s, or until the state wants another:"
-            " find out who that is, or lower the pod's limit",
+            "another writer keeps lowering a value; it stays for %.0f s, or until the state has another one: find that"
+            " writer, or lower the pod's limit",
             YIELD_SECONDS,
             extra={"cgroup": f"/{file.path}", "wanted": values.render(limit), "cgroups": self._unlogged},
         )

@@ -1,13 +1,13 @@
-"""Who else writes the agent's files, by what can be seen of it without privileges.
+"""Identifies other writers of the agent's files, as far as that is possible without privileges.
 
-That is the level in the tree, the value, the other files of the cgroup, and the beat. What is known of other tools:
+The evidence is the level in the tree, the value, the other files of the cgroup, and the rhythm. Known tools:
 
 - wasp-agent writes to each container of CRI-O, past systemd, the kubelet's LimitedSwap number or 0, all of them every
   20 seconds (openshift-virtualization/wasp-agent: pkg/wasp/limited-swap-manager).
 - The memory-qos plugin of NRI has the runtime give a container `max`, and memory.high below its memory.max
   (containers/nri-plugins: cmd/plugins/memory-qos). The runtime writes both again with each update of the container.
 - koordlet writes memory.min, low and high, and files of one vendor's kernel, but no memory.swap.max
-  (koordinator-sh/koordinator: pkg/koordlet/util/system); so it is never the one.
+  (koordinator-sh/koordinator: pkg/koordlet/util/system), so it is never that writer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from swapwarden.agent.host import values
 
 RECENT_SECONDS: Final = 600.0
-"""How long another writer is told of after its last write."""
+"""How long the status reports another writer after its last write."""
 BATCH_SECONDS: Final = 5.0
-"""Writes closer than this are one beat."""
+"""Writes closer than this are one beat of a rhythm."""
 BEATS: Final = 3
 """Equal intervals in a row that make a rhythm."""
 TOLERANCE: Final = 0.15
@@ -37,7 +37,7 @@ _PLACES: Final = {
 
 
 class ObservedWrite(NamedTuple):
-    """One value of another writer."""
+    """One external write."""
 
     kind: str
     """pod, container, kubepods or system."""
@@ -46,17 +46,17 @@ class ObservedWrite(NamedTuple):
     high_below_max: bool
     """Whether the cgroup's memory.high is below its memory.max."""
     quiet: bool = False
-    """Whether it is told of only where a known tool writes so: systemd may have written what it holds for the cgroup,
-    and who runs in a container what it likes to a cgroup inside."""
+    """Whether to report it only if a known tool writes so: systemd may have written its own value for the cgroup, and a
+    container may write any value to a cgroup inside."""
 
 
 def is_crio(path: str) -> bool:
-    """Whether CRI-O made the container's cgroup, or the one that holds crun's."""
+    """Return whether CRI-O made the container's cgroup, or the one around crun's."""
     return any(part.startswith(_CRIO) for part in path.split("/")[-2:])
 
 
 class _Trace:
-    """What was seen of one way to write."""
+    """Recent writes of one value to one kind of cgroup."""
 
     __slots__ = ("beats", "count", "crio", "high", "last")
 
@@ -68,13 +68,13 @@ class _Trace:
 
 
 class OtherWriters:
-    """What was seen lately. Times are monotonic seconds."""
+    """Recent external writes. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._traces: dict[tuple[str, str, bool], _Trace] = {}
 
     def note(self, write: ObservedWrite, now: float) -> None:
-        """Another writer wrote."""
+        """Note an external write."""
         value = values.render(write.found) if write.found in {0, values.NO_LIMIT} else "a number of bytes"
         key = write.kind, value, write.quiet
         trace = self._traces.get(key)
@@ -87,15 +87,15 @@ class OtherWriters:
         trace.crio = trace.crio and is_crio(write.path)
         trace.high = trace.high and write.high_below_max
 
-    def told(self, now: float) -> str:
-        """A sentence for each way in which others wrote lately; empty where nobody did."""
+    def described(self, now: float) -> str:
+        """Return a sentence for each kind of recent external writes, or an empty string."""
         recent = {key: trace for key, trace in self._traces.items() if now - trace.last <= RECENT_SECONDS}
-        said = (_sentence(*key, recent[key]) for key in sorted(recent))
-        return "; ".join(dict.fromkeys(sentence for sentence in said if sentence))
+        sentences = (_sentence(*key, recent[key]) for key in sorted(recent))
+        return "; ".join(dict.fromkeys(sentence for sentence in sentences if sentence))
 
 
 def _sentence(kind: str, value: str, quiet: bool, trace: _Trace) -> str:  # noqa: FBT001 a part of the key
-    """What is to be said of one way to write; nothing of systemd's own value where no other tool is known to."""
+    """Describe one kind of external writes; empty if systemd may be the writer and no known tool fits."""
     beat = _rhythm(trace.beats)
     rhythm = f" every {beat:.0f} s" if beat else ""
     who = _who(kind, value, trace, beat)
@@ -113,7 +113,7 @@ def _who(kind: str, value: str, trace: _Trace, beat: float) -> str:
 
 
 def _rhythm(beats: list[float]) -> float:
-    """The interval that all have; 0 where there is none."""
+    """Return the interval in seconds that all share; 0 without one."""
     if len(beats) < BEATS:
         return 0.0
     mean = sum(beats) / len(beats)

@@ -1,7 +1,7 @@
-"""Guarantee Strict: whether systemd itself holds pods at 0, by what is seen of it.
+"""Finds evidence for guarantee Strict: whether systemd itself holds pods at 0.
 
-That files are on the disk says nothing of what systemd has loaded. What says so is a pod's slice at 0 by a write that
-was not the agent's: at its start, or when systemd writes its value back.
+Drop-in files on the disk do not prove that systemd has loaded them. A pod's slice at 0 by a write that was not the
+agent's proves it: at its start, or when systemd writes its value back.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ SLICE: Final = ".slice"
 
 
 class ZeroEvidence(NamedTuple):
-    """What was seen."""
+    """The evidence so far."""
 
     wanted: bool
-    """Whether the state in force asks for Strict, and is to be enforced."""
+    """Whether the state in force is enforced and asks for Strict."""
     root: str | None
-    """The cgroup above all pods; None where there is none."""
+    """The cgroup above all pods, or None."""
     proved: bool
-    """Whether a slice was seen at 0 by systemd's doing, and no later one otherwise."""
+    """Whether systemd held a slice at 0, and no later one at another value."""
     refuted: bool
-    """Whether systemd was last seen to take a slice to no limit."""
+    """Whether systemd last took a slice to no limit."""
     held: tuple[str, ...]
     """UIDs of pods that systemd holds at 0."""
     others: int
-    """Pods of the same classes of which that was not seen."""
+    """Pods of the same classes without such evidence."""
 
 
 def wants(state: spec.NodeSpec | None) -> bool:
-    """Whether a state asks for Strict. Audit and Restore leave nothing behind that enforces."""
+    """Return whether a state asks for Strict; in Audit and Restore nothing may enforce."""
     return state is not None and state.mode is names.Mode.ENFORCE and state.guarantee is names.Guarantee.STRICT
 
 
 def prefix(root: str) -> str | None:
-    """What slices begin with in the tree below `root`; None where the kubelet's driver is not systemd's."""
+    """Return the prefix of slices in the tree below `root`; None if the kubelet's cgroup driver is not systemd."""
     name = root.rpartition("/")[2]
     return name.removesuffix(SLICE) if name.endswith(SLICE) else None
 
 
 def covers(root: str | None, pod: str) -> bool:
-    """Whether the drop-ins are for the slice of the pod at this path: Guaranteed pods have no prefix of their own."""
+    """Return whether the drop-ins apply to the slice of the pod at this path. Guaranteed pods share no prefix."""
     begin = None if root is None else prefix(root)
     return begin is not None and pod.rpartition("/")[2].startswith(
         tuple(f"{begin}-{name}-" for name in systemd_dropins.CLASSES)
@@ -64,7 +64,7 @@ def covers(root: str | None, pod: str) -> bool:
 
 
 class Evidence:
-    """What is seen of systemd's doing; kept by pod in the ledger, so that a later run of the agent knows it."""
+    """Collects the evidence; the ledger keeps it for each pod, so that a later run of the agent has it."""
 
     def __init__(
         self, cgroups: cgroupfs.Cgroups, book: ledger.Ledger, clock: Callable[[], float] = time.monotonic
@@ -74,19 +74,19 @@ class Evidence:
         self._limits = book.limits
         self._clock = clock
         self._proved: float | None = None
-        """When a slice was first seen at 0, of those times since which none was seen otherwise."""
+        """When the first of the slices at 0 was found since the last one at another value; None without one."""
         self._refuted = False
         self.wanted = False
 
     def follow(self, state: spec.NodeSpec | None, root: str | None, known: Iterable[records.Pod]) -> None:
-        """A state comes into force: look at all pods before anything is written for it."""
+        """Take a new state: if it begins Strict, examine all pods before the agent writes for it."""
         before, self.wanted = self.wanted, wants(state)
         if self.wanted and not before:
             for pod in known:
                 self.came(root, pod)
 
     def came(self, root: str | None, pod: records.Pod) -> None:
-        """Look at a pod to which the agent has not written (in this run), perhaps not for the first time."""
+        """Examine a pod to which the agent has not written in this run, perhaps again."""
         entry = self._limits.get(pod.file.key)
         if entry is not None and entry.systemd_zero:
             pod.file.systemd.zero = True
@@ -100,8 +100,8 @@ class Evidence:
             and pod.file.created_at == records.NEVER
             and (entry is None or not entry.wrote)
         ):
-            # It may be the agent's own, by a write of which the ledger lost the line. systemd's without the files, and
-            # what is to be put back either way, is no limit.
+            # The agent may have written it: the ledger may have lost that line. Without the drop-ins, systemd's value
+            # is no limit, which a restore must write in either case.
             if not pod.file.systemd.zero:
                 self._limits.record(pod.file.key, values.NO_LIMIT, 0)
             return
@@ -112,7 +112,7 @@ class Evidence:
             self._unlimited(pod)
 
     def rewritten(self, root: str | None, file: records.ControlFile) -> bool:
-        """Another writer gave a file the value that it holds now. Whether that says anything new."""
+        """Examine a file after an external write. Return whether the evidence changed."""
         pod = file.pod
         if (
             pod is None
@@ -130,18 +130,18 @@ class Evidence:
         return before != (pod.file.systemd.zero, self._proved, self._refuted)
 
     def view(self, root: str | None, known: Iterable[records.Pod]) -> ZeroEvidence:
-        """What was seen, for the status."""
+        """Return the evidence for the status."""
         mine = [pod for pod in known if (self.wanted or pod.file.systemd.zero) and covers(root, pod.path)]
         held = tuple(sorted(pod.uid for pod in mine if pod.file.systemd.zero))
         others = len(mine) - len(held)
-        # Where none of those that are there is held at 0 (any more), what was seen of others says nothing.
+        # If systemd holds none of the current pods at 0 (any more), evidence of earlier pods counts no longer.
         proved = self._proved is not None and (bool(held) or not mine)
         return ZeroEvidence(self.wanted, root, proved, self._refuted, held, others)
 
     def _limit(self, pod: records.Pod) -> int | None:
         try:
             return self._fs.read(pod.file.name)
-        except cgroupfs.CgroupError:  # settling the file fails, too, and says why
+        except cgroupfs.CgroupError:  # reconciling the file also fails and reports why
             return None
 
     def _prove(self) -> None:
@@ -156,7 +156,7 @@ class Evidence:
             self._limits.set_systemd_zero(pod.file.key, held=True)
 
     def _unlimited(self, pod: records.Pod) -> None:
-        """One that is younger than the proof should have been made at 0; of an older one nothing else was expected."""
+        """Note a slice without limit: it refutes the proof unless the slice is older than that."""
         if pod.file.systemd.zero:
             pod.file.systemd.zero = False
             self._limits.set_systemd_zero(pod.file.key, held=False)
@@ -168,6 +168,6 @@ class Evidence:
 
 
 def publish(view: ZeroEvidence) -> None:
-    """Set the metric of the pods that systemd holds, and does not hold yet."""
+    """Set the metric of pods that systemd holds at 0, or does not hold yet."""
     PODS.set(len(view.held) if view.wanted else 0, "at_zero")
     PODS.set(view.others, "not_yet")

@@ -1,4 +1,4 @@
-"""Where the agent's parts record how they stand, beside the records of cgroups; it wakes up who reads that."""
+"""Takes the status of the agent's parts, besides the records of cgroups, and wakes up its readers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ SLICES: Final = "slices"
 
 
 class SettingStatus(NamedTuple):
-    """How the settings of the node stand that one part of the agent reconciles."""
+    """Status of the node settings that one part of the agent reconciles."""
 
     concerned: bool = False
-    """Whether there is anything to report."""
+    """Whether there is a setting to report."""
     problems: tuple[problems.SettingProblem, ...] = ()
     to_restore: int = 0
-    """Settings that still hold a value of the agent's and must not."""
+    """Settings that still hold a value that the agent must restore."""
 
 
 class DropInStatus(NamedTuple):
-    """How systemd's drop-in files stand."""
+    """Status of the systemd drop-in files."""
 
     mounted: bool = False
-    """Whether this agent installs the files, and no one else has to."""
+    """Whether this agent installs the files itself."""
     failed: str = ""
-    """Why the files are not as desired; empty if they are, or were not looked at yet."""
+    """Why the files are not as desired; empty if they are, or before the first check."""
     left: bool = False
-    """Whether there may be files that should not be."""
+    """Whether files may exist that must not."""
     held: frozenset[str] = frozenset()
-    """The slices that may have a file: those where one was seen, and while files are written those that get one."""
+    """The slices that may have a file: those with one, and during a write those that get one."""
 
 
 class Board:
@@ -44,27 +44,27 @@ class Board:
         self.sysctls = SettingStatus()
         self.drop_ins = {PODS: DropInStatus(), SLICES: DropInStatus()}
         self.refused = ""
-        """Why the newest state was not taken; empty if it was."""
+        """Why the newest state was refused, or empty."""
         self.revision = 0
         self.busy = False
-        """Whether a state is being applied: what is reported meanwhile is another in a moment."""
+        """Whether a state is being applied: a report would soon be out of date."""
         self._touched = asyncio.Event()
 
     def touch(self) -> None:
-        """Something was recorded that a report may show."""
+        """Begin a new revision, after a record that a report may show."""
         self.revision += 1
         self._touched.set()
 
     async def after(self, revision: int) -> int:
         """Wait for a later revision than the one that was read last, and return it. Any number may wait."""
         while self.revision == revision:
-            # Those that wait already are woken up by the next touch all the same.
+            # The next touch also wakes up readers that wait already.
             self._touched.clear()
             await self._touched.wait()
         return self.revision
 
     async def applied(self, seconds: float) -> None:
-        """Wait until no state is being applied, for so many seconds at most."""
+        """Wait until no state is being applied, for at most so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.busy:

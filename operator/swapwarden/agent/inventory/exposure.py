@@ -1,4 +1,4 @@
-"""How long, how often and to what pods were above their value, and why."""
+"""Counts how often and how long pods were above their value, the swap that they took meanwhile, and the causes."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ POD_GROWN = metrics.reading(
 )
 
 LOG_LINES: Final = 60
-"""Exposures that are logged one by one in `LOG_SECONDS`."""
+"""Exposures logged one by one in `LOG_SECONDS`."""
 LOG_SECONDS: Final = 60.0
 TIMES: Final = 8
-"""Of a pod, that are known by themselves: of exposures that overlap older ones, time is counted more than once."""
+"""Periods that a pod's tally keeps. Time that an exposure shares with a period before those counts twice."""
 RECENT_SECONDS: Final = 600.0
 """How long an exposure stays in the node's status; metrics keep the sum for as long as the pod's cgroup lives."""
 
 
 class Exposure(msgspec.Struct, frozen=True):
-    """One time, or several with one cause, that a pod was above its value."""
+    """One exposure, or the sum of several with one cause."""
 
     count: int
     milliseconds: float
@@ -80,7 +80,7 @@ class Exposure(msgspec.Struct, frozen=True):
     """Swap taken beyond the value meanwhile, in bytes."""
 
     def __add__(self, other: Exposure) -> Exposure:
-        """Both together."""
+        """Return the sum."""
         return Exposure(self.count + other.count, self.milliseconds + other.milliseconds, self.grown + other.grown)
 
 
@@ -89,9 +89,9 @@ _NO_CAUSES: Final[Mapping[names.Cause, float]] = {}
 
 
 class _LineBudget:
-    """So many lines of the log in a minute, and what they leave out in one: who writes in a loop must not fill a disk.
+    """Bounds the log to some lines in a minute, with the rest as a sum: a writer in a loop must not fill a disk.
 
-    At level debug there is one for each.
+    At level debug, each exposure has its line.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _LineBudget:
         self._left_out = NONE
 
     def takes(self, one: Exposure) -> bool:
-        """Whether one is logged by itself."""
+        """Return whether to log an exposure by itself; else add it to the sum."""
         if log.isEnabledFor(logging.DEBUG):
             return True
         self.flush()
@@ -111,7 +111,7 @@ class _LineBudget:
         return False
 
     def flush(self) -> None:
-        """Say what was left out, once the minute is over."""
+        """Log the sum of the others once the minute is over."""
         now = time.monotonic()
         if now - self._begun < LOG_SECONDS:
             return
@@ -128,12 +128,12 @@ _lines = _LineBudget()
 
 
 def flush() -> None:
-    """Log how many exposures were left out of the log, if that is due."""
+    """Log the sum of exposures without a line of their own, if that is due."""
     _lines.flush()
 
 
 class Tally:
-    """The exposures of one pod. Times are monotonic seconds, but for `since`, which is metav1.MicroTime."""
+    """The exposures of one pod. Times are monotonic seconds, except `since`, a metav1.MicroTime."""
 
     __slots__ = (
         "attributed",
@@ -156,28 +156,28 @@ class Tally:
         self.since = moment(time.time())
         """The node's time when the sums began: its cgroup was made, or the agent started."""
         self.reported = 0
-        """Of `attributed`, so much has stood in a status that was written."""
+        """The part of `attributed` that a written status has reported."""
         self.count = 0
         self.milliseconds = 0.0
         self.grown = 0
         self.attributed = 0
-        """Of `grown`, for so much the cause is known."""
+        """The part of `grown` with a known cause."""
         self.last = float("-inf")
         """When the last one ended."""
         self.times: tuple[tuple[float, float], ...] = ()
-        """Begin and end of the last ones; where they overlap, of all of them together."""
+        """Begin and end of the last periods; overlapping exposures are one period."""
         self.own = self.below = 0
-        """Taken beyond the pod's own limit, and beyond those of its containers, at the last time of exposure."""
+        """Bytes taken beyond the pod's own limit, and beyond those of its containers, in the last period."""
         self.rewritten = float("-inf")
         self.found = 0
         self.wanted = 0
         self.milliseconds_of: Mapping[names.Cause, float] = _NO_CAUSES
 
     def taken(self, grown: int, *, own: bool, noticed: float) -> int:
-        """Of bytes taken beyond one limit since `noticed`, those that are not counted yet.
+        """Return the part of the bytes taken beyond one limit since `noticed` that is not counted yet.
 
-        What a container takes its pod takes, too: where both were above their limits at once, it counts once. `own`:
-        the limit is the pod's.
+        A container's swap is also its pod's: if both were above their limits at once, it counts once. `own`: the limit
+        is the pod's.
         """
         if noticed >= self.last:
             self.own = self.below = 0
@@ -189,9 +189,9 @@ class Tally:
         return max(self.own, self.below) - before
 
     def lasted(self, since: float, ended: float) -> float:
-        """Seconds `since` then until it `ended`, less those that are counted already: it was above another limit, too.
+        """Return the seconds from `since` to `ended` without those that count already for another limit of the pod.
 
-        One that is found late may have begun before others that are over: it is not for them to say how long it was.
+        An exposure that is found late may have begun before others that are over: only the overlap is left out.
         """
         times, begun, seconds = list(self.times), since, ended - since
         while times and times[-1][1] >= since:
@@ -204,10 +204,10 @@ class Tally:
     def add(
         self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, until: float, rewritten: bool
     ) -> None:
-        """Count one that `ended`: the file held `found` in place of `wanted` (bytes). Its cause is told later.
+        """Count an exposure that `ended`: the file held `found` instead of `wanted` (bytes). Its cause follows later.
 
-        `until` is the same moment in seconds since 1970: to log it may take long where the CPU is busy. `rewritten`:
-        the file held the value before.
+        `until` is the same moment in seconds since 1970: on a busy CPU the log line may be late. `rewritten`: the file
+        held the value before.
         """
         self.count += one.count
         self.milliseconds += one.milliseconds
@@ -218,7 +218,7 @@ class Tally:
         self._log(uid, one, until)
 
     def _log(self, uid: str, one: Exposure, until: float) -> None:
-        """Each one by itself, for the status has sums; those with which no harm came only where one looks for them."""
+        """Log an exposure by itself, since the status has only sums; one without swap taken only at level debug."""
         level = logging.INFO if one.grown else logging.DEBUG
         if log.isEnabledFor(level) and _lines.takes(one):
             log.log(
@@ -235,7 +235,7 @@ class Tally:
             )
 
     def attribute(self, cause: names.Cause, some: Exposure) -> None:
-        """The cause of exposures that were added."""
+        """Count the cause of exposures that were added."""
         before = self.milliseconds_of
         self.milliseconds_of = {**before, cause: before.get(cause, 0.0) + some.milliseconds}
         self.attributed += some.grown
@@ -249,19 +249,19 @@ class Tally:
         return sorted(self.milliseconds_of, key=self.milliseconds_of.__getitem__, reverse=True)
 
     def recent(self, now: float) -> bool:
-        """Whether there was one lately."""
+        """Return whether an exposure ended lately."""
         return now - self.last < RECENT_SECONDS
 
     @property
     def has_unreported(self) -> bool:
-        """Whether it took swap, by a known cause, that no status has told of."""
+        """Whether the pod took swap, by a known cause, that no status has reported."""
         return self.attributed > self.reported
 
     def drifting(self, now: float) -> bool:
-        """Whether there was one lately that was another writer's doing."""
+        """Return whether another writer caused an exposure lately."""
         return now - self.rewritten < RECENT_SECONDS
 
 
 def moment(seconds: float) -> str:
-    """A time of the node's clock as metav1.MicroTime has it."""
+    """Return a time of the node's clock as a metav1.MicroTime."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="microseconds")[:-6] + "Z"

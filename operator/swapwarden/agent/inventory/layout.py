@@ -1,7 +1,7 @@
-"""The names that kubelets and runtimes give to cgroups, and the walk that finds the tree of pods.
+"""Knows the names that kubelets and runtimes give to cgroups, and finds the tree of pods.
 
-Pure: directories are listed by a function that the caller gives. The layouts, where L is `-burstable`, `-besteffort`
-or nothing (Guaranteed):
+Pure: the caller passes the function that lists directories. The layouts, where L is `-burstable`, `-besteffort` or
+nothing (Guaranteed):
 
 - systemd: `kubepods.slice/[kubepodsL.slice/]kubepodsL-pod<uid with _>.slice/cri-containerd-<id>.scope`
 - cgroupfs: `kubepods/[burstable/|besteffort/]pod<uid>/<id>`
@@ -34,7 +34,7 @@ _CONTAINER = re.compile(r"(?:[a-z][a-z-]*-)?([0-9a-f]{64})(?:\.scope)?")
 _NOT_A_CONTAINER: Final = "crio-conmon-"
 
 NO_POD_TREE: Final = "NoPodTree"
-"""Reason of a TreeError: there is no tree at all."""
+"""Reason of a TreeError: no tree exists."""
 
 INNER: Final = "container"
 """crun makes a cgroup of this name below the scope, and puts the processes there."""
@@ -48,7 +48,7 @@ class PodEntry(NamedTuple):
 
 
 class TreeError(Exception):
-    """There is no tree of pods to work on, or more than one; says what to do about it."""
+    """No single tree of pods was found; the message says what to do."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -56,17 +56,17 @@ class TreeError(Exception):
 
 
 def is_root(name: str) -> bool:
-    """Whether a directory of this name is the cgroup above all pods of a node."""
+    """Return whether a directory of this name is the cgroup above all pods of a node."""
     return _ROOT.fullmatch(name) is not None
 
 
 def is_level(name: str) -> bool:
-    """Whether a directory of this name, below the root of pods and outside of pods, holds pods of one class."""
+    """Return whether a directory of this name, below the root of pods and outside pods, has pods of one class."""
     return name in _LEVELS or _LEVEL_SLICE.fullmatch(name) is not None
 
 
 def pod_uid(name: str) -> str | None:
-    """The UID that a pod's cgroup carries, with dashes; None where the name is not one of a pod's cgroup."""
+    """Return the UID in the name of a pod's cgroup, with dashes; None for other names."""
     if match := _POD.fullmatch(name):
         return match[1]
     if match := _POD_SLICE.fullmatch(name):
@@ -75,13 +75,13 @@ def pod_uid(name: str) -> str | None:
 
 
 def container_id(name: str) -> str | None:
-    """The container id that a cgroup below a pod carries; None for others, conmon's among them."""
+    """Return the container id in the name of a cgroup below a pod; None for other names, such as conmon's."""
     match = _CONTAINER.fullmatch(name)
     return match[1] if match and not name.startswith(_NOT_A_CONTAINER) else None
 
 
 def levels(list_dirs: Listing, root: str) -> Iterator[str]:
-    """The root of pods and each cgroup between it and pods: where new pods appear."""
+    """Yield the root of pods and each cgroup between it and pods: new pods appear there."""
     yield root
     for name in list_dirs(root):
         if is_level(name):
@@ -89,7 +89,7 @@ def levels(list_dirs: Listing, root: str) -> Iterator[str]:
 
 
 def pods(list_dirs: Listing, root: str) -> Iterator[PodEntry]:
-    """The pods of one node; what is inside of pods is not looked at."""
+    """Yield the pods of one node, without searching inside pods."""
     for level in levels(list_dirs, root):
         for name in list_dirs(level):
             uid = pod_uid(name)
@@ -98,7 +98,7 @@ def pods(list_dirs: Listing, root: str) -> Iterator[PodEntry]:
 
 
 def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: int = MAX_DEPTH) -> Iterator[str]:
-    """Roots of pods at or below `start`; those of clusters that run inside a pod only with `inside`."""
+    """Yield the roots of pods at or below `start`; those of clusters that run inside a pod only with `inside`."""
     found = is_root(start.rpartition("/")[2])
     if found:
         yield start
@@ -108,10 +108,10 @@ def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: i
 
 
 def find(list_dirs: Listing, *, own_uid: str = "", anchor: str = "") -> str:
-    """The root of the pods that this agent is to look after.
+    """Return the root of the pods that this agent manages. TreeError unless exactly one tree fits.
 
-    With `own_uid`, the UID of the agent's own pod, it is the tree that holds that pod, be it inside a pod of another
-    cluster. Without, the only tree at or below `anchor` that is not inside a pod. TreeError where that is not one tree.
+    With `own_uid`, the UID of the agent's own pod, it is the tree with that pod, even inside a pod of another cluster.
+    Without it, the only tree at or below `anchor` that is not inside a pod.
     """
     outer = list(roots(list_dirs, anchor))
     if own_uid:

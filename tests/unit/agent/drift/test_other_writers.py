@@ -18,7 +18,7 @@ def told(*writes: other_writers.ObservedWrite, every: float = 20.0, rounds: int 
         for number, write in enumerate(writes):
             signs.note(write, now + number / 10)
         now += every
-    return signs.told(now)
+    return signs.described(now)
 
 
 @pytest.mark.parametrize("value", [0, 4096])
@@ -63,7 +63,7 @@ def test_what_has_no_beat_has_none() -> None:
     signs = other_writers.OtherWriters()
     for now in (0.0, 20.0, 23.0, 60.0, 65.1, 90.0):
         signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 4096, high_below_max=False), now)
-    assert signs.told(90.0) == "another writer gives a number of bytes to pods"
+    assert signs.described(90.0) == "another writer gives a number of bytes to pods"
 
 
 def test_each_way_is_told_of_until_it_is_long_ago() -> None:
@@ -71,8 +71,8 @@ def test_each_way_is_told_of_until_it_is_long_ago() -> None:
     signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 0, high_below_max=False), 0.0)
     signs.note(other_writers.ObservedWrite("kubepods", "kubepods", values.NO_LIMIT, high_below_max=False), 100.0)
     both = "another writer gives max to kubepods; another writer gives 0 to pods"
-    assert signs.told(200.0) == both
-    assert signs.told(650.0) == both.partition(";")[0]
-    assert signs.told(701.0) == ""
+    assert signs.described(200.0) == both
+    assert signs.described(650.0) == both.partition(";")[0]
+    assert signs.described(701.0) == ""
     signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 0, high_below_max=False), 2000.0)
-    assert signs.told(2000.0) == both.partition("; ")[2]
+    assert signs.described(2000.0) == both.partition("; ")[2]
