@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from swapwarden.agent import agent, main
+from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import heartbeat
 from swapwarden.agent.reconcile import reconciler
 
@@ -57,14 +58,14 @@ def beats(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def test_an_idle_agent_gives_signs_of_life_and_does_nothing_else(
-    beats: list[float], beating: agent.Agent
+    beats: list[float], beating: agent.Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board = beating._board
-    before = board.revision
+    touched: list[int] = []
+    monkeypatch.setattr(board.Board, "touch", lambda _: touched.append(len(beats)))
     await until(lambda: len(beats) > 3)
-    assert board.revision == before
+    assert touched == []
     beating._report.passes_at = time.monotonic()
-    await until(lambda: board.revision > before)
+    await until(lambda: bool(touched))
 
 
 @pytest.mark.usefixtures("beating")

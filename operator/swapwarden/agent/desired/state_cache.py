@@ -103,7 +103,7 @@ def _replace(directory: pathlib.Path, node: str, state: spec.ReceivedState, boot
     new = directory / f"{FILE}{NEW}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:  # noqa: PTH123 pathlib opens no descriptors
-        file.write(_sealed(msgspec.json.encode(cached)))
+        file.write(sealed(msgspec.json.encode(cached)))
         file.flush()
         if sync:
             os.fsync(file.fileno())
@@ -116,7 +116,8 @@ def remove(directory: pathlib.Path) -> None:
         (directory / f"{FILE}{suffix}").unlink(missing_ok=True)
 
 
-def _sealed(body: bytes) -> bytes:
+def sealed(body: bytes) -> bytes:
+    """Return the content of a file: a line with the CRC-32 of `body`, then `body`."""
     return b"%08x\n" % zlib.crc32(body) + body
 
 
@@ -124,7 +125,7 @@ def _opened(file: pathlib.Path) -> bytes:
     """Return the body of a file. ValueError if its checksum is wrong."""
     data = files.whole(file, MAX_BYTES)
     body = data.partition(b"\n")[2]
-    if data != _sealed(body):
+    if data != sealed(body):
         raise ValueError("its checksum is not that of its content")
     return body
 

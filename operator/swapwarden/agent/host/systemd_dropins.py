@@ -32,7 +32,7 @@ CLASSES: Final = ("burstable", "besteffort")
 
 _SLICE: Final = re.compile(r"[A-Za-z0-9_:.\\]+(-[A-Za-z0-9_:.\\]+)*[.]slice")
 """A slice other than the root. A name that ends with a dash would apply to all slices that begin with it."""
-_NEW: Final = f".{FILE}.new"
+NEW: Final = f".{FILE}.new"
 """systemd only reads files that end in .conf."""
 _FOLDER: Final = ".d"
 _MAX_BYTES: Final = 4096
@@ -105,7 +105,7 @@ def _remove(folder: pathlib.Path) -> None:
     if _content(file) == CONTENT:
         file.unlink()
         log.info("removed a systemd drop-in", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
-    (folder / _NEW).unlink(missing_ok=True)
+    (folder / NEW).unlink(missing_ok=True)
 
 
 def _content(file: pathlib.Path) -> bytes | None:
@@ -117,7 +117,7 @@ def _content(file: pathlib.Path) -> bytes | None:
 
 
 def _replace(folder: pathlib.Path) -> None:
-    new = folder / _NEW
+    new = folder / NEW
     new.unlink(missing_ok=True)
     # systemd and people read it; nothing in it is secret.
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

@@ -47,7 +47,7 @@ def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:
 
 def test_one_of_an_agent_that_knew_of_no_boots_is_loaded(tmp_path: pathlib.Path) -> None:
     body = msgspec.json.encode({"node": "n1", "uid": "uid", "generation": 3, "spec": {"profileRef": {"name": "p"}}})
-    (tmp_path / state_cache.FILE).write_bytes(state_cache._sealed(body))
+    (tmp_path / state_cache.FILE).write_bytes(state_cache.sealed(body))
     loaded = state_cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
     assert loaded.boot == ""
@@ -70,9 +70,9 @@ def test_another_nodes_state_is_not_used(tmp_path: pathlib.Path) -> None:
         b"{",
         b'{"node":"n1"}',
         b"\xff\xfe",
-        state_cache._sealed(b'{"node":"n1"}'),
-        state_cache._sealed(b"[" * 100_000),
-        state_cache._sealed(
+        state_cache.sealed(b'{"node":"n1"}'),
+        state_cache.sealed(b"[" * 100_000),
+        state_cache.sealed(
             msgspec.json.encode({"node": "n1", "uid": "", "generation": 1, "spec": {"pods": {"a": {"swapMax": "1G"}}}})
         ),
         b" " * (state_cache.MAX_BYTES + 1),

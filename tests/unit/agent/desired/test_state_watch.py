@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from swapwarden.agent.desired import spec, state_watch
-from swapwarden.kube import client, errors, watch
+from swapwarden.kube import backoff, client, errors, watch
 
 from tests.unit.agent.agent_node import until
 
@@ -105,6 +105,20 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     return scripted
 
 
+@pytest.fixture
+def bounds(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[float]:  # noqa: ARG001 which sets short waits
+    """Longest waits after failures; the waits themselves are none."""
+    found: list[float] = []
+
+    def between(_: float, most: float) -> float:
+        found.append(most)
+        return 0.0
+
+    monkeypatch.setattr(state_watch, "BACKOFF_SECONDS", (0.5, 30.0))
+    monkeypatch.setattr(backoff, "between", between)
+    return found
+
+
 Follow = Callable[[], Follower]
 
 
@@ -189,36 +203,39 @@ async def test_a_fresh_list_counts_whatever_its_generation(api: Api, follow: Fol
         errors.Unreachable("no"),
     ],
 )
-async def test_what_fails_is_tried_again_and_nothing_is_let_go(api: Api, follow: Follow, failure: Exception) -> None:
+async def test_what_fails_is_tried_again_and_nothing_is_let_go(
+    api: Api, follow: Follow, bounds: list[float], failure: Exception
+) -> None:
     api.lists = [made("a", 5), failure, failure, made("a", 6)]
     api.watches = [[failure]]
     follower = follow()
     await until(lambda: api.watched == 2)
     assert follower.accepted == [("a", 5), ("a", 6)]
-    assert follower.source._backoff.failures == 3
+    assert bounds == [0.5, 1.0, 2.0]
 
 
-async def test_a_list_alone_is_no_success(api: Api, follow: Follow) -> None:
+async def test_a_list_alone_is_no_success(api: Api, follow: Follow, bounds: list[float]) -> None:
     """With watches refused, lists that are answered must not go on at full speed."""
     api.watches = [[errors.ApiError(403, "Forbidden", "no")] for _ in range(5)]
-    follower = follow()
+    follow()
     await until(lambda: api.watched == 6)
-    assert follower.source._backoff.failures == 5
+    assert bounds == [0.5, 1.0, 2.0, 4.0, 8.0]
 
 
-async def test_watches_that_end_at_once_come_ever_slower_until_one_tells_something(api: Api, follow: Follow) -> None:
+async def test_watches_that_end_at_once_follow_each_other_more_slowly(
+    api: Api, follow: Follow, bounds: list[float]
+) -> None:
     api.watches = [[], [], []]
-    follower = follow()
+    follow()
     await until(lambda: api.watched == 4)
-    assert (follower.source._backoff.failures, api.listed) == (3, 1)
-    await until(lambda: api.watched == 4)
+    assert (bounds, api.listed) == ([0.5, 1.0, 2.0], 1)
 
 
-async def test_an_event_is_a_success(api: Api, follow: Follow) -> None:
+async def test_an_event_is_a_success(api: Api, follow: Follow, bounds: list[float]) -> None:
     api.watches = [[], [event("ADDED", "a", 1), errors.Unreachable("cut")]]
-    follower = follow()
+    follow()
     await until(lambda: api.listed == 2)
-    assert follower.source._backoff.failures == 1
+    assert bounds == [0.5, 0.5]
 
 
 async def test_a_state_that_cannot_be_read_is_refused_until_one_can(api: Api, follow: Follow) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import selectors
 import subprocess
 import sys
 
@@ -148,10 +149,17 @@ def test_no_pause_is_longer_than_the_turn_before_it_accounts_for(paced: realtime
     assert clock.paused - before <= 0.01 / realtime.SHARE
 
 
-def test_waiting_earns_what_is_used_later_up_to_the_burst(paced: realtime.Paced, clock: Clock) -> None:
+def test_waiting_earns_what_is_used_later_up_to_the_burst(
+    paced: realtime.Paced, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(_: selectors.EpollSelector, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        clock.now += timeout or 0
+        return []
+
     work(paced, clock, 0.01, turns=1000)
-    clock.now += 1e6
-    paced._woken = clock.now  # it waited in select
+    with monkeypatch.context() as idle:
+        idle.setattr(selectors.EpollSelector, "select", wait)
+        paced.select(1e6)
     before = clock.paused
     work(paced, clock, 0.01, turns=round(realtime.BURST_SECONDS / 0.01))
     assert clock.paused - before <= 0.01

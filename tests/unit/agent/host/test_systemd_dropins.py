@@ -10,6 +10,7 @@ from swapwarden import __main__ as program
 from swapwarden.agent.host import systemd_dropins, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.reconcile import dropin_sync
+from swapwarden.kube import backoff
 
 from tests.unit.agent.agent_node import until
 
@@ -60,7 +61,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(units: pathlib.Pa
     other.write_text("precious")
     for file in mounted(units):
         file.symlink_to(other)
-        (file.parent / systemd_dropins._NEW).symlink_to(other)
+        (file.parent / systemd_dropins.NEW).symlink_to(other)
     systemd_dropins.install(units, "kubepods")
     assert other.read_text() == "precious"
     systemd_dropins.remove(units)
@@ -110,8 +111,32 @@ def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Pa
 class Kept:
     def __init__(self, units: pathlib.Path | None) -> None:
         self.board = board.Board()
-        self.keeper = dropin_sync.DropInSync(units, systemd_dropins.bring, self.board, board.PODS, worker.Worker())
+        self.brought: list[str] = []
+        self.keeper = dropin_sync.DropInSync(units, self.bring, self.board, board.PODS, worker.Worker())
         self.task = asyncio.create_task(self.keeper.run())
+
+    def bring(self, directory: pathlib.Path, prefix: str) -> None:
+        self.brought.append(prefix)
+        systemd_dropins.bring(directory, prefix)
+
+
+class Waits:
+    """Bounds of the waits after failures, and how long each takes."""
+
+    def __init__(self) -> None:
+        self.bounds: list[float] = []
+        self.seconds = 1e9
+
+    def between(self, _: float, most: float) -> float:
+        self.bounds.append(most)
+        return self.seconds
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    made = Waits()
+    monkeypatch.setattr(backoff, "between", made.between)
+    return made
 
 
 @pytest.fixture
@@ -143,10 +168,8 @@ async def test_what_is_not_known_changes_nothing(units: pathlib.Path, kept: Kept
     await until(lambda: all(file.exists() for file in files))
 
 
-async def test_a_failure_is_told_and_tried_again(
-    units: pathlib.Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 0.001)
+async def test_a_failure_is_reported_and_retried(units: pathlib.Path, kept: Kept, waits: Waits) -> None:
+    waits.seconds = 0.001
     before = dropin_sync.FAILURES.value()
     kept.keeper.want("kubepods")
     await until(lambda: "is not mounted" in kept.keeper.status.failed)
@@ -156,27 +179,31 @@ async def test_a_failure_is_told_and_tried_again(
     await until(lambda: not kept.keeper.status.failed and all(file.exists() for file in files))
 
 
-async def test_another_wish_does_not_wait_for_the_next_try_of_the_last(
-    units: pathlib.Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+async def test_a_new_state_does_not_wait_for_the_retry_of_the_one_before(
+    units: pathlib.Path, kept: Kept, waits: Waits
 ) -> None:
-    """Restore must not wait while an installation that fails sits out its back-off."""
-    monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 1e9)
+    """A restore must not wait for the backoff of a failed installation, whose failures do not count for it."""
     file, _ = mounted(units)
     file.write_bytes(systemd_dropins.CONTENT)
-    kept.keeper.want("kubelet-kubepods")
-    await until(lambda: "is not mounted" in kept.keeper.status.failed)
+    for prefix in ("kubelet-kubepods", "other-kubepods"):
+        kept.keeper.want(prefix)
+        await until(lambda prefix=prefix: f"/{prefix}-" in kept.keeper.status.failed)  # type: ignore[misc] # mypy sees no type for the default
+    assert waits.bounds == [dropin_sync.BACKOFF_SECONDS[0]] * 2
     kept.keeper.want("")
     await until(lambda: not kept.keeper.status.left and not kept.keeper.status.failed)
     assert not file.exists()
-    assert kept.keeper._backoff.failures == 0
 
 
-async def test_a_look_does_not_cut_the_back_off_short(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 1e9)
+@pytest.mark.usefixtures("waits")
+async def test_a_check_does_not_shorten_the_backoff(kept: Kept) -> None:
     kept.keeper.want("kubepods")
     await until(lambda: kept.keeper.status.failed != "")
     kept.keeper.check()
-    assert not kept.keeper._due.is_set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    kept.keeper.want("")
+    await until(lambda: not kept.keeper.status.left)
+    assert kept.brought == ["kubepods", ""]
 
 
 async def test_without_a_mount_there_is_nothing_to_do() -> None:

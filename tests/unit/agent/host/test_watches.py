@@ -63,13 +63,12 @@ async def test_without_inotify_it_polls_and_says_so(plain: Node, monkeypatch: py
 async def test_watches_that_run_out_are_made_up_for_by_polling(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     agent = plain.start()
-    assert agent.work.watching._notify is not None
 
-    def refuse(path: str, mask: int) -> int:
+    def refuse(_: inotify.Inotify, path: str, mask: int) -> int:
         raise OSError(28, "No space left on device", path, mask)
 
     with monkeypatch.context() as short:
-        short.setattr(agent.work.watching._notify, "add", refuse)
+        short.setattr(inotify.Inotify, "add", refuse)
         pod = plain.tree.pod(1)
         await until(lambda: swap_max(pod) == "0")
         assert "max_user_watches" in snapshot(agent).degraded
@@ -99,12 +98,11 @@ async def test_a_refusal_that_is_not_for_want_of_watches_names_the_path(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = plain.start()
-    assert agent.work.watching._notify is not None
 
-    def refuse(path: str, mask: int) -> int:
+    def refuse(_: inotify.Inotify, path: str, mask: int) -> int:
         raise OSError(13, "Permission denied", path, mask)
 
-    monkeypatch.setattr(agent.work.watching._notify, "add", refuse)
+    monkeypatch.setattr(inotify.Inotify, "add", refuse)
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
     assert "Permission denied" in snapshot(agent).degraded
