@@ -222,7 +222,7 @@ def test_uninstall_puts_back_what_was_there_and_a_second_installation_works(
         eventually(lambda: int(cgroups.swap_max(node, scope)) < int(kubelets), "for the pod without policy, too")
 
         said = swapwarden.uninstall()
-        assert "all agents have put back what was there" in said
+        assert "all agents have restored the earlier values" in said
         assert cgroups.swap_max(node, folders["disabled"]) == "max"
         assert cgroups.swap_max(node, folders["plain"]) == "max"
         assert cgroups.swap_max(node, scope) == kubelets

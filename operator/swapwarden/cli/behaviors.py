@@ -47,6 +47,6 @@ def each(row: pods.PodRow) -> Iterator[BehaviorLimit]:
         yield BehaviorLimit(names.Behavior.LIMITED_SWAP, text, "" if asking else "0")
     yield BehaviorLimit(
         names.Behavior.WORKLOAD_CONTROLLED,
-        "its own limit, as far as the profile allows" if stated else "no swap: it names no limit",
+        "its own limit, as far as the profile allows" if stated else "no swap: the pod has no limit",
         "" if stated else "0",
     )

@@ -8,7 +8,7 @@ from swapwarden.kube import client, errors
 
 
 def seconds(text: str) -> float:
-    """A time from a flag, in seconds; argparse.ArgumentTypeError."""
+    """Parse the seconds of a flag; argparse.ArgumentTypeError."""
     value = float(text)
     if not 1 <= value <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and 3600 seconds")
@@ -16,7 +16,7 @@ def seconds(text: str) -> float:
 
 
 async def delete(api: client.Client, path: str) -> None:
-    """DELETE; that it is gone already is as good."""
+    """Delete an object, unless it does not exist."""
     try:
         await api.delete(path)
     except errors.ApiError as error:

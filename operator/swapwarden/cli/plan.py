@@ -26,7 +26,7 @@ _FORMATS: Final = ("table", "yaml", "json")
 
 _EPILOG: Final = """\
 Nodes, Namespaces, Pods, workloads (Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs,
-CronJobs), NodeSwapProfiles and NodeSwapStates count; other kinds are passed over. A node's swap and memory are those in
+CronJobs), NodeSwapProfiles and NodeSwapStates count; other kinds are ignored. A node's swap and memory are those in
 its status (nodeInfo.swap.capacity and capacity.memory), or those that the agent reported in a NodeSwapState of the same
 name.
 
@@ -120,7 +120,7 @@ def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
         return _Plan({}, (), notes), f"--node {only}: no Node of this name in the input, which has: {there}"
     rows = [row for row in objects.pod_rows(found) if not row.terminal]
     if not found.nodes:
-        notes += ["no Node in the input: shown is what each behavior of profiles would give"] if rows else []
+        notes += ["no Node in the input: the limit by each behavior is shown"] if rows else []
         why = "" if rows else "nothing to plan: there is no Node, no pod and no workload in the input"
         return _Plan({}, rows, notes), why
     chosen = [only] if only is not None else [*found.nodes]

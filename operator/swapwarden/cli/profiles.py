@@ -1,6 +1,6 @@
-"""`swapwarden profiles`: makes the NodeSwapProfiles of an installation what its values say. The chart's hook runs it.
+"""`swapwarden profiles`: applies the NodeSwapProfiles of the chart's values. The chart's hook runs it.
 
-Helm could not create them itself: it looks up all kinds before it creates the first object, and theirs comes with it.
+Helm cannot create them itself: it looks up all kinds before it creates the first object, their definition included.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Apply them; the exit status."""
+    """Apply the file; return the exit status."""
     try:
         specs = msgspec.json.decode(arguments.filename.read_bytes(), type=dict[str, dict[str, Any]])
         cfg = config.load(arguments.kubeconfig)
@@ -81,9 +81,9 @@ async def _run(cfg: config.Config, specs: dict[str, dict[str, Any]], owner: str,
 
 
 async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str) -> list[str]:
-    """Make OWNER's profiles these: new and changed ones first, then those away that are not among them any more.
+    """Create and update OWNER's profiles, then delete those that are not in `specs`.
 
-    Gives what is wrong with them. errors.KubeError where it is to be tried again.
+    Returns the errors of the specs. errors.KubeError if a retry may help.
     """
     found: list[wire.Named] = []
 

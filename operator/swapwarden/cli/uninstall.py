@@ -1,4 +1,4 @@
-"""`swapwarden uninstall`: has every node put back what was there, and takes away what an installation left in the API.
+"""`swapwarden uninstall`: has all nodes restore earlier values, and removes all objects and labels of an installation.
 
 The chart's hook runs it before the release is removed. Without the chart, run it before `kubectl delete`.
 """
@@ -106,13 +106,11 @@ class BoundPod(msgspec.Struct, frozen=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `swapwarden uninstall`."""
     parser.add_argument("--namespace", default="swapwarden-system", help="where Swapwarden is (default: %(default)s)")
-    parser.add_argument("--owner", default="", help="delete this release's profiles, too (default: leave all profiles)")
+    parser.add_argument("--owner", default="", help="also delete this release's profiles (default: keep all profiles)")
     parser.add_argument(
-        "--remove-startup-taint", action="store_true", help=f"take {names.STARTUP_TAINT} off all nodes, too"
+        "--remove-startup-taint", action="store_true", help=f"also remove {names.STARTUP_TAINT} from all nodes"
     )
-    parser.add_argument(
-        "--node-features", action="store_true", help="delete the NodeFeatures by which labels were asked for, too"
-    )
+    parser.add_argument("--node-features", action="store_true", help="also delete the NodeFeatures that ask for labels")
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument(
         "--timeout",
@@ -124,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; the exit status. 0 also where nodes have not answered: they are listed, and the removal goes on."""
+    """Return the exit status. It is 0 also if nodes have not answered: they are listed, and the removal continues."""
     try:
         cfg = config.load(arguments.kubeconfig)
         return asyncio.run(_run(cfg, arguments))
@@ -141,12 +139,12 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
             await _tried(api.merge_patch, order, body)
         except errors.ApiError as error:
             if error.status == 404:
-                print(f"error: {error}: where Swapwarden is, --namespace says", file=sys.stderr)
+                print(f"error: {error}: --namespace must name the namespace of Swapwarden", file=sys.stderr)
                 return 1
             raise
         silent = await _wait(api, order, arguments.timeout)
         if silent is None:
-            print("error: the order to restore was taken back meanwhile, so nothing is removed", file=sys.stderr)
+            print("error: the order to restore was withdrawn meanwhile, so nothing is removed", file=sys.stderr)
             return 1
         pods = [
             each for each in await _list(api, PODS, BoundPod) if each.spec.node_name and each.status.phase not in ENDED
@@ -155,7 +153,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
             print(line)
         held = labels_in_use(pods)
         if arguments.node_features:
-            # First: as long as they are there, what is taken from nodes comes back.
+            # First: as long as they exist, labels that are removed from nodes are added again.
             await release_features(api, node_features.collection(arguments.namespace), held)
         await release_nodes(api, held, untaint=arguments.remove_startup_taint)
         await release_profiles(api)
@@ -164,9 +162,9 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
 
 
 async def _wait(api: client.Client, order: str, seconds: float) -> list[RestoringState] | None:
-    """Wait until all agents have put back what was there; the states of those that have not within SECONDS.
+    """Wait until all agents have restored earlier values; return the states of those that have not within SECONDS.
 
-    None where the ORDER (the path of its ConfigMap) does not stand any more.
+    None if the ORDER (the path of its ConfigMap) was withdrawn.
     """
     waits, deadline = backoff.Backoff(*BACKOFF_SECONDS), time.monotonic() + seconds
     while True:
@@ -185,7 +183,7 @@ async def _wait(api: client.Client, order: str, seconds: float) -> list[Restorin
 
 
 async def _stands(api: client.Client, order: str) -> bool:
-    """Whether the order to restore still stands. A ConfigMap that is gone does not take it back."""
+    """Whether the order to restore still stands. A deleted ConfigMap does not withdraw it."""
     try:
         return restore_request.is_order(await api.get(order, timeout=REQUEST_SECONDS))
     except errors.ApiError as error:
@@ -195,10 +193,9 @@ async def _stands(api: client.Client, order: str) -> bool:
 
 
 def has_restored(found: RestoringState) -> bool:
-    """Whether a node's agent says that it has put back what was there. Where none ever ran, nothing is to be said.
+    """Whether a node's agent reports that it has restored earlier values, or none ever ran.
 
-    A state in another mode is one that the leading controller has not come to yet: it would make it anew, and the
-    node's labels.
+    The leading controller has not reached a state in another mode yet: it would recreate the state and the labels.
     """
     if found.spec.mode != names.Mode.RESTORE:
         return False
@@ -213,20 +210,20 @@ def has_restored(found: RestoringState) -> bool:
 
 
 def report(silent: Iterable[RestoringState], pods: Iterable[BoundPod]) -> Iterator[str]:
-    """Say which nodes have not answered, and how many of PODS, which have not ended, are left there as they are."""
+    """Yield lines with the nodes that have not answered, and the number of PODS that keep their limits there."""
     running = collections.Counter(each.spec.node_name for each in pods)
     left = sorted(silent, key=lambda each: each.metadata.name)
     if not left:
-        yield "all agents have put back what was there"
+        yield "all agents have restored the earlier values"
         return
-    yield f"nodes that have not answered ({len(left)}); their pods' cgroups keep what they hold, until the pods end:"
+    yield f"nodes that have not answered ({len(left)}); cgroups of their pods keep their values until the pods end:"
     for each in left:
-        told = "" if each.spec.mode == names.Mode.RESTORE else "; no controller has told it to"
-        yield f"  {each.metadata.name}: up to {running[each.metadata.name]} pods{told}"
+        ordered = "" if each.spec.mode == names.Mode.RESTORE else "; no controller has ordered it"
+        yield f"  {each.metadata.name}: up to {running[each.metadata.name]} pods{ordered}"
 
 
 async def release_features(api: client.Client, path: str, held: dict[tuple[str, str], set[str]]) -> None:
-    """Delete all NodeFeatures of ours below PATH, or reduce them to HELD labels; list those of which that failed."""
+    """Delete all NodeFeatures of ours below PATH, or reduce them to HELD labels; list failures."""
 
     def keeps(row: node_features.FeatureRow) -> set[str]:
         return {key for key in row.labels if (row.name.removeprefix(node_features.object_name("")), key) in held}
@@ -251,7 +248,7 @@ async def release_features(api: client.Client, path: str, held: dict[tuple[str, 
 
 
 class _NodeRelease(NamedTuple):
-    """What is to be taken from one node."""
+    """Labels and taints to remove from one node."""
 
     row: nodes.NodeRow
     labels: Sequence[str]
@@ -262,9 +259,9 @@ class _NodeRelease(NamedTuple):
 
 
 async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]], *, untaint: bool) -> None:
-    """Take labels, taints and the extended resource from all nodes; list those where that could not be done.
+    """Remove labels, taints and the extended resource from all nodes; list failures.
 
-    In rounds: others change nodes at the same moment, and one that is gone is none of the next round.
+    It works in rounds, since others change nodes at the same time. A deleted node is not in the next round.
     """
     for (node, key), pods in sorted(held.items()):
         print(f"node {node} keeps the label {key}, which running pods select (a restarting kubelet fails them):")
@@ -283,7 +280,7 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         return [each for each in found if each.is_needed()]
 
     async def release(each: _NodeRelease) -> None:
-        # One at a time: the places of others change with each. What is left, the next round finds.
+        # One at a time, since each removal moves the others. The next round finds the rest.
         patch = taints.remove(each.row, each.taints[0]) if each.taints else None
         if patch:
             await node_writer.change_taints(writes, each.row.name, patch)
@@ -297,7 +294,7 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
 
 
 def labels_in_use(pods: Iterable[BoundPod]) -> dict[tuple[str, str], set[str]]:
-    """Labels that pods which run on nodes select them by: the pods (namespace/name), by node and label."""
+    """Return the pods (namespace/name) that select their node by one of our labels, by node and label."""
     held: dict[tuple[str, str], set[str]] = {}
     for pod in pods:
         keys = set(pod.spec.node_selector)
@@ -310,9 +307,9 @@ def labels_in_use(pods: Iterable[BoundPod]) -> dict[tuple[str, str], set[str]]:
 
 
 async def release_profiles(api: client.Client) -> None:
-    """Take our finalizer off all profiles, whoever made them; list those where that could not be done.
+    """Remove our finalizer from all profiles, also from those of users; list failures.
 
-    Nobody else does once the controller is gone: they could not be deleted any more, and their definition neither.
+    Without a controller, nobody else removes it, and neither the profiles nor their definition could be deleted.
     """
     writes = fenced.Writes(api)
 
@@ -328,7 +325,7 @@ async def release_profiles(api: client.Client) -> None:
 
 
 async def _remove_objects(api: client.Client, owner: str) -> None:
-    """Delete all states, and the profiles of OWNER if one is given; list what could not be deleted."""
+    """Delete all states, and the profiles of OWNER if one is given; list failures."""
 
     async def owned() -> list[str]:
         found = await _list(api, profiles.PROFILES, wire.Named) if owner else []
@@ -349,7 +346,7 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
 async def retry_rounds(
     left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Awaitable[None]]
 ) -> list[tuple[T, str]]:
-    """Do it to each of what is LEFT, and look again, until nothing is; what is, and why, after some rounds."""
+    """Call `do` with each item that `left` returns until it is empty; after ROUNDS, return the rest with reasons."""
     waits = backoff.Backoff(*BACKOFF_SECONDS)
     failed: dict[int, str] = {}
     # Not left to the client: the time in which a request waits for its turn there counts as its own.
@@ -376,9 +373,9 @@ async def retry_rounds(
 async def _list(
     api: client.Client, path: str, kind: type[T], selector: Mapping[str, str] = types.MappingProxyType({})
 ) -> list[T]:
-    """All objects of a collection, page by page; none where the API server does not know the kind.
+    """Return all objects of a collection, read in pages; none if the API server does not know the kind.
 
-    Those that are not understood are left out, with a word on standard error.
+    Invalid ones are left out, with a line on standard error.
     """
     found: list[T] = []
     decoder = decoding.Decoder(kind)
@@ -403,9 +400,9 @@ async def _list(
 
 @functools.cache
 def _left_out(path: str, one: decoding.Identity, why: str) -> None:
-    """Tell of an object, once: the same is listed again and again."""
+    """Print a line for an object, once: each round lists it again."""
     name = decoding.shown(f"{one.namespace}/{one.name}" if one.namespace else one.name)
-    print(f"{path.rpartition('/')[2]} {name} is left out: not understood: {why}", file=sys.stderr)
+    print(f"{path.rpartition('/')[2]} {name} is left out: invalid: {why}", file=sys.stderr)
 
 
 async def _got(api: client.Client, path: str, *, params: Mapping[str, str], accept: str) -> bytes:
@@ -415,7 +412,7 @@ async def _got(api: client.Client, path: str, *, params: Mapping[str, str], acce
 
 
 async def _tried(request: Any, *arguments: Any) -> Any:
-    """Await a request that may be made again, some times: the API server may be busy, or rights be new."""
+    """Await a request that may be repeated, and retry some times: the API server may be busy, or rights be new."""
     waits = backoff.Backoff(*BACKOFF_SECONDS)
     for _ in range(5):
         try:

@@ -103,7 +103,7 @@ def test_nothing_of_an_installation_is_left(
         eventually(lambda: taints(cluster, "one") == [SWAP], "the taint of its profile")
         eventually(lambda: finalizers(cluster) == [FINALIZER] * 2, "both profiles are held")
         said = uninstall(f"--owner={helm.RELEASE}")
-        assert said == "all agents have put back what was there\n"
+        assert said == "all agents have restored the earlier values\n"
         assert agent.modes[-1] == "Restore"
         assert labels(cluster, "one") == set()
         assert taints(cluster, "one") == []
@@ -153,7 +153,7 @@ def test_the_extended_resource_is_removed_and_nothing_else_of_the_capacity(
     with Controller(cluster.cp, FAST, "--extended-resource") as controller, Agent(cluster, "one"):
         controller.leads()
         eventually(lambda: capacity() == {**before, "swapwarden.dev/swap": str(2**30)}, "what the node offers")
-        assert uninstall() == "all agents have put back what was there\n"
+        assert uninstall() == "all agents have restored the earlier values\n"
         assert capacity() == before
 
 
@@ -180,7 +180,7 @@ def test_nothing_is_removed_before_the_controller_knows_even_where_no_agent_ever
         cluster.node(f"node-{number}")
     with Controller(cluster.cp, FAST) as controller:
         eventually(lambda: all(labels(cluster, f"node-{number}") for number in range(3)), "labels")
-        assert uninstall() == "all agents have put back what was there\n"
+        assert uninstall() == "all agents have restored the earlier values\n"
         # Else it would make all of it anew.
         assert controller.metric("swapwarden_controller_restoring") == 1
     assert cluster.cp.get(STATES)["items"] == []
@@ -196,7 +196,7 @@ def test_it_ends_in_time_where_no_controller_runs_and_a_second_one_says_the_same
         eventually(lambda: agent.modes and cluster.spec("one").get("pods"), "a plan")
     state = cluster.state("one")
     said = uninstall("--timeout=1")
-    assert said.splitlines()[1:] == ["  one: up to 1 pods; no controller has told it to"]
+    assert said.splitlines()[1:] == ["  one: up to 1 pods; no controller has ordered it"]
     assert cluster.cp.get(STATES)["items"] == []
     # As if the first one had been interrupted when the nodes had been told.
     metadata = {"name": "one", "ownerReferences": state["metadata"]["ownerReferences"]}
@@ -286,7 +286,7 @@ def test_the_hooks_rights_over_profiles_are_one_finalizer(cluster: Cluster, even
 
 def test_where_nothing_is_installed_it_says_so(cluster: Cluster, uninstall: Callable[..., str]) -> None:
     cluster.cp.kubectl("delete", "-f", str(paths.MANIFESTS / "uninstall-configmap.yaml"))
-    with pytest.raises(process.ProcessError, match="where Swapwarden is, --namespace says"):
+    with pytest.raises(process.ProcessError, match="--namespace must name the namespace of Swapwarden"):
         uninstall()
 
 

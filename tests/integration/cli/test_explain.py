@@ -85,7 +85,7 @@ def test_who_may_read_pods_only(planned: Cluster) -> None:
     user = planned.user(READ_PODS)
     done = user("explain", "report", "-n", planned.namespace)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "what it gets depends on the profile of its node, which cannot be seen" in done.stdout
+    assert "its limit depends on the profile of its node, which cannot be seen" in done.stdout
     assert "LimitedSwap         a share, by the memory request of app" in done.stdout
     assert "Not seen, for lack of rights: nodes, nodeswapprofiles, nodeswapstates" in done.stdout
     found = told(user, planned, "report")
@@ -126,7 +126,7 @@ def test_a_pod_that_is_not_there(planned: Cluster) -> None:
 def test_a_pod_that_waits_for_a_node(planned: Cluster) -> None:
     make_pod(planned, "waits", node=None)
     found = told(planned.admin, planned, "waits")
-    assert found["summary"] == "not on a node yet: what it gets depends on the node's profile"
+    assert found["summary"] == "not on a node yet: its limit depends on the node's profile"
     assert [one["of"] for one in found["behaviors"]] == ["Kubelet", "NoSwap", "LimitedSwap", "WorkloadControlled"]
 
 

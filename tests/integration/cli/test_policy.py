@@ -163,7 +163,7 @@ def test_who_may_read_pods_only(web: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     # The pod has no pod-template-hash, so its ReplicaSet is all that it tells of.
     assert done.stdout.startswith("kubectl patch replicaset web-1 ")
-    assert "it could not be looked at" in done.stderr
+    assert "it could not be read" in done.stderr
     refused = user("policy", "web-1-x", "Disabled", "-n", web.namespace, "--apply")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "is forbidden" in refused.stderr

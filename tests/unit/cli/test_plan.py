@@ -288,7 +288,7 @@ def test_notes_on_what_does_not_count(monkeypatch: pytest.MonkeyPatch, capsys: p
     out, err = capsys.readouterr()
     assert err.splitlines() == [
         (
-            "note: standard input: document 5: v1 ConfigMap is passed over:"
+            "note: standard input: document 5: v1 ConfigMap is ignored:"
             " only Node, Namespace, Pod, NodeSwapProfile, NodeSwapState, workloads count"
         ),
         "note: pod default/lost is left out: no Node 'elsewhere' (its spec.nodeName) in the input",
@@ -542,7 +542,7 @@ def test_without_a_node_pods_are_shown_by_behavior(
     text = profile + template("Deployment") + disabled + pod("bound", "elsewhere")
     assert run(text, monkeypatch) == 0
     out, err = capsys.readouterr()
-    assert err == "note: no Node in the input: shown is what each behavior of profiles would give\n"
+    assert err == "note: no Node in the input: the limit by each behavior is shown\n"
     assert "LimitedSwap (mine)" in out
     assert "a share, by the memory request of app" in out
     [job] = [line.split() for line in out.splitlines() if "default/job/web" in line]

@@ -59,9 +59,9 @@ def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> un
 
 def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:
     pods = [pod("a"), pod("b"), pod("c", node="two")]
-    assert list(uninstall.report([], pods)) == ["all agents have put back what was there"]
+    assert list(uninstall.report([], pods)) == ["all agents have restored the earlier values"]
     assert list(uninstall.report([state()], pods))[1:] == ["  one: up to 2 pods"]
-    assert list(uninstall.report([state("Enforce")], []))[1:] == ["  one: up to 0 pods; no controller has told it to"]
+    assert list(uninstall.report([state("Enforce")], []))[1:] == ["  one: up to 0 pods; no controller has ordered it"]
 
 
 def test_labels_are_held_by_running_pods_that_select_them() -> None:

@@ -139,7 +139,7 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
             _collect_template(inputs, one, TEMPLATES[group, kind], log)
             continue
         if reader is None:
-            log.note(one.place, f"{version} {kind} is passed over: only {_KNOWN} count")
+            log.note(one.place, f"{version} {kind} is ignored: only {_KNOWN} count")
             continue
         try:
             name = checks.name_of(one.object)

@@ -20,7 +20,7 @@ WAIT_SECONDS: Final = 2.0
 """Nobody waits longer for the names after a Tab."""
 MOST: Final = 500
 
-# Directives of cobra's completion (https://pkg.go.dev/github.com/spf13/cobra#ShellCompDirective).
+# Completion directives of cobra (https://pkg.go.dev/github.com/spf13/cobra#ShellCompDirective).
 _DEFAULT: Final = 0
 """Complete names of files where nothing was found."""
 _NO_FILES: Final = 4

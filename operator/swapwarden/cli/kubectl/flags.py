@@ -135,7 +135,7 @@ def printing(function: Command) -> Command:
     @click.option(
         "-o", "--output", type=click.Choice(list(tables.FORMATS)), help="More columns, or another form than a table."
     )
-    @click.option("--no-headers", is_flag=True, help="Leave the line of headers out.")
+    @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
     @color
     @functools.wraps(function)
     def wrapped(*, output: str | None, no_headers: bool, color: str, **others: Any) -> Any:

@@ -15,11 +15,11 @@ from swapwarden.cli.kubectl.output import tables
 
 COMMANDS: Final = {
     "nodes": ("status.command", "Show each node's swap, how pods get it, and whether that holds."),
-    "explain": ("explain.command", "Say why a pod has its swap limit, and whether the kernel holds it."),
+    "explain": ("explain.command", "Explain why a pod has its swap limit, and whether the kernel holds it."),
     "policy": ("policy.command", "Give the pods of a workload, or of a namespace, another policy."),
     "check": ("check.command", "Find problems of the cluster, or of manifests, with their remedies."),
     "simulate": ("simulate.command", "Show what profiles would do to this cluster before they are applied."),
-    "top": ("top.command", "Show who uses how much swap, and how much they may."),
+    "top": ("top.command", "Show swap usage and limits of pods, namespaces and nodes."),
 }
 """Module of this package and summary of each command; a module has a click command of the name `command`."""
 ALIASES: Final = {"node": "nodes", "no": "nodes"}

@@ -184,15 +184,15 @@ def test_all_problems_of_a_profile_at_once() -> None:
     assert [line.partition(":")[0] for line in found] == ["spec.mode", "spec.swap.reserved", "spec.extra"]
 
 
-def test_other_kinds_are_passed_over_with_a_note() -> None:
+def test_other_kinds_are_ignored_with_a_note() -> None:
     read, log = collect(
         {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {"name": 5}},
         {"apiVersion": "other.example/v1", "kind": "Node", "metadata": {"name": "n"}},
     )
     known = "only Node, Namespace, Pod, NodeSwapProfile, NodeSwapState, workloads count"
     assert [str(note) for note in log.notes] == [
-        f"f: document 1: apps/v1 ControllerRevision is passed over: {known}",
-        f"f: document 2: other.example/v1 Node is passed over: {known}",
+        f"f: document 1: apps/v1 ControllerRevision is ignored: {known}",
+        f"f: document 2: other.example/v1 Node is ignored: {known}",
     ]
     assert not log.problems
     assert read == objects.Inputs()

@@ -76,28 +76,28 @@ USUAL: Final[Mapping[Check, tuple[Severity, str]]] = {
     ),
     Check.NO_LEADER: (
         _ERROR,
-        "see that the controller's pods run and what they log (app.kubernetes.io/component=controller)",
+        "check that the controller's pods run, and their log (app.kubernetes.io/component=controller)",
     ),
     Check.NO_ADMISSION: (_ERROR, _INSTALL),
     Check.ADMISSION_FAILS: (
         _ERROR,
         (
-            "see that the webhook's pods are Ready, and that API servers reach its Service: network policies, firewalls"
-            " between control plane and nodes (docs/install.md)"
+            "check that the webhook's pods are Ready, and that API servers reach its Service: network policies,"
+            " firewalls between control plane and nodes (docs/install.md)"
         ),
     ),
     Check.WEBHOOK_CERTIFICATE: (
         _ERROR,
-        "see the controller's log, which makes and renews it, or cert-manager's (docs/admission.md)",
+        "see the log of the controller, which makes and renews it, or cert-manager's (docs/admission.md)",
     ),
     Check.WEBHOOK_NOT_READY: (
         _ERROR,
-        "see why, by kubectl describe and the log of pods with app.kubernetes.io/component=webhook",
+        "find the cause by kubectl describe and the log of pods with app.kubernetes.io/component=webhook",
     ),
-    Check.FAILURE_POLICY: (_WARNING, "install with admission.failurePolicy: Fail, unless that is meant"),
+    Check.FAILURE_POLICY: (_WARNING, "install with admission.failurePolicy: Fail, unless this is intended"),
     Check.NO_STATE: (
         _ERROR,
-        f"see that the controller runs and what it logs: kubectl -n {{where}} logs {_PODS}=controller",
+        f"check that the controller runs, and its log: kubectl -n {{where}} logs {_PODS}=controller",
     ),
     Check.NO_AGENT: (
         _ERROR,
@@ -108,16 +108,16 @@ USUAL: Final[Mapping[Check, tuple[Severity, str]]] = {
     ),
     Check.AGENT_BEHIND: (
         _ERROR,
-        f"see what the agent logs, and whether it reaches the API server: kubectl -n {{where}} logs {_PODS}=agent",
+        f"check the agent's log, and whether it reaches the API server: kubectl -n {{where}} logs {_PODS}=agent",
     ),
-    Check.NODE_CONDITION: (_WARNING, "kubectl swap nodes -o wide and the agent's log say more"),
+    Check.NODE_CONDITION: (_WARNING, "see kubectl swap nodes -o wide and the agent's log"),
     Check.INVALID_PROFILE: (_ERROR, "correct it; kubectl explain nodeswapprofile.spec has what each field takes"),
     Check.PROFILE_CONFLICT: (_WARNING, "give them different priorities, or selectors that do not overlap"),
     Check.GOVERNS_NO_NODE: (_WARNING, "correct nodeSelector, or label the nodes"),
     Check.ROLLOUT_STOPPED: (
         _WARNING,
         (
-            "mend the nodes that are named, or let the change through: rollout.maxUnavailable: 100%,"
+            "repair the named nodes, or let the change proceed: rollout.maxUnavailable: 100%,"
             " rollout.onSwapInUse: Proceed"
         ),
     ),
@@ -139,22 +139,25 @@ CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
     ),
     ConditionType.DEGRADED: (
         _ERROR,
-        "kubectl swap nodes -o wide and the agent's log say more; docs/agent.md has the reasons",
+        "see kubectl swap nodes -o wide and the agent's log; docs/agent.md has the reasons",
     ),
-    ConditionType.DRIFT: (_WARNING, "find who else writes memory.swap.max there; docs/agent.md has who it may be"),
-    ConditionType.NODE_SETTINGS: (_WARNING, "docs/node-settings.md has each reason and what to do"),
+    ConditionType.DRIFT: (
+        _WARNING,
+        "find the other writer of memory.swap.max there; docs/agent.md lists the usual ones",
+    ),
+    ConditionType.NODE_SETTINGS: (_WARNING, "docs/node-settings.md has each reason and its remedy"),
     ConditionType.REQUIREMENTS_MET: (
         _WARNING,
-        "give the node what its profile requires, or require less (swap.requirements, swap.allowedBacking)",
+        "meet the profile's requirements on the node, or require less (swap.requirements, swap.allowedBacking)",
     ),
-    ConditionType.STRICT: (_WARNING, "docs/strict.md has each reason and what to do"),
+    ConditionType.STRICT: (_WARNING, "docs/strict.md has each reason and its remedy"),
 }
 """Of conditions of a node's state, where their messages do not end with the remedy."""
 DIAGNOSTICS: Final[Mapping[str, Severity]] = {ConditionType.KUBELET_WILL_NOT_START: _ERROR}
 """Those that are worse than a warning."""
 
 PODS: Final[Mapping[str, tuple[Severity, str]]] = {
-    names.Mode.AUDIT: (_WARNING, "set mode: Enforce in the profile when what it reports is as it should be"),
+    names.Mode.AUDIT: (_WARNING, "set mode: Enforce in the profile once its reports are as intended"),
     names.Reason.NODE_INCOMPATIBLE: (_ERROR, "see the node's condition Compatible, or keep such pods off it"),
     names.Reason.INVALID_POLICY: (_ERROR, _TEMPLATE),
     names.Reason.REQUIREMENT_UNMET: (
@@ -170,7 +173,7 @@ PODS: Final[Mapping[str, tuple[Severity, str]]] = {
         "make the pod Burstable, or have a profile of behavior WorkloadControlled",
     ),
     names.Reason.CRITICAL_POD: (_WARNING, "remove the limit, or have a profile of behavior WorkloadControlled"),
-    names.Reason.OVERRIDE_DISABLED: (_WARNING, "ask who keeps the profile, or remove what the pod says of swap"),
+    names.Reason.OVERRIDE_DISABLED: (_WARNING, "ask the owner of the profile, or remove the pod's policy and limits"),
     names.Reason.OVERRIDE_LIMIT: (_WARNING, "lower the pod's limit, or raise swap.limit of the override"),
     names.Reason.BOUNDED: (_WARNING, "lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile"),
     names.Reason.OVERCOMMIT_REACHED: (_WARNING, "lower limits, move pods to other nodes, or raise overcommitPercent"),

@@ -28,7 +28,7 @@ Examples:
     "--fail-on",
     type=click.Choice(["error", "warning"]),
     default="error",
-    help="The least that makes the exit status 1. Default: error.",
+    help="Lowest severity that makes the exit status 1. Default: error.",
 )
 @click.option(
     "--patience",
@@ -62,9 +62,9 @@ def command(
     if offline and not files:
         raise click.UsageError("--offline needs manifests: give them with -f")
     if try_admission and files:
-        raise click.UsageError("--try-admission is about the cluster as it is: leave -f away")
+        raise click.UsageError("--try-admission tests the cluster as it is: omit -f")
     if form.output == "name":
-        raise click.UsageError("-o name says too little here: take wide, json or yaml")
+        raise click.UsageError("-o name shows too little here: use wide, json or yaml")
     wanted: dict[str, Any] = {"files": files, "fail_on": fail_on, "patience": patience, "try_admission": try_admission}
     if offline:
         offline_status: int = asyncio.run(loading.load("check.report").run(None, target, form, **wanted))

@@ -1,7 +1,6 @@
-"""Whether admission does what it should: the API server is asked for a pod in a dry run, which keeps nothing.
+"""Whether admission works: the API server is asked for a pod in a dry run, which keeps nothing.
 
-Who signed the webhook's certificate, for which name, and whether API servers reach it, only they can tell, and they do
-not without being asked for a pod: what vouches for the certificate is public, the rest is beside a private key.
+Only API servers know whether they reach the webhook and accept its certificate, and only a request for a pod shows it.
 """
 
 from __future__ import annotations
@@ -72,18 +71,18 @@ def admitted(namespace: str, answer: bytes) -> Trial:
     try:
         found = decoding.decode(answer, _AdmittedPod)
     except msgspec.MsgspecError as error:
-        return Trial(untried=f"the API server's answer is not understood: {error}")
+        return Trial(untried=f"the API server's answer is invalid: {error}")
     if found.spec.node_selector.get(names.SWAP_LABEL) == "true":
         return Trial()
     return Trial(
         _problem(
             "NotCompleted",
             namespace,
-            f"a new pod with the policy {names.Policy.REQUIRED} gets no place: admission passes by it, or does not"
-            " answer, and its failurePolicy is Ignore",
+            f"a new pod with the policy {names.Policy.REQUIRED} is not placed: admission is not called for it,"
+            " or does not answer and its failurePolicy is Ignore",
             severity=Severity.WARNING,
             remedy="try another namespace with -n, and without -n see the problems of admission and of the webhook;"
-            " docs/admission.md has which pods are passed by",
+            " docs/admission.md lists the pods that admission leaves alone",
         )
     )
 
@@ -95,8 +94,8 @@ def refused(namespace: str, message: str) -> Trial:
         return Trial(untried=f"the pod of the dry run is refused before or after: {message}")
     if _TRUST.search(failed[2]):
         remedy = (
-            "caBundle must hold the authority of the webhook's certificate, and that be for the name of its Service:"
-            " see the controller's log, which makes and renews both, or cert-manager's (docs/admission.md)"
+            "caBundle must hold the authority of the webhook's certificate, and the certificate must name its Service:"
+            " see the log of the controller, which makes and renews both, or cert-manager's (docs/admission.md)"
         )
         return Trial(_problem("Untrusted", namespace, _refusal(failed[2]), remedy=remedy))
     return Trial(_problem("NoAnswer", namespace, _refusal(failed[2])))

@@ -290,9 +290,9 @@ def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterato
         if suffix == "namespace-default":
             found = [name for name in found if not name.endswith("unknown-namespace-default")]
         if not found or not any(name in bound for name in found):
-            what = "does not exist" if not found else "has no binding, so that nobody asks it"
+            what = "does not exist" if not found else "has no binding, so that API servers do not evaluate it"
             yield problem(
                 Check.NO_ADMISSION,
                 f"validatingadmissionpolicy/{found[0] if found else f'swapwarden-{suffix}'}",
-                f"{what}: what it keeps from happening is not kept when the webhook is down, or at all",
+                f"{what}: nothing prevents what it refuses, or nothing does while the webhook is down",
             )

@@ -166,7 +166,7 @@ def _effect(
     number = tables.count(len(chosen), "node")
     if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
         told = f"{called}: requires swap, which none of {number} that it may run on gives: it would wait"
-        remedy = "turn swap on, on some node that a profile lets give it, or choose policy Preferred"
+        remedy = "turn on swap on a node whose profile gives it, or choose policy Preferred"
         yield problem(Check.NO_EFFECT, here, told, reason=names.Policy.REQUIRED, remedy=remedy)
         return
     if not row.limited() or not kinds:

@@ -20,7 +20,7 @@ from swapwarden.policy.profile import compiled
 from swapwarden.webhook import validation
 
 _SEE_NODE: Final = "see the problem NoAgent of the node"
-_TURN_ON: Final = "turn swap on, on some node that a profile lets give it"
+_TURN_ON: Final = "turn on swap on a node whose profile gives it"
 
 
 def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterator[ClusterProblem]:
@@ -83,7 +83,7 @@ def _nodes(
             yield problem(
                 Check.NO_AGENT,
                 f"node/{name}",
-                "no agent is at work there: no policy is enforced on new pods"
+                "no agent runs there: no policy is enforced on new pods"
                 + ("" if node.facts.swap_bytes else "; the node is not known to have swap"),
                 severity=None if node.facts.swap_bytes else Severity.WARNING,
                 where=where,
@@ -98,9 +98,7 @@ def _nodes(
         if report is not None and node.has_agent:
             yield from filter(None, (condition(name, one) for one in report.conditions))
         elif row is not None and row.degraded.startswith("NotUnderstood"):
-            yield problem(
-                Check.OTHER_VERSION, f"node/{name}", f"what its agent reports is not understood: {row.degraded}"
-            )
+            yield problem(Check.OTHER_VERSION, f"node/{name}", f"its agent's report is invalid: {row.degraded}")
 
 
 # Profiles
@@ -113,7 +111,7 @@ def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.Planne
             yield problem(
                 Check.INVALID_PROFILE,
                 here,
-                f"not valid, so that it is not in force, or an older version is: {entry.error}",
+                f"invalid, so that an older version or none is in force: {entry.error}",
             )
         yield from _told(entry, here)
         if entry.profile is not None:
@@ -250,7 +248,7 @@ def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> 
     planned = spec.pods.get(row.key)
     if not has_agent:
         severity = Severity.ERROR if row.policy == names.Policy.DISABLED else None
-        told, remedy = f"has a swap policy or limit, and no agent is at work on node {row.node}", _SEE_NODE
+        told, remedy = f"has a swap policy or limit, and no agent runs on node {row.node}", _SEE_NODE
         yield _not_enforced(_pod(row), told, reason=Check.NO_AGENT, severity=severity, remedy=remedy)
     requires = spec.mode is names.Mode.ENFORCE and row.policy == names.Policy.REQUIRED
     if requires and planned is not None and planned.swap_max == "0":
@@ -280,7 +278,7 @@ def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
             most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
             by_reason: dict[str, str] = {
                 ViolationReason.DRAINING: f"has {amount} of swap in use, and its limit is 0; it can hardly grow",
-                ViolationReason.EXPOSED: f"took {most}{amount} of swap while its limit was undone ({causes})",
+                ViolationReason.EXPOSED: f"took {most}{amount} of swap while its limit was overwritten ({causes})",
             }
             told = by_reason.get(one.reason)
             if told is not None:

@@ -1,6 +1,6 @@
-"""The kubeconfig as a person has it: with flags, programs that give credentials, a proxy, impersonation.
+"""The kubeconfig of a user: with flags, programs that give credentials, a proxy, impersonation.
 
-What of that a part of the operator may not choose, swapwarden.kube.kubeconfig refuses.
+swapwarden.kube.kubeconfig refuses those settings for parts of the operator.
 """
 
 from __future__ import annotations

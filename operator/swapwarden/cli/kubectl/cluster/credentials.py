@@ -124,7 +124,7 @@ def _id_token(plugin: connection.Plugin, *, renew: bool) -> str:
 
 
 def _has_expired(token: str) -> bool:
-    """What is no token counts as one that has; one that does not say when it expires, as one that has not."""
+    """Whether a token has expired: an invalid one has, one without a time of expiry has not."""
     claims = token.split(".")[1:2]
     try:
         expiry = msgspec.json.decode(base64.urlsafe_b64decode(f"{claims[0]}==="), type=_Claims).exp

@@ -85,7 +85,7 @@ def judge(spec: state.StateSpec | None, status: state.StateStatus, *, has_agent:
     That observedGeneration is behind says little: plans change with every pod. The profile's generation counts.
     """
     if spec is None:
-        return HealthVerdict(NodeHealth.NO_STATE, "the controller has not planned this node; see whether it runs")
+        return HealthVerdict(NodeHealth.NO_STATE, "the controller has not planned this node; check that it runs")
     conditions = {condition.type: condition for condition in status.conditions}
     applied, compatible = conditions.get(ConditionType.APPLIED, _NO), conditions.get(ConditionType.COMPATIBLE, _NO)
     degraded, met = conditions.get(ConditionType.DEGRADED, _NO), conditions.get(ConditionType.REQUIREMENTS_MET, _NO)

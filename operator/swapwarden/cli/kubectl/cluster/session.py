@@ -165,7 +165,8 @@ class Session:
             raise _failure(request, error) from error
         except errors.Unreachable as error:
             raise ApiUnreachableError(
-                f"{error}; see that the context is the right one (kubectl config current-context) and the cluster is up"
+                f"{error}; check that the context is the right one (kubectl config current-context)"
+                " and the cluster is up"
             ) from error
         except errors.ConfigError as error:
             raise CommandError(str(error)) from error
@@ -297,7 +298,7 @@ def web_page(answer: str) -> str | None:
     found = re.search(r"<title[^>]*>([^<]{1,200})", answer[:_PAGE_CHARACTERS], re.IGNORECASE)
     title = f" titled {' '.join(found[1].split())[:80]!r}" if found else ""
     return (
-        f"the answer is a web page{title}, and no API server's; see that the context names the API server's address"
+        f"the answer is a web page{title}, and no API server's; check that the context names the API server's address"
         " (kubectl config view --minify), and that no proxy in between wants a login"
     )
 

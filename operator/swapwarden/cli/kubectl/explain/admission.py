@@ -45,7 +45,7 @@ def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[
     policy = asked.annotations.get(names.POLICY_ANNOTATION, "")
     lacks = {operation.path.split("/")[2]: None for operation in scheduling.operations(asked, policy)}
     if lacks:
-        yield f"its policy {policy} places it nowhere, as it lacks {' and '.join(f'spec.{field}' for field in lacks)}"
+        yield f"its policy {policy} does not place it: it lacks {' and '.join(f'spec.{field}' for field in lacks)}"
     for cause in itertools.islice(validation.errors(asked), MAX_LISTED):
         yield f"admission would refuse it: {cause.field}: {cause.message}"
 
@@ -57,6 +57,6 @@ def _cause(pod: workloads.DetailedPod) -> str:
     if space in namespaces.UNDEFAULTED:
         return f"pods of namespace {space} start without admission"
     return (
-        "it was made with a node already chosen, or before Swapwarden was installed, or admission is not asked about"
-        f" such pods, which kubectl swap check --try-admission -n {space} can tell"
+        "it was created with a node, or before Swapwarden was installed, or admission is not asked about"
+        f" such pods; kubectl swap check --try-admission -n {space} finds out"
     )

@@ -68,11 +68,11 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 _IN_POD: Final = ", in {where}"
 _WORDS: Final[dict[AdviceKind, str]] = {
-    AdviceKind.POLICY: "the policy {target}, for pods that are made from then on",
+    AdviceKind.POLICY: "the policy {target}, for pods created from then on",
     AdviceKind.POLICY_IN_FILE: (
         f"write the annotation {names.POLICY_ANNOTATION}: {{target}} into the pod's file on its node"
     ),
-    AdviceKind.NAMESPACE_DEFAULT: "take the default of the namespace away",
+    AdviceKind.NAMESPACE_DEFAULT: "remove the default of the namespace",
     AdviceKind.MISTAKES: "correct {target} in {where}",
     AdviceKind.FIRST_LIMIT: f"annotation {{target}}: {EXAMPLE} in {{where}}",
     AdviceKind.LIMIT: "annotation {target} above {text}" + _IN_POD,
@@ -93,7 +93,7 @@ _WORDS: Final[dict[AdviceKind, str]] = {
     AdviceKind.BEHAVIOR: "behavior {target} of {profile}",
     AdviceKind.OVERRIDE_POLICY: "policy NoPreference in overrides[{target}] of {profile}",
     AdviceKind.OVERRIDE_LIMIT: "a swap.limit above {above} in overrides[{target}] of {profile}",
-    AdviceKind.REQUIREMENTS: "take what is not met out of swap.requirements of {profile}",
+    AdviceKind.REQUIREMENTS: "remove the unmet requirements from swap.requirements of {profile}",
     AdviceKind.BOUND: "a {target} above {above} in {profile}",
     AdviceKind.OVERCOMMIT: "an overcommitPercent above {text} in {profile}",
     AdviceKind.RESERVED: "less swap.reserved than {text} in {profile}",

@@ -37,12 +37,12 @@ async def _pod(asked: session.Session, name: str) -> workloads.DetailedPod:
 @click.argument("pod", shell_complete=completion.pods)
 @flags.own_namespace
 @click.option(
-    "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="In which form. Default: text."
+    "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Output format. Default: text."
 )
 @flags.color
 @flags.cluster
 def command(*, pod: str, output: str, color: str, target: session.Target) -> None:
-    """Say why a pod has its swap limit, or has none, and whether the kernel holds it."""
+    """Explain why a pod has its swap limit, or has none, and whether the kernel holds it."""
 
     async def work(asked: session.Session) -> None:
         found = await _pod(asked, pod)

@@ -179,13 +179,13 @@ def policy_of(row: pods.PodRow) -> PodPolicy:
     """The pod's policy, and whose word it is."""
     if row.policy is None:
         unasked = row.namespace in namespaces.UNDEFAULTED
-        why = "; pods of this namespace are given no default" if unasked else ""
+        why = "; pods of this namespace get no default" if unasked else ""
         return PodPolicy(None, PolicySource.NOTHING, f"none: the pod gets what its node's profile gives{why}")
     source = PolicySource.NAMESPACE if row.defaulted else PolicySource.POD
     if not rules.is_policy(row.policy):
         text = f"{rules.no_policy(row.policy)}; it counts as Disabled"
         return PodPolicy(row.policy, source, text, valid=False)
-    default = f"the default of namespace {row.namespace} when the pod was made"
+    default = f"the default of namespace {row.namespace} when the pod was created"
     return PodPolicy(row.policy, source, f"{row.policy}, {default if row.defaulted else 'an annotation of the pod'}")
 
 
@@ -280,10 +280,8 @@ def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wa
         denied = spec.before_plan is names.BeforePlan.NO_SWAP
         return f"the state does not name the pod yet: until then {'it has no swap' if denied else 'it is left alone'}"
     if planned is not None and wanted.swap_max != planned.trace.decision.swap_max:
-        return (
-            f"by the current rules it would be {with_bytes(planned.trace.decision.swap_max)}; if that does not come,"
-            " see whether the controller runs"
-        )
+        value = with_bytes(planned.trace.decision.swap_max)
+        return f"by the current rules it would be {value}; if it stays, check that the controller runs"
     return ""
 
 
@@ -297,8 +295,8 @@ def _summary(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wante
     if limits.forbids_swap(row.policy) and not row.defaulted:
         return "no swap, on any node with an agent"
     if not row.node:
-        return "not on a node yet: what it gets depends on the node's profile"
-    return "what it gets depends on the profile of its node, which cannot be seen"
+        return "not on a node yet: its limit depends on the node's profile"
+    return "its limit depends on the profile of its node, which cannot be seen"
 
 
 def _amount(swap_max: str | None) -> str:
@@ -326,7 +324,7 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
         for each in facts.devices[: requirements.NAMED]
     ]
     on = f" on {', '.join(devices)}" if devices else ""
-    said = "" if found else "; by the Node's own word, as no agent has reported"
+    said = "" if found else "; as in the Node's status, since no agent has reported"
     return f"{row.node}: {exact(facts.memory_bytes)} memory, {swap_text}{on}{said}"
 
 

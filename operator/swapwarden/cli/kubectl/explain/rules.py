@@ -64,7 +64,7 @@ def _misunderstood(planned: PlannedPod) -> str:
 
 def _lacking(planned: PlannedPod) -> str:
     lacking = ", ".join(requirements.unmet(planned.profile, planned.facts) or ())
-    return f"{planned.profile.name} requires what the node lacks: {lacking}"
+    return f"{planned.profile.name} has unmet requirements: {lacking}"
 
 
 def _at_most(planned: PlannedPod) -> str:
@@ -80,13 +80,13 @@ _MATCHED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
     Reason.REQUIREMENT_UNMET: _lacking,
     Reason.PROFILE_NO_SWAP: _behavior,
     Reason.KUBELET_DECIDES: _behavior,
-    Reason.CRITICAL_POD: lambda _: "a static pod, or one of a system priority: LimitedSwap gives those none",
+    Reason.CRITICAL_POD: lambda _: "a static pod, or one of a system priority: LimitedSwap gives them none",
     Reason.QOS_NOT_ELIGIBLE: lambda planned: f"the pod is {planned.row.qos}: only Burstable pods get a share",
     Reason.LIMITED_SWAP: lambda planned: f"{_behavior(planned)}: a share of the node's swap, by memory request",
-    Reason.NO_LIMIT: lambda planned: f"{_behavior(planned)}, and the pod names no limit",
-    Reason.WORKLOAD_LIMIT: lambda planned: f"{_behavior(planned)}: the limit that the pod names",
+    Reason.NO_LIMIT: lambda planned: f"{_behavior(planned)}, and the pod has no limit",
+    Reason.WORKLOAD_LIMIT: lambda planned: f"{_behavior(planned)}: the pod's own limit",
     Reason.BOUNDED: lambda planned: f"{planned.profile.name}, or the node's swap, allows less than that",
-    Reason.OVERCOMMIT_REACHED: lambda planned: f"pods that came before leave {exact(max(0, planned.trace.left or 0))}",
+    Reason.OVERCOMMIT_REACHED: lambda planned: f"earlier pods leave {exact(max(0, planned.trace.left or 0))}",
     Reason.OVERRIDE_LIMIT: _at_most,
 }
 _PASSED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
@@ -94,10 +94,10 @@ _PASSED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
         "the node has cgroup v2 with the swap controller" if planned.reported else "not known before an agent reports"
     ),
     Reason.POLICY_DISABLED: _not_disabled,
-    Reason.INVALID_POLICY: lambda _: "all that the pod says is understood",
-    Reason.OVERRIDE_DISABLED: lambda _: "no override says Disabled",
+    Reason.INVALID_POLICY: lambda _: "the policy and the limits are valid",
+    Reason.OVERRIDE_DISABLED: lambda _: "no override has the policy Disabled",
     Reason.REQUIREMENT_UNMET: lambda planned: (
-        "the node has what is required" if planned.profile.require else "nothing is required of the node"
+        "the node meets the requirements" if planned.profile.require else "the profile has no requirements"
     ),
     Reason.CRITICAL_POD: lambda _: "neither a static pod nor of a system priority",
     Reason.QOS_NOT_ELIGIBLE: lambda planned: f"the pod is {planned.row.qos}",

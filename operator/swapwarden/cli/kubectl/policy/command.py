@@ -19,7 +19,7 @@ Examples:
   kubectl swap policy deployment/web Disabled -n shop           print the patch
   kubectl swap policy web-7c9f-x2x4q Disabled -n shop           the same, by the name of a pod
   kubectl swap policy deployment/web Disabled -n shop --apply   apply it
-  kubectl swap policy deployment/web --remove -n shop           take the policy away
+  kubectl swap policy deployment/web --remove -n shop           remove the policy
   kubectl swap policy namespace/shop Disabled                   the default of new pods
 """
 MANAGER: Final = "kubectl-swap"
@@ -53,7 +53,7 @@ async def _run(asked: session.Session, what: str, change: _PolicyRequest) -> Non
         kind = kinds.kind_of(word)
         if kind is None:
             known = ", ".join(each.word for each in kinds.KINDS)
-            raise click.UsageError(f"{word!r} is no kind that has pods: there are pod, namespace, {known}")
+            raise click.UsageError(f"{word!r} is not a kind with pods; known are pod, namespace, {known}")
         await _workload(asked, kind, name, change)
 
 
@@ -87,16 +87,16 @@ async def _pod(asked: session.Session, name: str, change: _PolicyRequest) -> Non
     if pod.is_mirror:
         raise session.CommandError(
             f"pod/{name} is a static pod: write the annotation {names.POLICY_ANNOTATION} into its file on"
-            f" {pod.spec.node_name}, and its kubelet makes it anew"
+            f" {pod.spec.node_name}, and its kubelet recreates it"
         )
     owner = workloads.controller(pod.metadata.owner_references)
     if owner is None:
-        told = f"nobody manages pod/{name}, and the policy of a pod is immutable: it has to be made anew"
+        told = f"nobody manages pod/{name}, and the policy of a pod is immutable: it must be recreated"
         _by_hand(
             asked,
             change,
             f"{told}, which ends it. Without --apply, the commands are printed",
-            f"{told}. These commands end it and make it again:",
+            f"{told}. These commands delete and recreate it:",
             patches.anew(pod, change.value, change.options),
         )
     elif (kind := workloads.kind_of_owner(owner)) is None:
@@ -130,7 +130,7 @@ async def _workload(
         if guessed is None or change.apply:
             raise
         word, _, name = guessed.partition("/")
-        asked.note(f"{guessed} makes the pod, by its name; it could not be looked at: {error.message}")
+        asked.note(f"{guessed} makes the pod, by its name; it could not be read: {error.message}")
         guess = kinds.kind_of(word) or kind
         click.echo(
             patches.patch_command(word, name, asked.namespace, patches.patch(guess, change.value), change.options)
@@ -176,7 +176,7 @@ async def _top(
 @click.command("policy", epilog=EXAMPLES)
 @click.argument("target_name", metavar="POD|KIND/NAME", shell_complete=completion.pods)
 @click.argument("value", required=False)
-@click.option("--apply", is_flag=True, help="Apply the change instead of printing the command that does.")
+@click.option("--apply", is_flag=True, help="Apply the change instead of printing its command.")
 @click.option("--remove", is_flag=True, help="Take the policy, or a namespace's default, away; in place of VALUE.")
 @flags.own_namespace
 @flags.cluster

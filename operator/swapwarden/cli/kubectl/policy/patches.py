@@ -67,9 +67,9 @@ def label_command(name: str, value: str | None, options: Iterable[str] = ()) -> 
 
 def of_namespace(name: str) -> Iterator[str]:
     """Yield notes about a namespace's default."""
-    yield "a default counts for new pods without a policy of their own: those that exist keep what they have"
+    yield "a default counts for new pods without a policy of their own: existing ones keep theirs"
     if name in namespaces.UNDEFAULTED:
-        yield f"pods of {name} are given no default: it must come up without Swapwarden's webhook"
+        yield f"pods of {name} get no default: the namespace must start without Swapwarden's webhook"
 
 
 def anew(pod: workloads.DetailedPod, value: str | None, options: Sequence[str] = ()) -> str:
@@ -130,7 +130,7 @@ def consequence(kind: kinds.WorkloadKind, workload: Workload) -> str:
         case "CronJob":
             return "counts for jobs that are created from now on; running jobs keep theirs"
         case _:
-            return f"its {spec.get('replicas', 1)} pods stay as they are; it makes new ones where you delete them"
+            return f"its {spec.get('replicas', 1)} pods stay as they are; it creates new ones if you delete them"
 
 
 _ROLLING: Final = ("maxUnavailable", "maxSurge", "partition")

@@ -15,7 +15,7 @@ EXAMPLES: Final = """\b
 Examples:
   kubectl swap simulate -f profile.yaml             who gains or loses swap, and where
   kubectl swap simulate -f profiles/ --delete old   several profiles at once, and one less
-  kubectl swap simulate -f profile.yaml -n shop     what concerns the pods of a namespace
+  kubectl swap simulate -f profile.yaml -n shop     effects on the pods of a namespace
 """
 
 
@@ -35,7 +35,7 @@ Examples:
     multiple=True,
     metavar="NAME",
     shell_complete=completion.nodes,
-    help="Only what concerns this node. Repeatable.",
+    help="Show only this node. Repeatable.",
 )
 @click.option("--all", "everything", is_flag=True, help="Also list pods and nodes that stay as they are.")
 @flags.selector
@@ -56,7 +56,7 @@ def command(
     if not files and not delete:
         raise click.UsageError("nothing to try: give profiles with -f, or the name of one with --delete")
     if form.output == "name":
-        raise click.UsageError("-o name says too little here: take wide, json or yaml")
+        raise click.UsageError("-o name shows too little here: use wide, json or yaml")
 
     async def work(asked: session.Session) -> None:
         asked.prefetch(*session.EVERYTHING)

@@ -40,7 +40,7 @@ def _is_profile(found: documents.Found, log: documents.Log) -> bool:
     version, kind = found.object["apiVersion"], found.object["kind"]
     if kind == names.PROFILE_KIND:
         return True
-    log.note(found.place, f"{version} {kind} is passed over: only {names.PROFILE_KIND}s can be tried out")
+    log.note(found.place, f"{version} {kind} is ignored: only {names.PROFILE_KIND}s can be simulated")
     return False
 
 
@@ -56,7 +56,7 @@ async def _gather(
     if not view.installed:
         asked.note(f"this cluster does not know {names.API_VERSION} yet: Swapwarden is not installed")
     if view.pods_of:
-        asked.note(f"only pods of namespace {view.pods_of} can be read: others may take a share that is not seen here")
+        asked.note(f"only pods of namespace {view.pods_of} can be read: others may take a share that is not shown here")
     try:
         result = simulation.simulate(view, change)
         losing = {one.node for one in result.pods if one.direction in screen.LESS}

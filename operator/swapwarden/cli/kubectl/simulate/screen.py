@@ -137,7 +137,7 @@ def sentences(numbers: dict[str, Any]) -> Iterator[str]:
     elif above["pods"]:
         yield (
             f"{tables.count(above['pods'], 'pod uses', 'pods use')} {sizes.rounded(above['bytes'])} of swap more than"
-            " they would get: that stays until it is free, and can grow little."
+            " they would get: it stays until it is free, and can hardly grow."
         )
 
 
@@ -156,7 +156,7 @@ def waves(one: simulation.SimulatedRollout) -> Iterator[str]:
     if one.held:
         yield f"held, because pods there would lose swap that they use: {tables.first_few(one.held)}"
     if one.left:
-        blame = f" while these do worse than before: {tables.first_few(one.stopped_by)}" if one.stopped_by else ""
+        blame = f" while these are worse than before: {tables.first_few(one.stopped_by)}" if one.stopped_by else ""
         yield f"{tables.count(len(one.left), 'node')} would not get it{blame}"
 
 

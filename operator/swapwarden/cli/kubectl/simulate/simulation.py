@@ -375,12 +375,12 @@ def _notes(
     broken: Mapping[str, str],
 ) -> Iterator[str]:
     for name, error in broken.items():
-        yield f"profile {name} of the cluster is not valid, and is not counted: {error}"
+        yield f"profile {name} of the cluster is invalid and ignored: {error}"
     late = sum(node.profile != node.target for node in before.values())
     if late:
         yield (
-            f"{tables.count(late, 'node does', 'nodes do')} not follow the newest version of the profile yet: what is"
-            " shown includes what that rollout brings"
+            f"{tables.count(late, 'node does', 'nodes do')} not follow the newest version of the profile yet:"
+            " the result includes the effect of that rollout"
         )
     for resource, what in _UNREAD.items():
         if resource in view.unread:
@@ -403,12 +403,12 @@ def _notes(
     if required:
         yield (
             f"{tables.count(required, 'pod')} with policy {names.Policy.REQUIRED} on nodes that would give no swap:"
-            " they stay there, and those that come after them go elsewhere"
+            " they stay there, and new ones go elsewhere"
         )
 
 
 _UNREAD: Final = {
-    "nodeswapstates": "what agents found is not known, so nodes are taken as their kubelets describe them",
+    "nodeswapstates": "agents' facts are not known, so nodes are planned as their kubelets describe them",
     "namespaces": "overrides that select by labels of namespaces cannot be judged",
 }
 

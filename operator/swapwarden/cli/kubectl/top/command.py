@@ -183,7 +183,7 @@ Examples:
 
 @click.group("top", cls=_Kinds, epilog=EXAMPLES)
 def command() -> None:
-    """Show who uses how much swap, and how much they may.
+    """Show swap usage and limits of pods, namespaces and nodes.
 
     Usage is counted by the agents, else reported by metrics.k8s.io; limits are those in force in the kernel, else
     those of the node's plan. Unknown values are <unknown>, with the reason on standard error.
@@ -211,13 +211,13 @@ def _kind(word: str, sorts: Mapping[str, Any], complete: Any, summary: str) -> C
         @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete)
         @flags.selector
         @click.option("--sort-by", type=click.Choice(list(sorts)), default="usage", help="Default: usage, most first.")
-        @click.option("-w", "--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+        @click.option("-w", "--watch", is_flag=True, help="Repeat until Ctrl-C.")
         @click.option(
             "--interval",
             type=flags.Seconds(),
             default=INTERVAL_SECONDS,
             metavar="TIME",
-            help="Of -w; agents look once a second at most. Default: 5s.",
+            help="Of -w; agents measure at most once a second. Default: 5s.",
         )
         @flags.printing
         @flags.cluster
@@ -271,11 +271,11 @@ def _refuse_both(given: Given) -> None:
         raise click.UsageError("give names or a selector, not both")
 
 
-@_kind("pods", POD_SORTS, completion.pods, "Show the swap that running pods use, and may use.")
-@click.option("--containers", is_flag=True, help="Each container by itself.")
+@_kind("pods", POD_SORTS, completion.pods, "Show swap usage and limits of running pods.")
+@click.option("--containers", is_flag=True, help="Show each container.")
 @flags.namespace
 def pods_command(given: Given, *, containers: bool) -> None:
-    """Show the swap that running pods use, and may use."""
+    """Show swap usage and limits of running pods."""
     _refuse_both(given)
     target = given.target
     if given.names and target.all_namespaces:
@@ -291,7 +291,7 @@ def pods_command(given: Given, *, containers: bool) -> None:
     follow(given, lambda asked: reading.pods_of(asked, given.names, given.selector, (asked.namespace,)), show)
 
 
-@_kind("namespaces", NAMESPACE_SORTS, completion.namespaces, "Show the swap that the pods of namespaces use in all.")
+@_kind("namespaces", NAMESPACE_SORTS, completion.namespaces, "Show swap usage and limits of namespaces.")
 def namespaces_command(given: Given) -> None:
     """Show the swap that the running pods of each namespace use, and may use, in all; -l selects pods."""
 
@@ -305,9 +305,9 @@ def namespaces_command(given: Given) -> None:
     follow(given, lambda asked: reading.namespaces_of(asked, given.names, given.selector), show)
 
 
-@_kind("nodes", NODE_SORTS, completion.nodes, "Show the swap that is used on nodes.")
+@_kind("nodes", NODE_SORTS, completion.nodes, "Show swap usage of nodes.")
 def nodes_command(given: Given) -> None:
-    """Show the swap that is used on nodes, and what of it pods may have."""
+    """Show swap usage of nodes, and what of it pods may have."""
     _refuse_both(given)
 
     def show(uses: Sequence[usage.NodeUse]) -> None:

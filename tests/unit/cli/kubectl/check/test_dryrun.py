@@ -66,7 +66,7 @@ def test_a_pod_that_would_be_created(spec: dict[str, Any], reason: str | None) -
 
 
 def test_an_answer_that_is_none() -> None:
-    assert "not understood" in dryrun.admitted("shop", b"<html>").untried
+    assert "invalid" in dryrun.admitted("shop", b"<html>").untried
 
 
 class Slow:

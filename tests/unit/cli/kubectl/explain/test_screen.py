@@ -45,9 +45,9 @@ SECRETS    stay in memory: the kubelet, whose pages they are, does not swap
 RULES  the first that matches decides
   ·  NodeIncompatible  the node has cgroup v2 with the swap controller
   ·  PolicyDisabled    there is no policy
-  ·  InvalidPolicy     all that the pod says is understood
-  ·  OverrideDisabled  no override says Disabled
-  ·  RequirementUnmet  nothing is required of the node
+  ·  InvalidPolicy     the policy and the limits are valid
+  ·  OverrideDisabled  no override has the policy Disabled
+  ·  RequirementUnmet  the profile has no requirements
   ·  CriticalPod       neither a static pod nor of a system priority
   ·  QoSNotEligible    the pod is Burstable
   ✓  LimitedSwap       behavior LimitedSwap of batch-nodes: a share of the node's swap, by memory request
@@ -62,12 +62,12 @@ TO CHANGE IT
   more     a memory limit of proxy above its request (64Mi), or a smaller request, in the pod template of deployment/report
   more     a memory request of app above 1Gi and below its limit (2Gi), in the pod template of deployment/report
   less     annotation swapwarden.dev/swap-limit below 384Mi, in the pod template of deployment/report
-  no swap  the policy Disabled, for pods that are made from then on
+  no swap  the policy Disabled, for pods created from then on
            $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
 """  # noqa: E501, RUF001 a screen is as wide as it is, with a sign of multiplication
 
 TENANT = """\
-batch/report-6d5f8b7c9-x2x4q: what it gets depends on the profile of its node, which cannot be seen
+batch/report-6d5f8b7c9-x2x4q: its limit depends on the profile of its node, which cannot be seen
 
 POLICY     none: the pod gets what its node's profile gives
 QOS        Burstable
@@ -77,10 +77,10 @@ BY BEHAVIOR  of the profile that governs its node
   Kubelet             what the kubelet gives
   NoSwap              no swap
   LimitedSwap         a share, by the memory request of app
-  WorkloadControlled  no swap: it names no limit
+  WorkloadControlled  no swap: the pod has no limit
 
 TO CHANGE IT
-  no swap  the policy Disabled, for pods that are made from then on
+  no swap  the policy Disabled, for pods created from then on
            $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
 
 Not seen, for lack of rights: nodes, nodeswapprofiles, nodeswapstates
@@ -102,7 +102,7 @@ RULES  the first that matches decides
   >  PolicyDisabled    the policy is Disabled
 
 TO CHANGE IT
-  swap  the policy NoPreference, for pods that are made from then on
+  swap  the policy NoPreference, for pods created from then on
         $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q NoPreference
 """
 
@@ -119,7 +119,7 @@ def test_without_rights() -> None:
 
 def test_a_pod_that_lacks_what_admission_adds() -> None:
     told = model.explain(seen(pod(*REPORT, annotations={"swapwarden.dev/swap-policy": "Avoid"}), profile()))
-    assert "\nADMISSION  its policy Avoid places it nowhere, as it lacks spec.affinity: " in screen.text(told, NOW)
+    assert "\nADMISSION  its policy Avoid does not place it: it lacks spec.affinity: " in screen.text(told, NOW)
 
 
 def test_in_ascii() -> None:

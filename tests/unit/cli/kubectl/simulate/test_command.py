@@ -49,7 +49,7 @@ def test_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         == """\
 Pods: 1 gain swap, 1 lose, 1 stay as they are.
 Nodes: 2 get another profile, 0 another version of theirs, 0 stay as they are.
-1 pod uses 480Mi of swap more than they would get: that stays until it is free, and can grow little.
+1 pod uses 480Mi of swap more than they would get: it stays until it is free, and can hardly grow.
 
 NAMESPACE   POD     NODE     CHANGE   SWAP            REASON                               USED       ABOVE
 default     big     node-2   Loses    128Mi -> 32Mi   KubeletDecides -> LimitedSwap       512Mi       480Mi
@@ -104,11 +104,11 @@ def test_long_rollouts_are_told_in_short() -> None:
         *(f"wave {n + 1}: n-{n}-0, n-{n}-1, n-{n}-2, n-{n}-3, n-{n}-4 and 2 more" for n in range(3)),
         "and 2 more",
         "held, because pods there would lose swap that they use: held",
-        "1 node would not get it while these do worse than before: bad",
+        "1 node would not get it while these are worse than before: bad",
     ]
 
 
-def test_other_kinds_are_passed_over(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_kinds_are_ignored(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "all.yaml"
     file.write_text(
         """{"apiVersion": "v1", "kind": "List", "items": [
@@ -117,7 +117,7 @@ def test_other_kinds_are_passed_over(tmp_path: pathlib.Path, capsys: pytest.Capt
          "spec": {"nodeSelector": {}}}]}"""
     )
     assert [one.name for one in report.read_profiles([str(file)]).put] == ["p"]
-    assert "v1 Service is passed over" in capsys.readouterr().err
+    assert "v1 Service is ignored" in capsys.readouterr().err
 
 
 def test_files_without_a_profile_are_no_trial(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

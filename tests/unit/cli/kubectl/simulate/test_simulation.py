@@ -180,7 +180,7 @@ def test_notes() -> None:
     for note, words in zip(
         found.notes,
         (
-            ["broken", "not valid"],
+            ["broken", "invalid"],
             ["1 node"],
             ["namespaces", "forbidden"],
             ["profile limited", "none of the 1 node"],
