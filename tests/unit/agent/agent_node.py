@@ -181,7 +181,7 @@ def mark(agent: reconciler.NodeReconciler, key: keys.Key, noticed: float = 0.0) 
 
 def due(agent: reconciler.NodeReconciler, key: keys.Key, why: schedule.Why) -> float | None:
     """In how many seconds a key is due for this reason."""
-    when = agent.work.due.when(key, why)
+    when = agent.work.due.times.get((key, why))
     return None if when is None else when - agent.work.clock()
 
 
@@ -225,7 +225,7 @@ def watched(agent: reconciler.NodeReconciler) -> int:
 
 def all_writes_heard(agent: reconciler.NodeReconciler) -> bool:
     """Whether the events of all the agent's own writes have been read."""
-    return agent.work.horizon.writes == agent._keys.files.writes
+    return agent.work.horizon.writes == agent._files.writes
 
 
 def find_tree(agent: reconciler.NodeReconciler) -> None:

@@ -82,13 +82,11 @@ def of_root(state: spec.NodeSpec | None, *, mode: names.Mode) -> DesiredValue:
     return Handling.RESTORE if mode is not names.Mode.ENFORCE or state.kubepods is None else state.kubepods
 
 
-def goal(desired: DesiredValue, record: ledger.LimitRecord | None, found: int) -> int | None:
-    """Return the number that a file must hold, in bytes; None if the agent leaves it alone.
+def to_restore(record: ledger.LimitRecord | None, found: int) -> int | None:
+    """Return the number that a file held before the agent, in bytes; None if the agent leaves the file alone.
 
     `record` is from the ledger, `found` is the current value: a restore does not replace another writer's value.
     """
-    if isinstance(desired, int):
-        return desired
     if record is None or not (found in record.wrote or (record.systemd_zero and found == 0)):
         return None
     return record.found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -83,17 +84,14 @@ def cause_of(seen: Signs) -> names.Cause:
     return names.Cause.UNIT_VALUE if seen.unit else names.Cause.OTHER_WRITER
 
 
+@dataclasses.dataclass(slots=True)
 class _Note:
     """External writes of one value to one file within a moment, with a cause still to find."""
 
-    __slots__ = ("age", "count", "exposed", "noticed", "resized")
-
-    def __init__(self, noticed: float, age: float, *, resized: bool) -> None:
-        self.noticed = noticed
-        self.age = age
-        self.resized = resized
-        self.count = 0
-        self.exposed = exposure.NONE
+    noticed: float
+    age: float
+    exposed: exposure.Exposure
+    count: int = 1
 
 
 class Attribution:
@@ -134,11 +132,6 @@ class Attribution:
         if file.systemd.value is None and record is not None:
             file.systemd.value = record.unit_value
 
-    def touched(self, file: records.ControlFile, noticed: float) -> None:
-        """Note an external write, perhaps of the same value."""
-        if noticed - file.times.written_at > MOMENT_SECONDS:
-            file.times.touched_at = noticed
-
     def note(
         self,
         file: records.ControlFile,
@@ -152,10 +145,10 @@ class Attribution:
         if cause is not None:
             self._tell(cause, file, 1, exposed or exposure.NONE, found)
             return
-        file.times.touched_at = noticed
         known = self._notes.get((file, found))
         if known is None:
-            known = self._notes[file, found] = _Note(noticed, noticed - file.created_at, resized=self.look(file))
+            self._notes[file, found] = _Note(noticed, noticed - file.created_at, exposed or exposure.NONE)
+            return
         known.count += 1
         if exposed is not None:
             known.exposed += exposed
@@ -181,7 +174,7 @@ class Attribution:
         running = self._running
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
         unit = file.is_systemds(found)
-        cause = cause_of(Signs(note.age, file.container != "", unit, note.resized, together, len(running)))
+        cause = cause_of(Signs(note.age, file.container != "", unit, self.look(file), together, len(running)))
         other = cause is names.Cause.OTHER_WRITER
         aside = cause in _ASIDE and file.container != "" and found == _MAX
         # systemd's value for a container is the kubelet's number. Tools that write it past systemd do so in a rhythm.

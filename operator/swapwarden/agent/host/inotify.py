@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import dataclasses
 import enum
 import errno
 import logging
@@ -143,13 +144,11 @@ SHORTFALLS = metrics.counter(
 )
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Watched:
     """Something that inotify tells about."""
 
-    __slots__ = ("watch",)
-
-    def __init__(self) -> None:
-        self.watch: int | None = None
+    watch: int | None = dataclasses.field(default=None, init=False)
 
     @property
     def is_tenants(self) -> bool:
@@ -166,6 +165,8 @@ class WatchRegistry:
         self._notify: Inotify | None = None
         self._owners: dict[int, Watched] = {}
         self._told = False
+        self.drained = True
+        """Whether the last `read` gave all that had happened until then."""
         self.degraded = ""
         """Why not everything can be watched; empty where everything is. It stands until a comparison found so."""
         self._degraded = ""
@@ -221,7 +222,9 @@ class WatchRegistry:
 
     def read(self) -> Iterator[tuple[Watched | None, InotifyEvent]]:
         """What happened, to whom; to nobody where events were lost (Q_OVERFLOW)."""
-        for event in [] if self._notify is None else self._notify.read():
+        found = [] if self._notify is None else self._notify.read()
+        self.drained = self._notify is None or self._notify.drained
+        for event in found:
             owner = self._owners.get(event.watch)
             if event.mask & Q_OVERFLOW:
                 yield None, event
@@ -232,11 +235,6 @@ class WatchRegistry:
                 owner.watch = None
             else:
                 yield owner, event
-
-    @property
-    def drained(self) -> bool:
-        """Whether the last `read` gave all that had happened until then."""
-        return self._notify is None or self._notify.drained
 
     def retry(self) -> None:
         """A full comparison begins, which tries each watch that is missing: look whether there are enough now."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroup_files, cgroupfs, inotify, values
+from swapwarden.agent.host import cgroup_files, inotify, values
 from swapwarden.agent.inventory import exposure, layout
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
@@ -128,7 +128,7 @@ class Times:
 class SystemdHold:
     """What systemd holds for a file's unit, where it has one, and writes back. Bytes."""
 
-    value: int | None
+    value: int | None = None
     """None while that is unknown. Attribution writes it."""
     zero: bool = False
     """Whether it was seen to hold a pod at 0 (guarantee Strict), whatever the value. Written by systemd_zero."""
@@ -143,63 +143,65 @@ class Retries(NamedTuple):
     """Between tries of what the kernel refuses."""
 
 
-class ControlFile(inotify.Watched):
-    """A limit of one cgroup: what it must hold, and how that stands."""
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
+class FileIdentity(inotify.Watched):
+    """Which file it is: a limit of one cgroup. This never changes."""
 
-    __slots__ = (
-        "container",
-        "contention",
-        "created_at",
-        "desired",
-        "inode",
-        "key",
-        "last_applied",
-        "name",
-        "open_exposure",
-        "path",
-        "pod",
-        "resources",
-        "retries",
-        "spec",
-        "status",
-        "systemd",
-        "times",
-    )
+    path: str
+    """The cgroup's."""
+    inode: int
+    pod: Pod | None
+    container: str = ""
+    spec: cgroup_files.CgroupFile = cgroup_files.SWAP_MAX
+    name: str = dataclasses.field(init=False)
+    usage: str = dataclasses.field(init=False)
+    """The file that counts what is in use of it; empty if there is none."""
+    key: ledger.Key = dataclasses.field(init=False)
+    kind: str = dataclasses.field(init=False)
+    """Label of metrics."""
+    is_inner: bool = dataclasses.field(init=False)
+    """Whether its cgroup is inside of a container's: crun's, or one that the container made, and writes to."""
 
-    def __init__(
-        self,
-        path: str,
-        inode: int,
-        pod: Pod | None,
-        container: str = "",
-        described: cgroup_files.CgroupFile = cgroup_files.SWAP_MAX,
-    ) -> None:
-        super().__init__()
-        self.path = path
-        self.inode = inode
-        self.spec = described
-        self.name = cgroupfs.join(path, described.name)
-        self.key = ledger.Key(described.name, path, inode=inode)
-        self.pod = pod
-        self.container = container
-        self.desired = UNMANAGED
-        self.last_applied: int | None = None
-        """What it was last seen to hold as wanted; another value found later is another writer's."""
-        self.status = UNKNOWN
-        self.times = Times()
-        self.open_exposure: OpenExposure | None = None
-        self.retries: Retries | None = None
-        """None where the last try succeeded."""
-        self.created_at = NEVER
-        """When its cgroup was seen to come; long ago where it was found."""
-        self.systemd = SystemdHold(None if container else described.unset)
-        self.contention: Contention | None = None
-        self.resources: tuple[str, ...] | None = None
-        """The cgroup's other limits when last looked at."""
+    def __post_init__(self) -> None:
+        self.name = f"{self.path}/{self.spec.name}"
+        self.usage = f"{self.path}/{self.spec.usage}" if self.spec.usage else ""
+        self.key = ledger.Key(self.spec.name, self.path, inode=self.inode)
+        self.kind = "kubepods" if self.pod is None else "container" if self.container else "pod"
+        self.is_inner = self.container != "" and self.path.endswith(f"/{layout.INNER}")
 
     def __str__(self) -> str:
         """For logs."""
         return f"/{self.path}"
+
+    @property
+    def is_tenants(self) -> bool:
+        """As Container."""
+        return self.container != ""
+
+
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
+class ControlFile(FileIdentity):
+    """What a file must hold, and how that stands."""
+
+    desired: Desired = dataclasses.field(default=UNMANAGED, init=False)
+    last_applied: int | None = dataclasses.field(default=None, init=False)
+    """What it was last seen to hold as wanted; another value found later is another writer's."""
+    status: FileStatus = dataclasses.field(default=UNKNOWN, init=False)
+    times: Times = dataclasses.field(default_factory=Times, init=False)
+    open_exposure: OpenExposure | None = dataclasses.field(default=None, init=False)
+    retries: Retries | None = dataclasses.field(default=None, init=False)
+    """None where the last try succeeded."""
+    created_at: float = dataclasses.field(default=NEVER, init=False)
+    """When its cgroup was seen to come; long ago where it was found."""
+    systemd: SystemdHold = dataclasses.field(default_factory=SystemdHold, init=False)
+    contention: Contention | None = dataclasses.field(default=None, init=False)
+    resources: tuple[str, ...] | None = dataclasses.field(default=None, init=False)
+    """The cgroup's other limits when last looked at."""
+
+    def __post_init__(self) -> None:
+        FileIdentity.__post_init__(self)
+        if not self.container:
+            self.systemd.value = self.spec.unset
 
     @property
     def unseen(self) -> bool:
@@ -207,11 +209,6 @@ class ControlFile(inotify.Watched):
         if self.status.reason is not None or self.desired.value is resolve.Handling.UNMANAGED:
             return False
         return self.status.confirmed != self.desired.value
-
-    @property
-    def settled(self) -> bool:
-        """Whether it was looked at since the agent came up."""
-        return self.times.written_at > NEVER or self.times.progress_at > NEVER
 
     def is_systemds(self, value: int) -> bool:
         """Whether systemd holds this value for the cgroup, and so writes it at times.
@@ -232,39 +229,21 @@ class ControlFile(inotify.Watched):
             and self.status.observed < fight.limit
         )
 
-    @property
-    def kind(self) -> str:
-        """Label of metrics."""
-        return "kubepods" if self.pod is None else "container" if self.container else "pod"
 
-    @property
-    def is_tenants(self) -> bool:
-        """As Container."""
-        return self.container != ""
-
-    @property
-    def is_inner(self) -> bool:
-        """Whether its cgroup is inside of a container's: crun's, or one that the container made, and writes to."""
-        return self.container != "" and self.path.endswith(f"/{layout.INNER}")
-
-
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Container(inotify.Watched):
     """A container's cgroup; with crun a second one below it."""
 
-    __slots__ = ("files", "id", "path", "pod", "since", "stirred", "stirs")
-
-    def __init__(self, pod: Pod, container: str, path: str, since: float) -> None:
-        super().__init__()
-        self.pod = pod
-        self.id = container
-        self.path = path
-        self.since = since
-        """When it came; long ago where it was found."""
-        self.stirs = 0
-        """So many times something happened to it or to the cgroup inside, each time soon after the one before."""
-        self.stirred = NEVER
-        """When that was last."""
-        self.files: list[ControlFile] = []
+    pod: Pod
+    id: str
+    path: str
+    since: float
+    """When it came; long ago where it was found."""
+    stirs: int = dataclasses.field(default=0, init=False)
+    """So many times something happened to it or to the cgroup inside, each time soon after the one before."""
+    stirred: float = dataclasses.field(default=NEVER, init=False)
+    """When that was last."""
+    files: list[ControlFile] = dataclasses.field(default_factory=list, init=False)
 
     @property
     def is_tenants(self) -> bool:
@@ -276,38 +255,28 @@ class Container(inotify.Watched):
         return f"/{self.path}"
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Pod(inotify.Watched):
     """A pod's cgroup."""
 
-    __slots__ = (
-        "containers",
-        "enforced",
-        "file",
-        "last",
-        "origin",
-        "path",
-        "since",
-        "stated",
-        "tally",
-        "uid",
-    )
+    uid: str
+    path: str
+    inode: dataclasses.InitVar[int]
+    origin: resolve.Origin
+    since: float
+    last: int | None = dataclasses.field(default=None, init=False)
+    """What the state last gave it."""
+    stated: bool = dataclasses.field(default=False, init=False)
+    """Whether a state ever had an entry for it."""
+    enforced: bool = dataclasses.field(default=False, init=False)
+    """Whether it was seen to hold what a state says, or came when nothing was to be enforced."""
+    file: ControlFile = dataclasses.field(init=False)
+    containers: dict[str, Container] = dataclasses.field(default_factory=dict, init=False)
+    """By the name of the cgroup."""
+    tally: exposure.Tally = dataclasses.field(default_factory=exposure.Tally, init=False)
 
-    def __init__(self, uid: str, path: str, inode: int, origin: resolve.Origin, since: float) -> None:
-        super().__init__()
-        self.uid = uid
-        self.path = path
-        self.origin = origin
-        self.since = since
-        self.last: int | None = None
-        """What the state last gave it."""
-        self.stated = False
-        """Whether a state ever had an entry for it."""
-        self.enforced = False
-        """Whether it was seen to hold what a state says, or came when nothing was to be enforced."""
-        self.file = ControlFile(path, inode, self)
-        self.containers: dict[str, Container] = {}
-        """By the name of the cgroup."""
-        self.tally = exposure.Tally()
+    def __post_init__(self, inode: int) -> None:
+        self.file = ControlFile(self.path, inode, self)
 
     def __str__(self) -> str:
         """For logs."""
@@ -320,22 +289,18 @@ class Pod(inotify.Watched):
             yield from container.files
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Level(inotify.Watched):
     """A cgroup in which pods appear."""
 
-    __slots__ = ("inode", "path")
-
-    def __init__(self, path: str, inode: int) -> None:
-        super().__init__()
-        self.path = path
-        self.inode = inode
+    path: str
+    inode: int
 
     def __str__(self) -> str:
         """For logs."""
         return f"/{self.path}"
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Parent(inotify.Watched):
     """The cgroup that holds the root of the tree: tells when that goes."""
-
-    __slots__ = ()

@@ -200,6 +200,8 @@ class LimitRecords(_Records[LimitRecord]):
         record = self.get(key) or LimitRecord(key)
         if record.systemd_zero and found == 0:
             found = values.NO_LIMIT
+        if found == record.found and record.wrote == (value,):
+            return  # as it stands
         if record.found is None or found not in {record.found, *record.wrote}:
             unit = None if found == record.unit_value else record.unit_value
             self._put(msgspec.structs.replace(record, found=found, wrote=(value,), unit=unit))

@@ -21,7 +21,7 @@ class EventHorizon:
         """So many of the agent's own writes were reported for certain."""
         self.caught_up = now
         """All pods that ran before this time are known."""
-        self._complete = self._lost_until = records.NEVER
+        self._complete = self.lost_until = records.NEVER
         """Between these times events were lost: what they were about is known of files that were looked at since."""
         self._lossy = False
         """Whether some were not."""
@@ -34,7 +34,7 @@ class EventHorizon:
         if not self._lossy:
             self._complete = self.drained
         self._lossy = True
-        self._lost_until = now
+        self.lost_until = now
 
     def count_loss(self, noticed: float) -> None:
         """Count one read that reported losses."""
@@ -57,10 +57,10 @@ class EventHorizon:
         right = file.times.right_at
         if file.watch is not None and file.watch == file.times.right_watch:
             told = min(told, self.drained)
-            return max(right, min(told, self._complete) if right < self._lost_until else told)
+            return max(right, min(told, self._complete) if right < self.lost_until else told)
         return right if right > records.NEVER else None
 
     def exposed_since(self, file: records.ControlFile, noticed: float) -> float:
-        """Since when a file may not be right that an event tells of: it need not be the first one about it."""
-        right = self.last_right(file) if file.times.right_at < self._lost_until else None
+        """Since when a file may be wrong of which an event reports: not the first one, if others were lost since."""
+        right = self.last_right(file)
         return noticed if right is None else min(right, noticed)

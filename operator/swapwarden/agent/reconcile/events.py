@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from swapwarden.agent.drift import attribution, systemd_zero
+from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import faults, inotify
 from swapwarden.agent.inventory import inventory, layout, records
 from swapwarden.agent.reconcile import file_reconciler, keys, pod_reconciler, queue, system_units, work
@@ -28,7 +28,6 @@ class Events:
         files: file_reconciler.FileReconciler,
         pods: pod_reconciler.PodReconciler,
         units: system_units.Units,
-        why: attribution.Attribution,
         evidence: systemd_zero.Evidence,
     ) -> None:
         self._work = shared
@@ -36,7 +35,6 @@ class Events:
         self._files = files
         self._pods = pods
         self._units = units
-        self._attribution = why
         self._evidence = evidence
 
     def hear(self, *, compares: bool) -> bool:
@@ -53,14 +51,15 @@ class Events:
                 lost = True
                 self._work.horizon.lose(self._work.clock())
             elif isinstance(owner, records.ControlFile):
-                touched.setdefault(owner, self._work.horizon.exposed_since(owner, noticed))
-                self._attribution.touched(owner, noticed)
+                lossy = owner.times.right_at < self._work.horizon.lost_until
+                touched.setdefault(owner, self._work.horizon.exposed_since(owner, noticed) if lossy else noticed)
             elif owner is not None:
                 self._told(owner, event, noticed)
         for file, since in touched.items():
-            if file.watch is not None and not self._puts_off(file):
-                self._rewritten(file)
-                self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(noticed, since))
+            if file.watch is not None and not (file.is_inner and self._puts_off(file)):
+                if self._evidence.wanted or file.systemd.zero or file.kind == "system":
+                    self._rewritten(file)
+                self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(noticed, since, written=True))
         if lost:
             self._work.horizon.count_loss(noticed)
             OVERFLOWS.inc()
@@ -84,7 +83,7 @@ class Events:
 
     def _puts_off(self, file: records.ControlFile) -> bool:
         """Whether a container writes to its own inner cgroup so often that this must wait a little."""
-        if not file.is_inner or file.pod is None:
+        if file.pod is None:
             return False
         container = next((each for each in file.pod.containers.values() if file in each.files), None)
         if container is None or not self._pods.puts_off(container):

@@ -11,7 +11,7 @@ from typing import Final
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import attribution, contention
-from swapwarden.agent.host import cgroupfs, faults, values
+from swapwarden.agent.host import cgroupfs, faults, inotify, values
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work
@@ -94,25 +94,39 @@ class FileReconciler:
         self._contentions = contention.Contentions(shared.clock)
 
     def settle(
-        self, file: records.ControlFile, noticed: float, *, since: float | None = None, ran: names.Cause | None = None
+        self,
+        file: records.ControlFile,
+        noticed: float,
+        *,
+        since: float | None = None,
+        ran: names.Cause | None = None,
+        written: bool = False,
     ) -> None:
         """Bring one file to its desired value. It never raises: what fails is the file's own, and is tried again.
 
         `noticed` is when the agent heard, or looked, that it may not hold it, and `since` from when it may not have,
-        where that is earlier. `ran` says why its pod may have run before it ever did.
+        where that is earlier. `ran` says why its pod may have run before it ever did. `written`: an event reported a
+        write to it.
         """
-        before = file.status
-        self._work.due.cancel(file, schedule.Why.RETRY)
-        self._work.order.begin(file)
+        before, order = file.status, self._work.order
+        order.serial = self._work.waiting.serial
+        if written and noticed - file.times.written_at > attribution.MOMENT_SECONDS:
+            file.times.touched_at = noticed
         try:
+            if file.watch is None:
+                self._work.watching.watch(file, self._fs.absolute(file.name), inotify.CONTENT)
+            if order.raises:
+                order.begin(file)
             wait = self._try(file, noticed, noticed if since is None else since, ran=ran)
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
             _fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
             if not self.may_be_above(file):
-                self._work.order.lowered(file)
+                order.lowered(file)
             wait = _retries(file).refused.next()
         if wait is not None:
             self._work.due.at(file, schedule.Why.RETRY, self._work.clock() + wait)
+        elif (file, schedule.Why.RETRY) in self._work.due.times:
+            self._work.due.cancel(file, schedule.Why.RETRY)
         if file.status != before:
             self._work.reports.touch()
 
@@ -136,8 +150,10 @@ class FileReconciler:
         except cgroupfs.CgroupError as error:
             return self._refused(file, error)
         file.retries = None
-        self._work.order.lowered(file)
-        self._time_enforcement(file)
+        if self._work.order.unlowered:
+            self._work.order.lowered(file)
+        if file.pod is not None and not file.pod.enforced:
+            self._time_enforcement(file, file.pod)
         return wait
 
     def recall(self, file: records.ControlFile, right_at: float = records.NEVER) -> int | None:
@@ -159,6 +175,7 @@ class FileReconciler:
         self._headroom.release(file.path)
         self.pending.drop(file)
         self._limits.forget(file.key)
+        self._work.waiting.discard(file)
         self._work.order.drop(file)
         self._work.order.lowered(file)
 
@@ -170,65 +187,73 @@ class FileReconciler:
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None
     ) -> float | None:
         """As `_try`; PendingError while a thread waits for a write."""
-        ended = self.pending.end(file)
-        if ended is not None:
+        if self.pending.writes and (ended := self.pending.end(file)) is not None:
             self._wrote(file, ended)
             since, ran = self._work.clock(), None
-        if file.desired.value is resolve.Handling.UNMANAGED:
+        desired, times = file.desired.value, file.times
+        if desired is resolve.Handling.UNMANAGED:
             return self._settled(file, file.status.observed)
         mark = queue.Mark(noticed, since)
         if file.open_exposure is None:  # until it was looked at
             file.open_exposure = records.OpenExposure(since, ran)
         looked = self._work.clock()
         found = self._fs.read(file.name)
-        down = None if file.settled else names.Cause.AGENT_DOWN
+        down = names.Cause.AGENT_DOWN if times.written_at == times.progress_at == records.NEVER else None
+        used: int | None = None
         for _ in range(ATTEMPTS):
-            record = self._limits.get(file.key)
-            limit = resolve.goal(file.desired.value, record, found)
+            limit = desired if isinstance(desired, int) else resolve.to_restore(self._limits.get(file.key), found)
             file.status = file.status._replace(limit=limit)
             if limit is None:
-                self._leave(file, record, found)
+                self._leave(file, found)
                 return self._settled(file, found, looked=looked)
-            swap = 0 if limit >= values.NO_LIMIT else self._usage(file)
-            usages = functools.partial(self._headroom.usages, file.path)
-            # What is put back is what was there, be it more.
-            less = file.desired.at_most and isinstance(file.desired.value, int)
-            self._contentions.expire(file, None if less else limit)
-            cap = less or self._contentions.should_yield(file)
-            above = functools.partial(self._above, file)
-            held, units = file.last_applied, file.is_systemds(found)
-            target = limit
-            barred = held is not None and held < min(found, limit) and self._work.order.is_barred(file)
-            if held is not None and barred:
-                target = held  # another raised it; to its own limit it is raised when the others are lowered
-                self._work.order.may_raise(file, mark)
-            action = swap_drain.next_write(
-                target, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
-            )
+            swap = 0 if limit >= values.NO_LIMIT else self._usage(file) if used is None else used
+            if found == limit == file.last_applied and swap <= limit and file.contention is None:
+                return self._settled(file, found, swap, looked=looked, cut=True)  # there is nothing to be done
+            action, barred = self._next(file, found, limit, swap, mark)
             if action.write is None:
                 file.last_applied = found
                 wait = self._settled(
                     file, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
                 )
-                return self._contentions.retry_in(file) if wait is None else wait
+                return wait if wait is not None or file.contention is None else self._contentions.retry_in(file)
             if action.write > found and not self._work.order.may_raise(file, mark):
                 return self._settled(file, found, swap, looked=looked, seen=False)
             if action.write < found:
-                self._work.order.lower_first(file)
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             write = pending.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
-            self._write(file, write)
-            looked = self._work.clock()
-            found = self._wrote(file, write)
-            since = self._work.clock()
-            if found != action.write:
-                noticed = since
+            found, used = self._apply(file, write)
+            looked, since = times.written_at, self._work.clock()
+            noticed = noticed if found == action.write else since
             ran = down = None
-            if found == limit and not barred:  # there is nothing left to be done
-                swap = 0 if limit >= values.NO_LIMIT else self._usage(file)
-                wait = self._settled(file, found, swap, looked=looked, draining=swap > limit, cut=True)
-                return self._contentions.retry_in(file) if wait is None else wait
+        if write.value < write.found:
+            self._work.order.lower_first(file)
         raise ContestedError(f"{file.path}: another writer changes it all the time")
+
+    def _next(
+        self, file: records.ControlFile, found: int, limit: int, swap: int, mark: queue.Mark
+    ) -> tuple[swap_drain.Action, bool]:
+        """Return what is to be written next, and whether the file must not be raised to its own limit yet."""
+        held = file.last_applied
+        barred = held is not None and held < min(found, limit) and self._work.order.is_barred(file)
+        # What is put back is what was there, be it more.
+        less = file.desired.at_most and isinstance(file.desired.value, int)
+        if file.contention is not None:
+            self._contentions.expire(file, None if less else limit)
+        target = limit
+        if held is not None and barred:
+            target = held  # another raised it; to its own limit it is raised when the others are lowered
+            self._work.order.may_raise(file, mark)
+        return swap_drain.next_write(
+            target,
+            found,
+            swap,
+            functools.partial(self._headroom.usages, file.path),
+            cap=less or (file.contention is not None and file.contention.until is not None),
+            held=held,
+            units=swap > limit and file.is_systemds(found),
+            above=functools.partial(self._above, file),
+            page=self._fs.page,
+        ), barred
 
     def _above(self, file: records.ControlFile) -> int:
         """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
@@ -241,9 +266,10 @@ class FileReconciler:
                 least = min(least, found)
         return least
 
-    def _leave(self, file: records.ControlFile, record: ledger.LimitRecord | None, found: int) -> None:
+    def _leave(self, file: records.ControlFile, found: int) -> None:
         """The file holds nothing of the agent's (any more)."""
         file.last_applied = None
+        record = self._limits.get(file.key)
         if record is not None and record.found is not None:
             if found != record.found:
                 log.info("a value of another writer is left as it is", extra={"cgroup": f"/{file.path}"})
@@ -268,14 +294,15 @@ class FileReconciler:
             file.times.right_at, file.times.right_watch = max(looked, file.times.right_at), file.watch
         if not (draining and file.status.draining) or (found, swap) != (file.status.observed, file.status.in_use):
             file.times.progress_at = self._work.clock()
-        confirmed = file.desired.value if seen else None
+        confirmed, drained = file.desired.value if seen else None, file.status.draining
         file.status = records.FileStatus(found, swap, file.status.limit, draining, confirmed)
         file.open_exposure = None
         if draining and cut:
             self._headroom.reserve(file.path)
-        else:
+        elif drained:
             self._headroom.release(file.path)
-        self._put_back_done(file, found)
+        if file.desired.value is resolve.Handling.RESTORE:
+            self._put_back_done(file, found)
         if not draining:
             return None
         least, most = DRAIN_SECONDS
@@ -283,64 +310,71 @@ class FileReconciler:
 
     def _put_back_done(self, file: records.ControlFile, found: int) -> None:
         entry = self._limits.get(file.key)
-        if file.desired.value is resolve.Handling.RESTORE and entry is not None and entry.found == found:
+        if entry is not None and entry.found == found:
             self._limits.mark_known(file.key)
             file.last_applied = None
 
-    def _write(self, file: records.ControlFile, write: pending.CgroupWrite) -> None:
-        found, value = write[:2]
+    def _apply(self, file: records.ControlFile, write: pending.CgroupWrite) -> tuple[int, int | None]:
+        """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises."""
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
-        self._limits.record(file.key, found, value)
-        if file.systemd.value is None:
-            self._attribution.learn_hold(file)
-        if file.spec.reclaims and value < found:
-            self.pending.begin(file, write, self._work.clock())
-        self._fs.write(file.name, value)
+        try:
+            self._limits.record(file.key, write.found, write.value)
+            if file.systemd.value is None:
+                self._attribution.learn_hold(file)
+            if file.spec.reclaims and write.value < write.found:
+                self.pending.begin(file, write, self._work.clock())
+            self._fs.write(file.name, write.value)
+            return self._wrote(file, write)
+        except Exception:
+            if write.value < write.found:
+                self._work.order.lower_first(file)
+            raise
 
-    def _wrote(self, file: records.ControlFile, write: pending.CgroupWrite) -> int:
-        """Read what a file holds after a write, and count that."""
+    def _wrote(self, file: records.ControlFile, write: pending.CgroupWrite) -> tuple[int, int | None]:
+        """Read what a file holds after a write, and what is in use, as far as that can be read; count the write."""
         file.times.written_at = self._work.clock()
         self.writes += 1
         file.times.write_seq = self.writes
         found = self._fs.read(file.name)
-        log.debug("wrote", extra={"cgroup": f"/{file.path}", "found": values.render(write.found), "wrote": write.value})
-        self._account(file, write)
+        if log.isEnabledFor(logging.DEBUG):
+            before = values.render(write.found)
+            log.debug("wrote", extra={"cgroup": str(file), "found": before, "wrote": write.value})
+        used = None
+        if write.value < values.NO_LIMIT:
+            with contextlib.suppress(cgroupfs.CgroupError):  # the write has been made
+                used = self._usage(file)
+        self._account(file, write, used or 0)
         WRITES.inc(file.kind, "ok" if found == write.value else "overwritten")
         # As was seen, or until it was: not only from the next event on.
         file.open_exposure = records.OpenExposure(self._work.clock(), None)
         file.last_applied = write.value
-        return found
+        return found, used
 
-    def _account(self, file: records.ControlFile, write: pending.CgroupWrite) -> None:
+    def _account(self, file: records.ControlFile, write: pending.CgroupWrite, used: int) -> None:
         """Count a repair, and an exposure where a pod that runs something was above its value."""
         found, value, noticed, since, swap, ran, down = write
         foreign = file.last_applied is not None and found != file.last_applied
         now, until = self._work.clock(), time.time()
         exposed, pod = None, file.pod
-        if (
-            file.spec.exposes(found, value)
-            and (foreign or ran)
-            and pod is not None
-            and pod.containers
-            and not self._is_bound(file, pod)
-        ):
+        file.times.right_at = now
+        if not (foreign or ran):
+            return
+        if file.spec.exposes(found, value) and pod is not None and pod.containers and not self._is_bound(file, pod):
             # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
-            used, limit = max(swap, self._used(file)), value if file.status.limit is None else file.status.limit
+            used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
             # A pod that was above several of its limits at once was so for that time once.
             lasted = pod.tally.lasted(since, now)
             grown = max(0, used - max(file.status.in_use, limit))
             grown = pod.tally.taken(grown, own=file is pod.file, noticed=since)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
-            file.status = file.status._replace(
-                in_use=used
-            )  # what is counted once is not counted in the next write's turn
+            file.status = file.status._replace(in_use=used)  # what is counted once is not counted in the next turn
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
             self._work.reports.touch()
-        file.times.right_at = now
         if foreign:
             REPAIRS.inc(file.kind, "above" if found > value else "below")
             if down is None:
+                file.times.touched_at = noticed
                 REPAIR_SECONDS.observe(now - noticed)
             self._attribution.note(file, found, noticed, exposed=exposed, cause=down)
             if found < value and not file.is_systemds(found):
@@ -354,6 +388,8 @@ class FileReconciler:
         What is below that can use no more whatever its own file holds. Where the one above was written over, too, that
         is an exposure of its own; and while it drains, it may hold more than what is below is to have.
         """
+        if file is pod.file:
+            return False
         limit = values.NO_LIMIT if file.status.limit is None else file.status.limit
         for above in pod.files():
             if above.last_applied is None or above.status.limit is None or above.status.limit > limit:
@@ -364,24 +400,16 @@ class FileReconciler:
                         return True
         return False
 
-    def _used(self, file: records.ControlFile) -> int:
-        """Bytes of swap in use; 0 where that cannot be read: the write that it is about has been made."""
-        try:
-            return self._usage(file)
-        except cgroupfs.CgroupError:
-            return 0
-
     def _usage(self, file: records.ControlFile) -> int:
         """Bytes in use of what the file limits; 0 where no file counts them (the kernel makes both together)."""
         try:
-            return self._fs.read(cgroupfs.join(file.path, file.spec.usage)) if file.spec.usage else 0
+            return self._fs.read(file.usage) if file.usage else 0
         except cgroupfs.GoneError:
             return 0
 
-    def _time_enforcement(self, file: records.ControlFile) -> None:
+    def _time_enforcement(self, file: records.ControlFile, pod: records.Pod) -> None:
         """Once for each new pod, when it holds what a state says."""
-        pod = file.pod
-        if pod is None or file is not pod.file or pod.enforced or not pod.stated:
+        if file is not pod.file or not pod.stated:
             return
         if isinstance(file.desired.value, int) and file.status.observed == file.desired.value:
             pod.enforced = True

@@ -1,4 +1,4 @@
-"""Reconciles one key: the one place that knows each kind."""
+"""Reconciles one key that is no file: the one place that knows each kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import inventory, records
 from swapwarden.agent.reconcile import (
-    file_reconciler,
     keys,
     pod_reconciler,
     queue,
@@ -29,7 +28,6 @@ class KeyReconciler:
         tree: tree_reconciler.TreeReconciler,
         pods: pod_reconciler.PodReconciler,
         *,
-        files: file_reconciler.FileReconciler,
         units: system_units.Units,
         why: attribution.Attribution,
     ) -> None:
@@ -37,7 +35,6 @@ class KeyReconciler:
         self._inventory = known
         self._tree = tree
         self._pods = pods
-        self.files = files
         self._units = units
         self._attribution = why
 
@@ -48,13 +45,9 @@ class KeyReconciler:
             self._work.failures.guard(step)
         else:
             self._work.failures.attempt(key, step, whole=compare or not isinstance(key, records.Pod))
-        for file, waited in self._work.order.released(keys.group_of(key)):
-            self._work.waiting.mark(file, queue.Priority.REPAIR, waited)
 
     def _step(self, key: keys.Key, mark: queue.Mark, *, compare: bool) -> None:
         match key:
-            case records.ControlFile(pod=pod) if pod is None or self._inventory.pods.get(pod.path) is pod:
-                self._settle(key, mark)
             case keys.Child():
                 self._tree.look(key, mark)
             case records.Level() if self._inventory.levels.get(key.path) is key:
@@ -71,14 +64,6 @@ class KeyReconciler:
                 self._find_cause()
             case _:
                 raise cgroupfs.GoneError(str(key))
-
-    def _settle(self, file: records.ControlFile, mark: queue.Mark) -> None:
-        self._inventory.watch(file)
-        since: float | None = mark.since
-        if mark.since > mark.noticed:  # no event reported it
-            self._pods.look(file)
-            since = self._work.horizon.last_right(file)
-        self.files.settle(file, mark.noticed, since=since)
 
     def bring_units(self) -> None:
         """Reconcile the node's units, once there is a state and a tree of pods, whose cgroups are never among them."""

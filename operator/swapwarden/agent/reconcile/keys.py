@@ -21,6 +21,11 @@ class Child(NamedTuple):
         """For logs."""
         return f"{self.owner}/{self.name}"
 
+    @property
+    def pod(self) -> object:
+        """The group by which keys take turns: a container's pod, or the cgroup itself."""
+        return self.owner.pod if isinstance(self.owner, records.Container) else self.owner
+
 
 class Task(enum.Enum):
     """Of the whole node."""
@@ -35,18 +40,6 @@ class Task(enum.Enum):
 
 
 Key = Child | Task | records.Level | records.Pod | records.Container | records.ControlFile
-
-
-def group_of(key: Key) -> object:
-    """Return the group by which keys take turns: a pod; None for limits above all pods."""
-    match key:
-        case records.ControlFile() | records.Container():
-            return key.pod
-        case Child(owner=records.Container() as container):
-            return container.pod
-        case Child():
-            return key.owner
-    return key
 
 
 def whose(key: Key) -> tuple[str, str]:

@@ -45,7 +45,7 @@ class PendingWrites:
     def __init__(self, cgroups: cgroupfs.Cgroups) -> None:
         self._fs = cgroups
         self._worker = worker.Worker()
-        self._writes: dict[records.ControlFile, tuple[worker.Job, CgroupWrite]] = {}
+        self.writes: dict[records.ControlFile, tuple[worker.Job, CgroupWrite]] = {}
 
     def fileno(self) -> int:
         """Return the descriptor: readable once a write ended."""
@@ -54,17 +54,17 @@ class PendingWrites:
     def begin(self, file: records.ControlFile, write: CgroupWrite, now: float) -> None:
         """Begin a write, or wait for a thread. It raises PendingError."""
         work = functools.partial(_write, self._fs, file.path, file.inode, file.name, write.value)
-        self._writes[file] = self._worker.submit(file, work), write
+        self.writes[file] = self._worker.submit(file, work), write
         raise PendingError(now)
 
     def end(self, file: records.ControlFile) -> CgroupWrite | None:
         """Return the write that ended since the last call, or None. PendingError if it has not, or its own error."""
-        if file not in self._writes:
+        if file not in self.writes:
             return None
-        job, write = self._writes[file]
+        job, write = self.writes[file]
         if not job.ended:
             raise PendingError(write.noticed if job.began is None else job.began)
-        del self._writes[file]
+        del self.writes[file]
         if job.error is not None:
             raise job.error
         return write
@@ -72,12 +72,12 @@ class PendingWrites:
     def ended(self) -> Iterator[records.ControlFile]:
         """Yield the files whose writes ended."""
         for job in self._worker.take():
-            if isinstance(job.key, records.ControlFile) and job.key in self._writes:
+            if isinstance(job.key, records.ControlFile) and job.key in self.writes:
                 yield job.key
 
     def drop(self, file: records.ControlFile) -> None:
         """The file is gone: nobody waits for its write any more."""
-        self._writes.pop(file, None)
+        self.writes.pop(file, None)
 
     def close(self) -> None:
         """Begin no more writes."""

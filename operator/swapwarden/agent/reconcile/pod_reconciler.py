@@ -131,7 +131,6 @@ class PodReconciler:
         if entry is not None:
             pod.stated = True
             pod.origin = resolve.Origin.PREEXISTING
-        self._inventory.watch(file)
         right = self._work.horizon.last_right(file, mark.since) if since is None else since
         self._files.settle(file, mark.noticed, since=right, ran=ran)
 
@@ -146,7 +145,6 @@ class PodReconciler:
         if file is not None:
             of_root = functools.partial(resolve.of_root, self.spec)
             file.desired = records.Desired(of_root(mode=self.mode), of_root(mode=names.Mode.ENFORCE))
-            self._inventory.watch(file)
 
     # Containers
 
@@ -183,7 +181,6 @@ class PodReconciler:
             if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
                 error = unknown
         for file in container.files:
-            self._inventory.watch(file)
             enforced, at_most = file.desired.if_enforced, file.desired.at_most
             if entry is not None:
                 enforced, at_most = entry.limit, entry.cap

@@ -39,6 +39,8 @@ class Mark(NamedTuple):
     """When it was first marked."""
     since: float = math.inf
     """Until when events reported everything about it, or since when a file may be wrong; infinite: now."""
+    written: bool = False
+    """Whether an event reported a write to the file."""
 
 
 class Queue:
@@ -48,33 +50,51 @@ class Queue:
         self._waiting: dict[Priority, dict[object, dict[keys.Key, Mark]]] = {priority: {} for priority in Priority}
         self._serials: dict[tuple[Priority, keys.Key], int] = {}
         """By the order of marking: all but sweeps."""
+        self.count = 0
+        """Of keys that wait."""
         self.serial = 0
         """Of the newest mark."""
 
     def mark(self, key: keys.Key, priority: Priority, mark: Mark) -> None:
         """Have a key reconciled. One that waits already keeps its place, and the earlier of both times."""
-        group = self._waiting[priority].setdefault(keys.group_of(key), {})
+        group = self._waiting[priority].setdefault(getattr(key, "pod", key), {})
         known = group.get(key)
         if known is not None:
-            mark = Mark(min(known.noticed, mark.noticed), min(known.since, mark.since))
-        elif priority is not Priority.SWEEP:
-            self.serial += 1
-            self._serials[priority, key] = self.serial
+            since = min(known.since, mark.since)
+            mark = Mark(min(known.noticed, mark.noticed), since, known.written or mark.written)
+        else:
+            self.count += 1
+            if priority is not Priority.SWEEP:
+                self.serial += 1
+                self._serials[priority, key] = self.serial
         group[key] = mark
 
-    def take(self, priority: Priority) -> tuple[keys.Key, Mark] | None:
-        """The next key of this priority, which then waits no more; None where none does."""
-        groups = self._waiting[priority]
-        if not groups:
-            return None
-        name = next(iter(groups))
-        group = groups.pop(name)
-        key = next(iter(group))
-        mark = group.pop(key)
-        if group:
-            groups[name] = group
-        self._serials.pop((priority, key), None)
-        return key, mark
+    def take(self, *priorities: Priority) -> tuple[keys.Key, Mark] | None:
+        """The next key of the first of these priorities that has any; it then waits no more. None if none waits."""
+        for priority in priorities:
+            groups = self._waiting[priority]
+            if groups:
+                name = next(iter(groups))
+                group = groups.pop(name)
+                key = next(iter(group))
+                mark = group.pop(key)
+                if group:
+                    groups[name] = group
+                self._serials.pop((priority, key), None)
+                self.count -= 1
+                return key, mark
+        return None
+
+    def discard(self, key: keys.Key) -> None:
+        """The key is gone: it waits no more."""
+        name = getattr(key, "pod", key)
+        for priority, groups in self._waiting.items():
+            if key in groups.get(name, ()):
+                self.count -= 1
+                self._serials.pop((priority, key), None)
+                del groups[name][key]
+                if not groups[name]:
+                    del groups[name]
 
     def waits(self, priority: Priority) -> bool:
         """Whether any key of this priority does."""
@@ -97,6 +117,7 @@ class Queue:
         for groups in self._waiting.values():
             groups.clear()
         self._serials.clear()
+        self.count = 0
 
     def __iter__(self) -> Iterator[keys.Key]:
         """All that wait."""
@@ -106,7 +127,7 @@ class Queue:
 
     def __bool__(self) -> bool:
         """Whether any key waits."""
-        return any(self._waiting.values())
+        return self.count > 0
 
 
 class Failure(NamedTuple):
@@ -136,15 +157,16 @@ class Failures:
         self.cut_short = False
         """Whether something of the tree could not be read for reasons that are not one cgroup's."""
 
-    def guard(self, step: Callable[[], None]) -> None:
-        """Run a step that is no key's. A mistake in it must not end the agent: all is compared a little later."""
-        try:
-            step()
-        except cgroupfs.CgroupError as error:
-            self.unreadable(error)
-        except Exception as error:  # noqa: BLE001 the last resort
-            self._watches.degrade(inotify.Degraded.FAULT, faults.fault("the event loop", error))
-            self._reports.touch()
+    def guard(self, *steps: Callable[[], None]) -> None:
+        """Run steps that are no key's. A mistake in one must not end the agent: all is compared a little later."""
+        for step in steps:
+            try:
+                step()
+            except cgroupfs.CgroupError as error:
+                self.unreadable(error)
+            except Exception as error:  # noqa: BLE001 the last resort
+                self._watches.degrade(inotify.Degraded.FAULT, faults.fault("the event loop", error))
+                self._reports.touch()
 
     def attempt(self, key: keys.Key, step: Callable[[], None], *, whole: bool = True) -> None:
         """Run a step of reconciling a key. An error is this key's violation, and the key is retried.
@@ -179,7 +201,7 @@ class Failures:
         self._of[key] = now = Failure(reason, message, before.backoff)
         if now != before:
             self._reports.touch()
-        if self._schedule.when(key, schedule.Why.FAILED) is None and (
+        if (key, schedule.Why.FAILED) not in self._schedule.times and (
             reason is not None or now.backoff.failures < SOON_ATTEMPTS
         ):
             self._schedule.at(key, schedule.Why.FAILED, self._clock() + now.backoff.next())

@@ -86,8 +86,9 @@ class NodeReconciler:
             shared, known, book, files, why=why, evidence=evidence, away=away
         )
         self.tree = tree = tree_reconciler.TreeReconciler(shared, known, book, files=files, pods=pods)
-        self._keys = key_reconciler.KeyReconciler(shared, known, tree, pods, files=files, units=units, why=why)
-        self._events = events.Events(shared, known, files=files, pods=pods, units=units, why=why, evidence=evidence)
+        self._files = files
+        self._keys = key_reconciler.KeyReconciler(shared, known, tree, pods, units=units, why=why)
+        self._events = events.Events(shared, known, files=files, pods=pods, units=units, evidence=evidence)
         self._alarm = schedule.Alarm(self._wake)
         self._started = False
         self._applied: _Applied | None = None
@@ -130,7 +131,7 @@ class NodeReconciler:
         self._generation = 0 if cached is None else cached.generation
         self._pods.follow(cached)
         self.work.watching.open()
-        asyncio.get_running_loop().add_reader(self._keys.files.pending.fileno(), self._writes_ended)
+        asyncio.get_running_loop().add_reader(self._files.pending.fileno(), self._writes_ended)
         self.work.failures.guard(self.tree.find)
         while self.work.waiting:
             self.work.failures.guard(self._turn)
@@ -142,13 +143,13 @@ class NodeReconciler:
         self.work.due.clear()
         self._alarm.set(None, 0)
         if self._started:
-            asyncio.get_running_loop().remove_reader(self._keys.files.pending.fileno())
-        self._keys.files.pending.close()
+            asyncio.get_running_loop().remove_reader(self._files.pending.fileno())
+        self._files.pending.close()
         self.work.watching.close()
 
     def _writes_ended(self) -> None:
         """Reconcile what a thread wrote: it is read back as any other."""
-        for file in self._keys.files.pending.ended():
+        for file in self._files.pending.ended():
             self.work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self.work.clock()))
         self.work.failures.guard(self._turn)
         self._arm()
@@ -189,8 +190,7 @@ class NodeReconciler:
 
     def catch_up(self) -> None:
         """Read and reconcile all events until now. The loop does so anyway; a caller then knows that none is left."""
-        self.work.failures.guard(self._hear)
-        self.work.failures.guard(self._turn)
+        self.work.failures.guard(self._hear, self._turn)
         self._arm()
 
     def resync(self) -> None:
@@ -212,22 +212,38 @@ class NodeReconciler:
         if self._events.hear(compares=compares):
             self.work.failures.guard(lambda: self.tree.sweep(self.work.horizon.caught_up))
 
+    def _reconcile(self, *priorities: queue.Priority) -> keys.Key | None:
+        """Reconcile the next key of these priorities and return it; None if none waits."""
+        taken = self.work.waiting.take(*priorities)
+        if taken is None:
+            return None
+        key, mark = taken
+        if not isinstance(key, records.ControlFile):
+            self._keys.reconcile(key, mark, compare=queue.Priority.SWEEP in priorities)
+        elif mark.since <= mark.noticed:
+            self._files.settle(key, mark.noticed, since=mark.since, written=mark.written)
+        elif key.pod is None or self.inventory.pods.get(key.pod.path) is key.pod:  # no event reported it
+            self._pods.look(key)
+            self._files.settle(key, mark.noticed, since=self.work.horizon.last_right(key))
+        if self.work.order.raises:
+            for file, waited in self.work.order.released(getattr(key, "pod", key)):
+                self.work.waiting.mark(file, queue.Priority.REPAIR, waited)
+        return key
+
     def _repair(self) -> None:
         """Reconcile all repairs."""
-        while (waiting := self.work.waiting.take(queue.Priority.REPAIR)) is not None:
-            self._keys.reconcile(*waiting)
+        while self.work.waiting.count and self._reconcile(queue.Priority.REPAIR) is not None:
+            pass
 
     def _turn(self) -> None:
         """Reconcile all repairs and some other keys; the rest follows after new events."""
         self._repair()
         until = self.work.clock() + SLICE_SECONDS
-        while (waiting := self.work.waiting.take(queue.Priority.ARRIVAL)) is not None:
-            self._keys.reconcile(*waiting)
+        while self.work.waiting.count and self._reconcile(queue.Priority.ARRIVAL) is not None:
             self._repair()
             if self.work.clock() >= until:
                 break
-        if (waiting := self.work.waiting.take(queue.Priority.SWEEP)) is not None:
-            self._keys.reconcile(*waiting, compare=True)
+        if self.work.waiting.count and self._reconcile(queue.Priority.SWEEP) is not None:
             self._repair()
         if self._applied is not None and not self.work.waiting.waits_since(self._applied.serial):
             APPLY_SECONDS.observe(self.work.clock() - self._applied.begun)
@@ -274,7 +290,7 @@ class NodeReconciler:
             (keys.Task.SWEEP, self.work.watching.degraded and self.tree.comparison.began is None, inotify.POLL_SECONDS),
             (keys.Task.TREE, self.inventory.root is None, 0.0),
         ):
-            if wanted and self.work.due.when(key, schedule.Why.DUE) is None:
+            if wanted and (key, schedule.Why.DUE) not in self.work.due.times:
                 self.work.due.at(key, schedule.Why.DUE, now + wait)
-        when = -math.inf if self.work.waiting or self._applied is not None else self.work.due.next
+        when = -math.inf if self.work.waiting.count or self._applied is not None else self.work.due.next
         self._alarm.set(when, now)

@@ -44,36 +44,33 @@ class Schedule:
     """Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._when: dict[tuple[keys.Key, Why], float] = {}
+        self.times: dict[tuple[keys.Key, Why], float] = {}
+        """When each key is due, by reason. Only methods change it."""
         self._heap: list[tuple[float, int, tuple[keys.Key, Why]]] = []
-        """Entries whose time is not that of `_when` are skipped."""
+        """Entries whose time is not that of `times` are skipped."""
         self._count = itertools.count()
 
     def at(self, key: keys.Key, why: Why, when: float) -> None:
         """Have a key due, in place of an earlier time for the same reason."""
-        self._when[key, why] = when
+        self.times[key, why] = when
         heapq.heappush(self._heap, (when, next(self._count), (key, why)))
-        if len(self._heap) > 2 * len(self._when) + _SLACK:  # a tenant may cause any number of new times
-            self._heap = [(at, next(self._count), entry) for entry, at in self._when.items()]
+        if len(self._heap) > 2 * len(self.times) + _SLACK:  # a tenant may cause any number of new times
+            self._heap = [(at, next(self._count), entry) for entry, at in self.times.items()]
             heapq.heapify(self._heap)
-
-    def when(self, key: keys.Key, why: Why) -> float | None:
-        """When a key is due for this reason."""
-        return self._when.get((key, why))
 
     def cancel(self, key: keys.Key, why: Why) -> None:
         """It is not due any more."""
-        self._when.pop((key, why), None)
+        self.times.pop((key, why), None)
 
     def clear(self) -> None:
         """Nothing is due any more."""
-        self._when.clear()
+        self.times.clear()
         self._heap.clear()
 
     @property
     def next(self) -> float | None:
         """When the first of all is due."""
-        while self._heap and self._when.get(self._heap[0][2]) != self._heap[0][0]:
+        while self._heap and self.times.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
@@ -81,7 +78,7 @@ class Schedule:
         """Yield and remove all that is due, the earliest first."""
         while (first := self.next) is not None and first <= now:
             entry = heapq.heappop(self._heap)[2]
-            del self._when[entry]
+            del self.times[entry]
             yield entry
 
 

@@ -9,6 +9,7 @@ that are there; no path is made of it. The cgroups of pods are never among these
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -23,14 +24,11 @@ _SLICE: Final = ".slice"
 _SYSTEM: Final = "system.slice"
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Home(inotify.Watched):
     """A cgroup in which units that are named come and go."""
 
-    __slots__ = ("inode",)
-
-    def __init__(self, inode: int) -> None:
-        super().__init__()
-        self.inode = inode
+    inode: int
 
 
 class Unit(records.ControlFile):
@@ -40,13 +38,9 @@ class Unit(records.ControlFile):
 
     def __init__(self, name: str, path: str, inode: int) -> None:
         super().__init__(path, inode, None)
+        self.kind = "system"
         self.unit_name = name
         self.systemd.value = None  # who runs the node may have given it a MemorySwapMax
-
-    @property
-    def kind(self) -> str:
-        """Label of metrics."""
-        return "system"
 
     @property
     def is_tenants(self) -> bool:
@@ -265,8 +259,6 @@ class Units:
                 # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
                 self._limits.set_systemd_zero(unit.key, held=True)
             self._settler.recall(unit)
-        if unit is not None:
-            self._watches.watch(unit, self._fs.absolute(unit.name), inotify.CONTENT)
         return unit
 
     def _drop(self, path: str) -> None:

@@ -26,7 +26,7 @@ class Work:
 
     def due_in(self, key: keys.Key, why: schedule.Why, seconds: float) -> None:
         """Have a key due, unless it is already."""
-        if self.due.when(key, why) is None:
+        if (key, why) not in self.due.times:
             self.due.at(key, why, self.clock() + seconds)
 
 

@@ -20,20 +20,20 @@ class WriteOrder:
 
     def __init__(self, waiting: queue.Queue) -> None:
         self._waiting = waiting
-        self._unlowered: set[records.ControlFile] = set()
+        self.unlowered: set[records.ControlFile] = set()
         """Files that must be lowered, and still may hold more."""
-        self._raises: dict[object, dict[records.ControlFile, tuple[int, queue.Mark]]] = {}
+        self.raises: dict[object, dict[records.ControlFile, tuple[int, queue.Mark]]] = {}
         """Raises that wait, by pod: since which mark of the queue, and the file's own mark."""
-        self._serial = 0
-        """The same of the file that has its turn."""
+        self.serial = 0
+        """The same of the file that has its turn: the file reconciler sets it."""
 
     def lower_first(self, file: records.ControlFile) -> None:
         """The file is to be lowered: until `lowered`, those above it are not raised."""
-        self._unlowered.add(file)
+        self.unlowered.add(file)
 
     def lowered(self, file: records.ControlFile) -> None:
         """The file no longer bars any."""
-        self._unlowered.discard(file)
+        self.unlowered.discard(file)
 
     def is_barred(self, file: records.ControlFile) -> bool:
         """Whether a file is not to be raised yet, because one below it cannot be written.
@@ -41,34 +41,34 @@ class WriteOrder:
         What is to hold less there would have what this one is given. It waits until the other is written, or gone, or
         to hold something else: of too little swap no promise is broken, and the status tells of the other.
         """
-        return any(each.path.startswith(f"{file.path}/") and _bars(each, file) for each in self._unlowered)
+        return any(each.path.startswith(f"{file.path}/") and _bars(each, file) for each in self.unlowered)
 
     def begin(self, file: records.ControlFile) -> None:
         """The file has its turn. One that waited already waits for nothing that came since."""
-        self._serial = self._raises.get(file.pod, {}).get(file, (self._waiting.serial, None))[0]
+        self.serial = self.raises.get(file.pod, {}).get(file, (self.serial, None))[0]
         self.drop(file)
 
     def may_raise(self, file: records.ControlFile, mark: queue.Mark) -> bool:
         """Whether the file that has its turn may be raised. Else it waits, with its mark, until it is `released`."""
-        if not self._waits(file, self._serial):
+        if not self._waits(file, self.serial):
             return True
-        self._raises.setdefault(file.pod, {})[file] = self._serial, mark
+        self.raises.setdefault(file.pod, {})[file] = self.serial, mark
         return False
 
     def released(self, group: object) -> Iterator[tuple[records.ControlFile, queue.Mark]]:
         """Yield files that need not wait any more, after a key of this group had its turn."""
-        for each in tuple(self._raises) if group is None else (group, None):
-            for file, (serial, mark) in list(self._raises.get(each, {}).items()):
+        for each in tuple(self.raises) if group is None else (group, None):
+            for file, (serial, mark) in list(self.raises.get(each, {}).items()):
                 if not self._waits(file, serial):
                     yield file, mark
 
     def drop(self, file: records.ControlFile) -> None:
         """The file waits for nothing, or is gone."""
-        waiting = self._raises.get(file.pod)
+        waiting = self.raises.get(file.pod)
         if waiting is not None:
             waiting.pop(file, None)
             if not waiting:
-                del self._raises[file.pod]
+                del self.raises[file.pod]
 
     def _waits(self, file: records.ControlFile, serial: int) -> bool:
         if file.pod is not None:

@@ -75,19 +75,18 @@ KEY = ledger.Key("memory.swap.max", "pod", inode=1)
 
 
 @pytest.mark.parametrize(
-    ("desired", "record", "found", "goal"),
+    ("record", "found", "number"),
     [
-        (5, None, 7, 5),
-        (resolve.Handling.RESTORE, None, 7, None),
-        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY), 7, None),
-        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 7, 9),
-        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 5, 9),
-        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 6, None),
-        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, systemd_zero=True), 0, 9),
-        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, wrote=(5,)), 0, None),
+        (None, 7, None),
+        (ledger.LimitRecord(KEY), 7, None),
+        (ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 7, 9),
+        (ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 5, 9),
+        (ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 6, None),
+        (ledger.LimitRecord(KEY, found=9, systemd_zero=True), 0, 9),
+        (ledger.LimitRecord(KEY, found=9, wrote=(5,)), 0, None),
     ],
 )
 def test_only_what_the_agent_or_its_drop_ins_wrote_is_restored_over(
-    desired: resolve.DesiredValue, record: ledger.LimitRecord | None, found: int, goal: int | None
+    record: ledger.LimitRecord | None, found: int, number: int | None
 ) -> None:
-    assert resolve.goal(desired, record, found) == goal
+    assert resolve.to_restore(record, found) == number

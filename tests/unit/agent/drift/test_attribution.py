@@ -571,10 +571,6 @@ def test_of_many_times_few_are_kept_and_none_is_left_out(found: list[tuple[int, 
     assert len(tally.times) <= exposure.TIMES
 
 
-def test_a_knob_that_was_never_looked_at() -> None:
-    assert not records.ControlFile("a", 1, None).settled
-
-
 async def test_causes_are_found_one_at_a_time(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attribution, "MOMENT_SECONDS", 0.05)
     count = 12

@@ -555,7 +555,7 @@ async def test_a_file_that_promises_a_minimum_is_exposed_by_less(plain: Node) ->
     (pod / "memory.low").write_text("0\n")
     known = plain.known(pod)
     low = cgroup_files.CgroupFile("memory.low", unset=0, denied=None, exposed=cgroup_files.Exposed.BELOW)
-    file = records.ControlFile(known.path, known.file.inode, known, described=low)
+    file = records.ControlFile(known.path, known.file.inode, known, spec=low)
     file.desired = records.Desired(MIB, MIB)
     look_again(agent, file)
     before = known.tally.count

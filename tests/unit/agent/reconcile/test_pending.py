@@ -54,7 +54,7 @@ class Machine:
     def __init__(self, node: Node, kernel: Kernel, pod: pathlib.Path, other: pathlib.Path) -> None:
         self.node, self.kernel, self.pod, self.other = node, kernel, pod, other
         self.known = node.known(pod)
-        self.file = records.ControlFile(self.known.path, self.known.file.inode, self.known, described=HIGH)
+        self.file = records.ControlFile(self.known.path, self.known.file.inode, self.known, spec=HIGH)
 
     @property
     def agent(self) -> reconciler.NodeReconciler:

@@ -16,7 +16,7 @@ def test_each_due_key_is_yielded_once_and_in_order() -> None:
     assert due.next == 1.0
     assert list(due.due(2.0)) == [(UNITS, Why.DUE), (UNITS, Why.FAILED)]
     assert list(due.due(2.0)) == []
-    assert (due.next, due.when(TREE, Why.DUE)) == (3.0, 3.0)
+    assert (due.next, due.times[TREE, Why.DUE]) == (3.0, 3.0)
 
 
 def test_a_new_time_takes_the_place_of_the_one_before() -> None:
