@@ -6,13 +6,12 @@ import contextlib
 import functools
 import itertools
 import logging
-import time
 from typing import Final
 
 from swapwarden.agent.desired import resolve
-from swapwarden.agent.drift import attribution, contention
+from swapwarden.agent.drift import attribution, contention, repairs
 from swapwarden.agent.host import cgroupfs, faults, inotify, values
-from swapwarden.agent.inventory import exposure, records
+from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work
 from swapwarden.api import names
@@ -29,18 +28,6 @@ WRITES = metrics.counter(
     " another at the same moment), gone (with its cgroup), denied, error.",
     labels=("kind", "result"),
     known=itertools.product(_KINDS, ("ok", "overwritten", "gone", "denied", "error")),
-)
-REPAIRS = metrics.counter(
-    "swapwarden_agent_repairs_total",
-    "Repairs of memory.swap.max after an external write, by kind of cgroup (pod, container, kubepods, system) and by"
-    " whether its value was above or below the desired one.",
-    labels=("kind", "direction"),
-    known=itertools.product(_KINDS, ("above", "below")),
-)
-REPAIR_SECONDS = metrics.histogram(
-    "swapwarden_agent_repair_seconds",
-    "Time from the detection of an external write to the verified repair.",
-    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0),
 )
 ENFORCED_SECONDS = metrics.histogram(
     "swapwarden_agent_pod_enforced_seconds",
@@ -92,6 +79,7 @@ class FileReconciler:
         """So many writes were made; the last one to a file is its `number`."""
         self.pending = pending.PendingWrites(cgroups)
         self._contentions = contention.Contentions(shared.clock)
+        self.repairs = repairs.Repairs(cgroups, why, self._contentions, shared.clock)
 
     def settle(
         self,
@@ -220,7 +208,7 @@ class FileReconciler:
                 return self._settled(file, found, swap, looked=looked, seen=False)
             if action.write < found:
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
-            write = pending.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
+            write = repairs.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
             found, used = self._apply(file, write)
             looked, since = times.written_at, self._work.clock()
             noticed = noticed if found == action.write else since
@@ -314,7 +302,7 @@ class FileReconciler:
             self._limits.mark_known(file.key)
             file.last_applied = None
 
-    def _apply(self, file: records.ControlFile, write: pending.CgroupWrite) -> tuple[int, int | None]:
+    def _apply(self, file: records.ControlFile, write: repairs.CgroupWrite) -> tuple[int, int | None]:
         """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises."""
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
@@ -331,7 +319,7 @@ class FileReconciler:
                 self._work.order.lower_first(file)
             raise
 
-    def _wrote(self, file: records.ControlFile, write: pending.CgroupWrite) -> tuple[int, int | None]:
+    def _wrote(self, file: records.ControlFile, write: repairs.CgroupWrite) -> tuple[int, int | None]:
         """Read what a file holds after a write, and what is in use, as far as that can be read; count the write."""
         file.times.written_at = self._work.clock()
         self.writes += 1
@@ -344,61 +332,13 @@ class FileReconciler:
         if write.value < values.NO_LIMIT:
             with contextlib.suppress(cgroupfs.CgroupError):  # the write has been made
                 used = self._usage(file)
-        self._account(file, write, used or 0)
+        if self.repairs.book(file, write, used or 0):
+            self._work.reports.touch()
         WRITES.inc(file.kind, "ok" if found == write.value else "overwritten")
         # As was seen, or until it was: not only from the next event on.
         file.open_exposure = records.OpenExposure(self._work.clock(), None)
         file.last_applied = write.value
         return found, used
-
-    def _account(self, file: records.ControlFile, write: pending.CgroupWrite, used: int) -> None:
-        """Count a repair, and an exposure where a pod that runs something was above its value."""
-        found, value, noticed, since, swap, ran, down = write
-        foreign = file.last_applied is not None and found != file.last_applied
-        now, until = self._work.clock(), time.time()
-        exposed, pod = None, file.pod
-        file.times.right_at = now
-        if not (foreign or ran):
-            return
-        if file.spec.exposes(found, value) and pod is not None and pod.containers and not self._is_bound(file, pod):
-            # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
-            used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
-            # A pod that was above several of its limits at once was so for that time once.
-            lasted = pod.tally.lasted(since, now)
-            grown = max(0, used - max(file.status.in_use, limit))
-            grown = pod.tally.taken(grown, own=file is pod.file, noticed=since)
-            exposed = exposure.Exposure(1, lasted * 1000, grown)
-            file.status = file.status._replace(in_use=used)  # what is counted once is not counted in the next turn
-            pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
-            self._work.reports.touch()
-        if foreign:
-            REPAIRS.inc(file.kind, "above" if found > value else "below")
-            if down is None:
-                file.times.touched_at = noticed
-                REPAIR_SECONDS.observe(now - noticed)
-            self._attribution.note(file, found, noticed, exposed=exposed, cause=down)
-            if found < value and not file.is_systemds(found):
-                self._contentions.record_lowering(file, value)
-        elif exposed is not None and ran is not None and pod is not None:
-            pod.tally.attribute(ran, exposed)
-
-    def _is_bound(self, file: records.ControlFile, pod: records.Pod) -> bool:
-        """Whether a cgroup above it in its pod is to hold no more, and holds no more than the agent left in this one.
-
-        What is below that can use no more whatever its own file holds. Where the one above was written over, too, that
-        is an exposure of its own; and while it drains, it may hold more than what is below is to have.
-        """
-        if file is pod.file:
-            return False
-        limit = values.NO_LIMIT if file.status.limit is None else file.status.limit
-        for above in pod.files():
-            if above.last_applied is None or above.status.limit is None or above.status.limit > limit:
-                continue
-            if file.path.startswith(f"{above.path}/"):
-                with contextlib.suppress(cgroupfs.CgroupError):
-                    if self._fs.read(above.name) <= max(limit, file.last_applied or 0):
-                        return True
-        return False
 
     def _usage(self, file: records.ControlFile) -> int:
         """Bytes in use of what the file limits; 0 where no file counts them (the kernel makes both together)."""

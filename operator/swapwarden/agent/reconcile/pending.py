@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
+from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs, worker
 from swapwarden.agent.inventory import records
-from swapwarden.api import names
 
 REPORT_SECONDS: Final = 30.0
 """After which a write that has not ended is logged, each time."""
-
-
-class CgroupWrite(NamedTuple):
-    """One write to a file, and what it is to be counted as. Bytes, and monotonic seconds."""
-
-    found: int
-    value: int
-    noticed: float
-    """When the agent heard, or looked, that the file did not hold its value."""
-    since: float
-    """From when it may not have held it."""
-    swap: int
-    """In use before."""
-    ran: names.Cause | None
-    """Why its pod may have run without the value until now."""
-    down: names.Cause | None
-    """The cause of a value that the agent found at its start."""
 
 
 class PendingError(Exception):
@@ -45,19 +28,19 @@ class PendingWrites:
     def __init__(self, cgroups: cgroupfs.Cgroups) -> None:
         self._fs = cgroups
         self._worker = worker.Worker()
-        self.writes: dict[records.ControlFile, tuple[worker.Job, CgroupWrite]] = {}
+        self.writes: dict[records.ControlFile, tuple[worker.Job, repairs.CgroupWrite]] = {}
 
     def fileno(self) -> int:
         """Return the descriptor: readable once a write ended."""
         return self._worker.fileno()
 
-    def begin(self, file: records.ControlFile, write: CgroupWrite, now: float) -> None:
+    def begin(self, file: records.ControlFile, write: repairs.CgroupWrite, now: float) -> None:
         """Begin a write, or wait for a thread. It raises PendingError."""
         work = functools.partial(_write, self._fs, file.path, file.inode, file.name, write.value)
         self.writes[file] = self._worker.submit(file, work), write
         raise PendingError(now)
 
-    def end(self, file: records.ControlFile) -> CgroupWrite | None:
+    def end(self, file: records.ControlFile) -> repairs.CgroupWrite | None:
         """Return the write that ended since the last call, or None. PendingError if it has not, or its own error."""
         if file not in self.writes:
             return None

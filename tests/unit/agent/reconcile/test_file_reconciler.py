@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from swapwarden.agent.desired import resolve, spec
+from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs, values
 from swapwarden.agent.inventory import records
 from swapwarden.agent.reconcile import file_reconciler, schedule
@@ -20,9 +21,9 @@ async def test_another_writers_value_is_repaired(plain: Node, other: str) -> Non
     plain.tree.container(pod, "app")
     apply(agent, state({1: 64 * MIB}))
     await until(lambda: swap_max(pod) == str(64 * MIB))
-    before = file_reconciler.REPAIRS.value("pod", "below" if other == "0" else "above")
+    before = repairs.REPAIRS.value("pod", "below" if other == "0" else "above")
     write(pod, other)
-    await until(lambda: file_reconciler.REPAIRS.value("pod", "below" if other == "0" else "above") > before)
+    await until(lambda: repairs.REPAIRS.value("pod", "below" if other == "0" else "above") > before)
     assert swap_max(pod) == str(64 * MIB)
 
 
@@ -63,9 +64,9 @@ async def test_systemd_rewriting_an_empty_pod_is_repaired_and_is_no_exposure(pla
     pod = plain.tree.pod(1)
     apply(agent, state({1: 0}))
     await until(lambda: swap_max(pod) == "0")
-    before = file_reconciler.REPAIRS.value("pod", "above")
+    before = repairs.REPAIRS.value("pod", "above")
     write(pod, "max")
-    await until(lambda: file_reconciler.REPAIRS.value("pod", "above") > before)
+    await until(lambda: repairs.REPAIRS.value("pod", "above") > before)
     assert swap_max(pod) == "0"
     assert snapshot(agent).violations == []
 
@@ -75,12 +76,12 @@ async def test_a_new_value_of_the_state_is_neither_a_repair_nor_an_exposure(plai
     plain.tree.container(pod, "app", memory_swap_max="0\n")
     agent = plain.start()
     apply(agent, state({1: values.NO_LIMIT}))
-    before = file_reconciler.REPAIRS.value("pod", "above") + file_reconciler.REPAIRS.value("pod", "below")
+    before = repairs.REPAIRS.value("pod", "above") + repairs.REPAIRS.value("pod", "below")
     for value in (2 * MIB, 0, MIB):
         apply(agent, state({1: value}))
         assert swap_max(pod) == str(value)
     assert snapshot(agent).violations == []
-    assert file_reconciler.REPAIRS.value("pod", "above") + file_reconciler.REPAIRS.value("pod", "below") == before
+    assert repairs.REPAIRS.value("pod", "above") + repairs.REPAIRS.value("pod", "below") == before
 
 
 async def test_a_file_whose_cgroup_is_gone_is_not_tried_again(plain: Node) -> None:

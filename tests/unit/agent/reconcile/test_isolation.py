@@ -352,7 +352,7 @@ async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
         if file.container:
             raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._files, "_account", fail)
+    monkeypatch.setattr(agent._files.repairs, "book", fail)
     apply(agent, state({1: 2 * MIB}, containers={1: {"app": WANTED}}))
     assert mistakes.count > 0
     assert (swap_max(pod), swap_max(app)) == (str(2 * MIB), str(MIB))

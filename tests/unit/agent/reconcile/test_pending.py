@@ -9,6 +9,7 @@ import threading
 
 import pytest
 from swapwarden.agent.desired import resolve
+from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs, values
 from swapwarden.agent.inventory import records
 from swapwarden.agent.reconcile import pending, reconciler
@@ -155,7 +156,7 @@ async def test_a_write_that_takes_long_is_logged(machine: Machine, caplog: pytes
 
 def begun(machine: Machine) -> pending.PendingWrites:
     waiting = pending.PendingWrites(machine.node.cgroups)
-    asked = pending.CgroupWrite(values.NO_LIMIT, MIB, 0.0, 0.0, 0, None, None)
+    asked = repairs.CgroupWrite(values.NO_LIMIT, MIB, 0.0, 0.0, 0, None, None)
     with pytest.raises(pending.PendingError):
         waiting.begin(machine.file, asked, 0.0)
     return waiting

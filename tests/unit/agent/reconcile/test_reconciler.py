@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 from swapwarden.agent.desired import spec
+from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs, values
 from swapwarden.agent.reconcile import file_reconciler, pod_reconciler, reconciler
 from swapwarden.agent.report import status
@@ -134,7 +135,7 @@ async def test_a_runtime_is_not_disturbed_while_it_makes_a_container(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 3600.0)
-    repaired = file_reconciler.REPAIRS.value("container", "below")
+    repaired = repairs.REPAIRS.value("container", "below")
     pod = plain.tree.pod(1)
     agent = plain.start()
     apply(agent, state({1: 2 * MIB}, each=MIB))
@@ -146,7 +147,7 @@ async def test_a_runtime_is_not_disturbed_while_it_makes_a_container(
     plain.later += 3600
     compare(agent)
     assert swap_max(app) == str(MIB)
-    assert file_reconciler.REPAIRS.value("container", "below") == repaired
+    assert repairs.REPAIRS.value("container", "below") == repaired
 
 
 async def test_what_a_slow_runtime_wrote_over_it_is_put_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,10 +316,10 @@ async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain:
     apply(plain.start(), wants)
     plain.stop()
     write(app, "max")
-    before = file_reconciler.REPAIRS.value("container", "above")
+    before = repairs.REPAIRS.value("container", "above")
     agent = plain.start(wants)
     assert (swap_max(app), reasons(agent)) == (str(MIB), ["Exposed"])
-    assert file_reconciler.REPAIRS.value("container", "above") == before + 1
+    assert repairs.REPAIRS.value("container", "above") == before + 1
 
 
 async def test_a_container_keeps_its_value_over_a_restart_without_a_state(plain: Node) -> None:

@@ -1,0 +1,112 @@
+"""Counts values that others wrote over and the agent wrote again, and exposures of pods until then."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from swapwarden.agent.drift import attribution, contention
+from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.inventory import exposure, records
+from swapwarden.api import names
+from swapwarden.telemetry import metrics
+
+_KINDS: Final = ("pod", "container", "kubepods")
+REPAIRS = metrics.counter(
+    "swapwarden_agent_repairs_total",
+    "Repairs of memory.swap.max after an external write, by kind of cgroup (pod, container, kubepods, system) and by"
+    " whether its value was above or below the desired one.",
+    labels=("kind", "direction"),
+    known=itertools.product(_KINDS, ("above", "below")),
+)
+REPAIR_SECONDS = metrics.histogram(
+    "swapwarden_agent_repair_seconds",
+    "Time from the detection of an external write to the verified repair.",
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0),
+)
+
+
+class CgroupWrite(NamedTuple):
+    """One write to a file, with all that its booking needs. Bytes, and monotonic seconds."""
+
+    found: int
+    value: int
+    noticed: float
+    """When the agent heard, or looked, that the file did not hold its value."""
+    since: float
+    """From when it may not have held it."""
+    swap: int
+    """In use before."""
+    ran: names.Cause | None
+    """Why its pod may have run without the value until now."""
+    down: names.Cause | None
+    """The cause of a value that the agent found at its start."""
+
+
+class Repairs:
+    """Of all files."""
+
+    def __init__(
+        self,
+        cgroups: cgroupfs.Cgroups,
+        why: attribution.Attribution,
+        contentions: contention.Contentions,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` in monotonic seconds."""
+        self._fs = cgroups
+        self._attribution = why
+        self._contentions = contentions
+        self._clock = clock
+
+    def book(self, file: records.ControlFile, write: CgroupWrite, used: int) -> bool:
+        """Count a repair, and an exposure where a pod that runs something was above its value."""
+        found, value, noticed, since, swap, ran, down = write
+        foreign = file.last_applied is not None and found != file.last_applied
+        now, until = self._clock(), time.time()
+        exposed, pod = None, file.pod
+        file.times.right_at = now
+        if not (foreign or ran):
+            return False
+        if file.spec.exposes(found, value) and pod is not None and pod.containers and not self._is_bound(file, pod):
+            # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
+            used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
+            # A pod that was above several of its limits at once was so for that time once.
+            lasted = pod.tally.lasted(since, now)
+            grown = max(0, used - max(file.status.in_use, limit))
+            grown = pod.tally.taken(grown, own=file is pod.file, noticed=since)
+            exposed = exposure.Exposure(1, lasted * 1000, grown)
+            file.status = file.status._replace(in_use=used)  # the next turn must not count it again
+            pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
+        if foreign:
+            REPAIRS.inc(file.kind, "above" if found > value else "below")
+            if down is None:
+                file.times.touched_at = noticed
+                REPAIR_SECONDS.observe(now - noticed)
+            self._attribution.note(file, found, noticed, exposed=exposed, cause=down)
+            if found < value and not file.is_systemds(found):
+                self._contentions.record_lowering(file, value)
+        elif exposed is not None and ran is not None and pod is not None:
+            pod.tally.attribute(ran, exposed)
+        return exposed is not None
+
+    def _is_bound(self, file: records.ControlFile, pod: records.Pod) -> bool:
+        """Whether a cgroup above the file's in the pod must hold no more, and holds no more than the agent wrote here.
+
+        A cgroup below that one can use no more, whatever its own file holds. If another writer also raised the one
+        above, that is its own exposure; while it drains, it may hold more than the ones below must have.
+        """
+        if file is pod.file:
+            return False
+        limit = values.NO_LIMIT if file.status.limit is None else file.status.limit
+        for above in pod.files():
+            if above.last_applied is None or above.status.limit is None or above.status.limit > limit:
+                continue
+            if file.path.startswith(f"{above.path}/"):
+                with contextlib.suppress(cgroupfs.CgroupError):
+                    if self._fs.read(above.name) <= max(limit, file.last_applied or 0):
+                        return True
+        return False
