@@ -113,12 +113,15 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         "SwapwardenAgentDegraded",
         "warning",
         "15m",
-        'max by (cluster, node) (swapwarden_agent_condition{type="Degraded",status="True"}) == 1',
+        """\
+max by (cluster, node) (swapwarden_agent_condition{type="Degraded",status="True"}) == 1
+or
+max by (cluster, node) (swapwarden_controller_node_problem{problem="SettingsRefused"}) == 1""",
         "An agent cannot do all of its work.",
         "On node {{ $labels.node }}, Swapwarden's agent has not been able to do all of its work for 15 minutes: the"
         " kernel refuses limits, so that pods may take more swap than they should, or the newest plan is"
-        " invalid, or changes arrive late, or a setting of the node differs from its profile. The condition"
-        " Degraded of the node's NodeSwapState has the reason and the remedy.",
+        " invalid, or changes arrive late, or a setting of the node differs from its profile. `kubectl"
+        " swap nodes` has the reason and the remedy.",
     ),
     Alert(
         "SwapwardenNoLeader",

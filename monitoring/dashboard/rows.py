@@ -54,12 +54,13 @@ FLEET: Final = Row(
             (
                 Query(
                     "count by (type, reason) (max by (cluster, node, type, reason) ("
-                    f'swapwarden_agent_condition{{{AGENTS},type=~"Applied|Compatible|NodeSettings|RequirementsMet|Strict",'
+                    f'swapwarden_agent_condition{{{AGENTS},type=~"Applied|Compatible|NodeSettings|Strict",'
                     'status!="True"}'
                     " or "
                     f"swapwarden_agent_condition{{{AGENTS},"
-                    'type!~"Applied|Compatible|NodeSettings|RequirementsMet|Strict",status="True"}))'
+                    'type!~"Applied|Compatible|NodeSettings|Strict",status="True"}))'
                 ),
+                Query("count by (problem) (max by (cluster, node, problem) (swapwarden_controller_node_problem))"),
             ),
             "table",
         ),

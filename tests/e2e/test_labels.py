@@ -36,8 +36,9 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
     def swap_bytes() -> int:
         return int(swapwarden.state().get("status", {}).get("facts", {}).get("swapBytes", -1))
 
-    def found() -> set[str]:
-        return {each["type"] for each in swapwarden.state().get("status", {}).get("conditions", [])}
+    def found() -> str:
+        texts = [swapwarden.metrics(pod["metadata"]["name"], "controller") for pod in swapwarden.pods("controller")]
+        return "".join(line for text in texts for line in text.splitlines() if "controller_node_problem{" in line)
 
     # Kubelets before 1.33 do not tell.
     told = "swap" in cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["nodeInfo"]

@@ -111,7 +111,6 @@ def test_a_state_is_stored_as_written(crds: ControlPlane, create: Create) -> Non
         mode="Audit",
         guarantee="Strict",
         beforePlan="Unmanaged",
-        unmet={},
     )
     assert crds.get(f"{STATES}/{create(written)}")["spec"] == written["spec"]
 
@@ -161,7 +160,6 @@ BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
     (pod(swapMax="-1"), f"spec.pods.{UID}.swapMax", KERNEL_VALUE),
     (pod(swapMax=0), f"spec.pods.{UID}.swapMax", "must be of type string"),
     (pod(reason="Because"), f"spec.pods.{UID}.reason", f"{SUPPORTED}"),
-    ({"unmet": {"encrypted": "x" * 513}}, "spec.unmet.encrypted", LONGER),
     (containers(swapMax="MAX"), f"spec.pods.{UID}.containers.c-1.swapMax", KERNEL_VALUE),
     ({"pods": {"u-1": {"reason": "LimitedSwap"}}}, "spec.pods", "keys are UIDs"),
     ({"pods": {"0" * 129: {"reason": "LimitedSwap"}}}, "spec.pods", "keys are UIDs"),

@@ -20,13 +20,10 @@ class ConditionType(enum.StrEnum):
     DRIFT = "Drift"
     NODE_SETTINGS = "NodeSettings"
     STRICT = "Strict"
-    REQUIREMENTS_MET = "RequirementsMet"
-    """Of a NodeSwapProfile also."""
 
     # Of a NodeSwapState, present only while true.
     KUBELET_WILL_NOT_START = "KubeletWillNotStart"
     KUBELET_SETS_NO_LIMITS = "KubeletSetsNoLimits"
-    KUBELET_RESTART_NEEDED = "KubeletRestartNeeded"
     EVICTION_BEFORE_SWAP = "EvictionBeforeSwap"
     SECRETS_ON_DISK = "SecretsOnDisk"
     EVENTS_LOST = "EventsLost"
@@ -35,6 +32,7 @@ class ConditionType(enum.StrEnum):
     READY = "Ready"
     PROGRESSING = "Progressing"
     CONFLICTED = "Conflicted"
+    REQUIREMENTS_MET = "RequirementsMet"
 
     # Of a pod, which may name it as a readiness gate.
     SWAP_POLICY_ENFORCED = "swapwarden.dev/SwapPolicyEnforced"
@@ -43,7 +41,6 @@ class ConditionType(enum.StrEnum):
 DIAGNOSTICS: Final = (
     ConditionType.KUBELET_WILL_NOT_START,
     ConditionType.KUBELET_SETS_NO_LIMITS,
-    ConditionType.KUBELET_RESTART_NEEDED,
     ConditionType.EVICTION_BEFORE_SWAP,
     ConditionType.SECRETS_ON_DISK,
     ConditionType.EVENTS_LOST,
@@ -53,7 +50,6 @@ DIAGNOSTICS: Final = (
 ABNORMAL_STATUS: Final[dict[str, str]] = {
     ConditionType.COMPATIBLE: "False",
     ConditionType.NODE_SETTINGS: "False",
-    ConditionType.REQUIREMENTS_MET: "False",
     ConditionType.STRICT: "False",
     ConditionType.DEGRADED: "True",
     ConditionType.DRIFT: "True",

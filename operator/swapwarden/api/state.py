@@ -42,8 +42,6 @@ add at most, must stay well below what etcd takes (1.5 MiB) and what an API serv
 MAX_VIOLATIONS = 32
 MAX_REASON = 64
 """Characters of a condition's reason that are compared with what it is later."""
-MAX_FOUND = 512
-"""Characters of the text about one requirement."""
 MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
@@ -210,20 +208,6 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             description="Settings of the kernel by name (vm.swappiness, zswap.enabled), as their files take them.",
         ),
     ] = {}
-    refused: Annotated[
-        dict[str, Annotated[str, msgspec.Meta(max_length=256)]],
-        msgspec.Meta(
-            max_length=MAX_SETTINGS,
-            description="Settings of the profile that are unsafe for this node, with the reason.",
-        ),
-    ] = {}
-    unmet: Annotated[
-        Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=MAX_FOUND)]], msgspec.Meta(max_length=16)] | None,
-        msgspec.Meta(
-            description="Unmet requirements of the profile, with the observed facts and the remedy. Empty if all are"
-            " met, absent if nothing is required.",
-        ),
-    ] = None
     preview: Annotated[
         ProfilePreview | None,
         msgspec.Meta(description="The next profile; see status.previewCost."),
@@ -231,18 +215,11 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     degraded_before: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=MAX_REASON)]],
         msgspec.Meta(
-            max_length=2,
+            max_length=3,
             description="Problems of the node before it got this generation of the profile: the reason of the condition"
-            " Degraded, and NoAnswer if the agent did not answer. They stop no rollout.",
+            " Degraded, SettingsRefused, and NoAnswer if the agent did not answer. They stop no rollout.",
         ),
     ] = []
-    kubelet_swap_bytes: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)] | None,
-        msgspec.Meta(
-            description="Swap in bytes that the kubelet counted when it started (nodeInfo.swap.capacity of the Node)."
-            " Present only if the agent observes another size.",
-        ),
-    ] = None
 
 
 def reason_of(spec: StateSpec, pod: PodSettings) -> names.Reason | None:

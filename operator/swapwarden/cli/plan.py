@@ -199,7 +199,7 @@ def _missing(profile: compiled.Profile, facts: nodes.NodeFacts) -> Iterator[str]
     """Yield features that a node lacks, or may lack, although its profile needs them, with the consequence."""
     if profile.behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
         yield "no swap: its status.nodeInfo.swap.capacity and its NodeSwapState name none; its pods get 0"
-    for requirement, found in (requirements.unmet(profile, facts) or {}).items():
+    for requirement, found in (requirements.unmet(profile.require, facts) or {}).items():
         yield f"{profile.name} requires {requirement}, so its pods get 0: {found}"
     if profile.behavior == names.Behavior.LIMITED_SWAP and not facts.memory_bytes:
         yield "status.capacity.memory is not known: LimitedSwap gives 0 to its pods"

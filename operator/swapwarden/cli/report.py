@@ -97,11 +97,9 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
         "mode": header.mode.value,
         "guarantee": header.guarantee.value,
         "beforePlan": header.before_plan.value,
-        **{
-            part: written[part]
-            for part in ("kubepods", "units", "kernelSettings", "refused", "unmet")
-            if part in written
-        },
+        **{part: written[part] for part in ("kubepods", "units", "kernelSettings") if part in written},
+        **({"refused": dict(explanation.refused)} if explanation.refused else {}),
+        **({} if explanation.unmet is None else {"unmet": dict(explanation.unmet)}),
         **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),
         "pods": {one.row.key: _decision(one) for one in explanation.pods},
     }
@@ -134,7 +132,7 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     of_node = [("all pods", kubepods), *([(names.SWAP_RESOURCE, str(resource))] if resource is not None else [])]
     for what, value in (*of_node, *plan.of_units(header), *header.kernel_settings.items()):
         yield node, f"({what})", _NOTHING, _NOTHING, governed, value
-    for setting, why in header.refused.items():
+    for setting, why in explanation.refused.items():
         yield node, f"({setting})", _NOTHING, _NOTHING, why, _NOTHING
     for one in explanation.pods:
         row, decision = one.row, one.decision

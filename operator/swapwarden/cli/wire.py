@@ -12,6 +12,7 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str = ""
     labels: dict[str, str] = {}
     deletion_timestamp: str | None = None
+    generation: int = 0
 
 
 class Named(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.planning import fleet
 from swapwarden.policy import rollout
+from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.profile import compiled
 
 NAMED: Final = 10
@@ -79,7 +80,7 @@ def build(
     """
     nodes = sorted(governed, key=lambda node: node.node)
     tally = _tally(nodes)
-    degraded = [_described(node.node, node.degraded) for node in nodes if node.degraded]
+    degraded = [_described(node.node, _wrong(node)) for node in nodes if _wrong(node)]
     unmet = [_described(node.node, node.unmet) for node in nodes if node.unmet]
     ready = _ready(entry, tally)
     before = {condition.get("type"): condition for condition in entry.status.get("conditions", ())}
@@ -87,7 +88,7 @@ def build(
         _condition(ConditionType.READY, *ready),
         _condition(ConditionType.PROGRESSING, *_progressing(entry, moving)),
         _condition(ConditionType.CONFLICTED, *_conflicted(contested)),
-        _condition(ConditionType.DEGRADED, *_degraded(entry, degraded, extended_resource=extended_resource)),
+        _condition(ConditionType.DEGRADED, *_degraded(entry, nodes, degraded, extended_resource=extended_resource)),
         *_required(entry, unmet),
     )
     return {
@@ -124,7 +125,7 @@ def counted(nodes: Iterable[fleet.Governed]) -> dict[tuple[str, ...], float]:
         ("pending",): len(tally.pending),
         ("incompatible",): len(tally.incompatible),
         ("without_agent",): len(tally.without_agent),
-        ("degraded",): sum(bool(node.degraded) for node in found),
+        ("degraded",): sum(bool(_wrong(node)) for node in found),
         ("requirements_unmet",): sum(bool(node.unmet) for node in found),
     }
 
@@ -218,11 +219,21 @@ def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
     return "True", "SamePriority", f"same priority as {_list(rivals)} on {_list(nodes)}: the oldest profile governs"
 
 
-def _degraded(entry: profile_store.Entry, degraded: Sequence[str], *, extended_resource: bool) -> tuple[str, str, str]:
+def _wrong(node: fleet.Governed) -> str:
+    """What makes a node count as degraded."""
+    refused = f"{NodeProblem.SETTINGS_REFUSED}: {node.refused}" if node.refused else ""
+    return "; ".join(filter(None, (node.degraded, refused)))
+
+
+def _degraded(
+    entry: profile_store.Entry, nodes: Iterable[fleet.Governed], degraded: Sequence[str], *, extended_resource: bool
+) -> tuple[str, str, str]:
     more = [_list(degraded)] if degraded else []
     if entry.profile is not None and entry.profile.extended_resource and not extended_resource:
         return "True", "NoExtendedResource", "; ".join([NO_EXTENDED_RESOURCE, *more])
-    return ("True", "NodesDegraded", more[0]) if more else ("False", "AsExpected", "")
+    if not more:
+        return "False", "AsExpected", ""
+    return "True", "NodesDegraded" if any(node.degraded for node in nodes) else NodeProblem.SETTINGS_REFUSED, more[0]
 
 
 def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 from swapwarden.api import names, state
 from swapwarden.controller import cluster, label_publisher, plan_latency
 from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import left_out, pod_plan
+from swapwarden.controller.notices import left_out, node_problems, pod_plan
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import NodeView
 from swapwarden.controller.writers import nodes as node_writer
@@ -66,6 +66,7 @@ class Reconciler:
         ]
         self._states = state_writer.StateWriter(now)
         self._left_out = left_out.LeftOut()
+        self._problems = node_problems.NodeProblems()
 
     async def reconcile(self, name: str) -> None:
         """Reconcile one node. Raise errors.KubeError if it should be retried, and Deposed and TermOver."""
@@ -83,6 +84,8 @@ class Reconciler:
         self._look_again(name, again)
         PLANS.observe(time.perf_counter() - begun)
         row = self._inventory.state_of(name)
+        for notice in self._problems.notices(view.node, decisions.observations(view)):
+            self._recorder.post(notice)
         if view.restoring:
             # A state that is gone has done its service, and so have labels.
             if row is not None:
@@ -109,12 +112,13 @@ class Reconciler:
 
     def _forget(self, name: str) -> None:
         """The Node is gone."""
-        for memory in (self._labels, self._left_out, self._states):
+        for memory in (self._labels, self._left_out, self._problems, self._states):
             memory.forget(name)
 
     def close(self) -> None:
         """The term is over: the next leader measures."""
         self._left_out.clear()
+        self._problems.clear()
 
     def _look_again(self, name: str, delay: float | None) -> None:
         if delay is not None:

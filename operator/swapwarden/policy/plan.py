@@ -56,6 +56,10 @@ class Explanation(msgspec.Struct, frozen=True):
     """By namespace and name; pods that have ended are left out."""
     extended_resource: int | None = None
     """The node's offer of the extended resource, in bytes; None if it has none."""
+    refused: Mapping[str, str] = {}
+    """The profile's settings that are unsafe for the node, with the reason."""
+    unmet: Mapping[str, str] | None = None
+    """Unmet requirements, with the observed facts and the remedy; None if nothing is required."""
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -145,7 +149,13 @@ def explain_node(
 ) -> Explanation:
     """Plan one node like plan_node, and keep every container's number and reason, running or not."""
     decided = sorted(_decided(profile, facts, _owners(rows), known), key=lambda one: (one.row.namespace, one.row.name))
-    return Explanation(_header(profile, facts), tuple(decided), extended_resource.capacity(profile, facts))
+    return Explanation(
+        _header(profile, facts),
+        tuple(decided),
+        extended_resource.capacity(profile, facts),
+        kernel_settings.plan(profile.kernel, facts).refused,
+        requirements.unmet(profile.require, facts),
+    )
 
 
 def trace_pod(
@@ -211,21 +221,17 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpe
     if facts.compatible and profile.reserved is not None:
         limit = limits.floor_to_page(limits.available(profile, facts), facts.page_size)
         kubepods = state.CgroupSettings(swap_max=str(limit))
-    settings = kernel_settings.plan(profile.kernel, facts)
-    unmet = requirements.unmet(profile, facts)
+    unmet = requirements.first_unmet(profile.require, facts)
     return state.StateSpec(
         profile_ref=reference(profile),
         mode=profile.mode,
         guarantee=profile.guarantee,
         # If no pod may have swap, there is nothing to wait for.
-        before_plan=names.BeforePlan.NO_SWAP if unmet else profile.before_plan,
+        before_plan=profile.before_plan if unmet is None else names.BeforePlan.NO_SWAP,
         default_reason=_USUAL_REASONS[profile.behavior],
         kubepods=kubepods,
         units=dict(profile.units),
-        kernel_settings=settings.values,
-        refused=settings.refused,
-        kubelet_swap_bytes=facts.kubelet_swap_bytes,
-        unmet=unmet,
+        kernel_settings=kernel_settings.plan(profile.kernel, facts).values,
     )
 
 

@@ -24,8 +24,8 @@ class RolloutNode(msgspec.Struct, frozen=True):
     """Whether no agent has ever answered there: a plan has no effect on such a node, and it is updated at once."""
     answered: bool = True
     """Whether its agent has applied the spec of its state."""
-    degraded: str = ""
-    """The reason of the agent's condition Degraded; empty if it is not degraded."""
+    degraded: tuple[str, ...] = ()
+    """What is wrong there now: the reason of the agent's condition Degraded, and SettingsRefused."""
     before: tuple[str, ...] = ()
     """The problems of an updated node before its turn: reasons as in `degraded`, and NO_ANSWER."""
     overdue: bool = False
@@ -39,7 +39,7 @@ class RolloutNode(msgspec.Struct, frozen=True):
 
     def is_worse(self) -> bool:
         """Return whether it has a problem that it did not have before the newest generation."""
-        return self.updated and bool(self.degraded) and self.degraded not in self.before
+        return self.updated and any(problem not in self.before for problem in self.degraded)
 
     def is_under_way(self) -> bool:
         """Return whether it is between two plans. A node that did not answer before counts for a limited time.

@@ -124,16 +124,15 @@ def test_it_tells_what_is_wrong_with_the_kubelet_while_it_is(node: Node) -> None
         conditions = node.object.get("status", {}).get("conditions", [])
         return {each["type"] for each in conditions if each["type"] in DIAGNOSTICS}
 
-    node.put({}, kubeletSwapBytes=0, beforePlan="Unmanaged")
+    node.put({}, beforePlan="Unmanaged")
     options = (f"--kubelet-config={config}", f"--kubelet-config-dir={drop_in.parent}", "--resync-interval=1")
     with node.agent(*options) as agent:
-        until(lambda: found() == {"KubeletSetsNoLimits", "KubeletRestartNeeded", "SecretsOnDisk"}, "what is wrong")
+        until(lambda: found() == {"KubeletSetsNoLimits", "SecretsOnDisk"}, "what is wrong")
         told = node.object["status"]
         assert told["facts"]["kubelet"]["swapBehavior"] == "LimitedSwap"
         worst = [each for each in told["conditions"] if each["type"] in DIAGNOSTICS]
         assert len(json.dumps(worst)) < 2048
         drop_in.write_text("kind: KubeletConfiguration\nevictionHard: {memory.available: 1Gi}\n")
-        node.put({}, kubeletSwapBytes=None)
         until(lambda: found() == {"KubeletWillNotStart", "EvictionBeforeSwap", "SecretsOnDisk"}, "other things")
         drop_in.write_text("\x00garbage")
         until(lambda: found() == {"SecretsOnDisk"}, "what is not known is not told")

@@ -51,7 +51,6 @@ def test_a_node_is_told_what_its_agent_finds_amiss(cluster: Cluster, eventually:
         condition("Degraded", "True", "Polling"),
         condition("Drift", "True", "OtherWriter"),
         condition("NodeSettings", "False", "NotSupported"),
-        condition("RequirementsMet", "False", "RequirementUnmet"),
         condition("Strict", "False", "NotInForce"),
         condition("KubeletWillNotStart", "True", "FailSwapOn"),
     ]
@@ -61,7 +60,6 @@ def test_a_node_is_told_what_its_agent_finds_amiss(cluster: Cluster, eventually:
         "SwapDegraded": "Polling",
         "SwapLimitsContested": "OtherWriter",
         "SwapSettingsNotAsSpecified": "NotSupported",
-        "SwapRequirementUnmet": "RequirementUnmet",
         "SwapNotHeldBySystemd": "NotInForce",
         "KubeletWillNotStart": "FailSwapOn",
     }

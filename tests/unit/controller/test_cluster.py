@@ -13,6 +13,7 @@ from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.planning import fleet
 from swapwarden.policy import plan, rollout
+from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import compiled
 
@@ -817,6 +818,26 @@ def test_what_was_wrong_before_stands_in_the_state_and_stops_nobody(seen: Seen) 
     assert rollouts(seen)["p"].stopped_by == ("node-1",)
     seen.profiles_changed({})
     assert plans(seen, "node-1") == []
+
+
+def test_settings_that_the_profile_before_had_and_the_node_refused_stop_nobody(seen: Seen) -> None:
+    unsafe = ((kernel_settings.MIN_FREE, "99999999"),)
+    first = msgspec.structs.replace(LIMITED, kernel=unsafe)
+    later = msgspec.structs.replace(NONE, kernel=unsafe)
+    seen.profiles_changed({"p": first})
+    for name in seen.nodes:
+        heard(seen, name, first)
+    assert fleet.governed(seen.planner, "node-1").refused.startswith("vm.min_free_kbytes: ")
+    seen.profiles_changed({"p": later}, {plan.reference(first): first})
+    cost = state.PreviewCost(plan.reference(later))
+    for name in seen.nodes:
+        heard(seen, name, first, proposed=later, cost=cost)
+    advance(seen)
+    assert plans(seen, "node-1") == ["SettingsRefused"]
+    heard(seen, "node-1", later, before=("SettingsRefused",))
+    assert rollouts(seen)["p"].stopped_by == ()
+    heard(seen, "node-1", later, before=())
+    assert rollouts(seen)["p"].stopped_by == ("node-1",), "a node that refuses what is new stops the rollout"
 
 
 def test_that_an_agent_did_not_answer_before_stands_in_the_state(seen: Seen) -> None:

@@ -10,7 +10,7 @@ from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.planning import fleet
 from swapwarden.policy import rollout
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile import requirements
 
 from tests.unit.controller.objects import profile
 
@@ -71,7 +71,7 @@ def test_all_is_well() -> None:
 
 
 def test_nodes_that_lack_what_is_required_are_named_once_by_an_event() -> None:
-    requiring = entry(profile=profile(generation=2, require=compiled.Require(encrypted=True)))
+    requiring = entry(profile=profile(generation=2, require=requirements.Require(encrypted=True)))
     good = build(requiring, nodes(2), [], NOW)
     assert conditions(good)["RequirementsMet"] == ("True", "AllMet")
     lacking = build(requiring, [node("a"), node("b", unmet="encrypted: sda2")], [], NOW)
@@ -158,6 +158,16 @@ def test_what_is_wrong_with_a_node_is_told() -> None:
     assert conditions(status)["Degraded"] == ("True", "NodesDegraded")
     assert message(status, "Degraded") == "node-00 (WriteFailed: no)"
     assert status["nodes"]["degraded"] == 1
+
+
+def test_settings_that_are_unsafe_for_a_node_count_as_degraded() -> None:
+    found = [node("a", refused="vm.min_free_kbytes: too much"), node("b")]
+    status = build(entry(), found, [], NOW)
+    assert conditions(status)["Degraded"] == ("True", "SettingsRefused")
+    assert message(status, "Degraded") == "a (SettingsRefused: vm.min_free_kbytes: too much)"
+    assert status["nodes"]["degraded"] == profilestatus.counted(found)[("degraded",)] == 1
+    both = build(entry(), [*found, node("c", degraded="Polling: x")], [], NOW)
+    assert conditions(both)["Degraded"] == ("True", "NodesDegraded")
 
 
 def test_a_resource_that_this_controller_does_not_offer_is_told() -> None:

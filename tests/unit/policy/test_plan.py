@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import qos, room
 
 from tests.unit.policy.rows import GI, container, facts, pod, profile
@@ -83,11 +83,6 @@ def test_an_incompatible_node_gets_no_values() -> None:
 def test_the_limit_on_all_pods_is_floored_to_the_page() -> None:
     planned = plan.plan_node(profile(KUBELET, reserved="10%"), facts(swap_bytes=536866816), [])
     assert planned.kubepods == state.CgroupSettings(swap_max=str(483180135 // 4096 * 4096))
-
-
-def test_the_state_has_the_swap_that_the_kubelet_counted() -> None:
-    assert plan.plan_node(profile(KUBELET), facts(), []).kubelet_swap_bytes is None
-    assert plan.plan_node(profile(KUBELET), facts(kubelet_swap_bytes=0), []).kubelet_swap_bytes == 0
 
 
 def test_what_a_change_would_take() -> None:
@@ -471,7 +466,7 @@ OVERRIDES = st.builds(
     st.lists(st.tuples(st.booleans(), SOME_LABELS), min_size=5, max_size=5),
     st.lists(OVERRIDES, max_size=2),
     st.none() | st.integers(0, 300),
-    st.sampled_from([None, compiled.Require(tmpfs_noswap=True)]),
+    st.sampled_from([None, requirements.Require(tmpfs_noswap=True)]),
 )
 def test_a_trace_ends_with_what_the_plan_has(
     profile: compiled.Profile,
@@ -480,7 +475,7 @@ def test_a_trace_ends_with_what_the_plan_has(
     words: list[tuple[bool, str]],
     overrides: list[compiled.Override],
     percent: int | None,
-    require: compiled.Require | None,
+    require: requirements.Require | None,
 ) -> None:
     profile = msgspec.structs.replace(profile, overrides=tuple(overrides), overcommit_percent=percent, require=require)
     rows = [
@@ -512,7 +507,7 @@ def test_a_trace_has_the_rules_in_the_order_in_which_they_are_tried() -> None:
     assert tried(container(), behavior=WORKLOAD) == [*first, "NoLimit"]
     assert tried(behavior=WORKLOAD) == [*first, "NoLimit", "WorkloadLimit"]
     assert tried(behavior=WORKLOAD, max_per_pod=GI) == [*first, "NoLimit", "WorkloadLimit", "Bounded"]
-    assert tried(behavior=no_swap, require=compiled.Require(encrypted=True)) == first
+    assert tried(behavior=no_swap, require=requirements.Require(encrypted=True)) == first
     capped = (compiled.Override(swap_limit=GI // 4),)
     assert tried(behavior=WORKLOAD, overrides=capped) == [*first, "NoLimit", "WorkloadLimit", "OverrideLimit"]
     assert tried(container(), behavior=WORKLOAD, overrides=capped) == [*first, "NoLimit", "OverrideLimit"]

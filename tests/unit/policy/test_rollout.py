@@ -42,26 +42,26 @@ def test_a_node_that_has_not_answered_holds_its_place() -> None:
 
 
 def test_one_that_does_worse_stops_it() -> None:
-    members = [RolloutNode("a", updated=True, degraded="WriteFailed"), *new("b"), *old("c", "d")]
+    members = [RolloutNode("a", updated=True, degraded=("WriteFailed",)), *new("b"), *old("c", "d")]
     assert rollout.progress(members, "3") == RolloutProgress(updated=2, pending=2, stopped_by=("a",))
 
 
 def test_one_that_does_as_badly_as_before_stops_nobody() -> None:
-    was = RolloutNode("a", updated=True, degraded="Polling", before=("Polling",))
+    was = RolloutNode("a", updated=True, degraded=("Polling",), before=("Polling",))
     assert rollout.progress([was, *old("b", "c")], "1").next == ("b",)
     for worse in ("StateRefused", "WriteFailed"):
-        found = rollout.progress([msgspec.structs.replace(was, degraded=worse), *old("b", "c")], "1")
+        found = rollout.progress([msgspec.structs.replace(was, degraded=(worse,)), *old("b", "c")], "1")
         assert (found.stopped_by, found.next) == (("a",), ()), "something else is wrong now"
 
 
 def test_nothing_stops_a_rollout_that_has_reached_all() -> None:
-    members = [RolloutNode("a", updated=True, degraded="WriteFailed"), *new("b")]
+    members = [RolloutNode("a", updated=True, degraded=("WriteFailed",)), *new("b")]
     assert rollout.progress(members, "1") == RolloutProgress(updated=2, pending=0)
 
 
 def test_all_at_once() -> None:
     members = [
-        RolloutNode("a", updated=True, degraded="WriteFailed"),
+        RolloutNode("a", updated=True, degraded=("WriteFailed",)),
         *old("b", "c"),
         RolloutNode("d", False, answered=False),
     ]
@@ -70,7 +70,7 @@ def test_all_at_once() -> None:
 
 
 def test_nodes_without_an_agent_wait_for_nobody_and_nobody_for_them() -> None:
-    members = [RolloutNode("a", updated=True, silent=True, answered=False, degraded="old news"), *old("c", "d")]
+    members = [RolloutNode("a", updated=True, silent=True, answered=False, degraded=("old news",)), *old("c", "d")]
     assert rollout.progress(members, "1") == RolloutProgress(updated=1, pending=1, next=("c",))
     silent = [RolloutNode(f"s{number}", updated=True, silent=True) for number in range(12)]
     assert rollout.progress([*silent, *old("a", "b", "c", "d")], "25%").next == ("a",)
@@ -78,17 +78,17 @@ def test_nodes_without_an_agent_wait_for_nobody_and_nobody_for_them() -> None:
 
 def test_nodes_that_did_badly_before_come_last_and_the_mute_after_the_degraded() -> None:
     degraded, mute = (
-        RolloutNode("b", updated=False, degraded="x"),
+        RolloutNode("b", updated=False, degraded=("x",)),
         RolloutNode("a", updated=False, answered=False, overdue=True),
     )
     assert rollout.progress([degraded, mute, *old("c", "d")], "3").next == ("c", "d")
     assert rollout.progress([degraded, mute, *new("c", "d")], "3").next == ("b",)
-    was = RolloutNode("b", updated=True, degraded="x", before=("x",))
+    was = RolloutNode("b", updated=True, degraded=("x",), before=("x",))
     assert rollout.progress([was, mute, *new("c", "d")], "3").next == ("a",)
 
 
 def test_degraded_nodes_come_in_waves_too() -> None:
-    fleet = many(100, degraded="Polling")
+    fleet = many(100, degraded=("Polling",))
     waves = 0
     while any(not member.updated for member in fleet):
         found = rollout.progress(fleet, "25%")
@@ -138,7 +138,10 @@ def test_a_turn_waits_until_its_effect_is_known() -> None:
 
 
 def test_degraded_nodes_are_asked_too() -> None:
-    asked = [RolloutNode("a", updated=False, asked=False, degraded="x"), RolloutNode("b", updated=False, degraded="x")]
+    asked = [
+        RolloutNode("a", updated=False, asked=False, degraded=("x",)),
+        RolloutNode("b", updated=False, degraded=("x",)),
+    ]
     found = rollout.progress([*asked, *new("c")], "1")
     assert (found.asking, found.next) == (("a",), ())
 
@@ -163,9 +166,9 @@ def test_a_paused_rollout_gives_no_turn(most: str) -> None:
 
 def test_a_node_that_was_degraded_before_does_not_stop_those_that_hold() -> None:
     holding = [RolloutNode("b", updated=False, pods=1), RolloutNode("c", updated=False, pods=1)]
-    bad = RolloutNode("a", updated=False, degraded="Polling")
+    bad = RolloutNode("a", updated=False, degraded=("Polling",))
     assert rollout.progress([bad, *holding], "1", hold=True).next == ("a",)
-    done = RolloutNode("a", updated=True, degraded="Polling", before=("Polling",))
+    done = RolloutNode("a", updated=True, degraded=("Polling",), before=("Polling",))
     free = [msgspec.structs.replace(holding[0], pods=0), holding[1]]
     assert rollout.progress([done, *free], "1", hold=True).next == ("b",)
 
@@ -208,7 +211,7 @@ class Fleet(stateful.RuleBasedStateMachine):
                 updated=node.given == self.newest,
                 answered=node.acted == node.given,
                 asked=node.asked == self.newest,
-                degraded=node.degraded,
+                degraded=(node.degraded,) if node.degraded else (),
                 before=node.before,
                 overdue=name in self.overdue,
             )

@@ -50,13 +50,16 @@
 {{- end }}
 {{- if not (has "SwapwardenAgentDegraded" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenAgentDegraded
-  expr: max by (cluster, node) (swapwarden_agent_condition{type="Degraded",status="True"}) == 1
+  expr: |-
+    max by (cluster, node) (swapwarden_agent_condition{type="Degraded",status="True"}) == 1
+    or
+    max by (cluster, node) (swapwarden_controller_node_problem{problem="SettingsRefused"}) == 1
   for: 15m
   labels:
     severity: warning
   annotations:
     summary: An agent cannot do all of its work.
-    description: 'On node {{`{{`}} $labels.node }}, Swapwarden''s agent has not been able to do all of its work for 15 minutes: the kernel refuses limits, so that pods may take more swap than they should, or the newest plan is invalid, or changes arrive late, or a setting of the node differs from its profile. The condition Degraded of the node''s NodeSwapState has the reason and the remedy.'
+    description: 'On node {{`{{`}} $labels.node }}, Swapwarden''s agent has not been able to do all of its work for 15 minutes: the kernel refuses limits, so that pods may take more swap than they should, or the newest plan is invalid, or changes arrive late, or a setting of the node differs from its profile. `kubectl swap nodes` has the reason and the remedy.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenAgentDegraded" | quote }}
     {{- end }}

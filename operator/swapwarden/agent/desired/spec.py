@@ -86,13 +86,7 @@ class NodeSpec(NamedTuple):
     """Slices and services of the node, by name."""
     kernel: Mapping[str, str] = {}
     """Settings of the kernel, by name."""
-    refused: Mapping[str, str] = {}
-    """Settings that the profile asks for and the node must not have, with the reason."""
-    kubelet_swap: int | None = None
-    """Swap in bytes that the kubelet counted, if the node has another amount; else None."""
     guarantee: names.Guarantee = names.Guarantee.STANDARD
-    unmet: Mapping[str, str] | None = None
-    """Requirements of the profile that the node does not meet; None if it has none."""
     unsupported: tuple[Unsupported, ...] = ()
 
 
@@ -121,10 +115,7 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
             for name, unit in spec.units.items()
         },
         kernel=spec.kernel_settings,
-        refused=spec.refused,
-        kubelet_swap=spec.kubelet_swap_bytes,
         guarantee=spec.guarantee,
-        unmet=spec.unmet,
         unsupported=unsupported,
     )
 

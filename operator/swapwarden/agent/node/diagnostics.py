@@ -26,25 +26,12 @@ class Diagnostic(NamedTuple):
     remedy: str
 
 
-def conditions(
-    facts: state.Facts, seen: node_info.NodeLook, counted: int | None = None, lost: int = 0
-) -> list[Diagnostic]:
+def conditions(facts: state.Facts, seen: node_info.NodeLook, lost: int = 0) -> list[Diagnostic]:
     """Return what a node's state reports as conditions; most of it concerns nodes with swap only.
 
-    `counted` is the swap in bytes that the kubelet found when it started, if the controller sees that it differs.
     `lost` is how often the kernel dropped events recently.
     """
     found = list(_conditions(facts, seen)) if facts.devices else []
-    if counted is not None and counted != facts.swap_bytes:
-        found.append(
-            Diagnostic(
-                ConditionType.KUBELET_RESTART_NEEDED,
-                "SwapChanged",
-                f"the kubelet found {_mib(counted)} of swap at its start, the node now has {_mib(facts.swap_bytes)}:"
-                " it computes limits from the old size",
-                "restart the kubelet",
-            )
-        )
     if lost:
         found.append(
             Diagnostic(

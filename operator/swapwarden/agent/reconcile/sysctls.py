@@ -116,7 +116,7 @@ class Sysctls:
         return self._board.sysctls
 
     def _report(self, state: spec.NodeSpec, found: tuple[problems.SettingProblem, ...]) -> None:
-        concerned = bool(state.kernel or state.refused or found)
+        concerned = bool(state.kernel or found)
         self._board.sysctls = board.SettingStatus(concerned, found, len(self._recorded() - _in_force(state).keys()))
         self._board.touch()
 
@@ -125,7 +125,7 @@ class Sysctls:
         before, self._state = self._state, state
         if before is not None and _asked(before) == _asked(state):
             return
-        pending = sorted(self._recorded() | state.kernel.keys() | state.refused.keys())
+        pending = sorted(self._recorded() | state.kernel.keys())
         if pending:
             # The failures so far were about other values: the new ones are tried at once.
             self._backoff.reset()
@@ -181,8 +181,7 @@ class Sysctls:
 
     async def _reconcile(self, state: spec.NodeSpec) -> tuple[problems.SettingProblem, ...]:
         """Reconcile the settings that can be, and return what is wrong with the others."""
-        found = [problems.SettingProblem(name, names.Problem.REFUSED, why) for name, why in state.refused.items()]
-        found += [
+        found = [
             problems.SettingProblem(name, names.Problem.NOT_SUPPORTED, "this agent does not know it: update it")
             for name in state.kernel
             if name not in SETTINGS
@@ -266,7 +265,7 @@ class Sysctls:
 
 
 def _asked(state: spec.NodeSpec) -> tuple[object, ...]:
-    return state.mode, state.kernel, state.refused
+    return state.mode, state.kernel
 
 
 def _in_force(state: spec.NodeSpec) -> Mapping[str, str]:

@@ -146,25 +146,17 @@ def _settings(shortfalls: Sequence[problems.SettingProblem]) -> ConditionVerdict
     return ConditionVerdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
 
 
-def _requirements(unmet: Mapping[str, str]) -> ConditionVerdict:
-    if not unmet:
-        return ConditionVerdict("True", "AllMet", "the node has what its profile requires")
-    return ConditionVerdict("False", "RequirementUnmet", "; ".join(f"{name}: {found}" for name, found in unmet.items()))
-
-
 def verdicts(
     snapshot: Snapshot, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
 ) -> Mapping[str, ConditionVerdict]:
     """Return the conditions of `snapshot` by type; a condition from `found` exists only while it is true."""
     compatible = _compatible(snapshot, facts)
-    unmet = None if snapshot.spec is None else snapshot.spec.unmet
     said: dict[str, ConditionVerdict] = {
         ConditionType.COMPATIBLE: compatible,
         ConditionType.APPLIED: _applied(snapshot, compatible),
         ConditionType.DEGRADED: _degraded(snapshot),
         ConditionType.DRIFT: _drift(snapshot.recent),
         **({} if snapshot.guarantee is None else {ConditionType.STRICT: snapshot.guarantee}),
-        **({} if unmet is None else {ConditionType.REQUIREMENTS_MET: _requirements(unmet)}),
     }
     if snapshot.settings is not None:
         said[ConditionType.NODE_SETTINGS] = _settings(snapshot.settings)

@@ -100,6 +100,5 @@ class Report:
 
     def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.ConditionVerdict]:
         facts = self._node.facts
-        counted = None if snapshot.spec is None else snapshot.spec.kubelet_swap
-        found = diagnostics.conditions(facts, self._node.look, counted, snapshot.recent.lost)
+        found = diagnostics.conditions(facts, self._node.look, snapshot.recent.lost)
         return conditions.verdicts(snapshot, facts, found)

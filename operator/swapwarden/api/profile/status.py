@@ -50,7 +50,10 @@ class NodeCounts(rules.Model):
     )
     degraded: Count = pydantic.Field(
         default=0,
-        description="Of all of these, nodes whose agent reports a problem; they also count above.",
+        description=(
+            "Of all of these, nodes whose agent reports a problem, or that settings of the profile are unsafe for;"
+            " they also count above."
+        ),
     )
     requirements_unmet: Count = pydantic.Field(
         default=0,

@@ -16,7 +16,6 @@ _REASONS: Final[dict[str, str]] = {
     ConditionType.DEGRADED: "SwapDegraded",
     ConditionType.DRIFT: "SwapLimitsContested",
     ConditionType.NODE_SETTINGS: "SwapSettingsNotAsSpecified",
-    ConditionType.REQUIREMENTS_MET: "SwapRequirementUnmet",
     ConditionType.STRICT: "SwapNotHeldBySystemd",
 }
 """Reasons of events by the condition that they report; a diagnostic's own type says enough."""

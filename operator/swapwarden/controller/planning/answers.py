@@ -5,11 +5,16 @@ from __future__ import annotations
 from swapwarden.api import state
 from swapwarden.controller.inventory.states import StateRow
 from swapwarden.policy import rollout
+from swapwarden.policy.node.observations import NodeProblem
 
 
-def degraded(row: StateRow) -> str:
-    """Why a node's agent says that it is degraded, as far as it is compared with what it is later."""
-    return row.degraded.partition(":")[0][: state.MAX_REASON]
+def degraded(row: StateRow, *, refused: bool) -> tuple[str, ...]:
+    """What is wrong on a node, as far as it is compared with what is wrong later.
+
+    `refused`: the profile that its state names has settings that are unsafe for it.
+    """
+    reported = row.degraded.partition(":")[0][: state.MAX_REASON]
+    return tuple(filter(None, (reported, NodeProblem.SETTINGS_REFUSED if refused else "")))
 
 
 def has_answered(row: StateRow, wanted: state.ProfileRef) -> bool:
@@ -19,9 +24,9 @@ def has_answered(row: StateRow, wanted: state.ProfileRef) -> bool:
     return row.proposed == wanted and (mute or (row.cost is not None and row.cost.profile_ref == wanted))
 
 
-def before(row: StateRow, wanted: state.ProfileRef) -> tuple[str, ...]:
+def before(row: StateRow, wanted: state.ProfileRef, *, refused: bool) -> tuple[str, ...]:
     """Return the problems of a node before it follows this generation of a profile, or before it did."""
     if row.profile == wanted:
         return row.before
     silent = row.acted != row.profile or not has_answered(row, wanted)
-    return tuple(filter(None, (degraded(row), rollout.NO_ANSWER if silent else "")))
+    return (*degraded(row, refused=refused), *([rollout.NO_ANSWER] if silent else []))

@@ -9,6 +9,7 @@ from swapwarden.controller.planning import answers
 from swapwarden.controller.planning.view import NodeView
 from swapwarden.policy import plan
 from swapwarden.policy.node import extended_resource, taints
+from swapwarden.policy.node.observations import NodeObservation, observe
 from swapwarden.policy.plan import NodePlan
 from swapwarden.policy.profile import compiled
 
@@ -20,7 +21,7 @@ def state(view: NodeView) -> NodePlan:
     made = plan.plan_all(view.profile, view.facts, view.pods, view.namespaces)
     row = view.standing
     if (view.profile != compiled.BUILT_IN or view.leaving) and row is not None and row.observed:
-        before = list(answers.before(row, made.spec.profile_ref))
+        before = list(answers.before(row, made.spec.profile_ref, refused=view.refused))
         if before:
             made = made._replace(spec=msgspec.structs.replace(made.spec, degraded_before=before))
     if made.spec.profile_ref == plan.reference(view.target):
@@ -37,3 +38,8 @@ def taint(view: NodeView) -> names.TaintEffect | None:
 def resource(view: NodeView) -> int | None:
     """Bytes of the extended resource that the node should offer; None for none."""
     return extended_resource.desired(view.profile, view.facts, view.node, view.pods, applied=view.applied)
+
+
+def observations(view: NodeView) -> tuple[NodeObservation, ...]:
+    """The problems of the node that its agent does not report; none while its profile asks nothing of it."""
+    return () if view.restoring else observe(view.profile.require, view.profile.kernel, view.facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -13,6 +13,7 @@ from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning import answers
 from swapwarden.controller.planning.view import Planner
 from swapwarden.policy import plan, rollout
+from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.profile import compiled, requirements
 
 
@@ -31,6 +32,8 @@ class Governed(msgspec.Struct, frozen=True):
     has_agent: bool = True
     unmet: str = ""
     """The unmet requirements of its profile; empty if there are none, or swap is off."""
+    refused: str = ""
+    """Settings of its profile that are unsafe for it, with the reason; empty if there are none."""
 
 
 Overdue = AbstractSet[tuple[str, bool]]
@@ -87,14 +90,14 @@ def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Over
     row = planner.inventory.standing(name)
     if row is None or row.observed == 0:
         return rollout.RolloutNode(name, updated=True, silent=True)
-    named, turned = row.profile == wanted, planner.is_admitted(name)
+    named, turned, refused = row.profile == wanted, planner.is_admitted(name), planner.refuses(row)
     cost = row.cost if row.cost is not None and row.cost.profile_ref == wanted else None
     return rollout.RolloutNode(
         name,
         updated=named or turned,
         answered=row.acted == row.profile and (named or not turned),
-        degraded=answers.degraded(row),
-        before=answers.before(row, wanted),
+        degraded=answers.degraded(row, refused=refused),
+        before=answers.before(row, wanted, refused=refused),
         overdue=(name, named or turned) in overdue,
         asked=answers.has_answered(row, wanted),
         pods=cost.pods if cost else 0,
@@ -124,13 +127,20 @@ def governed(planner: Planner, name: str) -> Governed:
         incompatible=row.incompatible if row else "",
         has_agent=planner.inventory.has_agent(name),
         unmet=_unmet(planner, name),
+        refused=_listed(kernel_settings.plan(planner.in_force(name).kernel, planner.facts(name)).refused)
+        if row
+        else "",
     )
 
 
 def _unmet(planner: Planner, name: str) -> str:
     facts = planner.facts(name)
-    found = requirements.unmet(planner.selection(name).profile, facts) if facts.swap_bytes else None
-    return "; ".join(f"{requirement}: {text}" for requirement, text in (found or {}).items())
+    found = requirements.unmet(planner.selection(name).profile.require, facts) if facts.swap_bytes else None
+    return _listed(found or {})
+
+
+def _listed(found: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {text}" for name, text in found.items())
 
 
 def _pending(planner: Planner, name: str) -> str:

@@ -10,6 +10,7 @@ from swapwarden.api import names, state
 from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.inventory.states import StateRow
 from swapwarden.policy import plan
+from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits
@@ -34,6 +35,8 @@ class NodeView(msgspec.Struct, frozen=True):
     restoring: bool
     leaving: bool
     """Whether it leaves a profile that is being deleted, or left it lately."""
+    refused: bool
+    """Whether the profile that its state names has settings that are unsafe for it."""
 
     @property
     def applied(self) -> bool:
@@ -176,7 +179,13 @@ class Planner:
             restoring=self.restoring,
             leaving=(standing is not None and standing.profile.name in self.ending)
             or any(name in nodes for nodes in self.left.values()),
+            refused=standing is not None and self.refuses(standing),
         )
+
+    def refuses(self, row: StateRow) -> bool:
+        """Whether the profile that a known node's state names has settings that are unsafe for the node."""
+        named = self._recall(row.profile)
+        return named is not None and bool(kernel_settings.plan(named.kernel, self._facts(row.name, row)).refused)
 
     def waits_to_show(self, name: str) -> bool:
         """Whether the profile asks for a taint or a resource that the node lacks."""

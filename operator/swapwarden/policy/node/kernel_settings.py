@@ -1,4 +1,4 @@
-"""Settings of a node's kernel: turn a profile into the content of the files, within safe bounds for the node."""
+"""Settings of a node's kernel, within safe bounds for the node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import profile as api
 from swapwarden.policy.observed import nodes
 
 MIN_FREE: Final = "vm.min_free_kbytes"
@@ -26,21 +25,6 @@ class Plan(msgspec.Struct, frozen=True):
     values: dict[str, str]
     refused: dict[str, str]
     """With the reason and the remedy."""
-
-
-def settings(model: api.spec.Kernel) -> tuple[tuple[str, str], ...]:
-    """Return a profile's settings, by the names in states (those of sysctl), as the kernel's files accept them."""
-    zswap = model.zswap or api.spec.Zswap()
-    asked = {
-        "vm.swappiness": model.swappiness,
-        MIN_FREE: model.min_free_kbytes,
-        "vm.watermark_scale_factor": model.watermark_scale_factor,
-        "vm.page-cluster": model.page_cluster,
-        "zswap.enabled": None if zswap.enabled is None else "Y" if zswap.enabled else "N",
-        "zswap.compressor": zswap.compressor,
-        "zswap.max_pool_percent": zswap.max_pool_percent,
-    }
-    return tuple((name, str(value)) for name, value in asked.items() if value is not None)
 
 
 def plan(asked: Iterable[tuple[str, str]], facts: nodes.NodeFacts) -> Plan:

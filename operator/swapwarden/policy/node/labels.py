@@ -31,7 +31,7 @@ def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, vouched: bool 
         names.BEHAVIOR_LABEL: _behavior(profile, facts) if on else None,
         names.BACKING_LABEL: _backing(facts.devices) if on else None,
         names.ENCRYPTED_LABEL: _text(encrypted),
-        names.UNMET_LABEL: requirements.first_unmet(profile, facts) if on else None,
+        names.UNMET_LABEL: requirements.first_unmet(profile.require, facts) if on else None,
         names.VOUCHED_LABEL: None if vouched is None or encrypted is None else _text(vouched and encrypted),
     }
     if facts.reported:
@@ -51,7 +51,7 @@ def gives_swap(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
     """Return whether pods on the node can get swap."""
     if not facts.swap_bytes or not facts.compatible or profile.behavior is names.Behavior.NO_SWAP:
         return False
-    return requirements.first_unmet(profile, facts) is None
+    return requirements.first_unmet(profile.require, facts) is None
 
 
 def is_unknown(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
@@ -93,7 +93,7 @@ def _behavior(profile: compiled.Profile, facts: nodes.NodeFacts) -> str:
     """Return the behavior in force: the kubelet's own if nothing is written, NoSwap if a requirement is not met."""
     if not facts.compatible or profile.mode is not names.Mode.ENFORCE:
         return names.Behavior.KUBELET
-    return profile.behavior if requirements.first_unmet(profile, facts) is None else names.Behavior.NO_SWAP
+    return profile.behavior if requirements.first_unmet(profile.require, facts) is None else names.Behavior.NO_SWAP
 
 
 def _backing(devices: Iterable[state.SwapDevice]) -> str | None:

@@ -11,6 +11,7 @@ from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.policy import quantity
 from swapwarden.policy.node import kernel_settings
+from swapwarden.policy.profile import requirements
 
 
 class LabelExpression(msgspec.Struct, frozen=True):
@@ -54,16 +55,6 @@ class Override(msgspec.Struct, frozen=True):
     """Bytes."""
 
 
-class Require(msgspec.Struct, frozen=True):
-    """Conditions on a node before its pods get swap."""
-
-    encrypted: bool = False
-    tmpfs_noswap: bool = False
-    backing: tuple[str, ...] = ()
-    """Kinds of devices of which each must be one; empty: any."""
-    dedicated_device: bool = False
-
-
 class Profile(msgspec.Struct, frozen=True):
     """A NodeSwapProfile, compiled. Sizes in bytes."""
 
@@ -98,7 +89,7 @@ class Profile(msgspec.Struct, frozen=True):
     """Settings of the kernel, by name, as their files take them."""
     units: tuple[tuple[str, state.UnitSettings], ...] = ()
     """What it says of slices and services of its nodes, by name."""
-    require: Require | None = None
+    require: requirements.Require | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Return whether it selects a node with these labels."""
@@ -157,10 +148,25 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         paused=spec.rollout.paused,
         overrides=tuple(_override(entry) for entry in spec.overrides),
         extended_resource=spec.scheduling.extended_resource == "Enabled",
-        kernel=kernel_settings.settings(spec.kernel),
+        kernel=_kernel(spec.kernel),
         units=tuple((unit.name, _unit(unit)) for unit in spec.system_units),
-        require=_require(spec.swap),
+        require=requirements.require(spec.swap.requirements, spec.swap.allowed_backing),
     )
+
+
+def _kernel(model: api.spec.Kernel) -> tuple[tuple[str, str], ...]:
+    """Return a profile's settings, by the names in states (those of sysctl), as the kernel's files accept them."""
+    zswap = model.zswap or api.spec.Zswap()
+    asked = {
+        "vm.swappiness": model.swappiness,
+        kernel_settings.MIN_FREE: model.min_free_kbytes,
+        "vm.watermark_scale_factor": model.watermark_scale_factor,
+        "vm.page-cluster": model.page_cluster,
+        "zswap.enabled": None if zswap.enabled is None else "Y" if zswap.enabled else "N",
+        "zswap.compressor": zswap.compressor,
+        "zswap.max_pool_percent": zswap.max_pool_percent,
+    }
+    return tuple((name, str(value)) for name, value in asked.items() if value is not None)
 
 
 def _unit(model: api.spec.SystemUnit) -> state.UnitSettings:
@@ -181,18 +187,6 @@ def _selector(model: api.selectors.LabelSelector | None) -> Selector:
         for expression in model.match_expressions
     )
     return (*labels, *expressions)
-
-
-def _require(swap: api.spec.Swap) -> Require | None:
-    if swap.requirements is None and swap.allowed_backing is None:
-        return None
-    asked = swap.requirements or ()
-    return Require(
-        encrypted="Encrypted" in asked,
-        tmpfs_noswap="TmpfsNoSwap" in asked,
-        backing=tuple(swap.allowed_backing or ()),
-        dedicated_device="DedicatedDevice" in asked,
-    )
 
 
 def _override(model: api.spec.ProfileOverride) -> Override:

@@ -6,45 +6,67 @@ therefore lacks all requirements on swap devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
+
+import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.profile import compiled
 
 NAMED: Final = 3
 """How many devices a text names; it counts the others."""
 _MAX_NAME: Final = 64
 
 
-def first_unmet(profile: compiled.Profile, facts: nodes.NodeFacts) -> names.Requirement | None:
-    """Return the first unmet requirement, in the order of names.Requirement; None if the node meets all."""
-    return next(_unmet(profile.require, facts), None) if profile.require is not None else None
+class Require(msgspec.Struct, frozen=True):
+    """Conditions on a node before its pods get swap."""
+
+    encrypted: bool = False
+    tmpfs_noswap: bool = False
+    backing: tuple[str, ...] = ()
+    """Kinds of devices of which each must be one; empty: any."""
+    dedicated_device: bool = False
 
 
-def unmet(profile: compiled.Profile, facts: nodes.NodeFacts) -> dict[str, str] | None:
-    """Return all unmet requirements, with the observed facts and the remedy; None if nothing is required."""
-    if profile.require is None:
+def require(requirements: Collection[str] | None, allowed_backing: Collection[str] | None) -> Require | None:
+    """Compile these fields of a profile; None if it requires nothing."""
+    if requirements is None and allowed_backing is None:
         return None
-    return {
-        each.value: _TOLD[each](profile.require, facts)[: state.MAX_FOUND] for each in _unmet(profile.require, facts)
-    }
+    asked = requirements or ()
+    return Require(
+        encrypted="Encrypted" in asked,
+        tmpfs_noswap="TmpfsNoSwap" in asked,
+        backing=tuple(allowed_backing or ()),
+        dedicated_device="DedicatedDevice" in asked,
+    )
 
 
-def _unmet(require: compiled.Require, facts: nodes.NodeFacts) -> Iterator[names.Requirement]:
+def first_unmet(required: Require | None, facts: nodes.NodeFacts) -> names.Requirement | None:
+    """Return the first unmet requirement, in the order of names.Requirement; None if the node meets all."""
+    return next(_unmet(required, facts), None) if required is not None else None
+
+
+def unmet(required: Require | None, facts: nodes.NodeFacts) -> dict[str, str] | None:
+    """Return all unmet requirements, with the observed facts and the remedy; None if nothing is required."""
+    if required is None:
+        return None
+    return {each.value: _TOLD[each](required, facts) for each in _unmet(required, facts)}
+
+
+def _unmet(required: Require, facts: nodes.NodeFacts) -> Iterator[names.Requirement]:
     devices = facts.devices if facts.swap_bytes else ()
-    if require.encrypted and not (devices and all(each.encrypted for each in devices)):
+    if required.encrypted and not (devices and all(each.encrypted for each in devices)):
         yield names.Requirement.ENCRYPTED
-    if require.tmpfs_noswap and not facts.tmpfs_noswap:
+    if required.tmpfs_noswap and not facts.tmpfs_noswap:
         yield names.Requirement.TMPFS_NOSWAP
-    if require.backing and not (devices and all(each.backing in require.backing for each in devices)):
+    if required.backing and not (devices and all(each.backing in required.backing for each in devices)):
         yield names.Requirement.BACKING
-    if require.dedicated_device and not (devices and all(each.dedicated for each in devices)):
+    if required.dedicated_device and not (devices and all(each.dedicated for each in devices)):
         yield names.Requirement.DEDICATED_DEVICE
 
 
-def _encrypted(_: compiled.Require, facts: nodes.NodeFacts) -> str:
+def _encrypted(_: Require, facts: nodes.NodeFacts) -> str:
     bad = [_name(each) for each in facts.devices if not each.encrypted]
     return _no_devices(facts) or (
         f"{_list(bad)}: not known to be encrypted; set the swap up over dm-crypt (a random key in crypttab will do),"
@@ -52,7 +74,7 @@ def _encrypted(_: compiled.Require, facts: nodes.NodeFacts) -> str:
     )
 
 
-def _tmpfs_noswap(_: compiled.Require, facts: nodes.NodeFacts) -> str:
+def _tmpfs_noswap(_: Require, facts: nodes.NodeFacts) -> str:
     kernel = f"kernel {facts.kernel_release}" if facts.kernel_release else "a kernel that is not known"
     return (
         f"on {kernel} tmpfs volumes, Secrets among them, are not known to be mounted with noswap; use Linux 6.4 or"
@@ -60,14 +82,14 @@ def _tmpfs_noswap(_: compiled.Require, facts: nodes.NodeFacts) -> str:
     )
 
 
-def _backing(require: compiled.Require, facts: nodes.NodeFacts) -> str:
-    bad = [f"{_name(each)} is {each.backing}" for each in facts.devices if each.backing not in require.backing]
+def _backing(required: Require, facts: nodes.NodeFacts) -> str:
+    bad = [f"{_name(each)} is {each.backing}" for each in facts.devices if each.backing not in required.backing]
     return _no_devices(facts) or (
-        f"{_list(bad)}; move the swap to {' or '.join(require.backing)}, or add its kind to allowedBacking"
+        f"{_list(bad)}; move the swap to {' or '.join(required.backing)}, or add its kind to allowedBacking"
     )
 
 
-def _dedicated_device(_: compiled.Require, facts: nodes.NodeFacts) -> str:
+def _dedicated_device(_: Require, facts: nodes.NodeFacts) -> str:
     shared = [_name(each) for each in facts.devices if each.dedicated is False]
     unknown = [_name(each) for each in facts.devices if each.dedicated is None]
     found = (
@@ -77,7 +99,7 @@ def _dedicated_device(_: compiled.Require, facts: nodes.NodeFacts) -> str:
     return _no_devices(facts) or f"{'; '.join(filter(None, found))}; give swap a disk of its own, or use zram"
 
 
-_TOLD: Final[dict[names.Requirement, Callable[[compiled.Require, nodes.NodeFacts], str]]] = {
+_TOLD: Final[dict[names.Requirement, Callable[[Require, nodes.NodeFacts], str]]] = {
     names.Requirement.ENCRYPTED: _encrypted,
     names.Requirement.TMPFS_NOSWAP: _tmpfs_noswap,
     names.Requirement.BACKING: _backing,

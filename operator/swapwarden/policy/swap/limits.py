@@ -241,7 +241,7 @@ def _override_forbids(case: _Case) -> bool:
 
 
 def _requirement_unmet(case: _Case) -> bool:
-    return requirements.first_unmet(case.profile, case.node) is not None
+    return requirements.first_unmet(case.profile.require, case.node) is not None
 
 
 def _has_no_limit(case: _Case) -> bool:

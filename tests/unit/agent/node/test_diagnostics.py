@@ -66,15 +66,6 @@ def test_secrets_on_disk() -> None:
     assert kinds(msgspec.structs.replace(old, devices=[encrypted, DISK])) == ["SecretsOnDisk"]
 
 
-def test_a_kubelet_that_counted_other_swap() -> None:
-    def told(counted: int | None, **changes: Any) -> list[str]:
-        facts = msgspec.structs.replace(FACTS, **changes)
-        return [found.kind for found in diagnostics.conditions(facts, SEEN, counted)]
-
-    assert told(0) == told(2 << 30) == told(1 << 30, devices=[], swap_bytes=0) == ["KubeletRestartNeeded"]
-    assert told(None) == told(1 << 30) == []
-
-
 def test_lost_events_are_told_of_also_without_swap() -> None:
     (found,) = diagnostics.conditions(msgspec.structs.replace(FACTS, devices=[]), SEEN, lost=3)
     assert (found.kind, "3" in found.message.split()) == ("EventsLost", True)
@@ -86,7 +77,7 @@ def test_all_of_them_together_are_short() -> None:
         configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"),
         containers=node_info.Containers(without=1),
     )
-    found = diagnostics.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 0, 1)
+    found = diagnostics.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1)
     assert {each.kind for each in found} == set(DIAGNOSTICS)
     assert max(len(f"{each.message}; {each.remedy}") for each in found) < 300
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
@@ -277,15 +276,6 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
     assert swap_max(pod) == "4096"
     assert plain.enforcer is not None
     assert snapshot(plain.enforcer).to_restore == 0
-
-
-async def test_what_is_required_and_missing_is_passed_on(plain: Node) -> None:
-    agent = plain.start(state())
-    wire = spec.ReceivedState(spec=msgspec.Raw(b'{"profileRef":{"name":"p"},"unmet":{"encrypted":"found"}}'))
-    apply(agent, spec.parse(wire, 4096))
-    current = snapshot(agent).spec
-    assert current is not None
-    assert current.unmet == {"encrypted": "found"}
 
 
 async def test_what_a_proposal_would_take_is_told_and_not_done(plain: Node) -> None:

@@ -203,12 +203,6 @@ async def test_nothing_is_written_but_what_is_known(setting: tuple[str, str], ho
     assert host.values == BEFORE
 
 
-async def test_what_the_node_must_not_have_is_told(host: Node) -> None:
-    agent = host.start()
-    await apply(agent, asking({})._replace(refused={"vm.min_free_kbytes": "too much"}))
-    assert agent.status.problems == (("vm.min_free_kbytes", names.Problem.REFUSED, "too much"),)
-
-
 async def test_audit_says_what_would_be_written(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10", "vm.page-cluster": "3"}, mode=names.Mode.AUDIT))

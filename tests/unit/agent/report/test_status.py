@@ -30,10 +30,6 @@ def lately(**recent: Any) -> status.Snapshot:
     return GOOD._replace(recent=status.Recent(**recent))
 
 
-def requiring(unmet: dict[str, str]) -> status.Snapshot:
-    return GOOD._replace(spec=SPEC._replace(unmet=unmet))
-
-
 def without_tree(problem: layout.TreeError) -> status.Snapshot:
     return GOOD._replace(tree=status.Tree(None, problem))
 
@@ -138,16 +134,6 @@ def test_what_ends_by_itself_has_to_be_looked_at() -> None:
     assert GOOD._replace(violations=[EXPOSED]).passing
     for recent in ({"drifting": 1}, {"others": "somebody"}, {"lost": 1}):
         assert lately(**recent).passing
-
-
-def test_what_the_profile_requires() -> None:
-    assert "RequirementsMet" not in verdicts(GOOD)
-    assert verdicts(requiring({}))["RequirementsMet"] == ("True", "AllMet")
-    lacking = requiring({"encrypted": "found; remedy", "backing": "HDD"})
-    assert verdicts(lacking)["RequirementsMet"] == ("False", "RequirementUnmet")
-    condition = build(lacking, FACTS, [], "t").conditions[-1]
-    assert condition.message == "encrypted: found; remedy; backing: HDD"
-    assert verdicts(lacking)["Degraded"] == ("False", "AsExpected"), "the agent has no problem"
 
 
 def test_the_time_of_transition_stays_while_the_status_does() -> None:

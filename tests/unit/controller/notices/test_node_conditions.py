@@ -28,7 +28,6 @@ def reasons(old: states.StateRow | None, new: states.StateRow) -> list[str]:
         ("Drift", "True", "Rewritten", []),
         ("Strict", "False", "NotInForce", ["SwapNotHeldBySystemd"]),
         ("Strict", "Unknown", "AwaitingEvidence", []),
-        ("RequirementsMet", "False", "RequirementUnmet", ["SwapRequirementUnmet"]),
         ("NodeSettings", "False", "NotSupported", ["SwapSettingsNotAsSpecified"]),
         ("KubeletWillNotStart", "True", "FailSwapOn", ["KubeletWillNotStart"]),
         ("Applied", "False", "Draining", []),

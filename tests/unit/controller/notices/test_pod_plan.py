@@ -8,7 +8,7 @@ from swapwarden.controller.notices import pod_plan
 from swapwarden.kube.events import Notice
 from swapwarden.policy import plan
 from swapwarden.policy.observed import pods
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import qos
 
 from tests.unit.policy.rows import container, facts, pod, profile
@@ -77,7 +77,7 @@ def test_under_audit_nothing_is_told_as_if_it_were_done(
 
 def test_a_limit_has_no_effect_where_something_required_is_missing() -> None:
     rows = [pod(container(), swap_limit="1Mi"), pod(container(), uid="uid-2", policy="Required")]
-    require = compiled.Require(encrypted=True)
+    require = requirements.Require(encrypted=True)
     (notice,) = pod_plan.about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
     assert (notice.reason, notice.regarding.uid) == ("RequirementUnmet", "uid-1")
     assert "node node-1 does not" in notice.message

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from swapwarden.agent.reconcile import sysctls as agent
-from swapwarden.api import names, profile, state
+from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.node import kernel_settings
 
+from tests.unit.policy.profile.test_compiled import made
 from tests.unit.policy.rows import GI, facts
 from tests.unit.policy.rows import profile as compiled
 
@@ -27,7 +28,7 @@ FILES = {
 
 
 def asked(**fields: object) -> dict[str, str]:
-    return dict(kernel_settings.settings(profile.spec.Kernel.model_validate(fields)))
+    return dict(made({"kernel": fields}).kernel)
 
 
 def test_what_a_profile_asks_for_is_what_the_files_take() -> None:
@@ -64,7 +65,7 @@ def test_nothing_is_planned_for_a_node_that_does_not_say_how_much_memory_it_has(
 
 def test_a_plan_has_the_settings_and_a_plan_to_restore_has_none() -> None:
     made = compiled(names.Behavior.KUBELET, kernel=(("vm.swappiness", "60"), (kernel_settings.MIN_FREE, "999999999")))
-    planned = plan.plan_node(made, facts(), [])
-    assert planned.kernel_settings == {"vm.swappiness": "60"}
+    planned = plan.explain_node(made, facts(), [])
+    assert planned.header.kernel_settings == {"vm.swappiness": "60"}
     assert planned.refused.keys() == {kernel_settings.MIN_FREE}
     assert plan.restore_node(made).kernel_settings == {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile import requirements
 
 from tests.unit.policy import rows
 
@@ -77,7 +77,7 @@ def test_what_only_an_agent_can_say_is_left_as_it_is_where_none_has_reported() -
     )
     assert said(no_swap, 4096) == {NFD: "true", OWN: None, BEHAVIOR: no_swap, names.UNMET_LABEL: None}
     assert said(no_swap, 0) == {OWN: None, names.UNMET_LABEL: None}
-    assert said(limited, 4096, require=compiled.Require(encrypted=True)) == {NFD: "true"}
+    assert said(limited, 4096, require=requirements.Require(encrypted=True)) == {NFD: "true"}
     facts = rows.facts(reported=False)
     assert VOUCHED in labels.desired(KUBELET, facts, vouched=None), "nobody vouches for any node any more"
     assert labels.by_feature({NFD: "true"}) == {NFD: "true"}

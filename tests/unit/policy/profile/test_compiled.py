@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.api import profile as api
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile import compiled, requirements
 
 
 def made(spec: dict[str, Any] | None = None, **metadata: Any) -> compiled.Profile:
@@ -56,7 +56,7 @@ def test_all_fields() -> None:
         max_per_container=1024,
         max_per_pod=2**63 - 1,
         extended_resource=True,
-        require=compiled.Require(encrypted=True, tmpfs_noswap=True, backing=("NVMe", "Zram")),
+        require=requirements.Require(encrypted=True, tmpfs_noswap=True, backing=("NVMe", "Zram")),
     )
 
 
@@ -64,11 +64,11 @@ def test_all_fields() -> None:
     ("swap", "wanted"),
     [
         ({}, None),
-        ({"requirements": ["DedicatedDevice"]}, compiled.Require(dedicated_device=True)),
-        ({"allowedBacking": ["HDD"]}, compiled.Require(backing=("HDD",))),
+        ({"requirements": ["DedicatedDevice"]}, requirements.Require(dedicated_device=True)),
+        ({"allowedBacking": ["HDD"]}, requirements.Require(backing=("HDD",))),
     ],
 )
-def test_requirements_of_a_node(swap: dict[str, Any], wanted: compiled.Require | None) -> None:
+def test_requirements_of_a_node(swap: dict[str, Any], wanted: requirements.Require | None) -> None:
     assert made({"swap": swap}).require == wanted
 
 

@@ -11,6 +11,7 @@ import msgspec
 import swapwarden
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
+from swapwarden.policy.node.observations import NodeProblem
 
 
 class Severity(enum.StrEnum):
@@ -146,13 +147,17 @@ CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
         "find the other writer of memory.swap.max there; docs/agent.md lists the usual ones",
     ),
     ConditionType.NODE_SETTINGS: (_WARNING, "docs/node-settings.md has each reason and its remedy"),
-    ConditionType.REQUIREMENTS_MET: (
-        _WARNING,
-        "meet the profile's requirements on the node, or require less (swap.requirements, swap.allowedBacking)",
-    ),
     ConditionType.STRICT: (_WARNING, "docs/strict.md has each reason and its remedy"),
 }
 """Of conditions of a node's state, where their messages do not end with the remedy."""
+NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {
+    NodeProblem.REQUIREMENT_UNMET: (
+        "meet the profile's requirements on the node, or require less (swap.requirements, swap.allowedBacking)"
+    ),
+    NodeProblem.SETTINGS_REFUSED: "docs/node-settings.md has the bounds",
+    NodeProblem.KUBELET_RESTART_NEEDED: "restart the kubelet",
+}
+"""Remedies of what follows from a node's profile and facts."""
 DIAGNOSTICS: Final[Mapping[str, Severity]] = {ConditionType.KUBELET_WILL_NOT_START: _ERROR}
 """Those that are worse than a warning."""
 
@@ -162,7 +167,7 @@ PODS: Final[Mapping[str, tuple[Severity, str]]] = {
     names.Reason.INVALID_POLICY: (_ERROR, _TEMPLATE),
     names.Reason.REQUIREMENT_UNMET: (
         _WARNING,
-        "see the node's condition RequirementsMet, or have policy Required place the pod",
+        "see by `kubectl swap nodes -o wide` what the node lacks, or have policy Required place the pod",
     ),
     names.Reason.PROFILE_NO_SWAP: (
         _WARNING,

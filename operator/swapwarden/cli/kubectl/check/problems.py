@@ -14,6 +14,7 @@ from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severi
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy import plan, pod_annotations
+from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED
 from swapwarden.policy.profile import compiled
@@ -97,6 +98,10 @@ def _nodes(
             )
         if report is not None and node.has_agent:
             yield from filter(None, (condition(name, one) for one in report.conditions))
+            for one in observe(node.profile.require, node.profile.kernel, node.facts):
+                remedy = catalogue.NODE_PROBLEMS[one.problem]
+                told = one.message.removesuffix(f"; {remedy}")
+                yield problem(Check.NODE_CONDITION, f"node/{name}", told, reason=one.problem, remedy=remedy)
         elif row is not None and row.degraded.startswith("NotUnderstood"):
             yield problem(Check.OTHER_VERSION, f"node/{name}", f"its agent's report is invalid: {row.degraded}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.api.conditions import DIAGNOSTICS, AppliedReason, ConditionType
 from swapwarden.api.violations import ViolationReason
+from swapwarden.policy.node.observations import NodeObservation, NodeProblem
 
 
 class NodeHealth(enum.StrEnum):
@@ -79,7 +80,13 @@ _DONE: Final = {
 }
 
 
-def judge(spec: state.StateSpec | None, status: state.StateStatus, *, has_agent: bool | None) -> HealthVerdict:
+def judge(
+    spec: state.StateSpec | None,
+    status: state.StateStatus,
+    *,
+    has_agent: bool | None,
+    observed: Iterable[NodeObservation] = (),
+) -> HealthVerdict:
     """How things stand on a node with such a state; `has_agent`: an agent is Ready there, None where that is not known.
 
     That observedGeneration is behind says little: plans change with every pod. The profile's generation counts.
@@ -88,7 +95,9 @@ def judge(spec: state.StateSpec | None, status: state.StateStatus, *, has_agent:
         return HealthVerdict(NodeHealth.NO_STATE, "the controller has not planned this node; check that it runs")
     conditions = {condition.type: condition for condition in status.conditions}
     applied, compatible = conditions.get(ConditionType.APPLIED, _NO), conditions.get(ConditionType.COMPATIBLE, _NO)
-    degraded, met = conditions.get(ConditionType.DEGRADED, _NO), conditions.get(ConditionType.REQUIREMENTS_MET, _NO)
+    degraded = conditions.get(ConditionType.DEGRADED, _NO)
+    problems = {} if spec.mode is names.Mode.RESTORE else dict(observed)
+    refused, unmet = problems.get(NodeProblem.SETTINGS_REFUSED, ""), problems.get(NodeProblem.REQUIREMENT_UNMET, "")
     unapplied = _UNAPPLIED.get(applied.reason, NodeHealth.NOT_UNDERSTOOD)
     absent = "no agent has reported; see whether the DaemonSet's pods may run there"
     silent = "no Ready agent: its values stay, but external writes are not repaired"
@@ -98,19 +107,21 @@ def judge(spec: state.StateSpec | None, status: state.StateStatus, *, has_agent:
         (has_agent is False, NodeHealth.SILENT, silent),
         (compatible.status == "False", NodeHealth.INCOMPATIBLE, compatible.message),
         (degraded.status == "True", NodeHealth.DEGRADED, degraded.message),
+        (refused, NodeHealth.DEGRADED, refused),
         (status.profile_ref != spec.profile_ref, NodeHealth.PENDING, "its agent has not seen the newest plan yet"),
         (applied.status != "True", unapplied, applied.message or f"condition Applied is {applied.status or 'absent'}"),
-        (met.status == "False", NodeHealth.UNMET, met.message),
-        (True, _DONE[spec.mode], _others(conditions)),
+        (unmet, NodeHealth.UNMET, unmet),
+        (True, _DONE[spec.mode], _others(conditions, problems)),
     )
     return next(HealthVerdict(health, why) for matches, health, why in rows if matches)
 
 
-def _others(conditions: Mapping[str, state.Condition]) -> str:
+def _others(conditions: Mapping[str, state.Condition], problems: Mapping[NodeProblem, str]) -> str:
     """Other messages about a node that is well."""
     drift = conditions.get(ConditionType.DRIFT, _NO)
     found = [drift.message] if drift.status == "True" else []
     found += [f"{kind}: {conditions[kind].message}" for kind in DIAGNOSTICS if kind in conditions]
+    found += [f"{problem}: {message}" for problem, message in problems.items()]
     return "; ".join(found)
 
 

@@ -95,8 +95,8 @@ class PlannedNode(planner.NodeView, frozen=True):
 
     conflicts: tuple[str, ...]
     """Other profiles of the same priority that also select it."""
-    degraded: str
-    """Why its agent is degraded, as rollouts compare it; empty where it is not."""
+    degraded: tuple[str, ...]
+    """What is wrong there, as rollouts compare it; empty where nothing is."""
     has_agent: bool
 
 
@@ -128,6 +128,6 @@ def _node(known: cluster.Cluster, seen: planner.NodeView) -> PlannedNode:
     return PlannedNode(
         **{field: getattr(seen, field) for field in seen.__struct_fields__},
         conflicts=known.planner.selection(name).conflicts,
-        degraded=answers.degraded(seen.report) if seen.report is not None else "",
+        degraded=answers.degraded(seen.report, refused=seen.refused) if seen.report is not None else (),
         has_agent=known.inventory.has_agent(name),
     )

@@ -45,7 +45,7 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
         yield from _towards("what was meant", *steps.correct(planned))
         return
     if reason is Reason.REQUIREMENT_UNMET:
-        for field, found in (requirements.unmet(planned.profile, planned.facts) or {}).items():
+        for field, found in (requirements.unmet(planned.profile.require, planned.facts) or {}).items():
             yield advise(planned, AdviceKind.REQUIREMENT, found, target=field, outcome=f"{field} met")
     if reason is Reason.KUBELET_DECIDES and planned.profile.name == names.BUILT_IN_PROFILE:
         yield advise(planned, AdviceKind.NEW_PROFILE, outcome="limits by Swapwarden")

@@ -63,7 +63,7 @@ def _misunderstood(planned: PlannedPod) -> str:
 
 
 def _lacking(planned: PlannedPod) -> str:
-    lacking = ", ".join(requirements.unmet(planned.profile, planned.facts) or ())
+    lacking = ", ".join(requirements.unmet(planned.profile.require, planned.facts) or ())
     return f"{planned.profile.name} has unmet requirements: {lacking}"
 
 

@@ -299,8 +299,8 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
         found["kubepods"] = header.kubepods.swap_max
     found |= dict(plan.of_units(header))
     found |= header.kernel_settings
-    found |= {f"refused: {key}": why for key, why in header.refused.items()}
-    found |= {f"unmet: {key}": why for key, why in (header.unmet or {}).items()}
+    found |= {f"refused: {key}": why for key, why in explained.refused.items()}
+    found |= {f"unmet: {key}": why for key, why in (explained.unmet or {}).items()}
     if explained.extended_resource is not None:
         found[names.SWAP_RESOURCE] = str(explained.extended_resource)
     return found
@@ -352,7 +352,7 @@ def _waves(profile: compiled.Profile, members: list[rollout.RolloutNode], moved:
         for name in progress.next:
             was = by_name[name]
             by_name[name] = msgspec.structs.replace(
-                was, updated=True, answered=True, before=(*was.before, was.degraded)
+                was, updated=True, answered=True, before=(*was.before, *was.degraded)
             )
     held = progress.held
     left = tuple(name for name, one in sorted(by_name.items()) if not one.updated and name not in held)

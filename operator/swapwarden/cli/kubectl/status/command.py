@@ -15,7 +15,9 @@ from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.policy.node import kernel_settings, observations
 from swapwarden.policy.observed import nodes
+from swapwarden.policy.profile import requirements
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,12 +39,19 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     kernel: str = ""
 
 
-class _Swap(msgspec.Struct, frozen=True):
+class _Swap(msgspec.Struct, frozen=True, rename="camel"):
     behavior: str = names.Behavior.KUBELET
+    requirements: list[str] | None = None
+    allowed_backing: list[str] | None = None
+
+
+class _Kernel(msgspec.Struct, frozen=True, rename="camel"):
+    min_free_kbytes: int | None = None
 
 
 class _ProfileSpec(msgspec.Struct, frozen=True):
     swap: _Swap = _Swap()
+    kernel: _Kernel = _Kernel()
 
 
 class WireProfile(wire.Named, frozen=True):
@@ -57,8 +66,7 @@ class Known(msgspec.Struct, frozen=True):
     states: Mapping[str, state.NodeSwapState] | None
     agents: agents.Found | None
     used: Mapping[str, int]
-    behaviors: Mapping[str, str]
-    """By profile."""
+    profiles: Mapping[str, WireProfile]
 
 
 def row(node: nodes.WireNode, known: Known) -> NodeReport:
@@ -70,7 +78,8 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         verdict = health.HealthVerdict(NodeHealth.UNKNOWN)
     else:
         has_agent = None if known.agents is None else name in known.agents and known.agents[name].ready
-        verdict = health.judge(spec, status, has_agent=has_agent)
+        observed = _observed(node, spec, status.facts, known.profiles)
+        verdict = health.judge(spec, status, has_agent=has_agent, observed=observed)
     swap = _swap_bytes(node, status.facts)
     devices = status.facts.devices if status.facts else []
     return NodeReport(
@@ -78,7 +87,7 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         health=verdict.health,
         why=verdict.why,
         profile=spec.profile_ref.name if spec else None,
-        behavior=_behavior(node, spec, known.behaviors),
+        behavior=_behavior(node, spec, known.profiles),
         mode=spec.mode if spec else None,
         guarantee=spec.guarantee if spec else None,
         swap_bytes=swap,
@@ -97,14 +106,33 @@ def _swap_bytes(node: nodes.WireNode, facts: state.Facts | None) -> int | None:
     return kept.swap_bytes if kept.tells_swap else None
 
 
-def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, behaviors: Mapping[str, str]) -> str | None:
+def _observed(
+    node: nodes.WireNode,
+    spec: state.StateSpec | None,
+    found: state.Facts | None,
+    profiles: Mapping[str, WireProfile],
+) -> tuple[observations.NodeObservation, ...]:
+    """Problems that no agent reports. Of a profile of which the node follows an earlier generation, nothing counts."""
+    if spec is None or found is None:
+        return ()
+    facts = nodes.facts(nodes.project(node), found)
+    profile = profiles.get(spec.profile_ref.name)
+    if profile is None or profile.metadata.generation != spec.profile_ref.generation:
+        return observations.observe(None, (), facts)
+    swap, least = profile.spec.swap, profile.spec.kernel.min_free_kbytes
+    kernel = [] if least is None else [(kernel_settings.MIN_FREE, str(least))]
+    return observations.observe(requirements.require(swap.requirements, swap.allowed_backing), kernel, facts)
+
+
+def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, profiles: Mapping[str, WireProfile]) -> str | None:
     """The behavior in force by the node's label; without one, as without swap, that of the profile."""
     label = node.metadata.labels.get(names.BEHAVIOR_LABEL)
     if label or spec is None:
         return label
     if spec.profile_ref.name == names.BUILT_IN_PROFILE:
         return names.Behavior.KUBELET
-    return behaviors.get(spec.profile_ref.name)
+    profile = profiles.get(spec.profile_ref.name)
+    return profile.spec.swap.behavior if profile is not None else None
 
 
 def _backing(node: nodes.WireNode, swap: int | None, devices: Sequence[state.SwapDevice]) -> str | None:
@@ -180,17 +208,17 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
     listed = asyncio.gather(
         asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),
         _states(asked, chosen),
-        _behaviors(asked),
+        _profiles(asked),
         agents.find(asked),
     )
-    found, states, behaviors, (running, unseen) = await listed
+    found, states, profiles, (running, unseen) = await listed
     wanted = {node.metadata.name for node in found}
     scraped, unread = await agents.scrape(
         asked, (agent for name, agent in (running or {}).items() if name in wanted), frozenset({usage.NODE_USED})
     )
     for why in filter(None, (unseen, unread)):
         asked.note(f"swap in use is not known everywhere: {why}")
-    known = Known(states, running, used(scraped), behaviors)
+    known = Known(states, running, used(scraped), profiles)
     return [row(node, known) for node in found]
 
 
@@ -215,14 +243,14 @@ async def _state(asked: session.Session, name: str) -> state.NodeSwapState | Non
         return None
 
 
-async def _behaviors(asked: session.Session) -> dict[str, str]:
-    """Behavior by profile."""
+async def _profiles(asked: session.Session) -> dict[str, WireProfile]:
+    """Profiles by name."""
     try:
         found = await asked.collect(session.PROFILES, WireProfile)
     except session.ForbiddenError as error:
         asked.note(f"the behavior of nodes without swap is not shown: {error.message}")
         return {}
-    return {each.metadata.name: each.spec.swap.behavior for each in found}
+    return {each.metadata.name: each for each in found}
 
 
 EXAMPLES: Final = """\b

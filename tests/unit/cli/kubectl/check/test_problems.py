@@ -13,6 +13,7 @@ from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller.notices import pod_plan
+from swapwarden.policy.node.observations import NodeProblem
 
 from tests.unit.cli.kubectl.views import GI, facts, raw, seen, view
 from tests.unit.controller.objects import node, profile_object
@@ -82,7 +83,6 @@ def test_an_agent_that_does_not_follow() -> None:
         ("Degraded", "True", Severity.ERROR),
         ("Drift", "True", Severity.WARNING),
         ("NodeSettings", "False", Severity.WARNING),
-        ("RequirementsMet", "False", Severity.WARNING),
         ("Strict", "False", Severity.WARNING),
     ],
 )
@@ -99,6 +99,10 @@ def test_conditions_of_a_node(kind: str, status: str, severity: Severity) -> Non
     assert problems.condition("n", state.Condition(kind, other, "Why", "")) is None
 
 
+def test_every_problem_of_a_node_has_a_remedy() -> None:
+    assert set(NodeProblem) == catalogue.NODE_PROBLEMS.keys()
+
+
 def test_every_condition_of_an_agent_is_known() -> None:
     kinds = {
         ConditionType.COMPATIBLE,
@@ -106,7 +110,6 @@ def test_every_condition_of_an_agent_is_known() -> None:
         ConditionType.DRIFT,
         ConditionType.NODE_SETTINGS,
         ConditionType.STRICT,
-        ConditionType.REQUIREMENTS_MET,
     }
     assert kinds == catalogue.CONDITIONS.keys()
     assert kinds | set(DIAGNOSTICS) == ABNORMAL_STATUS.keys()

@@ -4,6 +4,7 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import health
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
+from swapwarden.policy.node.observations import NodeObservation, NodeProblem
 
 PROFILE = state.ProfileRef("batch", 3)
 
@@ -39,13 +40,22 @@ def spec(mode: names.Mode = names.Mode.ENFORCE) -> state.StateSpec:
         ([("Compatible", "Unknown", "Searching"), ("Applied", "False", "NoPodTree")], "Enforce", NodeHealth.PENDING),
         ([("Compatible", "False", "NoCgroupV2"), ("Degraded", "True", "Polling")], "Enforce", NodeHealth.INCOMPATIBLE),
         ([("Degraded", "True", "WriteFailed"), ("Applied", "False", "Draining")], "Enforce", NodeHealth.DEGRADED),
-        ([("RequirementsMet", "False", "RequirementUnmet")], "Enforce", NodeHealth.UNMET),
     ],
 )
 def test_what_the_agent_says(conditions: list[tuple[str, str, str]], mode: str, expected: NodeHealth) -> None:
     for has_agent in (True, None):
         verdict = health.judge(spec(names.Mode(mode)), status(*conditions), has_agent=has_agent)
         assert verdict.health is expected
+
+
+def test_problems_that_no_agent_reports() -> None:
+    unmet = [NodeObservation(NodeProblem.REQUIREMENT_UNMET, "encrypted: no")]
+    found = health.judge(spec(), status(), has_agent=True, observed=unmet)
+    assert found == health.HealthVerdict(NodeHealth.UNMET, "encrypted: no")
+    draining = health.judge(spec(), status(("Applied", "False", "Draining")), has_agent=True, observed=unmet)
+    assert draining.health is NodeHealth.DRAINING
+    restoring = spec(names.Mode.RESTORE)
+    assert health.judge(restoring, status(), has_agent=True, observed=unmet).health is NodeHealth.RESTORED
 
 
 def test_the_message_comes_from_the_condition_that_decides() -> None:

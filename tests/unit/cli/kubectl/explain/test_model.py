@@ -16,7 +16,7 @@ from swapwarden.cli.kubectl.explain.advice import AdviceKind
 from swapwarden.cli.kubectl.explain.kernelview import LimitStatus
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile import compiled, requirements
 
 from tests.unit.cli.kubectl.explained import (
     DISK,
@@ -185,7 +185,7 @@ class TestRules:
             ),
             (
                 pod(*REPORT),
-                profile(require=compiled.Require(encrypted=True, tmpfs_noswap=True)),
+                profile(require=requirements.Require(encrypted=True, tmpfs_noswap=True)),
                 "RequirementUnmet",
                 ["batch-nodes", "encrypted, tmpfsNoswap"],
             ),
@@ -493,7 +493,7 @@ def cases(draw: st.DrawFn) -> model.Observed:
         max_per_container=draw(st.none() | SIZES),
         overcommit_percent=draw(st.none() | st.integers(0, 300)),
         overrides=tuple(overrides),
-        require=draw(st.sampled_from([None, compiled.Require(encrypted=True)])),
+        require=draw(st.sampled_from([None, requirements.Require(encrypted=True)])),
     )
     facts = state.Facts(draw(st.sampled_from([1, 2])), True, draw(SIZES), draw(SIZES), devices=[DISK])
     rival = pods.project(pod(container(), uid="rival", annotations={LIMIT: "1Gi"}))

@@ -18,7 +18,7 @@ from swapwarden.cli.kubectl.explain.advice import Advice, AdviceKind
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import plan, quantity
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import limits
 
 from tests.unit.cli.kubectl.explained import DISK, FACTS, GI, MI, NODE, POOL, profile, reported
@@ -326,7 +326,7 @@ def cases(draw: st.DrawFn) -> Case:
             msgspec.structs.replace(one, name=f"o{place}")
             for place, one in enumerate(draw(st.lists(overrides, max_size=2)))
         ),
-        require=draw(st.sampled_from([None, None, compiled.Require(encrypted=True)])),
+        require=draw(st.sampled_from([None, None, requirements.Require(encrypted=True)])),
     )
     if governing.behavior is Behavior.KUBELET and draw(st.booleans()):
         governing = compiled.BUILT_IN

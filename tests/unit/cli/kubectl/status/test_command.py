@@ -40,6 +40,12 @@ def agent(name: str) -> agents.AgentPod:
     return agents.AgentPod(name, "swapwarden-system", f"agent-{name}", 8082, ready=True)
 
 
+def profile(name: str, behavior: str, **spec: Any) -> nodes.WireProfile:
+    swap = {"behavior": behavior, **spec.pop("swap", {})}
+    body = {"metadata": {"name": name, "generation": 1}, "spec": {"swap": swap, **spec}}
+    return msgspec.convert(body, nodes.WireProfile)
+
+
 DISK = state.SwapDevice("/dev/nvme0n1p3", "partition", 4 * GIB, backing="nvme", encrypted=True)
 KNOWN = nodes.Known(
     states={
@@ -56,7 +62,7 @@ KNOWN = nodes.Known(
     },
     agents={name: agent(name) for name in ("batch-1", "batch-2", "web-1")},
     used={"batch-1": GIB, "batch-2": 4 * GIB - 5},
-    behaviors={"web": "NoSwap", "batch": "LimitedSwap"},
+    profiles={name: profile(name, behavior) for name, behavior in (("web", "NoSwap"), ("batch", "LimitedSwap"))},
 )
 LABELS = {"node.swapwarden.dev/swap-behavior": "LimitedSwap"}
 NODES = [node("batch-1", LABELS), node("batch-2", LABELS), node("web-1"), node("gone"), node("new", swap=GIB)]
@@ -89,7 +95,7 @@ def test_other_orders() -> None:
 
 
 def test_what_only_the_node_says_where_the_rest_may_not_be_seen() -> None:
-    nothing = nodes.Known(states=None, agents=None, used={}, behaviors={})
+    nothing = nodes.Known(states=None, agents=None, used={}, profiles={})
     labels = {
         "node.swapwarden.dev/swap-behavior": "LimitedSwap",
         "node.swapwarden.dev/swap-backing": "file_nvme",
@@ -111,6 +117,31 @@ def test_a_kubelet_that_does_not_tell_is_not_taken_for_one_without_swap() -> Non
     )
     assert nodes.row(old, KNOWN).swap_bytes is None
     assert nodes.row(node("a"), KNOWN).swap_bytes == 0
+
+
+def test_problems_that_no_agent_reports() -> None:
+    def shown(seen: policy.WireNode, **spec: Any) -> tuple[NodeHealth, str]:
+        profiles = {"batch": profile("batch", "LimitedSwap", **spec)}
+        found = nodes.row(seen, nodes.Known({"a": reported("batch", GIB)}, {"a": agent("a")}, {}, profiles))
+        return found.health, found.why
+
+    same = node("a", swap=GIB)
+    assert shown(same) == (NodeHealth.ENFORCED, "")
+    health, why = shown(same, swap={"requirements": ["Encrypted"]})
+    assert (health, why.startswith("encrypted: ")) == (NodeHealth.UNMET, True)
+    health, why = shown(same, kernel={"minFreeKbytes": 16_000_000})
+    assert (health, why.startswith("vm.min_free_kbytes: ")) == (NodeHealth.DEGRADED, True)
+    health, why = shown(node("a", swap=2 * GIB))
+    assert (health, why.startswith("KubeletRestartNeeded: ")) == (NodeHealth.ENFORCED, True)
+
+
+def test_a_profile_that_the_node_does_not_follow_yet_requires_nothing_of_it() -> None:
+    newer = msgspec.convert(
+        {"metadata": {"name": "batch", "generation": 2}, "spec": {"swap": {"requirements": ["Encrypted"]}}},
+        nodes.WireProfile,
+    )
+    known = nodes.Known({"a": reported("batch", GIB)}, {"a": agent("a")}, {}, {"batch": newer})
+    assert nodes.row(node("a", swap=GIB), known).health is NodeHealth.ENFORCED
 
 
 def test_the_built_in_profile_leaves_it_to_the_kubelet() -> None:

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from swapwarden.api import state
+from swapwarden.policy.node import kernel_settings, observations
+from swapwarden.policy.node.observations import NodeProblem
+from swapwarden.policy.profile import requirements
+
+from tests.unit.policy.rows import GI, facts
+
+ENCRYPTED = requirements.Require(encrypted=True)
+TOO_MUCH = ((kernel_settings.MIN_FREE, "99999999"), ("vm.swappiness", "60"))
+CLEAR = state.SwapDevice("/dev/sda2", "partition", GI)
+
+
+def observed(
+    required: requirements.Require | None = None, kernel: tuple[tuple[str, str], ...] = (), **found: Any
+) -> dict[NodeProblem, str]:
+    return dict(observations.observe(required, kernel, facts(**found)))
+
+
+def test_a_node_without_a_problem() -> None:
+    safe = state.SwapDevice("/dev/zram0", "partition", GI, encrypted=True)
+    assert observed(ENCRYPTED, (("vm.swappiness", "60"),), devices=(safe,)) == {}
+
+
+def test_what_the_profile_requires_and_the_node_lacks() -> None:
+    (message,) = observed(ENCRYPTED, devices=(CLEAR,)).values()
+    assert message.startswith("encrypted: /dev/sda2: not known to be encrypted")
+
+
+def test_settings_that_are_unsafe_for_the_node() -> None:
+    found = observed(kernel=TOO_MUCH)
+    assert list(found) == [NodeProblem.SETTINGS_REFUSED]
+    assert found[NodeProblem.SETTINGS_REFUSED].startswith("vm.min_free_kbytes: 99999999 KiB")
+
+
+@pytest.mark.parametrize(("counted", "swap"), [(0, GI), (2 * GI, GI), (GI, 0)])
+def test_a_kubelet_that_counted_other_swap(counted: int, swap: int) -> None:
+    found = observed(swap_bytes=swap, kubelet_swap_bytes=counted)
+    assert list(found) == [NodeProblem.KUBELET_RESTART_NEEDED]
+    assert found[NodeProblem.KUBELET_RESTART_NEEDED].endswith("; restart the kubelet")
+
+
+def test_what_no_agent_has_reported_is_no_problem_yet() -> None:
+    assert observed(ENCRYPTED, TOO_MUCH, reported=False, kubelet_swap_bytes=1) == {}
