@@ -146,15 +146,15 @@ class Load:
         with contextlib.suppress(errors.ApiError):
             await self._api.merge_patch(f"{PROFILES}/bench", b'{"metadata": {"finalizers": null}}')
 
-    async def make_pods(self, count: int, tell: Callable[[int], None]) -> None:
-        """Make so many running pods, spread over all nodes; call `tell` with the number made so far."""
+    async def make_pods(self, count: int, show: Callable[[int], None]) -> None:
+        """Make so many running pods, spread over all nodes; call `show` with the number made so far."""
         done = 0
 
         async def make(_: int) -> None:
             nonlocal done
             await self.begin(await self.bind())
             done += 1
-            tell(done)
+            show(done)
 
         await _each(range(count), make)
 

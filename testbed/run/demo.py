@@ -141,7 +141,7 @@ class _Demo:
     def refuse_bad_policy(self) -> None:
         """Check that a pod with an unknown policy is refused, with a message that names the known ones."""
         status, answer = self._create("bad", {POLICY: "Never"}, {})
-        _check(status in {403, 422}, f"a pod with {POLICY}: Never was not refused (HTTP {status})")
+        _check(status in {403, 422}, f"HTTP {status} in place of a refusal for a pod with {POLICY}: Never")
         _check("Disabled" in answer["message"], f"the refusal does not help: {answer['message']}")
         print(f"\nA pod with a bad policy is refused:\n  {answer['message']}")
 

@@ -216,7 +216,7 @@ def test_an_order_that_is_taken_back_stops_it_before_anything_is_removed(
         ended = pool.submit(uninstall, "--timeout=100")
         eventually(lambda: cluster.cp.get(ORDER)["data"]["restore"] == "true", "the order")
         cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
-        with pytest.raises(process.ProcessError, match="taken back meanwhile, so nothing is removed"):
+        with pytest.raises(process.ProcessError, match="withdrawn meanwhile, so nothing is removed"):
             ended.result(60)
     assert len(cluster.cp.get(STATES)["items"]) == 1
     assert labels(cluster, "one")

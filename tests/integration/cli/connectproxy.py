@@ -16,7 +16,7 @@ class ConnectProxy:
     def __init__(self, name: str, port: int, credentials: str = "") -> None:
         """NAME is led to PORT of 127.0.0.1, everything else refused; CREDENTIALS (user:password) are asked for."""
         self.asked: list[str] = []
-        """What was asked for by CONNECT, allowed or not."""
+        """Targets of CONNECT, allowed or not."""
         proxy = self
         wanted = f"Basic {base64.b64encode(credentials.encode()).decode()}" if credentials else None
 

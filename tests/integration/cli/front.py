@@ -1,6 +1,6 @@
-"""Stands before a real API server and gives what no kubelet and no metrics server is there to give.
+"""A front of a real API server that answers in place of kubelets and a metrics server.
 
-Each request goes to the API server first, with its own credentials: who lacks the right to it gets its refusal.
+It asks the API server first, with the caller's credentials, and passes on refusals.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Front:
 
     def __init__(self, control_plane: ControlPlane) -> None:
         self.metrics: dict[str, str] = {}
-        """What agents' metrics say, by pod; those of others cannot be reached."""
+        """Metrics of agents, by pod; those of others cannot be reached."""
         self.measured: dict[str, list[dict[str, Any]]] = {}
-        """What metrics.k8s.io has, by the last word of the path (pods, nodes); without any there is no such API."""
+        """Items of metrics.k8s.io, by the last word of the path (pods, nodes); without any the API does not exist."""
         self.asked: list[str] = []
-        """Paths, without what comes after them."""
+        """Paths, without their query."""
         self._control_plane = control_plane
         front = self
 

@@ -104,7 +104,7 @@ def test_the_controller_s_lease(cluster: Cluster) -> None:
     assert "NoLeader" in checks()
 
 
-def test_a_tenant_is_told_what_they_may_not_see(cluster: Cluster) -> None:
+def test_a_tenant_sees_which_rights_they_lack(cluster: Cluster) -> None:
     node = add_node(cluster, "n")
     add_pod(cluster, "typo", node, annotations={"swapwarden.dev/swap-polcy": "Disabled"})
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]

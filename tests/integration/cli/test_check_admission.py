@@ -25,7 +25,7 @@ def admission(cluster: Cluster) -> set[tuple[str, str, str]]:
 
 
 def tried(plugin: Plugin, *arguments: str) -> tuple[list[tuple[str, str]], str]:
-    """Reasons and objects of what was found by trying; and why that was not possible."""
+    """Reasons and objects of the problems that a try found; and why it was not possible."""
     done = plugin("check", "--try-admission", *arguments, "-o", "json", "--patience", "1s")
     assert done.returncode in {0, 1, 2}, done.stderr
     found = json.loads(done.stdout)
@@ -78,7 +78,7 @@ def test_admission_is_tried(
     eventually(lambda: tried(cluster.admin, *here) == ([], ""), "the webhook is asked again")
 
 
-def test_what_is_installed_is_known_for_whole(cluster: Cluster, webhook: Webhook) -> None:
+def test_an_installation_is_recognised_as_whole(cluster: Cluster, webhook: Webhook) -> None:
     assert webhook
     # The authority of the testbed lives for two days.
     soon = ("WebhookCertificate", "ExpiresSoon", "mutatingwebhookconfiguration/swapwarden")

@@ -50,7 +50,7 @@ def test_proxies(cluster: Cluster, changed: Changed) -> None:
     with ConnectProxy(NAME, port) as proxy, ConnectProxy(NAME, port, "me:p@ss word") as closed:
         for plugin, environment in (
             (changed(behind(**{"proxy-url": f"http://{proxy.address}"})), NO_PROXIES),
-            # What the kubeconfig says goes before the environment.
+            # The kubeconfig has precedence over the environment.
             (
                 changed(behind(**{"proxy-url": f"http://{proxy.address}"})),
                 {**NO_PROXIES, "HTTPS_PROXY": "http://127.0.0.1:9"},
@@ -110,7 +110,7 @@ def test_as_somebody_else(cluster: Cluster, changed: Changed) -> None:
     assert 'User "jörg@example.com" cannot get resource "nodes"' in refused.stderr
     allowed = cluster.admin(*words, "--as=jane", "--as-group=other", "--as-group", "system:masters")
     assert (allowed.returncode, allowed.stdout) == shown
-    # Before the command, too, as kubectl users write it.
+    # Also before the command, as kubectl users write it.
     allowed = cluster.admin("--as", "jane", "--as-group", "system:masters", *words)
     assert (allowed.returncode, allowed.stdout) == shown
     alone = cluster.admin(*words, "--as-group", "system:masters")

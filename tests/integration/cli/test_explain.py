@@ -66,7 +66,7 @@ def test_an_administrator(planned: Cluster) -> None:
     assert lines[0] == f"{planned.namespace}/report: up to 384Mi of swap  (LimitedSwap)"
     profile = planned.name("batch")
     assert f"PROFILE    {profile} generation 1, LimitedSwap: the only one that selects the node" in lines
-    # No agent's pod is there, so what it reported once may be undone by others.
+    # Without an agent's pod, others may have overwritten its values since.
     assert "KERNEL     no agent is Ready: its values stay, but external writes are not repaired" in lines
     assert any(line.endswith("= 384Mi (402653184)") and "request 1Gi / memory 8Gi" in line for line in lines)
     found = told(planned.admin, planned, "pod/report")
@@ -81,7 +81,7 @@ def test_a_terminal_that_knows_ascii_only(planned: Cluster) -> None:
     assert "\x1b[" in done.stdout
 
 
-def test_who_may_read_pods_only(planned: Cluster) -> None:
+def test_a_user_who_may_only_read_pods(planned: Cluster) -> None:
     user = planned.user(READ_PODS)
     done = user("explain", "report", "-n", planned.namespace)
     assert (done.returncode, done.stderr) == (0, "")
@@ -93,7 +93,7 @@ def test_who_may_read_pods_only(planned: Cluster) -> None:
     assert "rules" not in found
 
 
-def test_who_may_read_profiles_too_is_told_of_the_rules(planned: Cluster) -> None:
+def test_a_user_who_may_also_read_profiles_sees_the_rules(planned: Cluster) -> None:
     rules = [
         *READ_PODS,
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
@@ -106,7 +106,7 @@ def test_who_may_read_profiles_too_is_told_of_the_rules(planned: Cluster) -> Non
     assert "kernel" not in found
 
 
-def test_who_may_not_read_the_pod(planned: Cluster) -> None:
+def test_a_user_who_may_not_read_the_pod(planned: Cluster) -> None:
     user = planned.user([{"apiGroups": [""], "resources": ["services"], "verbs": ["get"]}])
     done = user("explain", "report", "-n", planned.namespace)
     assert (done.returncode, done.stdout) == (1, "")
@@ -140,7 +140,7 @@ def test_a_node_that_nobody_planned(cluster: Cluster) -> None:
 
 
 def test_a_pod_that_lacks_what_admission_gives(cluster: Cluster) -> None:
-    """No webhook is there: neither the namespace's default nor the policy's place reaches a pod."""
+    """Without a webhook, neither the namespace's default nor the policy's place reaches a pod."""
     labels = f"/api/v1/namespaces/{cluster.namespace}"
     cluster.patch(labels, {"metadata": {"labels": {"swapwarden.dev/default-swap-policy": "Disabled"}}})
     make_pod(cluster, "plain", node=None)
@@ -148,9 +148,9 @@ def test_a_pod_that_lacks_what_admission_gives(cluster: Cluster) -> None:
     make_pod(cluster, "free", node=None, annotations={"swapwarden.dev/swap-policy": "NoPreference"})
     default = "the default Disabled of its namespace is not in the pod: "
     assert told(cluster.admin, cluster, "plain")["admission"].startswith(default)
-    assert "as it lacks spec.nodeSelector and spec.tolerations: " in told(cluster.admin, cluster, "web")["admission"]
+    assert "it lacks spec.nodeSelector and spec.tolerations: " in told(cluster.admin, cluster, "web")["admission"]
     assert "admission" not in told(cluster.admin, cluster, "free")
-    # Who may read pods only sees what the pod itself shows, and no right is missed for the rest.
+    # A user who may only read pods sees the pod's own part, and no missing right is named for the rest.
     user = cluster.user(READ_PODS)
     assert told(user, cluster, "web")["admission"]
     found = told(user, cluster, "plain")
@@ -167,7 +167,7 @@ def test_a_pod_that_lacks_what_admission_gives(cluster: Cluster) -> None:
 
 
 @needs.NODES_TELL_SWAP
-def test_what_others_leave_and_what_a_namespace_is_called(cluster: Cluster) -> None:
+def test_the_share_of_other_pods_and_labels_of_the_namespace(cluster: Cluster) -> None:
     cluster.node("batch", swap=4 * GIB)
     profile = make_profile(
         cluster,

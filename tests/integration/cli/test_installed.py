@@ -1,4 +1,4 @@
-"""`pip install 'swapwarden[kubectl]'` in a virtual environment of its own: what comes along, and that it is enough."""
+"""`pip install 'swapwarden[kubectl]'` in a virtual environment: its dependencies, and that they are enough."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return made
 
 
-def test_what_comes_along(alone: Environment) -> None:
+def test_installed_dependencies(alone: Environment) -> None:
     told = json.loads(alone("python", "-c", METADATA).stdout)
     assert Path(told["file"]).is_relative_to(alone.folder)
     requirements = {_normal(name): requires for name, requires in told["installed"].items()}

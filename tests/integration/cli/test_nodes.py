@@ -33,7 +33,7 @@ def two(cluster: Cluster) -> Cluster:
 
 @needs.NODES_TELL_SWAP
 def test_an_administrator_sees_all_nodes_that_the_selector_matches(two: Cluster) -> None:
-    # No agent's pod is there, so one that has reported is silent.
+    # Without an agent's pod, a node that has reported is silent.
     unknown = ["<unknown>"] * 2
     assert two.admin.rows("nodes", "-l", two.selector) == [
         [two.name("batch"), "Silent", "batch", "LimitedSwap", "Standard", "4Gi", *unknown, "nvme", "true"],
@@ -65,7 +65,7 @@ def test_no_node_at_all(two: Cluster) -> None:
 
 
 @needs.NODES_TELL_SWAP
-def test_who_may_read_nodes_only_sees_what_they_say(two: Cluster) -> None:
+def test_a_user_who_may_only_read_nodes_sees_their_fields(two: Cluster) -> None:
     user = two.user([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}], everywhere=True)
     done = user("nodes", "-l", two.selector, "--no-headers")
     assert done.returncode == 0
@@ -79,7 +79,7 @@ def test_who_may_read_nodes_only_sees_what_they_say(two: Cluster) -> None:
     assert any("cannot list resource" in line and "nodeswapstates" in line for line in told)
 
 
-def test_who_may_read_no_nodes_is_told_so(two: Cluster) -> None:
+def test_a_user_who_may_not_read_nodes_gets_an_error(two: Cluster) -> None:
     done = two.user([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}])("nodes")
     assert (done.returncode, done.stdout) == (1, "")
     assert "error: nodes is forbidden: User" in done.stderr

@@ -46,7 +46,7 @@ def fill(shop: Cluster) -> None:
     labels = {"node.swapwarden.dev/swap-behavior": "LimitedSwap", "pool": "batch"}
     draining = {"Applied": ("False", "Draining", "1 cgroups have more swap in use than wanted")}
     for node, used, limit, conditions in (
-        # While a cgroup drains, it is limited to what is in use, and a quarter.
+        # While a cgroup drains, its limit is its usage and a quarter.
         ("batch-1", 1600 * MIB, 2000 * MIB, draining),
         ("batch-2", 200 * MIB, GIB, {}),
     ):
@@ -72,7 +72,7 @@ def fill(shop: Cluster) -> None:
 def metrics(
     node: dict[str, int], pods: dict[str, tuple[int, int | str]], containers: dict[tuple[str, str], tuple[int, int]]
 ) -> str:
-    """What an agent says: of its node by the words in the names, of pods and containers usage and limit."""
+    """Metrics of an agent: of its node by the words in the names, of pods and containers usage and limit."""
     lines = [f"swapwarden_node_swap_{word}_bytes {value}" for word, value in node.items()]
     for uid, (used, limit) in pods.items():
         lines.append(f'swapwarden_pod_swap_usage_bytes{{pod_uid="{uid}"}} {used}')

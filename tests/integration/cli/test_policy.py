@@ -1,4 +1,4 @@
-"""`kubectl swap policy` against a real API server: what it prints can be run, and what it applies is there."""
+"""`kubectl swap policy` against a real API server: its output can be run, and the applied change exists."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_workload_that_makes_a_pod_is_patched(web: Cluster) -> None:
     assert policy_of(web, "deployments", "web") is None
 
 
-def test_what_is_printed_can_be_run(web: Cluster) -> None:
+def test_the_printed_command_can_be_run(web: Cluster) -> None:
     printed = web.admin("policy", "deployment/web", "Avoid", "-n", web.namespace).stdout
     web.control_plane.kubectl(*shlex.split(printed)[1:])
     assert policy_of(web, "deployments", "web") == "Avoid"
@@ -120,7 +120,7 @@ def test_a_pod_of_nobody(cluster: Cluster) -> None:
     assert made["metadata"]["annotations"][POLICY] == "Disabled"
     refused = cluster.admin("policy", "solo", "Avoid", "-n", cluster.namespace, "--apply")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "it has to be made anew, which ends it" in refused.stderr
+    assert "immutable" in refused.stderr
 
 
 def test_an_owner_of_another_kind(cluster: Cluster) -> None:
@@ -157,11 +157,11 @@ def test_what_would_be_refused(web: Cluster) -> None:
     assert policy_of(web, "deployments", "web") is None
 
 
-def test_who_may_read_pods_only(web: Cluster) -> None:
+def test_a_user_who_may_only_read_pods(web: Cluster) -> None:
     user = web.user([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}])
     done = user("policy", "web-1-x", "Disabled", "-n", web.namespace)
     assert done.returncode == 0, done.stderr
-    # The pod has no pod-template-hash, so its ReplicaSet is all that it tells of.
+    # The pod has no pod-template-hash, so it names its ReplicaSet only.
     assert done.stdout.startswith("kubectl patch replicaset web-1 ")
     assert "it could not be read" in done.stderr
     refused = user("policy", "web-1-x", "Disabled", "-n", web.namespace, "--apply")
@@ -169,7 +169,7 @@ def test_who_may_read_pods_only(web: Cluster) -> None:
     assert "is forbidden" in refused.stderr
 
 
-def test_who_may_not_patch_is_refused_by_the_server(web: Cluster) -> None:
+def test_the_server_refuses_users_who_may_not_patch(web: Cluster) -> None:
     user = web.user(
         [{"apiGroups": ["", "apps"], "resources": ["pods", "replicasets", "deployments"], "verbs": ["get"]}]
     )
@@ -184,5 +184,5 @@ def test_names_that_are_none(cluster: Cluster) -> None:
     assert f"not found in namespace {cluster.namespace}; name the kind of a workload: deployment/web" in done.stderr
     usage = cluster.admin("policy", "service/web", "Disabled", "-n", cluster.namespace)
     assert usage.returncode == 2
-    assert "'service' is no kind that has pods" in usage.stderr
+    assert "'service' is not a kind with pods" in usage.stderr
     assert cluster.admin("policy", "deployment/web", "-n", cluster.namespace).returncode == 2

@@ -99,7 +99,7 @@ def test_a_profile_as_it_is_changes_nothing(cluster: Cluster, file: Path) -> Non
     assert found["nodes"][0]["after"] == {"profile": "(built-in)", "generation": 0, "behavior": "Kubelet"}
 
 
-def test_all_that_is_wrong_is_told_as_the_api_server_does(cluster: Cluster, tmp_path: Path) -> None:
+def test_all_errors_are_shown_as_by_the_api_server(cluster: Cluster, tmp_path: Path) -> None:
     wrong = profile(cluster, swap={"behavior": "Guess"}, priority="high", nonsense=1)
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
     done = cluster.admin("simulate", "-f", str(tmp_path / "wrong.yaml"))
@@ -112,7 +112,7 @@ def test_all_that_is_wrong_is_told_as_the_api_server_does(cluster: Cluster, tmp_
     assert 'Unsupported value: "Guess": supported values: "Kubelet", "NoSwap"' in done.stderr
 
 
-def test_what_is_not_there(cluster: Cluster, file: Path) -> None:
+def test_a_missing_profile_or_node(cluster: Cluster, file: Path) -> None:
     assert cluster.admin("simulate").returncode == 2
     missing = cluster.admin("simulate", "--delete", "nobody-has-this-name")
     assert missing.returncode == 1

@@ -87,7 +87,7 @@ def test_containers_and_forms(shop: Cluster) -> None:
     assert admin.rows("top", "pods", "queue", "web", "-o", "name", "--sort-by=name") == [["pod/queue"], ["pod/web"]]
 
 
-def test_the_metrics_server_tells_what_no_agent_does(shop: Cluster) -> None:
+def test_the_metrics_server_fills_in_for_agents(shop: Cluster) -> None:
     shop.front.measured["pods"] = [
         {
             "metadata": {"name": "db", "namespace": shop.namespace},
@@ -96,7 +96,7 @@ def test_the_metrics_server_tells_what_no_agent_does(shop: Cluster) -> None:
     ]
     admin = shop.user(EVERYTHING, everywhere=True)
     assert admin.rows("top", "pods")[1] == ["db", "1m", "1Mi", "20Mi", "0", "over"]
-    # The others stay as their agents tell them.
+    # The others stay as their agents report them.
     assert admin.rows("top", "pods", "--sort-by=cpu")[:2] == [
         ["db", "1m", "1Mi", "20Mi", "0", "over"],
         ["queue", "<unknown>", "<unknown>", "600Mi", "1Gi", "58%"],
@@ -158,7 +158,7 @@ def test_nodes(shop: Cluster) -> None:
     assert admin.rows("top", "nodes", "-l", shop.selector)[1][:5] == [shop.name("two"), "2m", "3Gi", "1Gi", "50%"]
 
 
-def test_who_may_read_the_pods_of_a_namespace_only_sees_that_they_run(shop: Cluster) -> None:
+def test_a_user_who_may_only_read_pods_of_a_namespace_sees_that_they_run(shop: Cluster) -> None:
     user = shop.user(READ_PODS)
     done = user("top", "pods", "--sort-by=name")
     assert done.returncode == 0
@@ -177,7 +177,7 @@ def test_who_may_read_the_pods_of_a_namespace_only_sees_that_they_run(shop: Clus
     assert not any("proxy" in path for path in shop.front.asked)
 
 
-def test_rights_where_the_agents_are_are_enough_to_know_what_is_used(shop: Cluster) -> None:
+def test_rights_in_the_agents_namespace_are_enough_for_usage(shop: Cluster) -> None:
     in_release = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
@@ -186,7 +186,7 @@ def test_rights_where_the_agents_are_are_enough_to_know_what_is_used(shop: Clust
     assert user.rows("top", "pods", "queue") == [["queue", "600Mi", "1Gi", "58%"]]
 
 
-def test_who_may_see_agents_and_not_ask_them(shop: Cluster) -> None:
+def test_a_user_who_may_read_agents_but_not_scrape_them(shop: Cluster) -> None:
     user = shop.user(READ_PODS, everywhere=True)
     done = user("top", "pods")
     assert done.returncode == 0
@@ -203,7 +203,7 @@ def test_namespaces_where_only_one_may_be_seen(shop: Cluster) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["top", "nodes"], ["top", "pods", "-A"], ["top", "pods", "-n", "default"]])
-def test_what_was_asked_for_and_may_not_be_seen_at_all_is_an_error(shop: Cluster, arguments: list[str]) -> None:
+def test_a_request_without_any_right_is_an_error(shop: Cluster, arguments: list[str]) -> None:
     done = shop.user(READ_PODS)(*arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
@@ -237,8 +237,8 @@ def test_programs_can_follow(shop: Cluster) -> None:
 
 @contextlib.contextmanager
 def following(cluster: Cluster, *arguments: str) -> Iterator[IO[str]]:
-    """What `kubectl swap top ... -w` prints, until Ctrl-C."""
-    # Who runs these tests may ignore Ctrl-C, as shells have it for what they start with `&`.
+    """The output of `kubectl swap top ... -w`, until Ctrl-C."""
+    # The caller of these tests may ignore Ctrl-C, as programs do that a shell starts with `&`.
     listening = ["env", "--default-signal=INT", sys.executable, "-m", "swapwarden.cli.kubectl"]
     with subprocess.Popen(  # noqa: S603 our own words
         [*listening, "top", *arguments, "-w", "--interval=100ms"],

@@ -91,7 +91,7 @@ def test_values_are_what_kubectl_sees(tmp_path: pathlib.Path) -> None:
     assert log == documents.Log()
 
 
-def test_a_key_that_comes_twice(tmp_path: pathlib.Path) -> None:
+def test_a_repeated_key(tmp_path: pathlib.Path) -> None:
     found, log = read(f"{pod('a')}\n---\napiVersion: v1\nkind: Pod\nmetadata: {{name: b, name: c}}\n", tmp_path)
     assert names(found) == ["a", "c"]
     assert messages(log.notes, tmp_path) == [

@@ -53,7 +53,7 @@ def test_help_and_version_import_nothing(
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["--", "plan"]])
-def test_what_is_no_command(arguments: list[str], imports: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command(arguments: list[str], imports: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         program.main(arguments)
     assert (ended.value.code, imports) == (2, [])
@@ -61,7 +61,7 @@ def test_what_is_no_command(arguments: list[str], imports: list[str], capsys: py
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_the_agent_does_without_typing_extensions_unless_it_is_there_already(
+def test_the_agent_imports_typing_extensions_only_if_it_is_loaded_already(
     known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[bool] = []
@@ -139,7 +139,7 @@ def test_what_needs_an_extra_names_it_where_it_is_not_installed(name: str) -> No
     assert (done.returncode == 1) is (name in {"controller", "webhook"})
 
 
-def test_the_extra_has_what_is_told_of_it() -> None:
+def test_the_extra_has_the_named_packages() -> None:
     project = tomllib.loads((pathlib.Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     listed = {re.split(r"[^a-z-]", each)[0] for each in project["optional-dependencies"]["operator"]}
     assert {each.replace("-", "_") for each in listed} == program.OPERATOR

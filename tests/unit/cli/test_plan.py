@@ -234,7 +234,7 @@ def mutants(value: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_whatever_is_in_the_input_the_answer_is_a_plan_or_what_is_wrong(
+def test_any_input_gives_a_plan_or_errors(
     number: int, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memoryBytes": 2**30, "pageSize": 4096}
@@ -314,7 +314,7 @@ NO_MEMORY_KNOWN = "note: node bare: status.capacity.memory is not known: Limited
         ("WorkloadControlled", [NO_SWAP_KNOWN]),
     ],
 )
-def test_notes_on_what_is_not_known_where_it_matters(
+def test_notes_on_unknown_values_that_matter(
     behavior: str, notes: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = document("NodeSwapProfile", "p", spec={"nodeSelector": {}, "swap": {"behavior": behavior}})
@@ -570,7 +570,7 @@ def test_policy_of_a_template_that_is_no_policy_is_refused_at_admission(
     assert 'did you mean "swapwarden.dev/swap-limit"?' in err
 
 
-def test_a_misspelt_annotation_is_told_beside_what_makes_the_pod_unreadable(
+def test_a_misspelt_annotation_is_shown_beside_errors_of_the_pod(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = template("Deployment", memory="lots", annotations={"swapwarden.dev/swap-polcy": "Disabled"})
@@ -766,7 +766,7 @@ def test_a_capacity_that_is_none_is_named(
     assert f"{path}: Invalid value: 'much' is not a quantity" in capsys.readouterr().err
 
 
-def test_settings_of_the_node_are_shown_with_what_is_refused(
+def test_settings_of_the_node_are_shown_with_refused_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asks = OFFERING.replace(

@@ -40,7 +40,7 @@ def state(
         (state(status="False", reason="Incompatible"), True),
         # No agent ever ran there.
         (state(observed=0), True),
-        # Nor has the controller come to it: it would make the state and the labels anew.
+        # The controller has not reached it either: it would recreate the state and the labels.
         (state(observed=0, mode="Enforce"), False),
     ],
 )
@@ -94,7 +94,7 @@ def node(name: str, *taints: str, uid: str = "u", labels: tuple[str, ...] = (SWA
 
 
 @pytest.mark.usefixtures("_no_backoff")
-async def test_a_node_that_goes_meanwhile_is_none_to_be_released(
+async def test_a_node_that_is_deleted_meanwhile_is_not_released(
     api: client.Client, server: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.answer(page([node("one")], 5))
@@ -259,7 +259,7 @@ async def test_a_profile_that_keeps_the_finalizer_is_named(
 
 
 @pytest.mark.usefixtures("_no_backoff")
-async def test_what_comes_back_is_named_at_last() -> None:
+async def test_a_recreated_object_is_named_after_the_last_round() -> None:
     async def rest() -> list[str]:
         return ["a"]
 

@@ -322,7 +322,7 @@ def test_the_service_leads_to_the_webhook() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_no_part_has_a_right_on_its_node_that_it_does_not_need(part: str) -> None:
+def test_each_part_has_only_needed_rights_on_its_node(part: str) -> None:
     pod, container = pod_of(part), container_of(part)
     assert not {"hostPID", "hostIPC", "hostNetwork", "hostUsers", "shareProcessNamespace"} & pod.keys()
     assert "initContainers" not in pod

@@ -170,7 +170,7 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_is_wrong_is_named_by_path(document: dict[str, Any], expected: list[str]) -> None:
+def test_errors_are_named_by_path(document: dict[str, Any], expected: list[str]) -> None:
     cleaned = {**document, "metadata": without_none(document["metadata"])}
     assert problems(cleaned) == expected
 

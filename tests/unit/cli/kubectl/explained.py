@@ -1,4 +1,4 @@
-"""A pod on a node with a profile, as `kubectl swap explain` reads them; a test names what is different."""
+"""A pod on a node with a profile, as `kubectl swap explain` reads them; a test names the differences."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_a_flag_before_the_command_counts(refused: str, capsys: pytest.CaptureFi
 
 
 def helps(found: click.Command, path: str) -> Iterator[tuple[str, str]]:
-    """What a command and all below it say of themselves, by their paths."""
+    """The help of a command and of all below it, by their paths."""
     context = click.Context(found, info_name=path, terminal_width=80)
     yield path, found.get_help(context)
     if isinstance(found, click.Group):
@@ -182,7 +182,7 @@ def test_help_is_readable(path: str) -> None:
     text = HELPS[path]
     assert "\\" not in text
     assert text.replace("\n", "").isprintable()
-    # One example a line, which begins with what is typed.
+    # One example a line, which begins with the command.
     for line in text.splitlines():
         assert line.count("kubectl swap ") <= 1 or line.startswith("  `"), line
     _, found, examples = text.partition("\n  Examples:\n")

@@ -17,7 +17,7 @@ GI = 2**30
 
 
 def facts(swap: int = GI, behavior: str = "NoSwap", **fields: Any) -> state.Facts:
-    """What an agent found on a node with swap and 8 GiB of memory; BEHAVIOR is the kubelet's, empty: not known."""
+    """Facts of an agent on a node with swap and 8 GiB of memory; BEHAVIOR is the kubelet's, empty: not known."""
     kubelet = state.Kubelet(swap_behavior=behavior) if behavior else None
     given = {"cgroup_version": 2, "swap_controller": True, "memory_bytes": 8 * GI, "kubelet": kubelet, **fields}
     return state.Facts(swap_bytes=swap, **given)
@@ -35,7 +35,7 @@ def view(
     profiles: Iterable[dict[str, Any]] = (),
     **fields: Any,
 ) -> snapshot.ClusterSnapshot:
-    """What was read."""
+    """A snapshot with these objects."""
     return snapshot.ClusterSnapshot(
         nodes={one.name: one for one in nodes},
         pods={(one.namespace, one.name): one for one in pods},

@@ -1,4 +1,4 @@
-"""What is said of each problem, judged by what people need of it."""
+"""The remedy of each problem, judged by what people need of it."""
 
 from __future__ import annotations
 

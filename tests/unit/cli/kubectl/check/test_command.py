@@ -41,7 +41,7 @@ Warning  NoEffect: Limit
 """
 
 
-def test_problems_of_one_kind_are_told_together(capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_of_one_kind_are_listed_together(capsys: pytest.CaptureFixture[str]) -> None:
     report.show(tables.Form(), REPORT)
     assert capsys.readouterr().out == TEXT
     report.show(tables.Form("wide"), REPORT)

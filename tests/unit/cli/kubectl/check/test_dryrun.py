@@ -1,4 +1,4 @@
-"""What is told by the API server's answer to a pod that is not to be."""
+"""Conclusions from the API server's answer to the pod of a dry run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_webhook_that_cannot_be_asked(message: str, reason: str) -> None:
         refused(UNTRUSTED, "notpods.swapwarden.dev"),
     ],
 )
-def test_what_others_refuse_tells_nothing(message: str) -> None:
+def test_refusals_of_others_prove_nothing(message: str) -> None:
     problem, untried = dryrun.refused("shop", message)
     assert problem is None
     assert untried.endswith(message)

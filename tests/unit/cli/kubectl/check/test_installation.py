@@ -176,6 +176,6 @@ def test_which_entries_of_webhook_configurations_are_ours() -> None:
     assert not any(map(installation.is_ours, ["others.example.org", "notpods.swapwarden.dev", "pods.example.com"]))
 
 
-def test_problems_can_be_told_as_json() -> None:
+def test_problems_can_be_shown_as_json() -> None:
     (one,) = installation.judge(installed(leases=[]), read(), NOW)
     assert msgspec.to_builtins(one)["severity"] == "Error"

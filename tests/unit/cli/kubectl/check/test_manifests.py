@@ -65,13 +65,13 @@ def test_a_pod_that_would_be_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{LIMIT: "lots"}, {POLICY: "disable"}])
-def test_misspelt_annotation_is_told_beside_a_refusal(wrong: dict[str, str]) -> None:
+def test_misspelt_annotation_is_shown_beside_a_refusal(wrong: dict[str, str]) -> None:
     found = told(workload("Deployment", {"swapwarden.dev/swap-polcy": "Disabled", **wrong}))
     assert [severity for severity, _ in found] == ["Error", "Warning"]
     assert "swap-polcy" in found[1][1]
 
 
-def test_misspelt_annotation_is_told_beside_a_quantity_that_is_none() -> None:
+def test_misspelt_annotation_is_shown_beside_an_invalid_quantity() -> None:
     broken = pod({"swapwarden.dev/swap-polcy": "Disabled"})
     broken["spec"]["containers"][0]["resources"] = {"limits": {"memory": "lots"}}
     found = told(broken)
@@ -161,7 +161,7 @@ def test_what_would_have_no_effect_on_this_cluster() -> None:
     ((_, text),) = told(pod({POLICY: "Required"}), read=none)
     assert "none of 1 node" in text
     assert told(pod({POLICY: "Disabled"}), read=none) == []
-    # What comes with the manifests counts.
+    # Namespaces and profiles in the manifests count.
     assert told(pod({LIMIT: "1Gi"}), profile("p", swap={"behavior": "WorkloadControlled"}), read=none) == []
 
 

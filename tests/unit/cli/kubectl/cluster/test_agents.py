@@ -20,7 +20,7 @@ def pod(name: str, node: str, namespace: str = "release", *, ready: bool = True,
     )
 
 
-def test_a_ready_agent_goes_before_one_that_is_not() -> None:
+def test_a_ready_agent_has_precedence() -> None:
     found = agents.select_agents([pod("old", "n", ready=False), pod("new", "n"), pod("later", "n", ready=False)])
     assert found == {"n": agents.AgentPod("n", "release", "new", 9000, ready=True)}
 

@@ -1,4 +1,4 @@
-"""What a person chooses for the connection to the API server."""
+"""Choices of a user for the connection to the API server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def service_account(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     return folder
 
 
-def test_a_persons_kubeconfig_goes_before_the_service_account(
+def test_the_kubeconfig_of_a_person_has_precedence_over_the_service_account(
     service_account: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert service_account.exists()
@@ -117,9 +117,7 @@ def test_an_authority_and_no_verification_contradict_each_other(tmp_path: pathli
         connection.load(str(kubeconfig(tmp_path, cluster)))
 
 
-def test_a_person_without_a_kubeconfig_is_told_of_that_first(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_without_a_kubeconfig_names_it_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(errors.ConfigError) as caught:

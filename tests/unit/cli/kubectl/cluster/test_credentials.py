@@ -71,7 +71,7 @@ def test_a_certificate(tmp_path: pathlib.Path) -> None:
     assert (loaded.cert_data, loaded.key_data, loaded.token()) == (b"cert", b"key", None)
 
 
-def test_what_the_program_is_told(tmp_path: pathlib.Path) -> None:
+def test_arguments_and_environment_of_the_program(tmp_path: pathlib.Path) -> None:
     code = f"""
 import json, os, pathlib, sys
 pathlib.Path({str(tmp_path / "told")!r}).write_text(
@@ -123,7 +123,7 @@ pathlib.Path({str(tmp_path / "told")!r}).write_text(
         ("", {"command": "absent-login"}, "cannot run absent-login: No such file"),
     ],
 )
-def test_what_goes_wrong_is_said_without_secrets(
+def test_errors_do_not_quote_the_output(
     tmp_path: pathlib.Path, code: str, settings: dict[str, Any], message: str
 ) -> None:
     path = kubeconfig(tmp_path, {"command": program(tmp_path, code), **settings})
@@ -184,9 +184,7 @@ def test_an_id_token_that_is_good_is_taken_as_it_is(tmp_path: pathlib.Path, monk
         ("oidc", {"id-token": "e30.%%%.x"}, "the ID token has expired"),
     ],
 )
-def test_what_is_said_where_there_is_no_token(
-    tmp_path: pathlib.Path, name: str, settings: dict[str, str], message: str
-) -> None:
+def test_errors_without_a_token(tmp_path: pathlib.Path, name: str, settings: dict[str, str], message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         load(oidc(tmp_path, name, **settings))
 

@@ -58,7 +58,7 @@ def test_problems_that_no_agent_reports() -> None:
     assert health.judge(restoring, status(), has_agent=True, observed=unmet).health is NodeHealth.RESTORED
 
 
-def test_the_message_comes_from_the_condition_that_decides() -> None:
+def test_the_message_is_of_the_condition_that_decides() -> None:
     degraded = health.judge(spec(), status(("Degraded", "True", "WriteFailed")), has_agent=True)
     assert degraded.why == "Degraded says"
     fine = health.judge(spec(), status(("SecretsOnDisk", "True", "Tmpfs"), ("Drift", "True", "x")), has_agent=True)

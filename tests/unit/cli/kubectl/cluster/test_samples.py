@@ -28,7 +28,7 @@ def test_no_limit_is_infinite() -> None:
     assert samples.parse(b"used_bytes +Inf\n", WANTED) == [samples.MetricSample("used_bytes", {}, math.inf)]
 
 
-def test_what_cannot_be_is_passed_over() -> None:
+def test_impossible_samples_are_ignored() -> None:
     body = b"used_bytes NaN\nused_bytes -1\nused_bytes x\nused_bytes\nused_bytes{pod_uid= 1\n{} 1\n\xff\xfe 1\n"
     assert samples.parse(body, WANTED) == []
     assert samples.parse(b'used_bytes{a="' + b"x" * samples.MAX_LINE + b'"} 1', WANTED) == []

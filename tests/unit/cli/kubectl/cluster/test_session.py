@@ -1,4 +1,4 @@
-"""What is said of what cannot be shown."""
+"""Errors and notes of a session."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ PAGE = (
 
 @pytest.mark.parametrize("status", [200, 302, 401, 403, 404, 502])
 @pytest.mark.parametrize("words", [["top", "nodes"], ["nodes", "n1"]])
-def test_web_page_is_told_in_a_sentence_and_not_printed(
+def test_web_page_gives_a_sentence_and_is_not_printed(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int, words: list[str]
 ) -> None:
     server.status, server.body = status, PAGE.encode()
@@ -187,7 +187,7 @@ def test_answers_that_no_api_server_gives_end_no_command(
     assert all(line.startswith(("note: ", "error: ")) for line in err.splitlines())
 
 
-def test_of_an_object_without_what_each_has_the_path_is_told(
+def test_an_error_names_the_path_of_an_object_without_metadata(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.body = b'{"items": []}'
@@ -310,7 +310,7 @@ def test_times(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["1m30", "s", "1.s", "-1s", "1d", "1234567890s", "", "1 s"])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times(text: str) -> None:
     with pytest.raises(click.BadParameter, match="no time such as"):
         flags.Seconds().convert(text, None, None)
 
@@ -337,7 +337,7 @@ def test_a_namespace_after_an_equals_sign() -> None:
     assert seen == ["shop"] * 4 + [None]
 
 
-def test_notes_that_are_told_anew(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_that_are_repeated(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def work(asked: session.Session) -> None:
         asked.note("a")
         asked.note("a")

@@ -92,7 +92,7 @@ def test_pods_that_an_agent_does_not_list_use_nothing_where_the_rest_of_them_doe
 def test_metrics_of_the_metrics_server() -> None:
     row = pod("web", "u1", app="c1", side="c2")
     assert one(row, measured=measured(app="1Mi", side="2Mi")).swap_bytes == 3 * MIB
-    # One that tells no swap, or not of all containers.
+    # A metrics server that reports no swap, or not of all containers.
     assert one(row, measured=measured(app=None, side=None)).swap_bytes is None
     assert one(row, measured=measured(app="1Mi", side=None)).swap_bytes is None
     assert one(row, measured=measured(app="-1")).swap_bytes is None
@@ -127,13 +127,13 @@ def test_limits_of_the_plan() -> None:
     found = one(row, states={"n": spec(u1=planned)})
     assert found.limit_bytes == 2048
     assert [each.limit_bytes for each in found.containers] == [1024, None]
-    # What is above all pods limits each.
+    # The limit above all pods bounds each.
     assert one(row, states={"n": spec(u1=state.PodSettings(reason=reason, swap_max="max"))}).limit_bytes == 4096
     nothing = one(row, states={"n": spec(u1=state.PodSettings(reason=reason, swap_max="0"))})
     assert [nothing.limit_bytes, *(each.limit_bytes for each in nothing.containers)] == [0, 0, 0]
 
 
-def test_what_is_not_enforced_is_no_limit() -> None:
+def test_a_limit_that_is_not_enforced_does_not_count() -> None:
     row = pod("web", "u1", app="c1")
     planned = state.PodSettings(reason=names.Reason.LIMITED_SWAP, swap_max="2048")
     for mode in (names.Mode.AUDIT, names.Mode.RESTORE):

@@ -38,7 +38,7 @@ def owner(kind: str, name: str, version: str = "apps/v1", *, controller: bool = 
         ([], None),
     ],
 )
-def test_the_workload_told_by_the_pod_alone(owners: list[dict[str, Any]], guessed: str | None) -> None:
+def test_the_workload_by_the_pod_alone(owners: list[dict[str, Any]], guessed: str | None) -> None:
     assert workloads.guess(pod(ownerReferences=owners)) == guessed
 
 

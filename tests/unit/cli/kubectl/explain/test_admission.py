@@ -1,4 +1,4 @@
-"""What a pod lacks of what admission gives to new pods."""
+"""Fields of admitted pods that a pod lacks."""
 
 from __future__ import annotations
 

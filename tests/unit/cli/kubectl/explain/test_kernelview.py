@@ -27,7 +27,7 @@ def held(*violations: state.Violation, **fields: Any) -> tuple[LimitStatus, str]
     return found.status, found.text
 
 
-def test_what_is_not_listed_is_held() -> None:
+def test_a_limit_without_a_violation_is_held() -> None:
     assert held()[0] is LimitStatus.HELD
     assert held(state.Violation("another", "Draining")) == held()
     assert held(has_agent=None) == held()
@@ -75,7 +75,7 @@ def test_since_when() -> None:
         ),
     ],
 )
-def test_what_is_listed(violation: state.Violation, status: LimitStatus, parts: list[Any]) -> None:
+def test_listed_violations(violation: state.Violation, status: LimitStatus, parts: list[Any]) -> None:
     found, text = held(violation)
     assert found is status
     said = text.split("; ")
@@ -83,7 +83,7 @@ def test_what_is_listed(violation: state.Violation, status: LimitStatus, parts: 
     assert all(part in {each, ...} for each, part in zip(said, parts, strict=True)), said
 
 
-def test_what_keeps_it_from_being_told() -> None:
+def test_reasons_for_an_unknown_status() -> None:
     assert kernelview.observe(None, ROW, has_agent=True).status is LimitStatus.UNKNOWN
     assert held(conditions=(state.Condition("Compatible", "False", "NoCgroupV2", "why"),)) == (
         LimitStatus.NOT_WRITTEN,

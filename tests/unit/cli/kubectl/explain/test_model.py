@@ -241,7 +241,7 @@ class TestRules:
             assert told.profile.override is None
             assert mentions(told.profile.override_text, "none of 1")
             texts.add(told.profile.override_text)
-        assert len(texts) == 2, "that it does not select the pod, and that the pod refuses swap"
+        assert len(texts) == 2, "one text for a pod that is not selected, one for a pod that refuses swap"
 
     def test_a_namespace_that_is_not_known(self) -> None:
         asking = profile(overrides=(compiled.Override("caches", namespaces=POOL, policy=names.Policy.DISABLED),))
@@ -360,7 +360,7 @@ class TestWhatIsNotThere:
         assert of(*REPORT, annotations={POLICY: "Disabled"}) == {}
         assert of(*REPORT, annotations=DEFAULTED) != {}
 
-    def test_who_may_see_the_pod_only(self) -> None:
+    def test_a_user_who_may_only_read_the_pod(self) -> None:
         unseen = ("nodes", "nodeswapprofiles", "nodeswapstates")
         told = model.explain(model.Observed(pod(*REPORT), unseen=unseen))
         assert mentions(told.node_text, "batch-1")

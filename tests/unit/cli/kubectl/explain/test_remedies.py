@@ -200,7 +200,7 @@ FOLLOWED: dict[AdviceKind, Followed] = {
     AdviceKind.REQUIREMENT: on_facts(swap_bytes=2**40, devices=[msgspec.structs.replace(DISK, encrypted=True)]),
 }
 STATED = {AdviceKind.LIMIT, AdviceKind.OVERCOMMIT, AdviceKind.REQUIREMENT}
-"""Their words repeat what somebody wrote."""
+"""Their words repeat a user's own."""
 
 
 def followed(case: Case, advice: Advice) -> list[Case]:
@@ -234,7 +234,7 @@ def check(case: Case) -> list[str]:
                     assert new.swap_max == "0", change
                 case "limits that hold":
                     assert new.swap_max is not None, change
-                case _:  # what is in the way is so no more, whatever comes after it
+                case _:  # the obstacle is removed, whatever the next one is
                     assert new.reason is not before.reason, change
     for outcome, steps in chains.items():
         after = case
@@ -355,7 +355,7 @@ def test_each_remedy_does_what_it_says(case: Case) -> None:
 
 
 @given(cases())
-def test_a_pod_without_swap_is_told_how_it_gets_some(case: Case) -> None:
+def test_advice_for_a_pod_without_swap(case: Case) -> None:
     told = {change.outcome.partition(",")[0] for change in case.told().changes}
     decision = case.decision()
     if decision.swap_max == "0" and decision.reason is not names.Reason.INVALID_POLICY:
@@ -406,7 +406,7 @@ def test_several_steps_are_named_where_one_is_not_enough(case: Case, steps: int)
     check(case)
 
 
-def test_static_pod_is_not_told_to_change_its_priority_class() -> None:
+def test_static_pod_gets_no_advice_on_its_priority_class() -> None:
     mirror = {"kubernetes.io/config.mirror": "hash"}
     case = Case(made(container("app", "1Gi", "2Gi"), annotations=mirror), profile(), FACTS)
     assert not [change for change in case.told().changes if change.kind is AdviceKind.PRIORITY]

@@ -1,4 +1,4 @@
-"""What people see, as a whole."""
+"""The whole output of explain."""
 
 from __future__ import annotations
 

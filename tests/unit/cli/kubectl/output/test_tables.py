@@ -81,7 +81,7 @@ def test_forms_for_programs() -> None:
     assert shown(tables.Form("name")) == "row/a\nrow/a-longer-one\n"
 
 
-def test_what_others_wrote_cannot_tell_the_terminal_what_to_do() -> None:
+def test_text_of_others_cannot_control_the_terminal() -> None:
     row = Row("\x1b]0;title\x07two\nlines [red]markup[/red] :smile:", 0)
     out = io.StringIO()
     tables.show(tables.Form(headers=False), [row], COLUMNS, name=lambda each: each.name, stream=out)

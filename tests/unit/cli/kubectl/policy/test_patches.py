@@ -135,7 +135,7 @@ def test_what_admission_would_refuse() -> None:
         ("cronjob", {}, {}, ["jobs"]),
     ],
 )
-def test_what_comes_of_it(word: str, spec: dict[str, Any], status: dict[str, Any], words: list[str]) -> None:
+def test_the_consequence_of_a_change(word: str, spec: dict[str, Any], status: dict[str, Any], words: list[str]) -> None:
     text = patches.consequence(kind(word), workload(word, spec, status=status))
     assert all(each in text for each in words), text
 

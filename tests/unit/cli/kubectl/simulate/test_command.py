@@ -68,7 +68,7 @@ Rollout of batch:
     )
 
 
-def test_wide_tells_the_settings_of_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_shows_the_settings_of_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     wide = shown(result(kernel=(("vm.swappiness", "10"),), behavior=names.Behavior.NO_SWAP), capsys, "wide")
     told = "kubepods: <none> -> 268435456; vm.swappiness: <none> -> 10; label node.swapwarden.dev/swap: true -> <none>"
     assert wide.count(told) == 2
@@ -91,11 +91,11 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["rollouts"][0]["waves"] == [{"nodes": ["node-1"]}, {"nodes": ["node-2"]}]
 
 
-def test_what_agents_did_not_tell_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_reports_of_agents_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Whether pods use more swap than they would get is not known." in shown(result(), capsys, known=False)
 
 
-def test_long_rollouts_are_told_in_short() -> None:
+def test_long_rollouts_are_shortened() -> None:
     waves = tuple(simulation.Wave(tuple(f"n-{wave}-{each}" for each in range(7))) for wave in range(5))
     one = simulation.SimulatedRollout("p", 7, waves, ("lone",), ("held",), ("bad",), ("late",))
     assert list(screen.waves(one)) == [

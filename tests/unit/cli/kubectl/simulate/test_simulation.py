@@ -148,7 +148,7 @@ def test_a_rollout_waits_for_swap_in_use_where_it_is_to() -> None:
     assert free.held == ()
 
 
-def test_a_degraded_node_comes_last() -> None:
+def test_a_degraded_node_is_the_last() -> None:
     nodes = [node(f"node-{each}") for each in range(1, 4)]
     found = states(3)
     found[0] = seen("node-1", degraded="StateRefused: no")

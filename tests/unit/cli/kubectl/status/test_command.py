@@ -1,4 +1,4 @@
-"""Rows of nodes from what is known of them."""
+"""Rows of nodes from the readable objects."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_only_the_node_says_where_the_rest_may_not_be_seen() -> None:
     )
 
 
-def test_a_kubelet_that_does_not_tell_is_not_taken_for_one_without_swap() -> None:
+def test_a_kubelet_that_reports_no_swap_size_may_have_swap() -> None:
     old = msgspec.convert(
         {"metadata": {"name": "a"}, "status": {"nodeInfo": {"kubeletVersion": "v1.30.2"}}}, policy.WireNode
     )

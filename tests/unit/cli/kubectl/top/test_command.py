@@ -1,4 +1,4 @@
-"""What is shown where some of it cannot be known, and what is shown again and again."""
+"""Output with unknown values, and output that is repeated."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_without_the_right_to_states_that_is_said_once() -> None:
 
 
 class Shown:
-    """What is followed: each look says something, or fails. Then the user has seen enough."""
+    """A followed table: each look prints, or fails, and then the user ends it."""
 
     def __init__(self, kubeconfig: Path, looks: Sequence[str | None]) -> None:
         content = {
@@ -91,10 +91,10 @@ def test_each_outage_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert lines == ["note: some is not known", "a", "note: no answer", "b", "note: no answer", "c"]
 
 
-def test_on_a_terminal_notes_stay_below_what_is_shown(
+def test_on_a_terminal_notes_stay_below_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stood there before is wiped."""
+    """Earlier lines are wiped."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     Shown(tmp_path / "config", ["a", "b", None, "c"]).follow()
     note = "note: some is not known"
