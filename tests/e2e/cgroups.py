@@ -1,4 +1,4 @@
-"""What the kernel says of a node's pods, and what a recorder saw of them."""
+"""Reads the kernel's files of a node's pods, and a recorder's samples of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def meminfo(node: Node, name: str) -> int:
 def find(node: Node, name: str) -> Path:
     """The one cgroup below kubepods whose name ends with NAME."""
     argv = ["find", str(node.kubepods), "-type", "d", "-name", f"*{name}"]
-    # It fails when a cgroup goes while it looks.
+    # It fails if a cgroup is removed during the search.
     found = node.run(argv, timeout=TIMEOUT, check=False).stdout.split()
     assert len(found) == 1, f"{name}: {found}"
     return Path(found[0])
@@ -73,18 +73,18 @@ def first_process(node: Node, folder: Path) -> str:
 
 
 def status_of(node: Node, process: str) -> dict[str, str]:
-    """What the kernel says of a process, by name: capabilities, user, and so on (proc_pid_status(5))."""
+    """Return the kernel's fields of a process by name: capabilities, user, and so on (proc_pid_status(5))."""
     lines = node.read(f"/proc/{process}/status").splitlines()
     return dict(line.split(":\t") for line in lines if ":\t" in line)
 
 
 def swap_max(node: Node, folder: Path) -> str:
-    """What a cgroup's memory.swap.max holds."""
+    """Return a cgroup's memory.swap.max."""
     return node.read(folder / "memory.swap.max").strip()
 
 
 def swap_used(node: Node, folder: Path) -> int:
-    """What a cgroup has in swap, bytes."""
+    """Return a cgroup's swap in use, in bytes."""
     return int(node.read(folder / "memory.swap.current"))
 
 
@@ -134,7 +134,7 @@ def dump(node: Node) -> str:
 
 
 def agent_log(node: Node, uid: str) -> list[dict[str, Any]]:
-    """What agents logged of a pod and of its own cgroup: the present one, and those before it in the same pod.
+    """Return the log lines about a pod and its cgroup from the current agent and those before it in the same pod.
 
     A line of the node's files begins with time, stream and whether it is whole (k/k: pkg/kubelet/kuberuntime/logs).
     """

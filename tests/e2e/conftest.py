@@ -23,7 +23,7 @@ from tests.e2e.provider import Provider, ProviderError
 from tests.e2e.release import Release
 
 PATIENCE = 600.0
-# A question costs time on the machine that the node's emulated CPU runs on, too.
+# A question also costs time on the machine that runs the node's emulated CPU.
 POLL = 0.5
 PREFIX = "e2e-"
 DEFAULT_ARTIFACTS = Path("build/e2e")
@@ -32,7 +32,7 @@ ARTIFACTS = Path(os.environ.get("E2E_ARTIFACTS") or DEFAULT_ARTIFACTS)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Provider]:
-    """The cluster that the environment asks for; see testbed/run/e2e.py. What an earlier run said is removed."""
+    """The cluster that the environment asks for; see testbed/run/e2e.py. Output of an earlier run is removed."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     if ARTIFACTS == DEFAULT_ARTIFACTS:
@@ -42,7 +42,7 @@ def cluster() -> Iterator[Provider]:
 
 
 def _stop(number: int, _frame: types.FrameType | None) -> None:
-    """End the run so that fixtures clean up; pytest takes SystemExit for a test's failure, and goes on."""
+    """End the run so that fixtures clean up; pytest takes SystemExit for a test's failure, and continues."""
     pytest.exit(f"stopped by {signal.Signals(number).name}", returncode=128 + number)
 
 
@@ -59,7 +59,7 @@ def swapwarden(cluster: Provider) -> Iterator[Release]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a kubelet does by itself is looked at before Swapwarden is there, and its removal after all else."""
+    """Test the kubelet alone before Swapwarden is installed, and its removal after all else."""
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
     ordered = sorted(
         (items[place] for place in places),
@@ -78,7 +78,7 @@ def node(cluster: Provider) -> provider.Node:
 
 
 class Wait(Protocol):
-    """Wait until a condition holds; the text says what was waited for. A question may fail meanwhile."""
+    """Wait until a condition holds; the text names it in a failure. A question may fail meanwhile."""
 
     def __call__(self, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None: ...
 
@@ -216,7 +216,7 @@ def pytest_runtest_makereport(
 
 
 def _evidence(cluster: Provider) -> Iterator[tuple[str, str]]:
-    """What helps to understand a failure; what can't be had says why."""
+    """Yield evidence of a failure by name; unavailable evidence gives the reason."""
     everywhere = "--all-namespaces"
     parts: dict[str, Callable[[], str]] = {
         "events": lambda: cluster.kubectl("get", "events", everywhere, "--sort-by=.lastTimestamp").stdout,
@@ -224,7 +224,7 @@ def _evidence(cluster: Provider) -> Iterator[tuple[str, str]]:
         "states": lambda: cluster.kubectl("get", "nodeswapprofiles,nodeswapstates", "-o=yaml").stdout,
         "cgroups": lambda: cgroups.dump(cluster.node) if cluster.node else "",
         "swapwarden": lambda: Release(cluster).logs(200),
-        # Without an API server, too.
+        # These also work without an API server.
         "containers": lambda: cgroups.container_logs(cluster.node) if cluster.node else "",
         "logs": lambda: cluster.logs(200),
     }
@@ -232,4 +232,4 @@ def _evidence(cluster: Provider) -> Iterator[tuple[str, str]]:
         try:
             yield name, read()
         except Exception as error:  # noqa: BLE001 what is looked into may be what is broken
-            yield name, f"not to be had: {error}"
+            yield name, f"not available: {error}"

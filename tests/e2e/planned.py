@@ -1,4 +1,4 @@
-"""What `swapwarden plan` says of the live cluster, and whether the kernel holds it."""
+"""Compares the plan of `swapwarden plan` for the live cluster with the values in the kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.provider import Node, Provider
 
 
 def plan(cluster: Provider) -> dict[str, Any]:
-    """What `swapwarden plan` makes of the live cluster: the spec of the suite's node."""
+    """Return the spec of the suite's node by `swapwarden plan` on the live cluster."""
     objects = cluster.kubectl("get", "nodes,ns,pods,nsp,nss", "--all-namespaces", "-o=json").stdout
     command = [sys.executable, "-m", "swapwarden", "plan", "--filename=-", "--output=json"]
     done = process.run(command, timeout=TIMEOUT, text=objects)

@@ -1,4 +1,4 @@
-"""What a recorder saw of a pod that is to have no swap, held against what agents logged of it. Pure."""
+"""Compares a recorder's samples of a pod that must have no swap with the agents' logs of it. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from testbed.vm.nodevm import Sample
 from tests.e2e import cgroups
 
 NOTICE_SECONDS = 0.05
-"""So much of each time above 0 may be missing in what is published: the agent counts from when it hears of a write, for
-which it needs the CPU. Seen on an idle node with one CPU: 2 ms. Repairs on a busy one are to take 50 ms at p99."""
+"""So much of each time above 0 may be missing in logs and metrics: the agent counts from its notice of a write, for
+which it needs the CPU. Measured on an idle node with one CPU: 2 ms. Repairs on a busy one must take 50 ms at p99."""
 LOG_SECONDS = 1.0
 """So much later than it wrote, an agent that has to wait for the CPU may log it."""
 LOOK_SECONDS = file_reconciler.DRAIN_SECONDS[1]
-"""What an agent knows of the swap in use of a pod that drains may be so old, and what it publishes is beyond that."""
+"""An agent's figure of the swap in use of a pod that drains may be so old; it publishes swap taken beyond that."""
 SAMPLE_BYTES = 512 << 10
 """Of such a pod, the recorder's samples may show so much less than the agent saw between two of them: what the tests
 ask the kernel to take at once."""
@@ -37,7 +37,7 @@ class Exposure:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """What agents logged of a pod."""
+    """The agents' log lines about a pod."""
 
     exposures: Sequence[Exposure] = ()
     """In order of their ends."""
@@ -46,7 +46,7 @@ class Told:
 
 
 def told(lines: Iterable[dict[str, Any]], uid: str) -> Told:
-    """What an agent's log at level debug, by LINES, says of a pod."""
+    """Return the lines about a pod among the LINES of an agent's log at level debug."""
     exposures, wrote = [], []
     for line in lines:
         if line["logger"] == exposure.__name__ and line.get("uid") == uid:
@@ -62,7 +62,7 @@ def _moment(text: str) -> float:
 
 @dataclasses.dataclass
 class Episode:
-    """A time in which a cgroup held what is neither 0 nor a limit that an agent let it drain with."""
+    """A time in which a cgroup held neither 0 nor the limit of a drain."""
 
     begin: float
     """Not before that."""
@@ -102,7 +102,7 @@ class Episode:
         return self.begin <= one.end <= self.end + LOG_SECONDS and one.start <= self.end + NOTICE_SECONDS
 
     def broken(self) -> Iterator[str]:
-        """Yield what was not published of it."""
+        """Yield its parts that no agent published."""
         if not self.exposures and self.was_seen:
             yield f"{self}, of which nothing is published"
             return
@@ -124,10 +124,10 @@ class Drain:
     let: int
     """The limit that the agent gave it before, since it was last at 0; 0 for none."""
     after: Episode
-    """What it ended."""
+    """The episode that it ended."""
 
     def broken(self) -> Iterator[str]:
-        """Yield what speaks against a limit: it is more than what is in use, as far as published, with its room."""
+        """Yield why a limit is wrong: it is more than the swap in use, as far as published, with its room."""
         in_use = self.after.known
         limit = self.first.max_bytes or 0
         if limit > max(self.let, in_use + in_use // swap_drain.ROOM_SHARE):
@@ -180,14 +180,14 @@ def _cut(samples: Sequence[Sample], started: float, known: Told) -> tuple[list[E
             held = max(held, after.after)
             now.writes += each.event != "used" or not now.writes
             now.most = max(now.most, each.current_bytes, after.current_bytes if after.max_bytes == 0 else 0)
-            # At 0 nothing more goes to swap; with a limit to drain it may.
+            # At 0 no more pages are swapped out; with a limit to drain some may be.
             more = after.max_bytes != 0 and each.current_bytes < after.current_bytes
             now.left = each.current_bytes if more else after.current_bytes
     return episodes, drains
 
 
 def _in_use(before: Sequence[Sample], moment: float) -> int:
-    """The most bytes that an agent may take to be in use at a moment, by what was recorded BEFORE."""
+    """Return the most bytes that an agent may take to be in use at a moment, by the samples BEFORE."""
     known = [each for each in before if each.at <= moment]
     lately = [each.current_bytes for each in known if each.at >= moment - LOOK_SECONDS]
     return max([*lately, *(each.current_bytes for each in known[-1:])], default=0)

@@ -29,7 +29,7 @@ class Recording(AbstractContextManager["Recording"], Protocol):
     """A recorder at work; leaving it ends it."""
 
     def samples(self, contains: str = "") -> list[Sample]:
-        """What was seen so far of the cgroups whose path has CONTAINS in it, in the order in which it was seen."""
+        """Return the samples so far of the cgroups with CONTAINS in their path, in the order of their recording."""
 
 
 class Node(Protocol):
@@ -72,7 +72,7 @@ class Provider(Protocol):
     busybox: str
     # Whether the node's swap is the suite's own: it may be turned off.
     owns_swap: bool
-    # Whether the cluster is there after the run: what the suite made in it has to go.
+    # Whether the cluster exists after the run: the suite must then remove its objects.
     outlives_run: bool
 
     @property
@@ -92,7 +92,7 @@ class Provider(Protocol):
         """Run a page's commands as administrator, in this repository; what a terminal shows of it is all in stdout."""
 
     def get(self, path: str) -> Any:
-        """What the API server has at PATH; ProviderError when there is nothing, or no answer."""
+        """Return the API server's answer for PATH; ProviderError without an object or an answer."""
 
     def text(self, path: str) -> str:
         """The same, where it is no JSON."""

@@ -1,4 +1,4 @@
-"""The e2e suite on a cluster that is there already: only the one that it was told about."""
+"""The e2e suite on an existing cluster: only the one named by the user."""
 
 from __future__ import annotations
 

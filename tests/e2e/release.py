@@ -44,7 +44,7 @@ class Exposed:
 
 
 def exposures(text: str) -> dict[str, Exposed]:
-    """What an agent's metrics say of each pod's exposures, by UID."""
+    """Return each pod's exposures by UID from an agent's metrics."""
     lasted = series(text, "swapwarden_agent_pod_exposed_seconds_total")
     taken = series(text, "swapwarden_agent_pod_exposed_swap_bytes_total")
     return {
@@ -82,11 +82,11 @@ class Release:
         """Install it; it is all Ready when this returns. ProviderError where somebody else has installed it."""
         if self._is_there():
             raise ProviderError(f"there is a release {NAME} in {NAMESPACE}, which is left alone; uninstall it first")
-        self._made = True  # one that fails leaves a release, too
+        self._made = True  # a failed installation also leaves a release
         self._helm("install", "--create-namespace", **values)
 
     def remove(self) -> None:
-        """Uninstall what is left of what this object installed."""
+        """Uninstall the rest of the release that this object installed."""
         if self._made and self._is_there():
             self.uninstall()
 
@@ -149,7 +149,7 @@ class Release:
         return found
 
     def metrics(self, pod: str, component: str) -> str:
-        """What a pod of COMPONENT says at /metrics; ProviderError."""
+        """Return the /metrics of a pod of COMPONENT; ProviderError."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{_PORTS[component]}/proxy/metrics"
         return self._cluster.text(path)
 
@@ -159,7 +159,7 @@ class Release:
         return sum(sum(series(text, name).values()) for text in texts)
 
     def exposed(self, uid: str) -> Exposed:
-        """What the present agent says of the pod's times above its value."""
+        """Return the pod's times above its value from the current agent's metrics."""
         return exposures(self.metrics(self.agent()["metadata"]["name"], "agent")).get(uid, Exposed())
 
     def state(self) -> Any:
@@ -176,7 +176,7 @@ class Release:
         return f"{found[0]['status']}/{found[0]['reason']}" if found else ""
 
     def violations(self, uid: str) -> list[Any]:
-        """What the agent reports of a pod."""
+        """Return the violations of a pod in the agent's status."""
         return [each for each in self.state().get("status", {}).get("violations", []) if each["pod"] == uid]
 
     def planned(self, uid: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What the API server and its webhook say, seen from kubectl, and what comes of it in the kernel."""
+"""Answers of the API server and its webhook to kubectl, and the resulting values in the kernel."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_a_namespaces_default_reaches_the_kernel(
         folders = {name: cgroups.of_pod(node, pod) for name, pod in given.items()}
         eventually(lambda: swapwarden.planned(given["by-itself"]["metadata"]["uid"]) == "max", "both are planned")
         eventually(lambda: cgroups.swap_max(node, folders["by-default"]) == "0", "the default is in force")
-        eventually(lambda: cgroups.swap_max(node, folders["by-itself"]) == "max", "the pod's own word goes first")
+        eventually(lambda: cgroups.swap_max(node, folders["by-itself"]) == "max", "the pod's own policy wins")
 
 
 @pytest.mark.usefixtures("swapwarden")
-def test_a_mistake_in_a_deployment_is_told_where_people_look(
+def test_a_mistake_in_a_deployment_is_shown_where_people_look(
     cluster: Provider, namespace: Namespace, eventually: Wait
 ) -> None:
     template = {

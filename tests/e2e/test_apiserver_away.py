@@ -1,4 +1,4 @@
-"""The API server is away for two minutes: nodes go on enforcing what they were told, and come back without a storm."""
+"""The API server is away for two minutes: nodes continue to enforce their last state, and return without a storm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISABLED = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
 
 @pytest.fixture
 def stopped(cluster: Provider) -> Iterator[list[float]]:
-    """The API server can be stopped in the test, by `append`ing the time; it is there again afterwards."""
+    """The API server can be stopped in the test, by `append`ing the time; it is started again afterwards."""
     since: list[float] = []
     yield since
     if since:
@@ -66,7 +66,7 @@ def test_nodes_enforce_without_an_api_server(
         of_pod = cgroups.slice_of(uid)
 
         def writes() -> int:
-            """How often the recorder was told of a write of the pod's limit; the kernel may tell of two as one."""
+            """Return how many writes of the pod's limit were recorded; the kernel may report two as one."""
             samples = recording.samples(of_pod)
             return len([each for each in samples if each.path.endswith(of_pod) and each.event == "written"])
 
@@ -76,9 +76,9 @@ def test_nodes_enforce_without_an_api_server(
         eventually(lambda: writes() > 0, "systemd rewrites the pod")
         eventually(at_0, "the agent repairs it without an API server")
 
-        # A restart of the agent: the kubelet does that without an API server, too.
+        # A restart of the agent: the kubelet also does that without an API server.
         def scopes() -> set[str]:
-            # It fails when a cgroup goes while it looks.
+            # It fails if a cgroup is removed during the search.
             return set(node.run(["find", str(agent), "-name", "*.scope"], timeout=60, check=False).stdout.split())
 
         old = scopes()
@@ -94,13 +94,13 @@ def test_nodes_enforce_without_an_api_server(
         known = writes()
         node.daemon_reload()
         eventually(lambda: writes() > known, "systemd rewrites the pod once more")
-        eventually(at_0, "the next agent repairs that, too")
+        eventually(at_0, "the next agent also repairs that")
 
         eventually(lambda: time.monotonic() - stopped[0] >= AWAY_SECONDS, "two minutes without an API server")
         assert at_0()
     cluster.start_apiserver()
     stopped.clear()
-    eventually(lambda: swapwarden.planned(uid) == "0", "the state is there as it was")
+    eventually(lambda: swapwarden.planned(uid) == "0", "the state is unchanged")
     namespace.create_pod("later", metadata=DISABLED)
     later = namespace.wait_ready("later")
     eventually(lambda: swapwarden.planned(later["metadata"]["uid"]) == "0", "a controller leads again")

@@ -28,8 +28,8 @@ LOG_SECONDS = 20.0
 """So long the container runtime may take to write down what an agent logged."""
 LIMIT = 64 * MIB
 USED_MIB = 8
-# Asks the kernel again and again to take memory from cgroups: what may swap does, and no pod comes near its limit. What
-# may not loses pages of its program, which come back from the disk: that is dear on an emulated CPU.
+# Asks the kernel again and again to take memory from cgroups: those that may swap do so, and no pod gets near its
+# limit. Others lose pages of their program, which are read from the disk again: that is dear on an emulated CPU.
 PRESS = """
 while :; do
     for folder in "$@"; do
@@ -58,12 +58,12 @@ def greedy(mib: int, resources: dict[str, Any], pace: float, then: float | None 
 
 
 def broken(node: Node, recording: Recording, uid: str, started: float) -> list[str]:
-    """What of the promise was broken for a pod since its first container STARTED, and all that is known of it."""
+    """Return how the promise was broken for a pod since its first container STARTED, with the evidence."""
     of_pod = cgroups.slice_of(uid)
     own = [each for each in recording.samples(of_pod) if each.path.endswith(of_pod)]
     deadline = time.monotonic() + LOG_SECONDS
     while True:
-        # What is logged is asked for last: it may know of more than was recorded, and never of less.
+        # The log is read last: it may have more than the recording, and never less.
         told = promise.told(cgroups.agent_log(node, uid), uid)
         found = list(promise.broken(own, started, told))
         if not found or time.monotonic() > deadline:
@@ -86,7 +86,7 @@ def pressed(node: Node, folders: Iterable[Path]) -> Iterator[None]:
 
 @dataclasses.dataclass
 class Guarded:
-    """Pods with policy Disabled, one of each QoS class, and what has been seen of them."""
+    """Pods with policy Disabled, one of each QoS class, and the evidence about them."""
 
     node: Node
     swapwarden: Release
@@ -95,9 +95,9 @@ class Guarded:
     folders: dict[str, Path] = dataclasses.field(default_factory=dict)
     started: dict[str, float] = dataclasses.field(default_factory=dict)
     published: dict[str, Exposed] = dataclasses.field(default_factory=dict)
-    """What agents published before they ended, by pod."""
+    """Metrics of agents that have ended, by pod."""
     alone_since: float = 0.0
-    """When the last agent was killed, on the node's clock: what ended since is what the present one publishes."""
+    """When the last agent was killed, on the node's clock: the current one publishes exposures that ended since."""
 
     def pod(self, name: str) -> Any:
         return self.namespace.pod(name)
@@ -113,11 +113,11 @@ class Guarded:
         return at_0 and all(each.end is not None for each in self.windows(name))
 
     def exposures(self, name: str) -> Exposed:
-        """What agents have published of the pod's times above 0."""
+        """Return the pod's times above 0 as all agents published them."""
         return self.published.get(name, Exposed()) + self.swapwarden.exposed(self.pod(name)["metadata"]["uid"])
 
     def told(self, name: str) -> promise.Told:
-        """What agents have logged of the pod."""
+        """Return the agents' log lines about the pod."""
         uid = self.pod(name)["metadata"]["uid"]
         return promise.told(cgroups.agent_log(self.node, uid), uid)
 
@@ -138,16 +138,16 @@ class Guarded:
         return self.exposures(name).count > known
 
     def own(self, name: str) -> list[Sample]:
-        """What was recorded of the pod's own cgroup."""
+        """Return the samples of the pod's own cgroup."""
         of_pod = self.folders[name].name
         return [each for each in self.recording.samples(of_pod) if each.path.endswith(of_pod)]
 
     def using(self, name: str) -> list[Sample]:
-        """What was recorded of the pod while it had swap in use."""
+        """Return the samples of the pod with swap in use."""
         return [each for each in self.own(name) if each.current_bytes > 0]
 
     def keep_published(self) -> None:
-        """The agent is about to end; what it has published goes with it."""
+        """Keep the metrics of an agent that is about to end."""
         self.published = {name: self.exposures(name) for name in QOS}
 
 
@@ -172,7 +172,7 @@ def guarded(cluster: Provider, node: Node, swapwarden: Release) -> Iterator[Guar
 
 @pytest.fixture
 def settled(guarded: Guarded, eventually: Wait) -> Callable[[], None]:
-    """Wait until all hold 0 again, then hold what was recorded against what was published."""
+    """Wait until all hold 0 again, then compare the recording with logs and metrics."""
 
     def check() -> None:
         for name in QOS:
@@ -184,14 +184,14 @@ def settled(guarded: Guarded, eventually: Wait) -> Callable[[], None]:
             eventually(published, f"the metrics have of {name} what the log has")
 
             def is_told(name: str = name, uid: str = uid) -> bool:
-                """What went to the disk in an exposure, and that nobody has touched since, is named."""
+                """Return whether the status names a pod with pages that were swapped out in an exposure."""
                 reasons = [each["reason"] for each in guarded.swapwarden.violations(uid)]
                 return "Draining" in reasons or cgroups.swap_used(guarded.node, guarded.folders[name]) == 0
 
-            eventually(is_told, f"{name} has nothing in swap that the agent does not tell of")
+            eventually(is_told, f"{name} has nothing in swap that the agent does not report")
         # A pod whose pages are on the disk is not as specified, and that is said.
         applied = {"True/AsSpecified", "False/Draining"}
-        eventually(lambda: guarded.swapwarden.condition("Applied") in applied, "the agent says so, too")
+        eventually(lambda: guarded.swapwarden.condition("Applied") in applied, "the agent also reports that")
 
     return check
 
@@ -212,7 +212,7 @@ def test_a_hog_never_swaps(node: Node, namespace: Namespace, eventually: Wait) -
             ended = [each.get(kind, {}).get("terminated", {}) for each in statuses for kind in ("state", "lastState")]
             return any(each.get("reason") == "OOMKilled" for each in ended)
 
-        # It fills its memory until the kernel has nothing left to give: with swap it goes on for a while there.
+        # It fills its memory until the kernel has nothing left to give: with swap that takes a while longer.
         eventually(lambda: most_used("plain") > 0, "a hog without policy swaps")
         eventually(lambda: killed("disabled"), "a hog without swap finds its memory's end")
         assert most_used("disabled") == 0

@@ -1,4 +1,4 @@
-"""`helm install` with defaults: all of it comes up, and pods that ask for nothing get what the kubelet gives them."""
+"""`helm install` with defaults: all parts start, and pods without a policy keep the kubelet's values."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
         texts = [swapwarden.metrics(pod["metadata"]["name"], "controller") for pod in swapwarden.pods("controller")]
         return "".join(line for text in texts for line in text.splitlines() if "controller_node_problem{" in line)
 
-    # Kubelets before 1.33 do not tell.
+    # Kubelets before 1.33 do not report it.
     told = "swap" in cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["nodeInfo"]
     eventually(lambda: labels() == LABELS, "a node with swap has both labels")
     assert RESTART not in found()
-    eventually(lambda: {BACKING, ENCRYPTED} <= keys(), "the agent sees what is under the swap")
+    eventually(lambda: {BACKING, ENCRYPTED} <= keys(), "the agent sees the disks under the swap")
     devices = [line.split()[0] for line in node.read("/proc/swaps").splitlines()[1:]]
     assert devices
     try:
@@ -53,10 +53,10 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
         reported = time.monotonic()
         assert labels() == LABELS
         if told:
-            eventually(lambda: RESTART in found(), "the kubelet goes on with the swap that it counted when it started")
-        eventually(lambda: labels() == set(), "the labels go")
+            eventually(lambda: RESTART in found(), "the kubelet keeps the swap that it counted when it started")
+        eventually(lambda: labels() == set(), "the labels are removed")
         eventually(lambda: not {BACKING, ENCRYPTED} & keys(), "all of them")
-        # Between the report and what is seen here lies no less than the delay, but for what questions may take.
+        # At least the delay lies between the report and this moment, less the time that questions may take.
         assert time.monotonic() - reported > LABEL_REMOVAL_SECONDS - 10
         namespace.create_pod("later", metadata=REQUIRED, nodeName=None)
         eventually(lambda: namespace.scheduled("later").get("reason") == "Unschedulable", "no node is fit for the pod")
@@ -65,7 +65,7 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
         node.run(["swapon", *devices], timeout=TIMEOUT)
     eventually(lambda: labels() == LABELS, "the labels are back with the swap")
     assert swap_bytes() > 0
-    eventually(lambda: RESTART not in found(), "what the kubelet counted is there again")
+    eventually(lambda: RESTART not in found(), "the node has the swap that the kubelet counted")
     later = namespace.wait_ready("later")
     assert later["spec"]["nodeName"] == cluster.node_name
     assert later["spec"]["nodeSelector"] == {"node.swapwarden.dev/swap": "true"}

@@ -1,4 +1,4 @@
-"""What the chart gives the agent only where it is asked to: files of the node's kernel, and a turn before others."""
+"""Access that the chart grants the agent only on request: files of the node's kernel, and realtime priority."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOO_LATE = "EvictionBeforeSwap"
 ZSWAP = Path("/sys/module/zswap/parameters")
 SWAPPINESS = Path("/proc/sys/vm/swappiness")
 WANTED = {"enabled": "Y", "compressor": "lzo-rle", "max_pool_percent": "30"}
-# What a cgroup of its own has no room for; text, as zswap keeps what can be compressed.
+# More than a cgroup of its own has room for; text, since zswap keeps only pages that can be compressed.
 SWAP_TEXT = """
 systemd-run --quiet --wait --property=MemoryMax=16M sh -c 'seq 5000000 > /dev/shm/e2e-zswap; rm /dev/shm/e2e-zswap'"""
 
@@ -62,7 +62,7 @@ def test_zswap_and_swappiness_are_set_and_put_back(node: Node, swapwarden: Relea
         unused = swapped_to_zswap()
         node.run(["sh", "-c", SWAP_TEXT], timeout=TIMEOUT)
         assert swapped_to_zswap() > unused
-    eventually(lambda: (held(), swappiness()) == before, "what was there is put back")
+    eventually(lambda: (held(), swappiness()) == before, "the earlier values are restored")
     unused = swapped_to_zswap()
     node.run(["sh", "-c", SWAP_TEXT], timeout=TIMEOUT)
     assert swapped_to_zswap() == unused

@@ -1,5 +1,4 @@
-"""Commands with which pages have people look into a cluster and a node: each works on a real one, and tells what it is
-there to tell."""
+"""Commands in the pages that examine a cluster or a node: each works on a real one, and shows what the page says."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ ON_NODE = {
 
 
 def check(cluster: Provider, node: Node) -> str:
-    """What `swapwarden agent --check` says on the node, in a container as the page has it."""
+    """Return the output of `swapwarden agent --check` on the node, in a container as on the page."""
     (block,) = commands.run_by(ME, "docs/node-check.md")
     return node.run(["sh", "-euc", block.text.replace("IMAGE", cluster.image)], timeout=TIMEOUT).stdout
 

@@ -16,8 +16,7 @@ from tests.e2e.release import Release
 
 LIMIT = 64 * MIB
 SWAP_LIMIT = 96 * MIB
-# When it is told to (SIGUSR2), fills more than its memory and keeps touching all of it, until it is told to let go of
-# everything (SIGUSR1).
+# On SIGUSR2, fills more than its memory and keeps touching all of it, until SIGUSR1, on which it frees everything.
 HOG = """
 import contextlib, mmap, os, signal, sys, time
 MIB = 1 << 20
@@ -56,8 +55,8 @@ def create_pods(namespace: Namespace, busybox: str) -> list[Any]:
         "command": ["python3", "-I", "-S", "-c", HOG],
         "resources": {"requests": {"memory": str(LIMIT - MIB)}, "limits": {"memory": str(LIMIT)}},
     }
-    # Where all containers have a limit the pod has one, too, and pages of its sandbox would go to the disk with the
-    # hog's: nobody ever touches them again.
+    # If all containers have a limit, the pod also has one, and pages of its sandbox would be swapped out with those of
+    # the hog: nothing ever touches them again.
     idle = {
         "name": "idle",
         "image": busybox,

@@ -1,4 +1,4 @@
-"""What people see of a pod that swaps: `kubectl swap`, by what live agents and the kernel say."""
+"""`kubectl swap` on a pod that swaps, with the figures of live agents and the kernel."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_a_pod_that_swaps(
             return int(json.loads(said)["items"][0]["swapBytes"] or 0)
 
         # The kubelet's figure of the node is some seconds older than the agent's of the pod.
-        eventually(lambda: used() > MIB, "so does what is told of the node")
+        eventually(lambda: used() > MIB, "so does the figure of the node")
 
 
 def show(cluster: Provider, folder: Path, namespace: str) -> None:
-    """What `make pictures` draws: commands with what they print in colour, and below it when and where that was."""
+    """Write the input of `make pictures`: commands with their output in colour, and below it the date and place."""
     node = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["nodeInfo"]
     where = f"{datetime.date.today()}, Kubernetes {node['kubeletVersion']}, Linux {node['kernelVersion']}"  # noqa: DTZ011 the day here
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def test_metrics_of_a_real_run_are_as_prometheus_wants_them_and_as_documented(
         assert len(series) > 10
 
 
-def test_the_agent_tells_of_the_nodes_pressure(node: Node, swapwarden: Release) -> None:
+def test_the_agent_reports_the_nodes_pressure(node: Node, swapwarden: Release) -> None:
     text = swapwarden.metrics(swapwarden.agent()["metadata"]["name"], "agent")
     has_pressure = node.run(["test", "-e", "/proc/pressure/memory"], timeout=TIMEOUT, check=False).rc == 0
     assert ("swapwarden_node_pressure_stalled_seconds_total{" in text) is has_pressure

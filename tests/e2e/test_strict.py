@@ -49,7 +49,7 @@ def strict(node: Node, swapwarden: Release) -> Iterator[contextlib.ExitStack]:
 
 
 def files(node: Node) -> list[str]:
-    """What the drop-in files hold; empty where there is none."""
+    """Return the content of the drop-in files; empty for a missing one."""
     script = 'for file in "$@"; do cat "$file" 2> /dev/null; echo; done'
     said = node.run(["sh", "-c", script, "sh", *map(str, FILES)], timeout=TIMEOUT).stdout
     return [each.strip() for each in said.split("\n\n")]
@@ -68,7 +68,7 @@ def scope_of(recording: Recording, of_pod: str) -> float:
 
 
 def above(recording: Recording, pod: Any) -> str:
-    """All that was seen of a pod since its first scope was made, where it was above 0."""
+    """Return all samples of a pod since its first scope was made, if it was above 0."""
     of_pod = cgroups.slice_of(pod["metadata"]["uid"])
     samples = recording.samples(of_pod)
     assert next(each.event for each in samples if each.path.endswith(of_pod)) == "created"
@@ -139,7 +139,7 @@ def without_agent(cluster: Provider, eventually: Wait) -> Iterator[None]:
 def test_the_agent_installs_the_files(node: Node, strict: contextlib.ExitStack, eventually: Wait) -> None:
     assert strict
     content = systemd_dropins.CONTENT.decode().strip()
-    eventually(lambda: files(node)[: len(FILES)] == [content] * len(FILES), "the files are there")
+    eventually(lambda: files(node)[: len(FILES)] == [content] * len(FILES), "the files exist")
 
 
 def test_pods_are_born_at_0_with_no_agent_there(
@@ -180,7 +180,7 @@ def test_pods_are_born_at_0_after_a_reboot_with_no_agent_there(
     namespace: Namespace,
     eventually: Wait,
 ) -> None:
-    """Those that are there again were not recorded while they came: it is looked at what they have then."""
+    """Pods that run again after a reboot were not recorded at their start: only their values after it are tested."""
     assert strict
     for name in COVERED:
         namespace.create_pod(f"old-{name}", metadata=DISABLED, resources=QOS[name])
@@ -204,7 +204,7 @@ def test_pods_are_born_at_0_after_a_reboot_with_no_agent_there(
             pods = [namespace.wait_ready(f"new-{name}") for name in COVERED]
             assert [above(recording, pod) for pod in pods] == ["", ""]
             assert [cgroups.swap_max(node, cgroups.of_pod(node, pod)) for pod in pods] == ["0", "0"]
-    # Every pod that is there was made since the files came.
+    # Every pod on the node was made since the files exist.
     eventually(lambda: verdict(swapwarden) == "True/InForce", "the agent finds that it holds")
 
 
@@ -212,7 +212,7 @@ def test_daemon_reloads_while_pods_start(
     node: Node, swapwarden: Release, strict: contextlib.ExitStack, namespace: Namespace, eventually: Wait
 ) -> None:
     assert strict
-    eventually(lambda: files(node)[0], "the files are there")
+    eventually(lambda: files(node)[0], "the files exist")
     names = [f"{name}-{number}" for name in COVERED for number in range(2)]
     with node.record() as recording:
         for name in names:
@@ -251,7 +251,7 @@ def test_a_raised_pod_that_swaps_survives_a_rewrite(
         assert cgroups.swap_used(node, folder) > 8 * MIB
         faults = major_faults(node, folder)
         node.write(folder / "cgroup.freeze", "0")
-        eventually(lambda: major_faults(node, folder) > faults + 1000, "it goes on, by pages from the swap device")
+        eventually(lambda: major_faults(node, folder) > faults + 1000, "it continues, with pages from the swap device")
     assert restarts(namespace.pod("swaps")) == 0
     assert cgroups.events(node, folder)["oom_kill"] == 0
 

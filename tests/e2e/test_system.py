@@ -1,4 +1,4 @@
-"""What a profile says of the node's own slices and services, on a node whose systemd has other ideas."""
+"""A profile's limits for the node's own slices and services, on a node whose systemd has other values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_slice_and_a_service_have_no_swap_whatever_systemd_writes(
         # A service that starts again has a cgroup of its own.
         node.restart("kubelet")
         eventually(lambda: limits() == ["0", "0"], "the kubelet holds 0 after its restart")
-    eventually(lambda: limits() == ["max", "max"], "what was there is put back")
+    eventually(lambda: limits() == ["max", "max"], "the earlier values are restored")
 
 
 def test_a_slice_waits_for_the_disk_no_longer_than_it_should(node: Node, swapwarden: Release, eventually: Wait) -> None:

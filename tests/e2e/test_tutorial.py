@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its commands are run as they stand there, and what they print is held against what is shown."""
+"""docs/tutorial.md: its commands are tested as they stand there, and their output is compared with the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = "-f examples/workloads.yaml -f examples/profile.yaml -f examples/name
 
 @pytest.fixture
 def page(cluster: Provider, swapwarden: Release, eventually: Wait) -> Iterator[list[commands.Block]]:
-    """What there is to do; however far it is followed, the next test finds a node without a profile."""
+    """The commands of the page; however many are run, the next test finds a node without a profile."""
     if not cluster.owns_swap:
         pytest.skip(f"{PAGE} shows a node of its own, with swap of a known size, and its one profile is for all nodes")
     yield commands.run_by(ME, PAGE)
@@ -27,7 +27,7 @@ def page(cluster: Provider, swapwarden: Release, eventually: Wait) -> Iterator[l
 
 
 def only_looks(command: str) -> bool:
-    """Whether a command changes nothing: who follows the page looks again, too."""
+    """Return whether a command changes nothing: a reader would also repeat it."""
     return command.startswith(("kubectl get ", "kubectl swap ")) or " -- cat " in command
 
 

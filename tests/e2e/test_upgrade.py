@@ -29,7 +29,7 @@ HOOKS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 
 class Background:
-    """Something that is done again and again on a thread of its own. What goes wrong is kept in `failed`."""
+    """Repeats a step on a thread of its own. `failed` has its errors."""
 
     def __init__(self, step: Callable[[], None]) -> None:
         self._step = step
@@ -86,7 +86,7 @@ class Questions(Background):
 
 
 class Metrics(Background):
-    """What agents publish of the exposures of each pod; one that ends takes its own with it, so it is asked often."""
+    """Keeps the exposures of each pod from agents' metrics. They end with the agent, so they are read often."""
 
     def __init__(self, swapwarden: Release) -> None:
         super().__init__(self.look)
@@ -126,7 +126,7 @@ class Churn(Background):
         self._namespace.delete_pod(name)
         while self._is_there(name) and not self.pause(1.0):
             pass
-        # What is upgraded meanwhile starts on the same emulated CPU.
+        # The upgraded parts start on the same emulated CPU meanwhile.
         self.pause(5.0)
 
     def _is_there(self, name: str) -> bool:
@@ -153,7 +153,7 @@ def of_running(samples: list[Any], uid: str) -> list[Window]:
 
 @pytest.fixture
 def next_image(node: Node, swapwarden: Release) -> Iterator[str]:
-    """The tag of the image that is upgraded to: the same content, so that a rollout of all parts is what is new."""
+    """The image tag of the upgrade, with the same content: only the rollout of all parts is new."""
     name = f"{image.REFERENCE.partition(':')[0]}:{NEXT}"
     images = ["ctr", "--namespace=k8s.io", "images"]
     node.run([*images, "tag", "--force", image.REFERENCE, name], timeout=TIMEOUT)
@@ -205,7 +205,7 @@ def test_upgrade_and_rollback_while_pods_come_and_go(
     eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the plan is in force")
 
 
-def test_uninstall_puts_back_what_was_there_and_a_second_installation_works(
+def test_uninstall_restores_the_earlier_values_and_a_second_installation_works(
     cluster: Provider, node: Node, swapwarden: Release, namespace: Namespace, eventually: Wait
 ) -> None:
     namespace.create_pod("disabled", metadata=DISABLED, resources=RESOURCES)
@@ -219,7 +219,7 @@ def test_uninstall_puts_back_what_was_there_and_a_second_installation_works(
         apply(behavior="LimitedSwap", reserved="50%")
         eventually(lambda: cgroups.swap_max(node, node.kubepods) != "max", "the profile is in force")
         scope = cgroups.of_container(node, pods["plain"])
-        eventually(lambda: int(cgroups.swap_max(node, scope)) < int(kubelets), "for the pod without policy, too")
+        eventually(lambda: int(cgroups.swap_max(node, scope)) < int(kubelets), "also for the pod without policy")
 
         said = swapwarden.uninstall()
         assert "all agents have restored the earlier values" in said
@@ -245,7 +245,7 @@ def test_uninstall_puts_back_what_was_there_and_a_second_installation_works(
         files = ["find", "/var/lib/swapwarden", "/run/swapwarden", "-type", "f", "-not", "-name", "agent.lock"]
         assert node.run(files, timeout=TIMEOUT).stdout == ""
         assert left() == ["configmap/kube-root-ca.crt", "serviceaccount/default"]
-        # The webhook is gone, too: a policy is an annotation like any other now.
+        # The webhook is also gone: a policy is an annotation like any other now.
         namespace.create_pod("later", metadata=DISABLED)
         assert cgroups.swap_max(node, cgroups.of_pod(node, namespace.wait_ready("later"))) == "max"
 

@@ -123,8 +123,8 @@ def test_a_pod_that_fails_again_and_again_costs_few_writes(
         # counters are, every half minute.
         counters = (time.monotonic() - begun) / status_writer.COUNTERS_SECONDS + 1
         assert swapwarden.total("agent", PATCHES) - reported <= 2 * written + 2 + counters
-        # systemd's writes when the pod's slice was made are told, if they came after the first value; no container adds
-        # to them.
+        # systemd's writes at the start of the pod's slice are reported if they followed the first value; no container
+        # adds to them.
         violations = swapwarden.violations(uid)
         assert {each["reason"] for each in violations} <= {"Exposed"}
         assert {cause for each in violations for cause in each["causes"]} <= {"Start", "StateLate"}

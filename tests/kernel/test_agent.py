@@ -189,7 +189,7 @@ class Node:
         return found
 
     def applied(self, generation: int, *reasons: str) -> None:
-        """Wait until the agent tells of this generation, with one of the reasons (AsSpecified)."""
+        """Wait until the agent reports this generation, with one of the reasons (AsSpecified)."""
         expected = reasons or ("AsSpecified",)
 
         def holds() -> bool:
@@ -261,7 +261,7 @@ def test_limits_hold_under_memory_stress(node: Node) -> None:
     assert facts.get("runtime") == ("containerd" if node.systemd else None)
 
 
-def test_unknown_pods_are_denied_until_their_state_comes(node: Node) -> None:
+def test_unknown_pods_are_denied_until_their_state_arrives(node: Node) -> None:
     node.put({"pods": {}})
     node.start()
     pod = node.pod("late")
@@ -292,7 +292,7 @@ def test_what_a_pod_swaps_is_published_as_the_kernel_has_it(one: Node) -> None:
     hogs = [each.hog(80) for each in (pod, free)]
     until(lambda: all("round 1:" in each.output() for each in hogs), "both swap")
     for each in (pod, free):
-        # What stands still can be compared.
+        # Only values that do not change can be compared.
         one.vm.write(each.path / "cgroup.freeze", "1")
     port = next(json.loads(line)["port"] for line in agent.output().splitlines() if '"serving health' in line)
     counted = {"memory.swap.events": "swap_events", "memory.events": "memory_events"}
@@ -300,7 +300,7 @@ def test_what_a_pod_swaps_is_published_as_the_kernel_has_it(one: Node) -> None:
     argv = [sys.executable, "-c", SCRAPE, f"http://127.0.0.1:{port}/metrics", *files, "/proc/vmstat"]
 
     def unmoved() -> tuple[dict[str, str], dict[str, float]]:
-        """What the kernel's files say, and what was published while they did not change."""
+        """Return the content of the kernel's files, and the metrics published while they did not change."""
         deadline = time.monotonic() + PATIENCE
         while True:
             before, text, after = json.loads(one.vm.run(argv, timeout=60).stdout)
@@ -332,7 +332,7 @@ def test_what_a_pod_swaps_is_published_as_the_kernel_has_it(one: Node) -> None:
     assert published['swapwarden_node_pressure_stalled_seconds_total{resource="memory",kind="some"}'] > 0
 
 
-# Runs in the guest: writes max as soon as the value is right again, and tells how long each repair took.
+# Runs in the guest: writes max as soon as the value is right again, and prints how long each repair took.
 REWRITE = """
 import json, sys, time
 path, count = sys.argv[1], int(sys.argv[2])
@@ -369,7 +369,7 @@ MOST_REPAIR = 5.0
 
 
 def repaired_within(vm: KernelVM, pod: Pod) -> float:
-    """What 99 of 100 rewrites were repaired within, seconds."""
+    """Return the seconds within which 99 of 100 rewrites were repaired."""
     argv = [sys.executable, "-c", REWRITE, str(pod.path / "memory.swap.max"), str(REWRITES)]
     times: list[float] = sorted(json.loads(vm.run(argv, timeout=600).stdout))
     return times[len(times) * 99 // 100]
@@ -456,14 +456,14 @@ def test_a_container_that_closes_its_cgroup_is_the_only_one_without_its_value(on
     degraded = next(each for each in one.status["conditions"] if each["type"] == "Degraded")
     assert (degraded["status"], degraded["reason"]) == ("False", "AsExpected"), "a tenant must not stop a rollout"
 
-    # And while it runs: what is written over elsewhere is repaired as ever.
+    # And while it runs: external writes elsewhere are repaired as ever.
     close(late, "0")
     one.vm.write(late.container / "memory.swap.max", "max")
     for pod in others:
         one.vm.write(pod.path / "memory.swap.max", "max")
         one.vm.write(pod.container / "memory.swap.max", "max")
     until(lambda: values(*others) == held, "the others are repaired")
-    until(lambda: kept_out() == {early.uid: "AccessDenied", late.uid: "AccessDenied"}, "both are told of")
+    until(lambda: kept_out() == {early.uid: "AccessDenied", late.uid: "AccessDenied"}, "both are reported")
     assert late.swap_max == str(8 * MIB), "the pod's own limit holds"
     for pod in (early, late):
         close(pod, "755")
@@ -545,7 +545,7 @@ def test_what_a_container_does_to_a_cgroup_of_its_own_is_no_trouble_of_its_node(
         assert condition("Applied") == ("False", "Yielded")
         assert [condition(kind) for kind in ("Degraded", "Drift")] == [("False", "AsExpected"), ("False", "Quiet")]
 
-        # It takes the controller away, and so the file, of which the kernel tells nobody.
+        # It takes the controller away, and so the file, without an event from the kernel.
         one.vm.write(controllers, "-memory")
         assert not one.vm.exists(inner / "memory.swap.max")
         generation = put(6 * MIB, 3 * MIB)
@@ -566,8 +566,8 @@ def test_what_a_container_does_to_a_cgroup_of_its_own_is_no_trouble_of_its_node(
         one.vm.rmdir(inner)
 
 
-# Runs in the guest: writes max a while after the value is right again, and tells how long each was there, how long it
-# was right before, and the longest time between two looks.
+# Runs in the guest: writes max a while after the value is right again, and prints how long each stayed, how long the
+# value was right before, and the longest time between two reads.
 EXPOSE = """
 import sys, time
 path, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -620,7 +620,7 @@ def test_an_exposure_that_is_found_by_polling_is_as_long_as_it_was(
     assert told > 4 * count * gap, "the bound says something"
 
 
-def test_a_policy_that_comes_and_goes_with_swap_in_use_kills_nobody(one: Node) -> None:
+def test_a_policy_set_and_removed_with_swap_in_use_kills_nobody(one: Node) -> None:
     busy, roomy = one.pod("busy"), one.pod("roomy")
     one.want({busy: "max", roomy: "max"})
     one.start()
@@ -637,24 +637,24 @@ def test_a_policy_that_comes_and_goes_with_swap_in_use_kills_nobody(one: Node) -
     draining = {each["pod"] for each in one.status["violations"] if each["reason"] == "Draining"}
     assert draining == {busy.uid, roomy.uid}
     rounds = hogs[0].output().count("round")
-    until(lambda: hogs[0].output().count("round") >= rounds + 2 or hogs[0].poll() is not None, "the busy pod goes on")
+    until(lambda: hogs[0].output().count("round") >= rounds + 2 or hogs[0].poll() is not None, "the busy pod continues")
     assert [each.poll() for each in hogs] == [None, None]
     assert [pod.oom_kills for pod in (busy, roomy)] == [0, 0]
 
     one.applied(one.want({busy: "max", roomy: "max"}))
     assert [busy.swap_max, roomy.swap_max] == ["max", "max"]
 
-    # With room, what is touched comes back; a few pages that nobody touches may stay out, and are told of.
+    # With room, touched pages return to memory; a few that nobody touches may stay in swap, and are reported.
     used = busy.number("memory.swap.current")
     one.vm.write(busy.path / "memory.max", str(256 * MIB))
     generation = one.want({busy: "0", roomy: "max"})
     until(lambda: busy.swap_max == "0", "the limit is reached")
-    until(lambda: busy.number("memory.swap.current") < used // 4, "what is touched comes back")
+    until(lambda: busy.number("memory.swap.current") < used // 4, "touched pages return to memory")
     one.applied(generation, "Draining", "AsSpecified")
     assert [pod.oom_kills for pod in (busy, roomy)] == [0, 0]
 
 
-# Runs in the guest: fills memory, and reads all of it again when a file is there.
+# Runs in the guest: fills memory, and reads all of it again when a file exists.
 READER = """
 import mmap, os, pathlib, sys, time
 go, cgroup, mib = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
@@ -674,7 +674,7 @@ time.sleep(3600)
 
 
 def test_pages_that_are_in_memory_and_in_swap_need_no_room_and_are_no_success(one: Node) -> None:
-    """What was read again keeps its place in swap until the kernel looks at it: counted twice, still on the disk."""
+    """Pages that are read again keep their place in swap until the kernel scans them: counted twice, still on disk."""
     cached, out = one.pod("cached"), one.pod("out")
     one.want({cached: "max", out: "max"})
     one.start()
@@ -702,7 +702,7 @@ def test_pages_that_are_in_memory_and_in_swap_need_no_room_and_are_no_success(on
     one.applied(generation, "Draining")
     assert [cached.swap_max, out.swap_max] == ["0", "0"]
     assert draining() == {cached.uid, out.uid}
-    # With the limit in force, what comes in from swap gives its place there up at once.
+    # With the limit in force, a page that is read from swap gives up its place there at once.
     read(out)
     assert out.number("memory.swap.current") < 2 * MIB
     assert cached.number("memory.swap.current") > 8 * MIB
@@ -712,14 +712,14 @@ def test_pages_that_are_in_memory_and_in_swap_need_no_room_and_are_no_success(on
         reader.send_signal(9)
         reader.wait(PATIENCE)
     # Each CPU keeps some slots that were freed, and their charge, for later (mm/swap_slots.c).
-    until(lambda: sum(pod.number("memory.swap.current") for pod in readers) <= KEPT_SLOTS, "what was in use is free")
+    until(lambda: sum(pod.number("memory.swap.current") for pod in readers) <= KEPT_SLOTS, "swap in use is free again")
     until(
         lambda: draining() == {pod.uid for pod in readers if pod.number("memory.swap.current")},
-        "a pod with swap in use is told of, and no other",
+        "only pods with swap in use are reported",
     )
 
 
-def test_nothing_is_let_go_when_the_state_is_deleted(one: Node) -> None:
+def test_all_limits_stay_when_the_state_is_deleted(one: Node) -> None:
     disabled, free = one.pod("disabled"), one.pod("free")
     generation = one.want({disabled: "0", free: "max"})
     agent = one.start()
@@ -759,7 +759,7 @@ def test_killed_under_load_and_restarted_without_an_api_server(one: Node) -> Non
     assert free.peak(swapping, 2) > 0
 
 
-def test_restore_puts_back_what_was_there(node: Node) -> None:
+def test_restore_writes_the_earlier_values(node: Node) -> None:
     limited, free, capped = node.pod("limited"), node.pod("free"), node.pod("capped")
     for pod in (limited, free, capped):
         pod.make()
@@ -799,7 +799,7 @@ if libc.swapoff(device) if sys.argv[1] == "off" else libc.swapon(device, 0):
 """
 
 
-def test_the_kernel_tells_of_swapoff_and_swapon(one: Node) -> None:
+def test_the_kernel_reports_swapoff_and_swapon(one: Node) -> None:
     generation = one.put({"pods": {}})
     one.start()
     one.applied(generation)

@@ -1,4 +1,4 @@
-"""`swapwarden agent --check` on a real kernel: it finds what is there, and its verdict is right."""
+"""`swapwarden agent --check` on a real kernel: its findings and its verdict are right."""
 
 from __future__ import annotations
 

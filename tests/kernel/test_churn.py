@@ -23,7 +23,7 @@ from tests.kernel import test_agent
 
 MIB = 1 << 20
 SLOTS = 20
-"""Of pods that are to have no swap, and as many of those that may have some."""
+"""Of pods that must have no swap, and as many of pods that may have some."""
 SECONDS = 180
 LIVES = 16
 METRICS = "127.0.0.1:18082"
@@ -50,7 +50,7 @@ def plan_of(slots: int, lives: int) -> dict[str, dict[str, Any]]:
 
 
 class Exposure(NamedTuple):
-    """One, as the agent's log tells of it: monotonic seconds, and the bytes that were taken meanwhile."""
+    """One exposure from the agent's log: monotonic seconds, and the bytes taken meanwhile."""
 
     begin: float
     """When another wrote. The agent cannot know that, and counts from its `notice`; who attacked does."""
@@ -60,10 +60,9 @@ class Exposure(NamedTuple):
 
 
 def exposures(lines: list[dict[str, Any]], clock: float, attacks: dict[str, list[float]]) -> dict[str, list[Exposure]]:
-    """All that an agent's log tells of, by UID.
+    """Return all exposures in an agent's log, by UID.
 
-    Each repair has a line, too, so that of those who wrote it is known whose value an exposure was of: the first one
-    after the repair before.
+    Each repair also has a line. So an exposure belongs to the first attack after the repair before it.
     """
 
     def moment(text: str) -> float:
@@ -84,7 +83,7 @@ def exposures(lines: list[dict[str, Any]], clock: float, attacks: dict[str, list
 
 
 def let(known: list[Exposure], until: float) -> int:
-    """What a pod that is to have no swap can have of it once these are over: what it took, and its room for that."""
+    """Return the bytes of swap that a pod without swap may have after these: those that it took, and their room."""
     taken = sum(each.taken for each in known if each.end <= until)
     return taken + taken // swap_drain.ROOM_SHARE
 
@@ -92,11 +91,11 @@ def let(known: list[Exposure], until: float) -> int:
 def test_pods_without_swap_take_some_only_in_exposures_that_the_agent_publishes(
     node: test_agent.Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And all of them end at 0, however often others have written something else.
+    """All of them end at 0, however often others have written another value.
 
-    What is taken in an exposure stays in use after it, for lowering a limit brings no page back, and what cannot be cut
-    keeps room (docs/agent.md). So a sample is in an exposure, or shows no more than the exposures that are over explain
-    by what was published of them. Metrics have the sums, and the log each one.
+    Swap taken in an exposure stays in use after it: a lower limit brings no page back, and swap that cannot be cut
+    keeps room (docs/agent.md). So a sample is in an exposure, or is explained by the published exposures before it.
+    Metrics have the sums, and the log each one.
     """
     pods = plan_of(SLOTS, LIVES)
     wanted = {
@@ -161,7 +160,7 @@ def test_pods_without_swap_take_some_only_in_exposures_that_the_agent_publishes(
         assert each["published"]["bytes"] == sum(one.taken for one in known)
         assert each["published"]["seconds"] == pytest.approx(sum(one.end - one.notice for one in known), abs=0.001)
     assert not unexplained, "pods have more swap than they took while the agent says that they were exposed"
-    assert own, "none was exposed: this tells nothing"
+    assert own, "none was exposed: this proves nothing"
     assert not any(disabled[uid]["spared"] for uid in swapped), "nobody raised its limit while it ran"
     assert "error" not in {line["level"] for line in lines}
 

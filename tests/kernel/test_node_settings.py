@@ -1,4 +1,4 @@
-"""Settings of the node on a real kernel: its own files take them, and have back what was there."""
+"""Settings of the node on a real kernel: its own files take them, and get their earlier values back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_kernels_own_files_take_settings_and_have_them_back(node: Node) -> N
     until(lambda: held() == WANTED, "they are written")
     node.vm.write(VM / "swappiness", "99")
     until(lambda: held() == WANTED, "another writer's value is repaired")
-    # Killed, its successor knows what was there.
+    # After a kill, the next agent knows the earlier values.
     agent.stop()
     node.start("kubeconfig", f"--vm-root={VM}")
     node.applied(node.put({"mode": "Restore", "kernelSettings": None}), "Restored")
@@ -67,7 +67,7 @@ def test_a_slice_of_the_node_does_not_swap(node: Node) -> None:
         node.vm.rmdir(system)
 
 
-def test_the_io_of_a_slice_goes_first_on_the_disk_with_swap(node: Node) -> None:
+def test_the_io_of_a_slice_has_priority_on_the_disk_with_swap(node: Node) -> None:
     """Debian's kernel has io.weight (iocost) and no io.latency."""
     vda = node.vm.read(pathlib.Path("/sys/block/vda/dev")).strip()
     for path in (CGROUPS, node.root):
@@ -87,16 +87,16 @@ def test_the_io_of_a_slice_goes_first_on_the_disk_with_swap(node: Node) -> None:
         asked = {"system.slice": {"ioLatencyMicroseconds": 25_000, "ioWeight": 800}}
         node.put({"pods": {}, "units": asked})
         agent = node.start("kubeconfig", "--resync-interval=1")
-        until(lambda: told()[0] == "NotSupported", "that the kernel heeds neither is told")
+        until(lambda: told()[0] == "NotSupported", "it reports that the kernel heeds neither")
         assert "CONFIG_BLK_CGROUP_IOLATENCY" in told()[1]
         assert f"write `{vda} enable=1`" in told()[1]
         assert weights() == ["default 100"]
         node.vm.write(CGROUPS / "io.cost.qos", f"{vda} enable=1")
         until(lambda: weights() == ["default 100", f"{vda} 800"], "the weight is written once iocost is on")
-        until(lambda: told()[0] == "NoEffect", "one of the two is there")
+        until(lambda: told()[0] == "NoEffect", "one of the two has effect")
         node.vm.write(system / "io.weight", f"{vda} 30")
         until(lambda: weights() == ["default 100", f"{vda} 800"], "another writer's value is repaired")
-        # Killed, its successor knows what was there.
+        # After a kill, the next agent knows the earlier values.
         agent.stop()
         node.start("kubeconfig")
         node.applied(node.put({"mode": "Restore", "units": None}), "Restored")

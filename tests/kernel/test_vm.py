@@ -1,4 +1,4 @@
-"""The testbed's VM does what the other kernel tests count on: a real kernel that swaps, and does not where told so."""
+"""The testbed's VM is what the other kernel tests need: a real kernel that swaps, except where a limit forbids it."""
 
 import errno
 import signal
@@ -29,7 +29,7 @@ def cgroup(kernel_vm: KernelVM) -> Iterator[Path]:
     kernel_vm.rmdir(folder)
 
 
-def test_a_program_runs_in_the_guest_and_its_failure_is_told(kernel_vm: KernelVM) -> None:
+def test_a_program_runs_in_the_guest_and_its_failure_is_reported(kernel_vm: KernelVM) -> None:
     assert kernel_vm.run(["cat"], text="hello", timeout=PATIENCE).stdout == "hello"
     assert kernel_vm.run(["sh", "-c", "exit 3"], timeout=PATIENCE, check=False).rc == 3
     with pytest.raises(VMError, match=r"exit status 4 in the VM\n    no way"):

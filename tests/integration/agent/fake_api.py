@@ -100,7 +100,7 @@ class FakeApi:
         file.write_text(json.dumps(content))
         return file
 
-    # What a test does
+    # For tests
 
     def put(self, spec: Json, *, generation: int | None = None, new: bool = False) -> int:
         """Set the spec, as the controller would; gives the generation."""
@@ -126,7 +126,7 @@ class FakeApi:
             self._object = None
 
     def bookmark(self) -> None:
-        """Other objects have changed: tell the watches of the collection's version, and forget those before it."""
+        """Send a bookmark with the collection's version, as after changes of other objects; forget earlier versions."""
         with self._changed:
             self._version += 1
             self.oldest = self._version
@@ -157,7 +157,7 @@ class FakeApi:
         """How many watches are open."""
         return len(self._watchers)
 
-    # What the server does
+    # The server
 
     def _tell(self, kind: str) -> None:
         if self._object is None:

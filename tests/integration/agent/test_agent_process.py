@@ -206,7 +206,7 @@ def test_killed_and_restarted(tree: CgroupTree, api: FakeApi, start: Start, *, a
 
 
 def test_killed_before_the_disk_has_the_newest_state(tree: CgroupTree, api: FakeApi, start: Start) -> None:
-    """What the disk has is older, and gives the pod swap. A full disk stands for one that is slow."""
+    """The state on the disk is older, and gives the pod swap. A full disk stands for a slow one."""
     pod = tree.pod(1)
     api.put(pods({1: str(512 * MIB)}))
     first = start().wait_ready()
@@ -262,10 +262,10 @@ def test_a_corrupt_cache_and_a_torn_ledger_do_not_stop_it(tree: CgroupTree, api:
 @pytest.mark.parametrize(
     ("boot", "verdict"), [("one", ("Unknown", "NoEvidence")), ("two", ("True", "InForce"))], ids=["cleared", "booted"]
 )
-def test_a_run_dir_that_was_cleared_is_told_from_a_boot(
+def test_a_cleared_run_dir_does_not_look_like_a_boot(
     tree: CgroupTree, api: FakeApi, start: Start, boot: str, verdict: tuple[str, str]
 ) -> None:
-    """What then stands at 0 is the agent's own; after a boot it is systemd's."""
+    """A pod at 0 is then the agent's doing; after a boot it is systemd's."""
     boot_id = tree.proc / "sys/kernel/random/boot_id"
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("one\n")
@@ -330,7 +330,7 @@ def test_an_agent_that_ends_after_restoring_leaves_no_files(tree: CgroupTree, ap
     second.terminate()
     assert list(second.state_dir.iterdir()) == []
     assert [path.name for path in second.run_dir.iterdir()] == ["agent.lock"]
-    # The next one comes up as the very first one does.
+    # The next one starts like the very first one.
     api.put(pods({1: "0"}))
     start().wait_ready()
     holds(pod, "0")
@@ -354,7 +354,7 @@ def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) ->
     holds(pod, "0")
     assert agent.metric(counted) <= 2001
     until(lambda: api.condition("Drift") == ("True", "Rewritten"))
-    # A report from the midst of it may list the repair that was under way, too.
+    # A report from the midst of it may also list the repair that was under way.
     until(lambda: [(one["pod"], one["reason"]) for one in api.status["violations"]] == [(uid(1), "Exposed")])
     assert len(api.patches) < 30
     # Who writes max to a pod's slice is taken for systemd.
@@ -366,7 +366,7 @@ def test_250_pods_at_once_and_no_growth(tree: CgroupTree, api: FakeApi, start: S
     generation = api.put(pods(dict.fromkeys(range(250), str(MIB))))
     agent = start().wait_ready()
     until(lambda: api.watching == 1)
-    applied(api, generation)  # the connection for the status is open, too
+    applied(api, generation)  # now the connection for the status is also open
     descriptors, watches = agent.descriptors, agent.metric("swapwarden_agent_watches")
     for _ in range(2):
         made = [tree.pod(number) for number in range(250)]
@@ -410,7 +410,7 @@ def test_swap_in_use_drains(tree: CgroupTree, api: FakeApi, start: Start) -> Non
 
 
 def test_a_cut_pod_is_no_success_while_more_is_in_use_than_wanted(tree: CgroupTree, api: FakeApi, start: Start) -> None:
-    """Its file is right at once; nobody is told that it is done before the last page is back."""
+    """Its file is right at once; the status reports success only once the last page is back."""
     pod = tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
     generation = api.put(pods({1: str(MIB)}))
     start().wait_ready()
@@ -520,7 +520,7 @@ def test_it_does_not_start_over_records_of_an_earlier_version(
 def test_conditions_are_metrics_without_any_object_at_the_api_server(
     tree: CgroupTree, api: FakeApi, start: Start
 ) -> None:
-    """An alert is about them while the API server is away, too."""
+    """So an alert works also while the API server is away."""
     agent = start().wait_ready()
     told = 'swapwarden_agent_condition{type="%s",status="%s",reason="%s"}'
     until(lambda: agent.metric(told % ("Compatible", "True", "Compatible")) == 1)
@@ -529,7 +529,7 @@ def test_conditions_are_metrics_without_any_object_at_the_api_server(
     applied(api, api.put(pods({1: "0"})))
     api.stop()
     (pod / "memory.swap.max").write_text("garbage\n")
-    until(lambda: agent.metric(told % ("Degraded", "True", "WriteFailed")) == 1, "what is wrong now is told")
+    until(lambda: agent.metric(told % ("Degraded", "True", "WriteFailed")) == 1, "the failure is reported")
     assert agent.metric(told % ("Degraded", "False", "AsExpected")) == 0, "and nothing else"
 
 
@@ -545,7 +545,7 @@ def test_a_disk_that_hangs_stops_no_repair(
     file.unlink()
     os.mkfifo(file)
     before = agent.metric("swapwarden_agent_resyncs_total")
-    until(lambda: agent.metric("swapwarden_agent_resyncs_total") >= before + 2, "it goes on comparing")
+    until(lambda: agent.metric("swapwarden_agent_resyncs_total") >= before + 2, "it continues to compare")
     write(pod, "max")
     holds(pod, "0")
     assert agent.terminate() == 0, "it does not wait for the disk to end, either"

@@ -112,7 +112,7 @@ def test_its_status_is_accepted_and_stays_small(node: Node) -> None:
         assert agent.rss < 40 * MIB
 
 
-def test_it_tells_what_is_wrong_with_the_kubelet_while_it_is(node: Node) -> None:
+def test_it_reports_problems_of_the_kubelet_while_they_last(node: Node) -> None:
     for name, text in host_tree.PROC.items():
         HostTree.file(node.tree.proc / name, text)
     node.tree.container(node.tree.pod(1), "sandbox")
@@ -135,8 +135,8 @@ def test_it_tells_what_is_wrong_with_the_kubelet_while_it_is(node: Node) -> None
         drop_in.write_text("kind: KubeletConfiguration\nevictionHard: {memory.available: 1Gi}\n")
         until(lambda: found() == {"KubeletWillNotStart", "EvictionBeforeSwap", "SecretsOnDisk"}, "other things")
         drop_in.write_text("\x00garbage")
-        until(lambda: found() == {"SecretsOnDisk"}, "what is not known is not told")
-        until(lambda: node.object["status"]["facts"]["kubelet"]["inferred"], "what is left is inferred")
+        until(lambda: found() == {"SecretsOnDisk"}, "unknown problems are not reported")
+        until(lambda: node.object["status"]["facts"]["kubelet"]["inferred"], "the rest is inferred")
         (node.tree.proc / "swaps").write_text("Filename\tType\tSize\tUsed\tPriority\n")
         until(lambda: found() == set(), "all is well without swap")
         assert "10-swap.conf: it has no kind" in agent.log.read_text()
@@ -158,7 +158,7 @@ def test_a_state_that_is_deleted_and_made_anew(node: Node) -> None:
         assert swap_max(pod) == str(MIB)
 
 
-def test_an_api_server_that_goes_and_comes_back(own: Node) -> None:
+def test_an_api_server_that_stops_and_starts_again(own: Node) -> None:
     pod = own.tree.pod(1)
     generation = own.put({1: {"swapMax": "0"}})
     with own.agent() as first:

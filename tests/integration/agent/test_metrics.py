@@ -1,4 +1,4 @@
-"""What an agent publishes is what its node's files say, in a form that Prometheus takes, at a small price."""
+"""An agent publishes the numbers of its node's files, in a form that Prometheus takes, at a small price."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def events(pod: pathlib.Path, count: int) -> None:
 
 
 def node_files(tree: CgroupTree, swapped: int) -> None:
-    """What a node's kernel has counted by now."""
+    """Write files with the numbers that a node's kernel has counted by now."""
     free = f"MemAvailable: 3145728 kB\nSwapTotal: 1048576 kB\nSwapFree: {1048576 - swapped} kB\n"
     (tree.proc / "meminfo").write_text(f"MemTotal: 4194304 kB\n{free}")
     vmstat = f"pswpin {swapped}\npswpout {swapped}\nworkingset_refault_anon {swapped}\nworkingset_refault_file 1\n"
@@ -55,7 +55,7 @@ def test_prometheus_takes_it_while_pods_come_and_go(tree: CgroupTree, api: FakeA
     assert scrapes.values(first, "swapwarden_node_swap_reserved_bytes") == {(): 256 * MIB}
     assert scrapes.values(first, "swapwarden_node_swap_in_bytes_total") == {(): 1024 * PAGE}
 
-    # The largest user goes, another comes, and a third one falls out of those that are listed.
+    # The largest user is removed, another appears, and a third one falls out of the list.
     tree.remove(made[4])
     late = tree.pod(5)
     (late / "memory.swap.current").write_text(f"{9 * PAGE}\n")
@@ -73,7 +73,7 @@ def test_prometheus_takes_it_while_pods_come_and_go(tree: CgroupTree, api: FakeA
     assert not [labels for _, labels in second if dict(labels).get("pod_uid") == uid(4)]
 
 
-def test_a_kernel_that_counts_less_is_told_of_less(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+def test_a_kernel_with_fewer_counters_has_fewer_metrics(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     api.put(pods({}))
     agent = start().wait_ready()
     tree.pod(1)
@@ -94,7 +94,7 @@ def test_an_agent_that_stands_by_leaves_the_node_to_the_other(tree: CgroupTree, 
 
 
 def test_250_pods_are_read_between_other_work(tree: CgroupTree, api: FakeApi, start: Start) -> None:
-    """Whoever asks meanwhile is answered, and what it takes is some files of each pod and no more memory."""
+    """The agent answers other requests meanwhile, reads some files of each pod, and takes no more memory."""
     api.put(pods(dict.fromkeys(range(250), "0")))
     for number in range(250):
         for name in ("app", "sidecar"):

@@ -60,7 +60,7 @@ def test_a_setting_is_written_repaired_and_put_back_over_kills(host: Host) -> No
         assert host.swappiness == "33"
 
 
-def test_what_cannot_be_had_is_told_with_the_remedy(host: Host) -> None:
+def test_missing_settings_are_reported_with_the_remedy(host: Host) -> None:
     generation = host.put({}, kernelSettings=SWAPPINESS)
     with host.given():
         host.applied(generation)
@@ -88,7 +88,7 @@ def test_a_slice_is_kept_from_swap_and_put_back(host: Host) -> None:
         assert [swap_max(path) for path in (system, host.tree.kubepods)] == ["max", "max"]
 
 
-def test_a_slice_has_its_drop_in_over_a_boot_and_goes_first_on_the_disk(host: Host) -> None:
+def test_a_slice_keeps_its_drop_in_over_a_boot_and_has_priority_on_the_disk(host: Host) -> None:
     shutil.rmtree(host.tree.root / "system.slice")
     system = host.tree.group(host.tree.root / "system.slice")
     (system / "io.latency").write_text("")

@@ -22,7 +22,7 @@ def applied(api: FakeApi, generation: int, reason: str = "AsSpecified") -> None:
 
 
 def come_and_go(tree: CgroupTree, first: int, count: int, at_once: int = 50) -> None:
-    """So many pods, each made with its container and removed when `at_once` later ones are there."""
+    """Make so many pods, each with its container, and remove each once `at_once` later ones exist."""
     folder = tree.level("burstable")
     alive: list[pathlib.Path] = []
     for number in range(first, first + count):
@@ -81,7 +81,7 @@ def test_a_state_with_1000_pods(tree: CgroupTree, api: FakeApi, start: Start) ->
 def test_killed_again_and_again_while_pods_come_and_values_are_rewritten(
     tree: CgroupTree, api: FakeApi, start: Start
 ) -> None:
-    """Whatever moment it is killed at: the next one holds what is wanted, and can put back what the first one found."""
+    """At any moment of the kill: the next one sets the desired values, and can restore those found by the first one."""
     chance = random.Random(7)  # noqa: S311 it is no secret
     found = {number: str((number + 1) * MIB) for number in range(40)}
     wanted = {number: str(number % 3 * 4096) for number in found}
@@ -109,10 +109,10 @@ def test_killed_again_and_again_while_pods_come_and_values_are_rewritten(
     thread.join()
     start().wait_ready()
     all_pods = [*before, *later]
-    until(lambda: [swap_max(pod) for pod in all_pods] == list(wanted.values()), "all hold what is wanted")
+    until(lambda: [swap_max(pod) for pod in all_pods] == list(wanted.values()), "all hold their desired value")
     applied(api, api.put(pods(wanted, mode="Restore")), "Restored")
     now = [swap_max(pod) for pod in all_pods]
-    # What another writer gave last is what is put back: its own value, or the one that it wrote over it.
+    # The agent restores the value that another writer wrote last: the first one, or the one written over it.
     assert all(value in {found[number], "max"} for number, value in enumerate(now))
     assert now[20:] == [found[number] for number in range(20, 40)]
 
@@ -120,7 +120,7 @@ def test_killed_again_and_again_while_pods_come_and_values_are_rewritten(
 def test_a_full_disk_under_its_directories(
     tree: CgroupTree, api: FakeApi, start: Start, tmp_path: pathlib.Path
 ) -> None:
-    """/dev/full in the place of what is written first stands for the disk."""
+    """Links to /dev/full in place of the files that are written first stand for the disk."""
     for file in ("run/ledger.new", "state/state.json.new"):
         (tmp_path / file).parent.mkdir()
         (tmp_path / file).symlink_to("/dev/full")
@@ -164,7 +164,7 @@ def test_garbage_in_every_file_it_reads(tree: CgroupTree, api: FakeApi, start: S
     for path in (pod, app):
         (path / "memory.swap.max").write_text("max\n")
         (path / "memory.swap.current").write_text("0\n")
-    until(lambda: swap_max(pod) == "0", "a value again, and it is what is wanted")
+    until(lambda: swap_max(pod) == "0", "the file has a value again, the desired one")
     until(lambda: api.condition("Degraded")[0] == "False")
     assert second.metric("swapwarden_agent_faults_total") == 0
     assert container_id("app") in app.name

@@ -66,7 +66,7 @@ class CgroupTree:
         return "kubelet-" if self.naming == "kind" else ""
 
     def group(self, path: pathlib.Path, **files: str) -> pathlib.Path:
-        """Make a cgroup; the limit comes last, as a kernel never shows one without its usage."""
+        """Make a cgroup; the limit is made last, as a kernel never shows one without its usage."""
         path.mkdir(parents=True)
         for name, text in FILES.items():
             (path / name).write_text(files.get(name.replace(".", "_"), text))

@@ -27,14 +27,14 @@ async def plain(tmp_path: pathlib.Path) -> AsyncIterator[Node]:
 
 @pytest.fixture(autouse=True)
 def _fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What tests before it logged leaves nothing of this one out."""
+    """Log lines of earlier tests do not use up this one's budget."""
     monkeypatch.setattr(faults, "_tracebacks", faults.Lines(1))
     monkeypatch.setattr(faults, "_lines", faults.Lines(faults.LOG_LINES))
 
 
 @pytest.fixture(autouse=True)
 def _no_faults() -> Iterator[None]:
-    """What the agent survives by its last resort is a mistake all the same."""
+    """An unexpected error that the agent survives is a mistake all the same."""
     counter = faults.FAULTS  # a test may put another in its place
     before = counter.value()
     yield

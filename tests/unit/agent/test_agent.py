@@ -1,4 +1,4 @@
-"""What the agent does by itself, with nothing to do."""
+"""Work of an idle agent."""
 
 from __future__ import annotations
 

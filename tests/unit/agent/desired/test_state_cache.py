@@ -36,7 +36,7 @@ def received(body: dict[str, Any], name: str, generation: int) -> spec.ReceivedS
     return spec.ReceivedState(metadata, msgspec.Raw(msgspec.json.encode(body)), {"observedGeneration": 2})
 
 
-def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:
+def test_a_stored_state_is_loaded(tmp_path: pathlib.Path) -> None:
     state_cache.store(tmp_path, "n1", wire(), BOOT)
     loaded = state_cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
@@ -143,7 +143,7 @@ def test_the_newer_generation_counts_wherever_it_is_of_this_boot(
     assert found.state.metadata.generation == counts
 
 
-def test_nothing_is_left_of_what_is_removed(tmp_path: pathlib.Path) -> None:
+def test_a_removed_state_leaves_no_file(tmp_path: pathlib.Path) -> None:
     for name in ("state.json", "state.json.new", "state.json.corrupt"):
         (tmp_path / name).write_text("x")
     state_cache.remove(tmp_path)
@@ -173,7 +173,7 @@ async def test_a_write_under_way_is_done_when_the_keeper_has_ended(
     assert written == [(tmp_path, "n1", state, BOOT)]
 
 
-async def test_the_keeper_tells_of_a_disk_that_takes_nothing_and_goes_on(
+async def test_the_cache_reports_a_disk_that_takes_nothing_and_continues(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, stored = asyncio.get_running_loop(), asyncio.Event()
@@ -225,7 +225,7 @@ async def test_what_a_full_disk_did_not_take_is_tried_again(
     for _ in range(5):
         await asyncio.sleep(0)
     running.cancel()
-    assert tried == 2, "what was written is not written again"
+    assert tried == 2, "a written state is not written again"
 
 
 def newest(disk: pathlib.Path, boot: str = BOOT) -> int | None:
@@ -257,7 +257,7 @@ async def test_the_newest_state_is_on_the_disk_when_the_keeper_has_ended(tmp_pat
     assert newest(tmp_path, "another boot") == 4
 
 
-async def test_a_state_that_comes_while_the_last_write_ends_is_written_too(
+async def test_a_state_that_arrives_as_the_last_write_ends_is_also_written(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, disk = asyncio.Event(), threading.Event()

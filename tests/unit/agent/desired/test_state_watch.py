@@ -34,7 +34,7 @@ def event(kind: Any, uid: str, generation: int) -> Event:
 
 
 class Api:
-    """Lists and watches, as scripted; the last of each goes on for ever."""
+    """Lists and watches, as scripted; the last of each never ends."""
 
     def __init__(self) -> None:
         self.lists: list[Exception | dict[str, Any] | None] = []
@@ -63,7 +63,7 @@ class Api:
 
 
 class Follower:
-    """Notes what the source tells."""
+    """Notes the events of the source."""
 
     def __init__(self, api: Api) -> None:
         self.accepted: list[tuple[str, int]] = []
@@ -175,7 +175,7 @@ async def test_a_state_made_anew_counts_whatever_its_generation(api: Api, follow
     assert follower.found == [{"of": "a"}, None, {"of": "b"}]
 
 
-async def test_a_deletion_is_told_once_also_where_a_list_tells_it(
+async def test_a_deletion_is_logged_once_also_if_a_list_shows_it(
     api: Api, follow: Follow, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.lists = [made("a", 5), None, None]
@@ -203,7 +203,7 @@ async def test_a_fresh_list_counts_whatever_its_generation(api: Api, follow: Fol
         errors.Unreachable("no"),
     ],
 )
-async def test_what_fails_is_tried_again_and_nothing_is_let_go(
+async def test_failures_are_retried_and_the_last_state_stays(
     api: Api, follow: Follow, bounds: list[float], failure: Exception
 ) -> None:
     api.lists = [made("a", 5), failure, failure, made("a", 6)]
@@ -248,7 +248,7 @@ async def test_a_state_that_cannot_be_read_is_refused_until_one_can(api: Api, fo
 
 
 async def test_a_spec_that_is_not_understood_is_no_failure_of_the_watch(api: Api, follow: Follow) -> None:
-    """Whoever is to put it in force says why it is not, in the status that came with it."""
+    """The agent, which applies it, reports in the status that it cannot."""
     api.lists = [{**made("b", 1), "spec": {"mode": "FromTheFuture"}}]
     follower = follow()
     await until(lambda: api.watched == 1)
@@ -278,6 +278,6 @@ async def test_an_api_server_that_is_gone_for_an_hour_is_asked_seldom_and_found_
         while not follower.accepted:
             await real(0)
     assert follower.accepted == [("u1", 7)]
-    assert follower.found == [{"of": "u1"}], "nobody is told that there is no state"
+    assert follower.found == [{"of": "u1"}], "an unreachable API server does not mean that there is no state"
     assert max(waits) <= 30.0
     assert 3600 / 30 < len(waits) < 3600 / 5

@@ -66,7 +66,7 @@ def sys(tmp_path: pathlib.Path) -> Sys:
         ("sda", "what", "Unknown"),
     ],
 )
-def test_a_whole_disk_is_told_by_its_name_else_by_what_the_kernel_says(
+def test_the_kind_of_a_whole_disk_is_known_by_its_name_or_from_the_kernel(
     sys: Sys, disk: str, rotational: str, backing: str
 ) -> None:
     sys.disk(disk, rotational=rotational)
@@ -94,7 +94,7 @@ def test_a_partition_is_what_its_disk_is(sys: Sys) -> None:
         ("", False),
     ],
 )
-def test_what_goes_through_dm_crypt_is_encrypted(sys: Sys, uuid: str, encrypted: bool) -> None:
+def test_a_device_above_dm_crypt_is_encrypted(sys: Sys, uuid: str, encrypted: bool) -> None:
     sys.disk("nvme0n1", "nvme0n1p3")
     sys.mapped("dm-0", "nvme0n1p3", uuid=uuid)
     assert sys.look("/dev/dm-0") == ("NVMe", encrypted)
@@ -149,7 +149,7 @@ def test_stacks_that_never_end_do(sys: Sys) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/dev/", "/dev/..", "/dev/.", "/swapfile", "relative", f"/dev/{'x' * 300}"])
-def test_what_is_no_device_is_unknown(sys: Sys, path: str) -> None:
+def test_a_file_that_is_no_device_is_unknown(sys: Sys, path: str) -> None:
     sys.disk("sda")
     assert sys.look(path) == ("Unknown", False)
 
@@ -268,7 +268,7 @@ def test_a_machine_with_a_mirror_of_two_disks(machine: Machine) -> None:
     assert machine.found("/dev/md1")[2] is None
 
 
-def test_what_is_under_a_loop_device_or_an_empty_mapping_is_not_known(machine: Machine) -> None:
+def test_disks_under_a_loop_device_or_an_empty_mapping_are_unknown(machine: Machine) -> None:
     machine.disk("virtual/block/loop0", "7:0")
     machine.disk("virtual/block/dm-7", "253:7", dm__uuid="", dm__name="zero")
     for path in ("/dev/loop0", "/dev/dm-7", "/dev/sdz", "/swapfile"):

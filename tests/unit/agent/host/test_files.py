@@ -66,7 +66,7 @@ def test_no_content_is_too_much(content: bytes, tmp_path: pathlib.Path) -> None:
     assert len(files.read_setting(file)) <= 64
 
 
-def test_what_is_not_there_is_told_from_what_is_refused(tmp_path: pathlib.Path) -> None:
+def test_an_absent_setting_differs_from_a_refused_one(tmp_path: pathlib.Path) -> None:
     with pytest.raises(files.AbsentError):
         files.read_setting(tmp_path / "file")
     with pytest.raises(files.AbsentError):
@@ -77,7 +77,7 @@ def test_what_is_not_there_is_told_from_what_is_refused(tmp_path: pathlib.Path) 
     assert not isinstance(refused.value, files.AbsentError)
 
 
-def test_what_is_no_value_is_refused(tmp_path: pathlib.Path) -> None:
+def test_an_invalid_value_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("1\n")
     with pytest.raises(files.SettingFileError, match="no value of a setting"):
         files.write_setting(tmp_path / "file", "6é")

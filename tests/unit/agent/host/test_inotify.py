@@ -21,7 +21,7 @@ def test_parse() -> None:
     assert inotify.parse(b"") == []
 
 
-def test_the_kernel_tells_what_happens(tmp_path: pathlib.Path) -> None:
+def test_the_kernel_reports_events(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "file"
     file.write_text("1")
     notify = inotify.Inotify()

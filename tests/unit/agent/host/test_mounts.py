@@ -59,7 +59,7 @@ def disks(text: str, sys: Sys, *folders: str) -> AbstractSet[str] | None:
     return mounts.node_disks(mounts.parse(text), sys.block, folders)
 
 
-def test_in_a_container_the_kubelets_own_files_tell_its_disk(sys: Sys) -> None:
+def test_in_a_container_the_kubelets_own_files_show_its_disk(sys: Sys) -> None:
     assert disks(CONTAINER, sys, STATE) == {"sda"}
     assert disks(CONTAINER.replace("872 843 8:1", "872 843 8:17"), sys, STATE) == {"sda", "sdb"}
 
@@ -92,7 +92,7 @@ def test_btrfs_over_several_disks(sys: Sys) -> None:
     assert disks(text, sys, STATE) == {"sda", "sdb"}
 
 
-def test_noswap_is_told_by_the_kubelets_volumes_alone() -> None:
+def test_only_the_kubelets_volumes_show_noswap() -> None:
     assert mounts.noswap(mounts.parse(CONTAINER)) is True
     assert mounts.noswap(mounts.parse(CONTAINER.replace(",noswap", ""))) is False
     assert mounts.noswap(mounts.parse(NODE)) is False, "one without it is enough"
@@ -112,7 +112,7 @@ def test_names_are_taken_out_of_their_escapes() -> None:
     assert mounts.parse(NODE)[-1].point == "/mnt/my disk"
 
 
-def test_a_table_that_is_too_long_to_be_read_whole_tells_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_table_that_is_too_long_to_be_read_whole_shows_nothing(tmp_path: pathlib.Path) -> None:
     table = tmp_path / "self/mountinfo"
     assert mounts.read(tmp_path) == []
     table.parent.mkdir()

@@ -1,4 +1,4 @@
-"""What the kernel gives a process that may run before others, and what it takes: in one of its own, for it stays so."""
+"""Realtime priority from a real kernel, and its limits: tested in processes of their own, since it stays for good."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def capabilities():
 
 logging.basicConfig(stream=sys.stderr)
 given = realtime.begin((0.02, 60.0))
-told = {"given": given, "policy": policy(), "capabilities": capabilities()}
+result = {"given": given, "policy": policy(), "capabilities": capabilities()}
 over = threading.Event()
 thread = threading.Thread(target=over.wait)
 thread.start()
@@ -32,15 +32,15 @@ if "spin" in sys.argv:
     until = time.monotonic() + 20
     while policy() == os.SCHED_FIFO and time.monotonic() < until:
         pass
-    told["policy"], told["gauge"] = policy(), realtime.REALTIME.value()
-told["threads"] = [policy(thread.native_id)]
+    result["policy"], result["gauge"] = policy(), realtime.REALTIME.value()
+result["threads"] = [policy(thread.native_id)]
 over.set()
-print(json.dumps(told))
+print(json.dumps(result))
 """
 
 
 def ask(*how: str, before: tuple[str, ...] = ()) -> tuple[dict[str, object], str]:
-    """What a process has after it asked, and what it logged."""
+    """Return what a process got after it asked, and its log."""
     argv = [*before, sys.executable, "-c", ASK, *how]
     ended = subprocess.run(argv, check=True, capture_output=True, text=True)  # noqa: S603 our own
     return json.loads(ended.stdout), ended.stderr
@@ -61,7 +61,7 @@ def test_it_runs_before_others_with_its_threads_and_keeps_no_capability() -> Non
     assert held(told) == 0
 
 
-def test_it_goes_on_without_where_it_is_not_given_and_says_what_it_takes() -> None:
+def test_it_continues_without_the_priority_and_logs_what_it_takes() -> None:
     told, logged = ask(before=("setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice"))
     assert (told["given"], told["policy"], held(told)) == (False, 0, 0)
     assert "CAP_SYS_NICE" in logged
@@ -75,7 +75,7 @@ def test_one_that_keeps_the_cpu_at_once_becomes_an_ordinary_one_and_says_so() ->
 
 
 class Clock:
-    """Time goes by when the test says so, and in pauses."""
+    """Time passes only by the test and in pauses."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -149,7 +149,7 @@ def test_no_pause_is_longer_than_the_turn_before_it_accounts_for(paced: realtime
     assert clock.paused - before <= 0.01 / realtime.SHARE
 
 
-def test_waiting_earns_what_is_used_later_up_to_the_burst(
+def test_waiting_earns_cpu_time_for_later_up_to_the_burst(
     paced: realtime.Paced, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wait(_: selectors.EpollSelector, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:

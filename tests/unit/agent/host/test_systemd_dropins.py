@@ -28,7 +28,7 @@ def units(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_what_is_printed_is_what_is_installed(units: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_files_are_the_installed_ones(units: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = mounted(units)
     systemd_dropins.install(units, "kubepods")
     assert program.main(["agent", "--print-drop-ins"]) == 0
@@ -68,7 +68,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(units: pathlib.Pa
     assert not [file for folder in units.iterdir() if folder.is_dir() for file in folder.iterdir()]
 
 
-def test_only_what_was_installed_is_removed(units: pathlib.Path) -> None:
+def test_only_installed_files_are_removed(units: pathlib.Path) -> None:
     burstable, besteffort = mounted(units)
     older = mounted(units, "kubelet-kubepods")
     for file in (burstable, *older):
@@ -87,7 +87,7 @@ def test_only_what_was_installed_is_removed(units: pathlib.Path) -> None:
     ]
 
 
-def test_a_full_disk_leaves_what_was_there(units: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_earlier_file(units: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = mounted(units)
     first.write_text("[Slice]\n")
 
@@ -147,7 +147,7 @@ async def kept(units: pathlib.Path) -> AsyncIterator[Kept]:
     await asyncio.gather(made.task, return_exceptions=True)
 
 
-async def test_files_come_and_go_as_wanted(units: pathlib.Path, kept: Kept) -> None:
+async def test_files_are_installed_and_removed_as_wanted(units: pathlib.Path, kept: Kept) -> None:
     files = mounted(units)
     kept.keeper.want("kubepods")
     await until(lambda: all(file.exists() for file in files))
@@ -161,7 +161,7 @@ async def test_files_come_and_go_as_wanted(units: pathlib.Path, kept: Kept) -> N
     assert kept.board.revision
 
 
-async def test_what_is_not_known_changes_nothing(units: pathlib.Path, kept: Kept) -> None:
+async def test_an_unknown_wish_changes_nothing(units: pathlib.Path, kept: Kept) -> None:
     files = mounted(units)
     kept.keeper.want("kubepods")
     kept.keeper.want(None)

@@ -1,4 +1,4 @@
-"""Events, their lack, and what is done about it."""
+"""Events of inotify, and comparisons in place of missing ones."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
     assert [swap_max(path) for path in (pod, app, late)] == [str(8 * MIB), "max", "max"]
 
 
-async def test_what_cannot_be_watched_is_told_until_a_comparison_of_all_is_over() -> None:
+async def test_failed_watches_are_reported_until_a_full_comparison_is_over() -> None:
     told = inotify.WatchRegistry(readable=lambda: None)
     told.degrade(inotify.Degraded.UNREADABLE, "no descriptor left")
     told.retry()
@@ -192,7 +192,7 @@ async def test_pods_that_were_there_before_are_left_alone_also_where_the_first_l
     assert swap_max(before) == "max"
 
 
-async def test_a_pod_that_goes_while_it_is_read_is_gone(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_that_is_removed_while_it_is_read_is_gone(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")

@@ -17,7 +17,7 @@ def work() -> Iterator[worker.Worker]:
     made.close()
 
 
-async def test_what_is_done_aside_gives_its_result_or_its_error(work: worker.Worker) -> None:
+async def test_a_job_gives_its_result_or_its_error(work: worker.Worker) -> None:
     assert await work.do("test", lambda: threading.current_thread().name, 10) == "test"
 
     def fails() -> None:
@@ -44,7 +44,7 @@ async def test_what_takes_too_long_is_left_to_go_on_and_nothing_else_is_begun_me
     assert begun == [1, 2]
 
 
-async def test_whoever_is_cancelled_does_not_let_a_second_thread_in(work: worker.Worker) -> None:
+async def test_a_cancelled_caller_does_not_start_a_second_thread(work: worker.Worker) -> None:
     disk = threading.Event()
     task = asyncio.create_task(work.do("disk", disk.wait, 10))
     await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def test_whoever_is_cancelled_does_not_let_a_second_thread_in(work: worker
     assert await work.do("disk", lambda: "done", 10) == "done"
 
 
-async def test_an_error_that_comes_too_late_is_nobodys(work: worker.Worker) -> None:
+async def test_an_error_after_the_time_limit_is_dropped(work: worker.Worker) -> None:
     disk = threading.Event()
 
     def fails() -> None:

@@ -30,7 +30,7 @@ def pod(path: str, inode: int = 1) -> ledger.Key:
 
 
 def reopened(book: ledger.Ledger, folder: pathlib.Path) -> ledger.Ledger:
-    """What the next run of the agent knows."""
+    """Return the ledger of the next run of the agent."""
     book.close()
     return ledger.Ledger(folder)
 
@@ -196,7 +196,7 @@ def test_metrics_count_limits_and_settings(tmp_path: pathlib.Path) -> None:
 # Limits
 
 
-def test_what_was_found_first_and_the_last_values_are_kept(tmp_path: pathlib.Path) -> None:
+def test_the_first_found_and_the_last_written_values_are_kept(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
     for found, value in ((MAX, 3 * MIB), (3 * MIB, 2 * MIB), (2 * MIB, MIB), (MIB, MIB)):
         book.limits.record(POD, found, value)
@@ -206,7 +206,7 @@ def test_what_was_found_first_and_the_last_values_are_kept(tmp_path: pathlib.Pat
     assert record.last_applied == MIB
 
 
-def test_a_foreign_value_becomes_what_was_found(tmp_path: pathlib.Path) -> None:
+def test_another_writers_value_becomes_the_found_one(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
     for found, value in ((MAX, MIB), (5, MIB), (MIB, 2 * MIB)):
         book.limits.record(POD, found, value)
@@ -221,7 +221,7 @@ def test_a_value_that_later_ones_failed_to_replace_stays_the_agents(tmp_path: pa
     assert reopened(book, tmp_path).limits.get(POD) == ledger.LimitRecord(POD, MAX, (1, 4))
 
 
-def test_a_zero_that_systemd_writes_for_the_agent_is_not_what_was_found(tmp_path: pathlib.Path) -> None:
+def test_a_zero_that_systemd_writes_for_the_agent_is_not_the_found_value(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
     book.limits.set_systemd_zero(POD, held=True)
     assert book.limits.get(POD) == ledger.LimitRecord(POD, MAX, systemd_zero=True)
@@ -238,7 +238,7 @@ def test_a_zero_that_systemd_writes_for_the_agent_is_not_what_was_found(tmp_path
     assert reopened(book, tmp_path).limits.get(POD) == ledger.LimitRecord(POD, 0, (MIB,))
 
 
-def test_what_was_written_before_systemd_had_the_drop_ins_is_kept(tmp_path: pathlib.Path) -> None:
+def test_values_written_before_systemd_had_the_drop_ins_are_kept(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
     book.limits.record(pod("a"), MAX, MIB)
     book.limits.record(pod("b"), 5, MIB)
@@ -249,7 +249,7 @@ def test_what_was_written_before_systemd_had_the_drop_ins_is_kept(tmp_path: path
     assert book.limits.get(pod("b")) == ledger.LimitRecord(pod("b"), 5, (MIB,), systemd_zero=True)
 
 
-def test_what_systemd_holds_outlasts_what_others_write(tmp_path: pathlib.Path) -> None:
+def test_the_value_of_systemd_outlasts_other_writes(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
 
     def unit_value() -> int | None:
@@ -292,7 +292,7 @@ def test_a_cgroup_that_was_only_seen_gets_its_found_value_with_the_first_write(t
     assert reopened(book, tmp_path).limits.get(POD) == ledger.LimitRecord(POD, 5, (0,))
 
 
-def test_what_is_forgotten_stays_forgotten(tmp_path: pathlib.Path) -> None:
+def test_a_forgotten_record_stays_forgotten(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
     book.limits.record(POD, 5, 0)
     book.settings.record(SWAPPINESS, "60", "1")
@@ -413,7 +413,7 @@ RECORD = ledger.SettingRecord(SWAPPINESS, "60", ("10", "20"))
         ("33", None, RECORD, (None, True)),
     ],
 )
-def test_a_setting_gets_what_is_wanted_or_what_was_there(
+def test_a_setting_gets_its_desired_or_its_earlier_value(
     observed: str, wanted: str | None, record: ledger.SettingRecord | None, step: tuple[str | None, bool]
 ) -> None:
     assert ledger.next_setting(observed, wanted, record) == step
@@ -530,7 +530,7 @@ def test_a_failure_to_compact_leaves_the_file_as_it_was(
     for number in range(10):
         book.limits.record(POD, 99, number)
         book.settings.record(SWAPPINESS, "60", str(number))
-    assert 1 <= appended.FAILURES.value() - failures <= 4, "each attempt comes after twice as many bytes"
+    assert 1 <= appended.FAILURES.value() - failures <= 4, "each attempt follows after twice as many bytes"
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / ledger.FILE).write_bytes((tmp_path / ledger.FILE).read_bytes())
@@ -600,7 +600,7 @@ def test_a_line_that_makes_no_sense_is_skipped(
 
 
 @pytest.mark.parametrize("line", [b'{"gone":["memory.swap.max","a","",1]}', b'{"gone":["x"]}', b'{"more":1}'])
-def test_a_line_about_what_has_no_record_says_nothing(tmp_path: pathlib.Path, line: bytes) -> None:
+def test_the_end_of_a_missing_record_changes_nothing(tmp_path: pathlib.Path, line: bytes) -> None:
     (tmp_path / ledger.FILE).write_bytes(b'{"version":1}\n' + line + b"\n")
     book = ledger.Ledger(tmp_path)
     assert (list(book.limits), list(book.settings), book.complete) == ([], [], True)
@@ -632,7 +632,7 @@ pieces = st.one_of(
         st.lists(st.tuples(st.integers(0, len(GOOD)), st.integers(0, 40), pieces), min_size=1, max_size=4),
     )
 )
-def test_garbage_stops_no_agent_and_what_is_read_of_it_can_be_read_again(
+def test_garbage_stops_no_agent_and_its_readable_part_can_be_read_again(
     garbage: bytes | list[tuple[int, int, bytes]],
 ) -> None:
     logging.disable()
@@ -762,7 +762,7 @@ class Host:
 
 @settings(max_examples=300)
 @given(steps_)
-def test_killed_anywhere_on_any_disk_every_value_of_the_agents_is_known_with_what_was_there(
+def test_killed_anywhere_on_any_disk_every_value_of_the_agent_is_on_record_with_the_earlier_one(
     steps: list[tuple[str, ledger.Key, int]],
 ) -> None:
     """Each write, each half-written line and each replacement of the file may be the last thing that an agent does.
@@ -809,7 +809,7 @@ def test_cut_at_any_byte_the_file_loses_its_last_lines_alone(
         host.book.close()
         file.write_bytes(content)
         whole = max(index for index, size in enumerate(sizes) if size <= cut)
-        # A line that lacks only its end of line is whole, too.
+        # A line that lacks only its end of line is also whole.
         follower = next((index for index, size in enumerate(sizes) if size == cut + 1), whole)
         host.book = ledger.Ledger(folder)
         assert state() in (states[whole], states[follower])

@@ -66,7 +66,7 @@ def test_secrets_on_disk() -> None:
     assert kinds(msgspec.structs.replace(old, devices=[encrypted, DISK])) == ["SecretsOnDisk"]
 
 
-def test_lost_events_are_told_of_also_without_swap() -> None:
+def test_lost_events_are_reported_also_without_swap() -> None:
     (found,) = diagnostics.conditions(msgspec.structs.replace(FACTS, devices=[]), SEEN, lost=3)
     assert (found.kind, "3" in found.message.split()) == ("EventsLost", True)
     assert "fs.inotify.max_queued_events" in found.remedy

@@ -149,12 +149,12 @@ def test_drop_ins_come_after_the_file_and_merge_mappings(tmp_path: pathlib.Path)
         ("\x7fELF\x02\x01", "no kind"),
     ],
 )
-def test_what_is_no_configuration_is_told(tmp_path: pathlib.Path, text: str, says: str) -> None:
+def test_an_invalid_configuration_is_reported(tmp_path: pathlib.Path, text: str, says: str) -> None:
     with pytest.raises(kubelet_config.ConfigurationError, match=says):
         read(tmp_path, text)
 
 
-def test_what_cannot_be_read_is_told(tmp_path: pathlib.Path) -> None:
+def test_an_unreadable_configuration_is_reported(tmp_path: pathlib.Path) -> None:
     with pytest.raises(kubelet_config.ConfigurationError, match="cannot be read"):
         kubelet_config.read(kubelet_config.Files(tmp_path / "gone"))
     with pytest.raises(kubelet_config.ConfigurationError, match="cannot be read"):

@@ -42,7 +42,7 @@ def test_look(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     assert found.containers == node_info.Containers(without=1)
 
 
-def test_a_configuration_that_is_none_is_told(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
+def test_a_file_that_is_no_configuration_is_reported(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     file = node.file(node.host / "config", "nonsense")
     found = node_info.look(node.proc, node.sys, cgroups, None, kubelet_config.Files(file))
     assert (found.configuration, found.containers) == (None, node_info.Containers())
@@ -65,7 +65,7 @@ def test_containers(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
         return node_info.containers(cgroups, "kubepods.slice", ours)
 
     ours: set[str] = set()
-    node.burstable(1)  # the sandbox alone tells nothing
+    node.burstable(1)  # the sandbox alone shows nothing
     node.container(node.pod(2, "besteffort"), "other")
     assert tally() == node_info.Containers()
     node.burstable(3, "0")
@@ -138,7 +138,7 @@ def test_what_the_state_says_of_the_kubelet(node: HostTree, cgroups: cgroupfs.Cg
     )
 
 
-def test_what_a_nodes_state_tells(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
+def test_facts_in_a_nodes_state(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     node.burstable(1)
     bare = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1, memory_bytes=1)
     told = node_info.reported(bare, seen(node, cgroups), "kubepods.slice")
@@ -173,7 +173,7 @@ def test_the_share_of_disks(node: HostTree) -> None:
     assert node_info.io_weight(node.system) == "default 800\n8:0 100"
 
 
-def test_what_is_inferred_of_the_kubelet() -> None:
+def test_facts_inferred_about_the_kubelet() -> None:
     unlimited, none = node_info.NodeLook(containers=node_info.Containers(without=1)), node_info.Containers(limited=2)
     assert node_info.kubelet_facts(node_info.NodeLook(), None) is None
     assert node_info.kubelet_facts(unlimited, "kubepods") == state.Kubelet(
@@ -207,7 +207,7 @@ def test_devices(tmp_path: pathlib.Path) -> None:
     assert node_info.devices("", tmp_path) == []
 
 
-def test_what_is_under_them(tmp_path: pathlib.Path) -> None:
+def test_the_kind_of_swap_devices(tmp_path: pathlib.Path) -> None:
     (tmp_path / "vda").mkdir()
     (tmp_path / "zram0").mkdir()
     lines = f"{SWAPS}/dev/zram0 partition 1024 0 100\n"
@@ -309,6 +309,6 @@ def test_no_content_of_the_kernels_files_stops_the_agent(data: st.DataObject) ->
     assert msgspec.json.decode(json, type=state.Facts) == found
 
 
-def test_what_is_read_of_a_file_is_bounded(tmp_path: pathlib.Path) -> None:
+def test_reads_of_a_file_are_bounded(tmp_path: pathlib.Path) -> None:
     (tmp_path / "meminfo").symlink_to("/dev/zero")
     assert node_info.available(tmp_path) == 0

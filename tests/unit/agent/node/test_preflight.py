@@ -165,7 +165,7 @@ def test_without_a_configuration_the_behavior_is_inferred(node: HostTree, capsys
 
     assert behavior() == "unknown"
     node.burstable(1, "0")
-    assert behavior() == "unknown", "LimitedSwap gives critical pods none, too"
+    assert behavior() == "unknown", "LimitedSwap also gives critical pods none"
     node.burstable(2, "4096")
     assert behavior() == "LimitedSwap"
 

@@ -63,7 +63,7 @@ def test_all_disks_under_an_encrypted_mirror(machine: Machine) -> None:
     assert machine.found("/dev/dm-0") == swap_devices.Disks(("8:0", "8:16"))
 
 
-def test_what_has_no_disk_or_no_queue_is_told(machine: Machine) -> None:
+def test_swap_without_a_disk_or_a_queue_is_reported(machine: Machine) -> None:
     machine.disk("zram0", "252:0", queue=False, hardware=False)
     machine.disk("drbd0", "147:0", queue=False, hardware=False)
     found = machine.found("/dev/zram0", "/dev/drbd0")
@@ -85,7 +85,7 @@ def test_a_file_is_on_the_only_disk_of_a_node(machine: Machine) -> None:
     assert machine.found("/swapfile", "/dev/vdb") == swap_devices.Disks(("254:16",), ("/swapfile",))
 
 
-def test_what_is_not_there_is_not_known(machine: Machine) -> None:
+def test_a_missing_disk_is_unknown(machine: Machine) -> None:
     assert machine.found("/dev/sdz", "/swapfile") == swap_devices.Disks((), ("/dev/sdz", "/swapfile"))
     machine.block.rmdir()
     assert machine.found("/swapfile").unknown == ("/swapfile",)

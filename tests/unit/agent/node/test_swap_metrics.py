@@ -1,4 +1,4 @@
-"""What is published of swap is what the files say, bounded, and nothing where they say nothing."""
+"""Metrics of swap have the numbers of the files, bounded, and no value without a file."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_a_pod_that_is_gone_leaves_nothing(plain: Node) -> None:
 
 
 @pytest.mark.parametrize("reads", range(4))
-async def test_of_what_goes_while_it_is_read_nothing_is_claimed(
+async def test_a_cgroup_that_is_removed_while_it_is_read_has_no_metrics(
     plain: Node, monkeypatch: pytest.MonkeyPatch, reads: int
 ) -> None:
     """Neither that it had no limit, nor that nothing is left for others."""
@@ -243,7 +243,7 @@ async def test_slices_without_the_pods(node: Node) -> None:
     assert values(swap_metrics.SLICE_USED) == {("system.slice",): 5 * PAGE, ("user.slice",): 3 * PAGE}
 
 
-async def test_what_was_just_read_is_served_again(plain: Node) -> None:
+async def test_fresh_values_are_served_again(plain: Node) -> None:
     pod = using(plain.tree.pod(1), PAGE)
     reader = Reader(plain)
     await reader.read()

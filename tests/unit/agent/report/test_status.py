@@ -49,7 +49,7 @@ def verdicts(snapshot: status.Snapshot, facts: state.Facts = FACTS) -> dict[str,
     return {condition.type: (condition.status, condition.reason) for condition in built.conditions}
 
 
-def test_what_no_status_has_told_of_has_a_place_for_once() -> None:
+def test_an_unreported_exposure_has_a_place_in_one_status() -> None:
     cause = [names.Cause.RELOAD]
     more = [
         state.Violation(f"p{number:02}", "Exposed", swap_bytes=1, exposed_milliseconds=100 - number, causes=cause)
@@ -67,7 +67,7 @@ def test_what_no_status_has_told_of_has_a_place_for_once() -> None:
     snapshot = GOOD._replace(
         violations=[*unexplained, *draining], recent=status.Recent(unreported=frozenset({more[-1].pod}))
     )
-    assert build(snapshot, FACTS, [], "t").violations[0].pod == "d0", "nobody tells of it before its cause"
+    assert build(snapshot, FACTS, [], "t").violations[0].pod == "d0", "no status reports it before its cause"
 
 
 def test_all_is_well() -> None:
@@ -180,7 +180,7 @@ def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:
     assert status.essence(told(2, 10)) != status.essence(told(0, 0))
 
 
-def test_settings_of_the_node_are_told_where_there_are_any() -> None:
+def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
     assert "NodeSettings" not in verdicts(GOOD)
     assert verdicts(GOOD._replace(settings=()))["NodeSettings"] == ("True", "AsSpecified")
     audit = problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60")
@@ -196,7 +196,7 @@ def test_settings_of_the_node_are_told_where_there_are_any() -> None:
     assert told["Applied"].status == "True"
 
 
-def test_what_has_no_effect_is_told_and_nothing_is_wrong() -> None:
+def test_a_setting_without_effect_is_reported_and_no_failure() -> None:
     idle = problems.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
     found = verdicts(GOOD._replace(settings=[idle]))
     assert (found["NodeSettings"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
@@ -214,7 +214,7 @@ def test_findings_are_conditions_while_they_are_true() -> None:
     assert len(build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 4
 
 
-def test_a_unit_that_drains_or_is_not_there_is_told_and_stops_nothing() -> None:
+def test_a_unit_that_drains_or_is_missing_is_reported_and_stops_nothing() -> None:
     for reason in (names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED):
         found = verdicts(GOOD._replace(settings=[problems.SettingProblem("x.service", reason, "so it is")]))
         assert found["NodeSettings"] == ("False", reason)
@@ -227,4 +227,4 @@ def test_a_setting_that_the_agent_does_not_know_is_reported_once_and_harms_nothi
     assert (unknown.pod, unknown.setting, unknown.reason) == ("x", "memoryHigh", "NotSupported")
     found = verdicts(GOOD._replace(violations=[unknown]))
     assert found["Applied"] == ("False", "NotSupported")
-    assert found["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller goes on"
+    assert found["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller continues"

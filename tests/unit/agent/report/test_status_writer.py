@@ -1,4 +1,4 @@
-"""What is written of the status, and when, at an API server made of a list."""
+"""Writes of the status and their times, at an API server made of a list."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_generations_that_are_only_about_pods_share_a_write(
 @pytest.mark.parametrize(
     "news", [{"profileRef": {"name": "p", "generation": 2}}, {"violations": [{"pod": "x", "reason": "WriteFailed"}]}]
 )
-async def test_a_generation_that_somebody_waits_for_is_told_at_once(
+async def test_a_generation_that_somebody_waits_for_is_reported_at_once(
     running: Running, monkeypatch: pytest.MonkeyPatch, news: Json
 ) -> None:
     monkeypatch.setattr(status_writer, "GENERATION_SECONDS", 3600.0)
@@ -184,7 +184,7 @@ async def test_after_a_failure_the_whole_status_is_written(running: Running, *, 
     running.api.gate.clear()
     running.want(observedGeneration=1, violations=[{"pod": "x", "reason": "WriteFailed"}])
     await until(lambda: len(running.api.patches) == 1)
-    # Back to what was there before the write that failed.
+    # Back to the status before the failed write.
     running.want(observedGeneration=1)
     running.api.gate.set()
     await until(lambda: len(running.api.patches) == 2)
@@ -245,7 +245,7 @@ async def test_after_a_404_nothing_is_written_until_there_is_an_object_again(run
 
 
 async def test_a_look_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By who starts the reporter again after a fault, with nobody's word that there is something to tell."""
+    """The reporter starts again after a fault, and writes without a new revision of the board."""
     monkeypatch.setattr(status_writer, "PATCH_SECONDS", 0.0)
     made = Running()
     made.broken = True
@@ -302,10 +302,10 @@ async def test_a_status_that_others_changed_is_written_again_if_the_next_write_c
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_status_that_others_put_back_is_written_again_if_the_watch_tells_before_the_answer_to_the_write(
+async def test_a_status_that_others_put_back_is_written_again_if_the_watch_is_faster_than_the_answer(
     running: Running,
 ) -> None:
-    """What it was before the write is no news only once the write is answered."""
+    """The status before the write counts as the agent's own only until the write is answered."""
     before = status_writer.OVERWRITTEN.value()
     running.want(observedGeneration=1)
     running.api.gate.clear()
