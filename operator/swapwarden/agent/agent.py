@@ -249,6 +249,7 @@ class Agent:
 
     async def refresh(self) -> None:
         """Bring the metrics up to date."""
+        self._ledger.publish()
         await self._report.publish()
         await self._usage.refresh()
 

@@ -123,7 +123,6 @@ def snapshot(agent: reconciler.NodeReconciler) -> status.Snapshot:
         agent.inventory,
         agent.progress,
         cgroups=agent.inventory._fs,
-        limits=agent.tree._ledger.limits,
         now=agent.work.clock(),
     )
 
@@ -132,6 +131,11 @@ def built(agent: reconciler.NodeReconciler, facts: api.Facts) -> api.StateStatus
     """The status that an agent would write."""
     found = snapshot(agent)
     return status.build(found, facts, conditions.verdicts(found, facts), [], "2026-01-01T00:00:00Z")
+
+
+def unseen(file: records.ControlFile) -> bool:
+    """Whether a file was not seen to hold its desired value."""
+    return file.status.confirmed != file.desired.value
 
 
 def reasons(agent: reconciler.NodeReconciler) -> list[str]:
@@ -220,7 +224,7 @@ def hear(agent: reconciler.NodeReconciler, *events: tuple[inotify.Watched | None
 
 def watched(agent: reconciler.NodeReconciler) -> int:
     """How much inotify watches."""
-    return len(agent.work.watching._owners)
+    return len(agent.work.watching.owners)
 
 
 def all_writes_heard(agent: reconciler.NodeReconciler) -> bool:

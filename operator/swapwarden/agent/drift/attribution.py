@@ -102,6 +102,8 @@ class Attribution:
         self._limits = book.limits
         self._clock = clock
         self._signs = other_writers.OtherWriters()
+        self.found_others = False
+        """Whether `others` ever had anything."""
         self._notes: dict[tuple[records.ControlFile, int], _Note] = {}
         self._moment: collections.deque[tuple[tuple[records.ControlFile, int], _Note]] = collections.deque()
         """Those of the past moment; `_running`: when each running pod was last written to, sorted."""
@@ -183,6 +185,7 @@ class Attribution:
             high = self._fs.is_high_below_max(file.path)
             if other or high or beat:
                 quiet = beat or file.is_inner
+                self.found_others = True
                 self._signs.note(
                     other_writers.ObservedWrite(file.kind, file.path, found, high, quiet=quiet), note.noticed
                 )

@@ -75,9 +75,9 @@ class Repairs:
             # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
             used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
             # A pod that was above several of its limits at once was so for that time once.
-            lasted = pod.tally.lasted(since, now)
+            lasted = pod.tally.overlap.lasted(since, now)
             grown = max(0, used - max(file.status.in_use, limit))
-            grown = pod.tally.taken(grown, own=file is pod.file, noticed=since)
+            grown = pod.tally.overlap.taken(grown, own=file is pod.file, begins=since >= pod.tally.last)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
             file.status = file.status._replace(in_use=used)  # the next turn must not count it again
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)

@@ -163,7 +163,7 @@ class WatchRegistry:
         """`readable` is called when `read` has something."""
         self._readable = readable
         self._notify: Inotify | None = None
-        self._owners: dict[int, Watched] = {}
+        self.owners: dict[int, Watched] = {}
         self._told = False
         self.drained = True
         """Whether the last `read` gave all that had happened until then."""
@@ -209,29 +209,27 @@ class WatchRegistry:
                 kind = Degraded.WATCHES if full else Degraded.REFUSED
                 self.degrade(kind, f"not everything can be watched ({error.strerror}){remedy}")
             return True
-        self._owners[owner.watch] = owner
-        WATCHES.set(len(self._owners))
+        self.owners[owner.watch] = owner
         return True
 
     def release(self, owner: Watched) -> None:
         """End the watch by hand: one on a removed cgroup never ends by itself."""
         watch, owner.watch = owner.watch, None
-        if watch is not None and self._owners.pop(watch, None) is not None and self._notify is not None:
+        if watch is not None and self.owners.pop(watch, None) is not None and self._notify is not None:
             self._notify.remove(watch)
-        WATCHES.set(len(self._owners))
 
     def read(self) -> Iterator[tuple[Watched | None, InotifyEvent]]:
         """What happened, to whom; to nobody where events were lost (Q_OVERFLOW)."""
         found = [] if self._notify is None else self._notify.read()
         self.drained = self._notify is None or self._notify.drained
         for event in found:
-            owner = self._owners.get(event.watch)
+            owner = self.owners.get(event.watch)
             if event.mask & Q_OVERFLOW:
                 yield None, event
             elif owner is None:
                 continue
             elif event.mask & IGNORED:
-                self._owners.pop(event.watch)
+                self.owners.pop(event.watch)
                 owner.watch = None
             else:
                 yield owner, event

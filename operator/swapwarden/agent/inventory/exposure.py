@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 import time
@@ -85,7 +86,6 @@ class Exposure(msgspec.Struct, frozen=True):
 
 
 NONE: Final = Exposure(0, 0.0, 0)
-_NO_CAUSES: Final[Mapping[names.Cause, float]] = {}
 
 
 class _LineBudget:
@@ -132,54 +132,24 @@ def flush() -> None:
     _lines.flush()
 
 
-class Tally:
-    """The exposures of one pod. Times are monotonic seconds, except `since`, a metav1.MicroTime."""
+@dataclasses.dataclass(slots=True, eq=False)
+class Overlap:
+    """The last periods in which a pod was above at least one of its limits. Times are monotonic seconds."""
 
-    __slots__ = (
-        "attributed",
-        "below",
-        "count",
-        "found",
-        "grown",
-        "last",
-        "milliseconds",
-        "milliseconds_of",
-        "own",
-        "reported",
-        "rewritten",
-        "since",
-        "times",
-        "wanted",
-    )
+    times: tuple[tuple[float, float], ...] = ()
+    """Begin and end of the last periods; overlapping exposures are one period."""
+    own: int = 0
+    """Bytes taken beyond the pod's own limit in the last period."""
+    below: int = 0
+    """Bytes taken beyond the limits of its containers in the last period."""
 
-    def __init__(self) -> None:
-        self.since = moment(time.time())
-        """The node's time when the sums began: its cgroup was made, or the agent started."""
-        self.reported = 0
-        """The part of `attributed` that a written status has reported."""
-        self.count = 0
-        self.milliseconds = 0.0
-        self.grown = 0
-        self.attributed = 0
-        """The part of `grown` with a known cause."""
-        self.last = float("-inf")
-        """When the last one ended."""
-        self.times: tuple[tuple[float, float], ...] = ()
-        """Begin and end of the last periods; overlapping exposures are one period."""
-        self.own = self.below = 0
-        """Bytes taken beyond the pod's own limit, and beyond those of its containers, in the last period."""
-        self.rewritten = float("-inf")
-        self.found = 0
-        self.wanted = 0
-        self.milliseconds_of: Mapping[names.Cause, float] = _NO_CAUSES
-
-    def taken(self, grown: int, *, own: bool, noticed: float) -> int:
-        """Return the part of the bytes taken beyond one limit since `noticed` that is not counted yet.
+    def taken(self, grown: int, *, own: bool, begins: bool) -> int:
+        """Return the part of the bytes taken beyond one limit that is not counted yet; `begins`: in a new period.
 
         A container's swap is also its pod's: if both were above their limits at once, it counts once. `own`: the limit
         is the pod's.
         """
-        if noticed >= self.last:
+        if begins:
             self.own = self.below = 0
         before = max(self.own, self.below)
         if own:
@@ -200,6 +170,29 @@ class Tally:
             begun = min(begun, first)
         self.times = (*times, (begun, ended))[-TIMES:]
         return max(0.0, seconds)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Tally:
+    """The exposures of one pod. Times are monotonic seconds, except `since`, in seconds since 1970."""
+
+    since: float = dataclasses.field(default_factory=time.time)
+    """The node's time when the sums began: its cgroup was made, or the agent started."""
+    reported: int = 0
+    """The part of `attributed` that a written status has reported."""
+    count: int = 0
+    milliseconds: float = 0.0
+    grown: int = 0
+    attributed: int = 0
+    """The part of `grown` with a known cause."""
+    last: float = float("-inf")
+    """When the last one ended."""
+    overlap: Overlap = dataclasses.field(default_factory=Overlap)
+    rewritten: float = float("-inf")
+    """When the last one ended that another writer caused."""
+    found: int = 0
+    wanted: int = 0
+    milliseconds_of: Mapping[names.Cause, float] = dataclasses.field(default_factory=dict)
 
     def add(
         self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, until: float, rewritten: bool
@@ -242,24 +235,6 @@ class Tally:
         EXPOSURES.inc(cause.value, by=some.count)
         EXPOSED.inc(cause.value, by=some.milliseconds / 1000)
         GROWN.inc(cause.value, by=some.grown)
-
-    @property
-    def causes(self) -> list[names.Cause]:
-        """The longest first."""
-        return sorted(self.milliseconds_of, key=self.milliseconds_of.__getitem__, reverse=True)
-
-    def recent(self, now: float) -> bool:
-        """Return whether an exposure ended lately."""
-        return now - self.last < RECENT_SECONDS
-
-    @property
-    def has_unreported(self) -> bool:
-        """Whether the pod took swap, by a known cause, that no status has reported."""
-        return self.attributed > self.reported
-
-    def drifting(self, now: float) -> bool:
-        """Return whether another writer caused an exposure lately."""
-        return now - self.rewritten < RECENT_SECONDS
 
 
 def moment(seconds: float) -> str:

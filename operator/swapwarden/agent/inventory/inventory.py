@@ -76,7 +76,9 @@ class Inventory:
         if self.root is not None:
             yield self.root
         for pod in self.pods.values():
-            yield from pod.files()
+            yield pod.file
+            for container in pod.containers.values():
+                yield from container.files
 
     def find(self) -> records.Level:
         """Search for the root; TreeError where there is none to work on. To `enter` its level comes next."""
@@ -254,7 +256,6 @@ class Inventory:
             self._watches.release(pod)
             raise
         self.pods[path] = pod
-        PODS.set(len(self.pods))
         self.watch(pod.file)
         for name in names:
             self._add_container(pod, name)
@@ -265,7 +266,6 @@ class Inventory:
         pod = self.pods.pop(path, None)
         if pod is None:
             return
-        PODS.set(len(self.pods))
         self._watches.release(pod)
         self._drop(pod.file)
         for name in list(pod.containers):

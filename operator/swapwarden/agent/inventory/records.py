@@ -33,6 +33,8 @@ class ReconcileProgress(NamedTuple):
 
     spec: spec.NodeSpec | None
     """The state in force."""
+    watches: int
+    """Of inotify, in use."""
     problem: layout.TreeError | None
     """Why the tree of pods was not found."""
     degraded: str
@@ -91,6 +93,8 @@ class FileStatus(NamedTuple):
     reason: ViolationReason | None = None
     """Why it could not be brought to its desired value; None if it could."""
     message: str = ""
+    to_restore: bool = False
+    """Whether the file holds a value of the agent's and must not."""
     pending: float | None = None
     """Since when the kernel has been at a write, in monotonic seconds; None if it is at none."""
 
@@ -203,13 +207,6 @@ class ControlFile(FileIdentity):
         if not self.container:
             self.systemd.value = self.spec.unset
 
-    @property
-    def unseen(self) -> bool:
-        """Whether it is not known to hold what it is to, and not for a failure either."""
-        if self.status.reason is not None or self.desired.value is resolve.Handling.UNMANAGED:
-            return False
-        return self.status.confirmed != self.desired.value
-
     def is_systemds(self, value: int) -> bool:
         """Whether systemd holds this value for the cgroup, and so writes it at times.
 
@@ -217,17 +214,6 @@ class ControlFile(FileIdentity):
         """
         held = 0 if self.systemd.zero else self.systemd.value
         return value == held and self.path.endswith(_UNITS)
-
-    @property
-    def yielded(self) -> bool:
-        """Whether it holds less than it is to, because another writer would not have it otherwise."""
-        fight = self.contention
-        return (
-            fight is not None
-            and fight.until is not None
-            and self.status.limit == fight.limit
-            and self.status.observed < fight.limit
-        )
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

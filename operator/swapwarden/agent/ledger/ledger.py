@@ -154,10 +154,12 @@ def next_setting(observed: str, wanted: str | None, record: SettingRecord | None
 
 
 class _Records(Generic[R]):
-    def __init__(self, append: Append, count: metrics.Gauge) -> None:
+    def __init__(self, append: Append) -> None:
         self._append = append
-        self._count = count
         self._records: dict[tuple[str, str, str], R] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
 
     def __iter__(self) -> Iterator[R]:
         return iter(list(self._records.values()))
@@ -170,13 +172,11 @@ class _Records(Generic[R]):
     def load(self, record: R) -> None:
         """Take a record that the file has."""
         self._records[record.key[:3]] = record
-        self._count.set(len(self._records))
 
     def drop(self, key: Key) -> None:
         """Drop a record of which the file has the end."""
         if self.get(key) is not None:
             del self._records[key[:3]]
-            self._count.set(len(self._records))
 
 
 class LimitRecords(_Records[LimitRecord]):
@@ -283,8 +283,8 @@ class Ledger:
     def __init__(self, directory: pathlib.Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the file, or begin it; a full disk does not matter. OSError if it is unreadable, or LedgerError."""
         self._file = appended.AppendedFile(directory / FILE, self._content, clock)
-        self.limits = LimitRecords(self._file.append, LIMITS)
-        self.settings = SettingRecords(self._file.append, SETTINGS)
+        self.limits = LimitRecords(self._file.append)
+        self.settings = SettingRecords(self._file.append)
         self.initialised = False
         """Whether an agent has taken in the tree of pods since the last boot."""
         self.is_new = not self._file.path.exists()
@@ -346,6 +346,11 @@ class Ledger:
     def remove(self) -> None:
         """Leave no file behind, once all values are restored. OSError if that fails."""
         self._file.remove()
+
+    def publish(self) -> None:
+        """Set the metrics of what is on record."""
+        LIMITS.set(len(self.limits))
+        SETTINGS.set(len(self.settings))
 
     def close(self) -> None:
         """Close the file."""

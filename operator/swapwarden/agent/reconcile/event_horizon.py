@@ -28,6 +28,7 @@ class EventHorizon:
         self._losses = 0
         """How often the kernel dropped events, each time soon after the one before; the last time at `_lost_at`."""
         self._lost_at = records.NEVER
+        self.ever_lost = False
 
     def lose(self, now: float) -> None:
         """The kernel dropped events."""
@@ -39,6 +40,7 @@ class EventHorizon:
     def count_loss(self, noticed: float) -> None:
         """Count one read that reported losses."""
         self._losses = self.losses(noticed) + 1
+        self.ever_lost = True
         self._lost_at = noticed
 
     def losses(self, now: float) -> int:

@@ -73,7 +73,7 @@ class Events:
     def _told(self, owner: inotify.Watched, event: inotify.InotifyEvent, noticed: float) -> None:
         """A name came, or was removed."""
         mark = queue.Mark(noticed, self._work.horizon.caught_up)
-        if self._units.concerns(owner, event):
+        if not isinstance(owner, records.Level | records.Pod) and self._units.concerns(owner, event):
             self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
         if isinstance(owner, records.Container) and event.name != layout.INNER:
             if self._pods.puts_off(owner):

@@ -111,6 +111,8 @@ class FileReconciler:
             if not self.may_be_above(file):
                 order.lowered(file)
             wait = _retries(file).refused.next()
+        if file.desired.value is resolve.Handling.RESTORE:
+            file.status = file.status._replace(to_restore=self._limits.holds_ours(file.key))
         if wait is not None:
             self._work.due.at(file, schedule.Why.RETRY, self._work.clock() + wait)
         elif (file, schedule.Why.RETRY) in self._work.due.times:

@@ -40,6 +40,7 @@ class PodReconciler:
         """`away` is when the last agent was last seen on the node, in monotonic seconds; None if unknown."""
         self.spec: spec.NodeSpec | None = None
         """The state in force."""
+        self.mode = resolve.mode_of(None)
         self.away = away
         self._work = shared
         self._inventory = known
@@ -48,14 +49,9 @@ class PodReconciler:
         self._attribution = why
         self.evidence = evidence
 
-    @property
-    def mode(self) -> names.Mode:
-        """The mode in force."""
-        return resolve.mode_of(self.spec)
-
     def follow(self, new: spec.NodeSpec | None) -> None:
         """Put a state in force, before anything is written for it."""
-        self.spec = new
+        self.spec, self.mode = new, resolve.mode_of(new)
         self.evidence.follow(new, self._inventory.root_path, self._inventory.pods.values())
 
     # Pods
@@ -79,7 +75,6 @@ class PodReconciler:
             pod.last = applied
         found = pod.origin is resolve.Origin.PREEXISTING
         pod.enforced = found or late
-        self._attribution.look(file)
         ran, since = None, mark.noticed
         if late:
             ran = names.Cause.AGENT_DOWN
@@ -89,6 +84,7 @@ class PodReconciler:
             if not found:
                 ran, since = names.Cause.AGENT_LATE, mark.since
         self.reconcile(pod, queue.Mark(mark.noticed), since=since, ran=ran)
+        self._attribution.look(file)  # its limit first
         if found and self._limits.get(file.key) is None:
             self._limits.mark_known(file.key)
         if resolve.awaits_entry(self.spec, pod.uid, origin=pod.origin, last=pod.last):
@@ -120,10 +116,11 @@ class PodReconciler:
             pod.last = entry.limit
         file = pod.file
         self.look(file)
-        of_pod = functools.partial(
-            resolve.of_pod, self.spec, entry, origin=pod.origin, last=pod.last, denied=file.spec.denied
+        enforced = resolve.of_pod(
+            self.spec, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=pod.last, denied=file.spec.denied
         )
-        file.desired = records.Desired(of_pod(mode=self.mode), of_pod(mode=names.Mode.ENFORCE))
+        value = enforced if self.mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
+        file.desired = records.Desired(value, enforced)
         if file.last_applied is not None:
             ran = None
         elif since is None and entry is not None and not pod.stated:
@@ -136,7 +133,9 @@ class PodReconciler:
 
     def look(self, file: records.ControlFile) -> None:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
-        if file.pod is not None and file is file.pod.file and not file.times.write_seq:
+        if file.pod is None or file is not file.pod.file or file.times.write_seq:
+            return
+        if self.evidence.wanted or self._limits.get(file.key) is not None:
             self.evidence.came(self._inventory.root_path, file.pod)
 
     def retarget_root(self) -> None:

@@ -153,7 +153,7 @@ class Failures:
         self._watches = watching
         self._reports = reports
         self._clock = clock
-        self._of: dict[keys.Key, Failure] = {}
+        self.of: dict[keys.Key, Failure] = {}
         self.cut_short = False
         """Whether something of the tree could not be read for reasons that are not one cgroup's."""
 
@@ -192,13 +192,13 @@ class Failures:
 
     def failed(self, key: keys.Key, reason: ViolationReason | None, message: str) -> None:
         """Note a failure, and try the key again later."""
-        before = self._of.get(key)
+        before = self.of.get(key)
         if before is None or (before.reason is None) != (reason is None):
             self.clear(key)
             before = Failure(None, "", backoff.Backoff(*(SOON_SECONDS if reason is None else RETRY_SECONDS)))
         if reason is not None and before.reason is None:
             faults.warn("a cgroup cannot be looked after; trying again", str(key), message)
-        self._of[key] = now = Failure(reason, message, before.backoff)
+        self.of[key] = now = Failure(reason, message, before.backoff)
         if now != before:
             self._reports.touch()
         if (key, schedule.Why.FAILED) not in self._schedule.times and (
@@ -208,7 +208,7 @@ class Failures:
 
     def clear(self, key: keys.Key) -> None:
         """It was reconciled, or is gone."""
-        failure = self._of.pop(key, None)
+        failure = self.of.pop(key, None)
         if failure is not None:
             self._schedule.cancel(key, schedule.Why.FAILED)
             if failure.reason is not None:
@@ -219,9 +219,3 @@ class Failures:
         self.cut_short = True
         self._watches.degrade(inotify.Degraded.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
         self._reports.touch()
-
-    def items(self) -> Iterator[tuple[keys.Key, ViolationReason, str]]:
-        """Yield those that are violations, with reason and message."""
-        for key, failure in self._of.items():
-            if failure.reason is not None:
-                yield key, failure.reason, failure.message

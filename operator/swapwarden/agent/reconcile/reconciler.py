@@ -105,19 +105,24 @@ class NodeReconciler:
     def progress(self) -> records.ReconcileProgress:
         """Reconciling as the report needs it, beside the records of pods and files."""
         failures = (
-            records.KeyFailure(*keys.whose(key), reason, why) for key, reason, why in self.work.failures.items()
+            records.KeyFailure(*keys.whose(key), failure.reason, failure.message)
+            for key, failure in self.work.failures.of.items()
+            if failure.reason is not None
         )
+        units = self._units
         return records.ReconcileProgress(
             spec=self._pods.spec,
+            watches=len(self.work.watching.owners),
             problem=self.tree.problem,
             degraded=self.work.watching.degraded,
             generation=self._generation,
-            lost=self.work.horizon.losses(self.work.clock()),
+            lost=self.work.horizon.losses(self.work.clock()) if self.work.horizon.ever_lost else 0,
             failures=tuple(failures),
-            others=self._attribution.others(),
-            settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
+            others=self._attribution.others() if self._attribution.found_others else "",
+            settings=tuple(units.shortfalls()) if units.concerned else None,
             # While an order to restore is under way, at least one value is not restored.
-            to_restore=self._units.to_put_back + (self._applied is not None),
+            to_restore=(units.to_put_back if units.concerned or units.io.to_restore else 0)
+            + (self._applied is not None),
         )
 
     @property

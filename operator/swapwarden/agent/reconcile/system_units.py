@@ -76,6 +76,8 @@ class Units:
         self.unfinished = ""
         """Why `bring` did not get through with all of them; empty where it did."""
         self._audit = False
+        self.concerned = False
+        """Whether there is anything to report."""
         self._units: dict[str, Unit] = {}
         """By path."""
 
@@ -101,6 +103,7 @@ class Units:
         self._bring_limits(found, limits, state.mode, noticed)
         with self._each("io"):
             self.io.reconcile(wants, state.mode, found)
+        self.concerned = bool(self._names or self._units or self.io.shortfalls)
 
     @contextlib.contextmanager
     def _each(self, name: str) -> Iterator[None]:
@@ -177,11 +180,6 @@ class Units:
     def files(self) -> Iterator[records.ControlFile]:
         """The files that are in hand."""
         return iter(list(self._units.values()))
-
-    @property
-    def concerned(self) -> bool:
-        """Whether there is anything to tell of."""
-        return bool(self._names or self._units or self.io.shortfalls)
 
     @property
     def to_put_back(self) -> int:

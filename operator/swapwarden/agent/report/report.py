@@ -72,7 +72,6 @@ class Report:
             self._reconciled.inventory,
             progress._replace(settings=settings, to_restore=to_restore),
             cgroups=self._fs,
-            limits=self._limits,
             now=time.monotonic(),
             guarantee=conditions.strict(self._reconciled.evidence, mounted=pods.mounted, failed=pods.failed),
             refused=self._board.refused,

@@ -10,9 +10,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import exposure, inventory, layout, records
-from swapwarden.agent.ledger import ledger
 from swapwarden.agent.report import violations
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
@@ -31,6 +30,7 @@ FAILING = metrics.gauge(
 )
 
 _ORDER: Final[dict[str, int]] = {reason: number for number, reason in enumerate(ViolationReason)}
+_UNMANAGED: Final = resolve.Handling.UNMANAGED
 _ESSENTIAL: Final = ("pod", "container", "reason", "since")
 """Fields of a violation whose change is written without delay, like a change of its causes."""
 
@@ -109,7 +109,6 @@ def collect(
     progress: records.ReconcileProgress,
     *,
     cgroups: cgroupfs.Cgroups,
-    limits: ledger.LimitRecords,
     now: float,
     guarantee: ConditionVerdict | None = None,
     refused: str = "",
@@ -121,14 +120,16 @@ def collect(
     unreported: list[str] = []
     to_restore = drifting = unseen = contested = 0
     for file in known.files():
-        unseen += file.unseen
-        contested += file.yielded and not file.is_inner
-        to_restore += file.desired.value is resolve.Handling.RESTORE and limits.holds_ours(file.key)
+        unseen += file.status.reason is None and file.status.confirmed != file.desired.value is not _UNMANAGED
+        contested += file.contention is not None and violations.yielded(file) and not file.is_inner
+        to_restore += file.status.to_restore
         found.append(violations.of_file(file, audit=audit))
     for pod in known.pods.values():
-        drifting += pod.tally.drifting(now)
-        if pod.tally.recent(now) or pod.tally.has_unreported:
-            unreported += [pod.uid] * pod.tally.has_unreported
+        drifting += now - pod.tally.rewritten < exposure.RECENT_SECONDS
+        # It took swap, by a known cause, that no status has reported.
+        is_unreported = pod.tally.attributed > pod.tally.reported
+        if is_unreported or now - pod.tally.last < exposure.RECENT_SECONDS:
+            unreported += [pod.uid] * is_unreported
             found.append(violations.of_exposure(pod))
         # A pod without a container runs nothing, such as the rest of a deleted pod.
         if pod.containers and now - pod.since >= resolve.AWAIT_SECONDS and _awaits_entry(current, pod):
@@ -178,6 +179,8 @@ def publish(known: inventory.Inventory, progress: records.ReconcileProgress) -> 
     failing.update(each.reason for each in progress.failures)
     for reason in FAILURES:
         FAILING.set(failing[reason], reason.value)
+    inventory.PODS.set(len(known.pods))
+    inotify.WATCHES.set(progress.watches)
     exposure.flush()
 
 

@@ -7,11 +7,22 @@ from typing import Any, Final
 
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import values
-from swapwarden.agent.inventory import records
-from swapwarden.api import state
+from swapwarden.agent.inventory import exposure, records
+from swapwarden.api import names, state
 from swapwarden.api.violations import FAILURES, ViolationReason
 
 _OF_TENANTS: Final = frozenset({ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED})
+
+
+def yielded(file: records.ControlFile) -> bool:
+    """Return whether a file holds less than desired because another writer keeps lowering it."""
+    fight = file.contention
+    return (
+        fight is not None
+        and fight.until is not None
+        and file.status.limit == fight.limit
+        and file.status.observed < fight.limit
+    )
 
 
 def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None:
@@ -23,7 +34,7 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
     wanted = desired if isinstance(desired, int) else file.status.limit if file.status.draining else None
     if file.status.reason is not None:
         reason, message = file.status.reason, file.status.message
-    elif file.yielded:
+    elif yielded(file):
         reason, message = ViolationReason.YIELDED, "another writer keeps lowering it, and is left its value for a time"
     elif file.status.draining:
         reason, message = ViolationReason.DRAINING, _draining(file)
@@ -53,6 +64,11 @@ def of_failure(failed: records.KeyFailure) -> state.Violation:
     return state.Violation(pod=failed.pod[:128], reason=failed.reason, container=failed.container, message=message)
 
 
+def causes(tally: exposure.Tally) -> list[names.Cause]:
+    """Return the causes of a pod's exposures, the longest first."""
+    return sorted(tally.milliseconds_of, key=tally.milliseconds_of.__getitem__, reverse=True)
+
+
 def of_exposure(pod: records.Pod) -> state.Violation:
     """Return the violation that reports how often and for how long a pod was above its value."""
     tally = pod.tally
@@ -64,8 +80,8 @@ def of_exposure(pod: records.Pod) -> state.Violation:
         swap_bytes=tally.attributed,
         exposures=tally.count,
         exposed_milliseconds=round(tally.milliseconds),
-        causes=tally.causes,
-        since=tally.since,
+        causes=causes(tally),
+        since=exposure.moment(tally.since),
     )
 
 

@@ -538,13 +538,13 @@ async def test_many_rewrites_are_one_line_of_the_log(plain: Node, caplog: pytest
 
 def test_the_longest_cause_comes_first() -> None:
     tally = exposure.Tally()
-    assert tally.causes == []
+    assert violations.causes(tally) == []
     for cause, milliseconds in ((Cause.START, 1.0), (Cause.RELOAD, 5.0), (Cause.START, 2.0)):
         tally.attribute(cause, exposure.Exposure(1, milliseconds, 0))
-    assert tally.causes == [Cause.RELOAD, Cause.START]
+    assert violations.causes(tally) == [Cause.RELOAD, Cause.START]
 
 
-def told_and_true(tally: exposure.Tally, found: list[tuple[int, int]]) -> tuple[float, int]:
+def told_and_true(tally: exposure.Overlap, found: list[tuple[int, int]]) -> tuple[float, int]:
     """Seconds that are counted, and that were; FOUND is how long each lasted, and how long after the last it ended."""
     now, seconds = 100, 0.0
     above: set[int] = set()
@@ -559,13 +559,13 @@ def told_and_true(tally: exposure.Tally, found: list[tuple[int, int]]) -> tuple[
 def test_times_above_several_limits_are_counted_once_in_whatever_order_they_are_found(
     found: list[tuple[int, int]],
 ) -> None:
-    seconds, above = told_and_true(exposure.Tally(), found)
+    seconds, above = told_and_true(exposure.Overlap(), found)
     assert seconds == above
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=100))
 def test_of_many_times_few_are_kept_and_none_is_left_out(found: list[tuple[int, int]]) -> None:
-    tally = exposure.Tally()
+    tally = exposure.Overlap()
     seconds, above = told_and_true(tally, found)
     assert seconds >= above
     assert len(tally.times) <= exposure.TIMES
@@ -580,7 +580,7 @@ async def test_causes_are_found_one_at_a_time(plain: Node, monkeypatch: pytest.M
     await until(lambda: all(swap_max(pod) == "0" for pod in made))
 
     def told() -> int:
-        return sum(bool(each.tally.causes) for each in agent.inventory.pods.values())
+        return sum(bool(each.tally.milliseconds_of) for each in agent.inventory.pods.values())
 
     for pod in made:
         write(pod, str(5 * MIB))

@@ -190,6 +190,7 @@ def test_metrics_count_limits_and_settings(tmp_path: pathlib.Path) -> None:
     book.limits.mark_known(pod("a"))
     book.limits.mark_known(pod("b"))
     book.settings.record(LATENCY, "default", "target=1")
+    book.publish()
     assert (ledger.LIMITS.value(), ledger.SETTINGS.value()) == (2, 1)
 
 

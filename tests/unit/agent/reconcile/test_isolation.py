@@ -229,7 +229,9 @@ async def test_a_cause_that_cannot_be_found_hides_no_other(
         write(pod, "max")
     agent.catch_up()
     find_causes(agent)
-    await until(lambda: sum(bool(each.tally.causes) for each in agent.inventory.pods.values()) >= len(PODS) - 1)
+    await until(
+        lambda: sum(bool(each.tally.milliseconds_of) for each in agent.inventory.pods.values()) >= len(PODS) - 1
+    )
     await until(lambda: causes_found(agent))
     assert mistakes.count == 1
 
@@ -795,7 +797,7 @@ async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
     assert len(failures(agent)) == 2 * len(PODS)
     plain.tree.remove(plain.tree.level("burstable"))
     await until(lambda: failures(agent) == [])
-    assert not agent.work.failures._of
+    assert not agent.work.failures.of
     assert mistakes.count > 0
 
 

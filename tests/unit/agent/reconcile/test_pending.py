@@ -15,7 +15,7 @@ from swapwarden.agent.inventory import records
 from swapwarden.agent.reconcile import pending, reconciler
 from swapwarden.api.violations import ViolationReason
 
-from tests.unit.agent.agent_node import Node, apply, look_again, state, until
+from tests.unit.agent.agent_node import Node, apply, look_again, state, unseen, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 MIB = 1 << 20
@@ -87,7 +87,7 @@ async def machine(plain: Node, tmp_path: pathlib.Path, monkeypatch: pytest.Monke
 async def test_others_are_repaired_while_the_kernel_reclaims(machine: Machine) -> None:
     machine.want(MIB)
     assert machine.file.status.pending is not None
-    assert machine.file.unseen, "it is not said to hold its value"
+    assert unseen(machine.file), "it is not said to hold its value"
     write(machine.other, "max")
     await until(lambda: swap_max(machine.other) == str(MIB))
     assert machine.high == "max"
