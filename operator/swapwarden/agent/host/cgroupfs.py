@@ -1,7 +1,7 @@
 """The boundary to the cgroup file system: the only module that reads and writes it.
 
-Paths are relative to the root that was given, and come from listing directories, never from the API. cgroupfs has no
-symbolic links; in case the root is something else, none is followed.
+Paths are relative to the given root, and come from listed directories, never from the API. cgroupfs has no symbolic
+links; in case the root is another file system, none is followed.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}\Z")
 _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
 _DEVICES_BYTES: Final = 65536
-"""Of a file with a line for each block device that something is set for."""
+"""Of a file with a line for each block device with a setting."""
 _RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
-"""What a change of a pod's requests or limits changes."""
+"""Files that change with a pod's requests or limits."""
 
 
 def join(parent: str, name: str) -> str:
-    """Path of a child, relative to the root of the file system."""
+    """Return the path of a child, relative to the root of the file system."""
     return f"{parent}/{name}" if parent else name
 
 
 def above(path: str) -> Iterator[str]:
-    """The cgroups above one, but for the root of the file system: the nearest first."""
+    """Yield the cgroups above one except the root of the file system, the nearest first."""
     while path := path.rpartition("/")[0]:
         yield path
 
@@ -56,9 +56,9 @@ class Stat(NamedTuple):
     """Some lines of memory.stat, in bytes."""
 
     inactive_file: int = 0
-    """What the kernel can drop without swapping, as the kubelet counts it."""
+    """Memory that the kernel can drop without swapping, as the kubelet counts it."""
     swapcached: int = 0
-    """What is in memory and still has its place in swap (kernel 5.11 and newer)."""
+    """Pages in memory that still have their place in swap (kernel 5.11 and newer)."""
 
 
 class CgroupError(Exception):
@@ -66,11 +66,11 @@ class CgroupError(Exception):
 
 
 class GoneError(CgroupError):
-    """The cgroup, or the file in it, is not there (any more, or yet)."""
+    """The cgroup or its file does not exist (any more, or yet)."""
 
 
 class DeniedError(CgroupError):
-    """The agent may not: a matter of the mount, the user, or delegation (a cgroup's own namespace root)."""
+    """The agent has no access, by the mount, the user, or delegation (a cgroup's own namespace root)."""
 
 
 class ReadOnlyError(DeniedError):
@@ -78,7 +78,7 @@ class ReadOnlyError(DeniedError):
 
 
 class UnsupportedError(CgroupError):
-    """The kernel does not do that for this block device now."""
+    """The kernel does not support that for this block device now."""
 
 
 class TransientError(CgroupError):
@@ -86,7 +86,7 @@ class TransientError(CgroupError):
 
 
 def counts(text: str) -> dict[str, int]:
-    """The lines that are a name and a number of a cgroup's file or of /proc/vmstat; odd lines are skipped."""
+    """Return the numbers by name in the text of a cgroup's file or of /proc/vmstat; invalid lines are skipped."""
     lines = (line.partition(" ") for line in text.splitlines())
     return {name: int(number) for name, _, number in lines if _NUMBER.match(number)}
 
@@ -106,7 +106,7 @@ class Cgroups:
     """A cgroup file system, or a directory that looks like one."""
 
     def __init__(self, root: str, page: int) -> None:
-        """Open `root`; OSError where it is not a directory. `page` is the kernel's page size in bytes."""
+        """Open `root`; OSError if it is not a directory. `page` is the kernel's page size in bytes."""
         self.root = os.path.realpath(root)
         self.page = page
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -116,22 +116,22 @@ class Cgroups:
         os.close(self._fd)
 
     def absolute(self, path: str, file: str = "") -> str:
-        """The path for inotify, which knows no directory descriptors."""
+        """Return the path for inotify, which takes no directory descriptors."""
         return "/".join(part for part in (self.root, path, file) if part)
 
     def dirs(self, path: str) -> list[str]:
-        """Names of the child cgroups; empty where `path` is gone or cannot be read: for a look that may miss some."""
+        """Return the names of the child cgroups, for callers that may miss some; none if `path` is unreadable."""
         try:
             return self.children(path)
         except CgroupError:
             return []
 
     def children(self, path: str, *, most: int | None = None) -> list[str]:
-        """Names of the child cgroups; empty where `path` is gone. CgroupError where it cannot be read, or not whole.
+        """Return the names of the child cgroups; none if `path` is gone. CgroupError if not all can be read.
 
-        With `most`, so many at most: for cgroups whose owner makes as many as they like.
+        `most` bounds their number, for cgroups whose owner can make any number of them.
 
-        That is no sign that the cgroups in it are gone: a process that has run out of descriptors sees nothing either.
+        An error is no sign that the children are gone: a process without free descriptors also gets one.
         """
         try:
             fd = os.open(path or ".", _READ | os.O_DIRECTORY, dir_fd=self._fd)
@@ -147,7 +147,7 @@ class Cgroups:
             raise _typed(error, path or self.root) from None
 
     def inode(self, path: str) -> int | None:
-        """What tells a cgroup from a later one of the same name; None where there is none. CgroupError: not known."""
+        """Return the number by which a cgroup differs from a later one of its name; None if it is gone. CgroupError."""
         try:
             return os.stat(path or ".", dir_fd=self._fd, follow_symlinks=False).st_ino
         except OSError as error:
@@ -156,7 +156,7 @@ class Cgroups:
             raise _typed(error, path or self.root) from None
 
     def has(self, path: str, file: str) -> bool:
-        """Whether the file exists."""
+        """Return whether the file exists."""
         try:
             os.stat(join(path, file), dir_fd=self._fd, follow_symlinks=False)
         except OSError:
@@ -172,7 +172,7 @@ class Cgroups:
             raise TransientError(f"{name}: {error}") from None
 
     def stat(self, path: str) -> Stat:
-        """What memory.stat says of this cgroup and all below; zeros where the file, or a line of it, is not there."""
+        """Read memory.stat of this cgroup, which includes all below; zeros if the file, or a line of it, is missing."""
         try:
             text = self._read(join(path, MEMORY_STAT), _STAT_BYTES)
         except GoneError:
@@ -180,19 +180,19 @@ class Cgroups:
         return Stat(**{name: number for name, number in counts(text).items() if name in Stat._fields})
 
     def is_populated(self, path: str) -> bool:
-        """Whether a process runs in the cgroup, or below it. GoneError where it has gone, or is none."""
+        """Return whether a process runs in the cgroup or below it. GoneError if it is gone, or no cgroup."""
         return self.counts(path, CGROUP_EVENTS).get("populated", 0) > 0
 
     def counts(self, path: str, file: str) -> dict[str, int]:
-        """What a file with a name and a number on each line counts; CgroupError where it cannot be read."""
+        """Read a file with a name and a number on each line. CgroupError if it cannot be read."""
         return counts(self._read(join(path, file), _STAT_BYTES))
 
     def pressure(self, path: str, resource: str) -> str:
-        """What the pressure file of a resource says, memory or io; CgroupError where it cannot be read."""
+        """Return the pressure file of a resource, memory or io. CgroupError if it cannot be read."""
         return self._read(join(path, f"{resource}.pressure"), _STAT_BYTES)
 
     def resources(self, path: str) -> tuple[str, ...]:
-        """Memory limit, CPU limit and CPU weight, as the kernel shows them; empty where there is no such file."""
+        """Return the memory limit, CPU limit and CPU weight as the kernel shows them; empty without such a file."""
         return tuple(self._resource(join(path, file)) for file in _RESOURCES)
 
     def _resource(self, name: str) -> str:
@@ -202,21 +202,21 @@ class Cgroups:
             return ""
 
     def is_high_below_max(self, path: str) -> bool:
-        """Whether memory.high is below memory.max; not where either is not there."""
+        """Return whether memory.high is below memory.max; False if either is missing."""
         try:
             return self.read(join(path, MEMORY_HIGH)) < self.read(join(path, MEMORY_MAX))
         except CgroupError:
             return False
 
     def controllers(self, path: str) -> frozenset[str]:
-        """The controllers that a cgroup has, as far as that can be read."""
+        """Return the controllers of a cgroup; none if they cannot be read."""
         try:
             return frozenset(self._read(join(path, CONTROLLERS), _STAT_BYTES).split())
         except CgroupError:
             return frozenset()
 
     def of_device(self, path: str, file: str, device: str) -> str:
-        """What a file with a line for each block device says of one (major:minor); empty where that is nothing."""
+        """Return the value for one block device (major:minor) in a file with a line for each; empty without one."""
         for line in self._read(join(path, file), _DEVICES_BYTES).splitlines():
             name, _, value = line.partition(" ")
             if name == device:
@@ -224,11 +224,11 @@ class Cgroups:
         return ""
 
     def set_of_device(self, path: str, file: str, device: str, value: str) -> None:
-        """Write what is to hold for one block device (major:minor). GoneError also where there is no such disk."""
+        """Write the value for one block device (major:minor). GoneError also if the disk does not exist."""
         self._write(join(path, file), f"{device} {value}")
 
     def write(self, name: str, value: int) -> None:
-        """Write a file with one number. What it then holds is for the caller to read: others write there too."""
+        """Write a file with one number. The caller must read it back: other writers may write at the same time."""
         self._write(name, values.render(value))
 
     def _write(self, name: str, value: str) -> None:
@@ -236,8 +236,8 @@ class Cgroups:
         try:
             fd = os.open(name, _WRITE, dir_fd=self._fd)
             try:
-                # Kernel files have no size. A plain file must lose what a longer value left, in the same write: neither
-                # readers nor other writers shall meet something in between, as with truncation.
+                # Kernel files have no size. A plain file must lose the rest of a longer value in the same write: with a
+                # truncation, readers and other writers could meet an empty file.
                 os.write(fd, data.ljust(os.fstat(fd).st_size, b"\n"))
             finally:
                 os.close(fd)

@@ -29,9 +29,9 @@ DONT_FOLLOW: Final = 0x2000000
 ISDIR: Final = 0x40000000
 
 CHILDREN: Final = CREATE | DELETE | MOVED_FROM | MOVED_TO | ONLYDIR | DONT_FOLLOW
-"""For a directory: its entries come and go."""
+"""For a directory: entries appear or disappear."""
 CONTENT: Final = MODIFY | DONT_FOLLOW
-"""For a file: someone writes to it."""
+"""For a file: a process writes to it."""
 
 _CLOEXEC_NONBLOCK: Final = os.O_CLOEXEC | os.O_NONBLOCK
 _HEADER: Final = struct.Struct("iIII")
@@ -51,7 +51,7 @@ class InotifyEvent(NamedTuple):
 
 
 def parse(data: bytes) -> list[InotifyEvent]:
-    """Take apart what one read gave: whole events, as the kernel promises."""
+    """Parse the result of one read: whole events, as the kernel promises."""
     events = []
     offset = 0
     while offset < len(data):
@@ -69,38 +69,38 @@ def _error(path: str) -> OSError:
 
 
 class Inotify:
-    """One inotify instance, non-blocking. OSError (EMFILE) where the user has too many of them."""
+    """One inotify instance, non-blocking. OSError (EMFILE) if the user has too many of them."""
 
     def __init__(self) -> None:
         self.drained = True
-        """Whether the last read gave all that there was at that time."""
+        """Whether the last read returned all events of that time."""
         self._fd: int = _libc.inotify_init1(_CLOEXEC_NONBLOCK)
         if self._fd < 0:
             raise _error("inotify_init1")
 
     def fileno(self) -> int:
-        """For an event loop's reader."""
+        """Return the descriptor, for an event loop's reader."""
         return self._fd
 
     def add(self, path: str, mask: int) -> int:
-        """Watch `path`; gives the watch's number. OSError: ENOENT where it is gone, ENOSPC where watches ran out."""
+        """Watch `path` and return the watch's number. OSError: ENOENT if it is gone, ENOSPC if no watch is left."""
         watch: int = _libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
         if watch < 0:
             raise _error(path)
         return watch
 
     def remove(self, watch: int) -> None:
-        """End a watch. One that the kernel ended already (as ext4 and tmpfs do on deletion, cgroupfs not) is fine."""
+        """End a watch, which may have ended already (on deletion ext4 and tmpfs end it, cgroupfs does not)."""
         if _libc.inotify_rm_watch(self._fd, watch) < 0 and ctypes.get_errno() != errno.EINVAL:
             raise _error(f"watch {watch}")
 
     def read(self) -> list[InotifyEvent]:
-        """What happened since the last read, oldest first; empty where nothing did."""
+        """Return the events since the last read, oldest first."""
         try:
             data = os.read(self._fd, _BUFFER_BYTES)
         except BlockingIOError:
             data = b""
-        # The kernel ends a read where the next event would not fit; the longest one has a whole name.
+        # The kernel ends a read if the next event would not fit; the longest one has a whole name.
         self.drained = len(data) <= _BUFFER_BYTES - _LONGEST_BYTES
         return parse(data)
 
@@ -121,7 +121,7 @@ _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 class Degraded(enum.StrEnum):
-    """Why events alone do not do."""
+    """Why events alone do not suffice."""
 
     INSTANCES = "instances"
     """No inotify instance (EMFILE)."""
@@ -132,7 +132,7 @@ class Degraded(enum.StrEnum):
     UNREADABLE = "unreadable"
     """A directory of the tree could not be read."""
     FAULT = "fault"
-    """The agent made a mistake, and may have missed something."""
+    """An error in the agent: it may have missed something."""
 
 
 SHORTFALLS = metrics.counter(
@@ -146,34 +146,34 @@ SHORTFALLS = metrics.counter(
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Watched:
-    """Something that inotify tells about."""
+    """An owner of a watch."""
 
     watch: int | None = dataclasses.field(default=None, init=False)
 
     @property
     def is_tenants(self) -> bool:
-        """Whether who runs in it may own its cgroup, and so keep the agent out."""
+        """Whether the processes in it may own its cgroup, and so lock the agent out."""
         return False
 
 
 class WatchRegistry:
-    """Call it in the running event loop."""
+    """All watches. Use it in the running event loop."""
 
     def __init__(self, *, readable: Callable[[], None]) -> None:
-        """`readable` is called when `read` has something."""
+        """`readable` is called when `read` has events."""
         self._readable = readable
         self._notify: Inotify | None = None
         self.owners: dict[int, Watched] = {}
-        self._told = False
+        self._logged = False
         self.drained = True
-        """Whether the last `read` gave all that had happened until then."""
+        """Whether the last `read` returned all events of that time."""
         self.degraded = ""
-        """Why not everything can be watched; empty where everything is. It stands until a comparison found so."""
+        """Why not everything can be watched, or empty. It stands until a full comparison found no reason."""
         self._degraded = ""
-        """The same, of the comparison that is under way."""
+        """The same, found by the comparison under way."""
 
     def open(self) -> None:
-        """Begin, if that did not succeed before."""
+        """Open inotify unless it is open."""
         if self._notify is not None:
             return
         try:
@@ -192,9 +192,9 @@ class WatchRegistry:
             self._notify = None
 
     def watch(self, owner: Watched, path: str, mask: int) -> bool:
-        """Tell `owner` of what happens at `path`, unless it is told already. Nothing where the path is gone.
+        """Watch `path` for `owner`, unless it has a watch. Without effect if the path is gone.
 
-        Whether it can be watched: what its owner keeps the agent from is no reason to compare everything instead.
+        Return False only if the tenant who owns the cgroup denies it: no reason to compare everything instead.
         """
         if owner.watch is not None or self._notify is None:
             return True
@@ -219,7 +219,7 @@ class WatchRegistry:
             self._notify.remove(watch)
 
     def read(self) -> Iterator[tuple[Watched | None, InotifyEvent]]:
-        """What happened, to whom; to nobody where events were lost (Q_OVERFLOW)."""
+        """Yield events with their owners; None as the owner if events were lost (Q_OVERFLOW)."""
         found = [] if self._notify is None else self._notify.read()
         self.drained = self._notify is None or self._notify.drained
         for event in found:
@@ -235,21 +235,21 @@ class WatchRegistry:
                 yield owner, event
 
     def retry(self) -> None:
-        """A full comparison begins, which tries each watch that is missing: look whether there are enough now."""
+        """Begin a full comparison, which tries each missing watch: perhaps there are enough now."""
         self._degraded = ""
         self.open()
 
     def retried(self) -> None:
-        """The full comparison is over."""
+        """End a full comparison."""
         self.degraded = self._degraded
-        if self._told and not self.degraded:
-            self._told = False
+        if self._logged and not self.degraded:
+            self._logged = False
             log.info("everything can be watched again")
 
     def degrade(self, kind: Degraded, reason: str) -> None:
-        """Events alone will not do until the next full comparison has found that they do; `reason` is for people."""
+        """Record that events alone do not suffice until a full comparison finds otherwise; `reason` is for people."""
         SHORTFALLS.inc(kind.value)
-        if not self._told:
+        if not self._logged:
             log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
-        self._told = True
+        self._logged = True
         self.degraded = self._degraded = reason

@@ -43,7 +43,7 @@ KEPT_VALUES: Final = 2
 Limit = Annotated[int, msgspec.Meta(ge=0)]
 """Bytes; values.NO_LIMIT for "max"."""
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH)]
-"""What a file of settings holds, or its line for one device."""
+"""The content of a setting's file, or its line for one device."""
 
 
 class LedgerError(Exception):
@@ -64,16 +64,16 @@ class Key(NamedTuple):
 
 
 class LimitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a limit held, and what the agent wrote to it. Bytes."""
+    """The earlier value of a limit, and the values that the agent wrote to it. Bytes."""
 
     key: Key
     found: Limit | None = None
-    """What others last wrote; None while the agent has only seen the file."""
+    """The value that others last wrote; None while the agent has only seen the file."""
     wrote: tuple[Limit, ...] = ()
     systemd_zero: bool = False
-    """Whether systemd holds it at 0 through the agent's drop-ins: that 0 is not what gets restored."""
+    """Whether systemd holds it at 0 through the agent's drop-ins: a restore does not write that 0."""
     unit: Limit | None = None
-    """What systemd holds for the unit, if others have written something else since."""
+    """systemd's value for the unit, if others have written another one since."""
 
     def __post_init__(self) -> None:
         if self.wrote and self.found is None:
@@ -81,17 +81,17 @@ class LimitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def last_applied(self) -> int | None:
-        """What the agent wrote last, or None."""
+        """The value that the agent wrote last, or None."""
         return self.wrote[-1] if self.wrote else None
 
     @property
     def unit_value(self) -> int | None:
-        """What systemd holds for the unit and writes at times, or None if that is unknown."""
+        """The value of systemd for the unit, which it may write at any time; None if unknown."""
         return self.found if self.unit is None else self.unit
 
 
 class SettingRecord(msgspec.Struct, frozen=True):
-    """What a setting held, and what the agent wrote to it."""
+    """The earlier value of a setting, and the values that the agent wrote to it."""
 
     key: Key
     found: Text
@@ -99,7 +99,7 @@ class SettingRecord(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.key.device and not self.key.path:
-            raise ValueError("a device's line is of no file")
+            raise ValueError("a record of a device names no cgroup")
 
 
 class _LedgerLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -135,16 +135,16 @@ def _kept(wrote: tuple[V, ...], found: V, value: V) -> tuple[V, ...]:
 
 
 class NextSetting(NamedTuple):
-    """What to do about a setting."""
+    """The next write to a setting."""
 
     write: str | None
-    """None: nothing."""
+    """None: no write."""
     foreign: bool
-    """Whether it held another writer's value, which `write` replaces, or which stays."""
+    """Whether the setting holds another writer's value, which `write` replaces, or which stays."""
 
 
 def next_setting(observed: str, wanted: str | None, record: SettingRecord | None) -> NextSetting:
-    """Decide what to write to a setting that holds `observed`; `wanted` is None to restore what was there."""
+    """Decide what to write to a setting that holds `observed`; `wanted` is None to restore the earlier value."""
     foreign = record is not None and observed not in {record.found, *record.wrote}
     if wanted is not None:
         return NextSetting(None, foreign=False) if observed == wanted else NextSetting(wanted, foreign)
@@ -180,22 +180,22 @@ class _Records(Generic[R]):
 
 
 class LimitRecords(_Records[LimitRecord]):
-    """The records of cgroup limits. What the file cannot take is kept in memory: holding limits matters more."""
+    """The records of cgroup limits. If the file cannot take one, memory keeps it: holding limits matters more."""
 
     def has_name(self, file: str, path: str) -> bool:
         """Return whether this cgroup, or an earlier one of the same name, has a record."""
         return (file, path, "") in self._records
 
     def holds_ours(self, key: Key) -> bool:
-        """Return whether the file may hold a value of the agent's, in place of one that is known."""
+        """Return whether the file may hold a value that the agent wrote, in place of one that is known."""
         record = self.get(key)
         return record is not None and record.found is not None
 
     def record(self, key: Key, found: int, value: int) -> None:
         """Record that `value` is about to be written over `found`.
 
-        If `found` is not the agent's own value, it is what gets restored from now on: a runtime writes to a container
-        long after making its cgroup, and the kubelet writes when a container is resized.
+        If `found` is not the agent's own value, a restore writes it from now on: a runtime writes to a container long
+        after making its cgroup, and the kubelet writes when a container is resized.
         """
         record = self.get(key) or LimitRecord(key)
         if record.systemd_zero and found == 0:
@@ -209,7 +209,7 @@ class LimitRecords(_Records[LimitRecord]):
             self._put(msgspec.structs.replace(record, wrote=_kept(record.wrote, found, value)))
 
     def mark_known(self, key: Key) -> None:
-        """Record that the agent has seen the file, which holds no value of the agent's (any more)."""
+        """Record that the agent has read the file, which has no value (any more) that the agent wrote."""
         record = self.get(key)
         self._put(LimitRecord(key, systemd_zero=record is not None and record.systemd_zero))
 
@@ -220,7 +220,7 @@ class LimitRecords(_Records[LimitRecord]):
         self._put(msgspec.structs.replace(record, found=found, systemd_zero=held))
 
     def set_unit_value(self, key: Key, value: int) -> None:
-        """Record what systemd holds for the cgroup's unit from now on."""
+        """Record systemd's value for the cgroup's unit from now on."""
         record = self.get(key)
         if record is not None and record.unit_value != value:
             self._put(msgspec.structs.replace(record, unit=None if value == record.found else value))
@@ -239,12 +239,12 @@ class LimitRecords(_Records[LimitRecord]):
 
 
 class SettingRecords(_Records[SettingRecord]):
-    """The records of settings. What the file cannot take is not recorded: the setting must then not be written."""
+    """The records of settings. If the file cannot take one, it is not recorded: the setting must not be written."""
 
     def record(self, key: Key, found: str, value: str) -> None:
         """Record that `value` is about to be written over `found`. OSError if the file cannot take that.
 
-        If `found` is not the agent's own value, it is what gets restored from now on.
+        If `found` is not the agent's own value, a restore writes it from now on.
         """
         if max(len(found), len(value)) > TEXT_LENGTH:
             raise OSError(errno.EFBIG, f"a value has more than {TEXT_LENGTH} characters")
@@ -288,9 +288,9 @@ class Ledger:
         self.initialised = False
         """Whether an agent has taken in the tree of pods since the last boot."""
         self.is_new = not self._file.path.exists()
-        """Whether there was none: no agent ran since the last boot, or its records are gone."""
+        """Whether no file existed: no agent ran since the last boot, or its records are gone."""
         self.complete = not self._file.lacks_lines()
-        """Whether it has all that agents wrote since the last boot, as far as can be known."""
+        """Whether it has all values that agents wrote since the last boot, as far as can be known."""
         if self.is_new:
             _refuse_earlier(directory)
         else:
@@ -339,7 +339,7 @@ class Ledger:
             self._file.append(_encode(_LedgerLine(incomplete=True)))
 
     def retry(self) -> None:
-        """Write what could not be written before, if there is anything."""
+        """Retry failed writes of the file, if any."""
         if self._file.behind is not None:
             self._file.write_anew()
 
@@ -348,7 +348,7 @@ class Ledger:
         self._file.remove()
 
     def publish(self) -> None:
-        """Set the metrics of what is on record."""
+        """Set the metrics of the records."""
         LIMITS.set(len(self.limits))
         SETTINGS.set(len(self.settings))
 
