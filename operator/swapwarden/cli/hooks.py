@@ -15,6 +15,12 @@ def seconds(text: str) -> float:
     return value
 
 
+def add_connection(parser: argparse.ArgumentParser, *, patience: float, patience_help: str) -> None:
+    """Add --kubeconfig, and --timeout with its default in seconds."""
+    parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
+    parser.add_argument("--timeout", type=seconds, default=patience, metavar="SECONDS", help=patience_help)
+
+
 async def delete(api: client.Client, path: str) -> None:
     """Delete an object, unless it does not exist."""
     try:

@@ -42,14 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f", "--filename", type=pathlib.Path, required=True, help="JSON file: specs of NodeSwapProfiles by name"
     )
     parser.add_argument("--owner", required=True, help="whose profiles these are: the release's name")
-    parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
-    parser.add_argument(
-        "--timeout",
-        type=hooks.seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="how long to try where the API server does not know the kind yet, or cannot be reached (default: 60)",
-    )
+    waits = "how long to retry while the API server does not know the kind or cannot be reached (default: 60)"
+    hooks.add_connection(parser, patience=60.0, patience_help=waits)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -111,14 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--remove-startup-taint", action="store_true", help=f"also remove {names.STARTUP_TAINT} from all nodes"
     )
     parser.add_argument("--node-features", action="store_true", help="also delete the NodeFeatures that ask for labels")
-    parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
-    parser.add_argument(
-        "--timeout",
-        type=hooks.seconds,
-        default=120.0,
-        metavar="SECONDS",
-        help="how long to wait for the agents (default: 120)",
-    )
+    hooks.add_connection(parser, patience=120.0, patience_help="how long to wait for the agents (default: 120)")
 
 
 def run(arguments: argparse.Namespace) -> int:

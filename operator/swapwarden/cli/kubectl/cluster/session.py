@@ -33,7 +33,6 @@ NAMESPACES: Final = "/api/v1/namespaces"
 EVERYTHING: Final = (NODES, PODS, NAMESPACES, PROFILES, STATES)
 """The collections of commands that judge a whole cluster."""
 REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
-WEBHOOKS: Final = f"{REGISTRATION}/mutatingwebhookconfigurations"
 _PAGE_CHARACTERS: Final = 16 * 1024
 """Of a web page, in which its title is looked for."""
 RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
