@@ -38,7 +38,7 @@ from swapwarden.api import names
 from swapwarden.kube import config
 
 from bench.agent_apiserver import ADDRESS, LIMIT, NODE, SERVER, serve
-from bench.agent_report import COLD_PODS, LIVE_PODS, ROUNDS, TRIES, Json, tell
+from bench.agent_report import COLD_PODS, LIVE_PODS, ROUNDS, TRIES, Json, show
 from bench.cgroups import (
     ROOT,
     cpu_seconds,
@@ -297,7 +297,7 @@ def outside() -> int:
         vm.run(role("inside", program, report), timeout=3600, env=environment)
         found = json.loads(report.read_text(encoding="ascii"))
         print(f"in the kernel VM, accelerator {vm.accelerator}")
-    missed = tell(found)
+    missed = show(found)
     print(f"budgets: {'missed: ' + '; '.join(missed) if missed else 'all hold'}")
     return 1 if missed else 0
 

@@ -35,7 +35,7 @@ def p99(found: Sequence[float]) -> float:
     return statistics.median(sorted(found[at : at + size])[size * 99 // 100] for at in range(0, rounds * size, size))
 
 
-def tell(found: Json) -> list[str]:
+def show(found: Json) -> list[str]:
     """Print all; return the exceeded budgets."""
     print("pods from cold          agent ms    C loop ms    ratio    CPU ms a pod")
     for count, each in found["cold"].items():

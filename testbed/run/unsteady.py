@@ -89,7 +89,7 @@ def note(tier: str, found: Sequence[Unsteady], artifact: Path) -> list[str]:
         new.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for runs in kept.values() for each in runs))
         new.replace(path)
     if found:
-        told = [_told(each, test) for each in reversed(own) for test in each.tests]
+        told = [_described(each, test) for each in reversed(own) for test in each.tests]
         artifact.write_text("\n".join(told), encoding="utf-8")
     before = {test.name for earlier in list(own)[:-1] for test in earlier.tests}
     return [each.name for each in found if each.name in before]
@@ -115,7 +115,7 @@ def _commit() -> str:
     return said[0].stdout.strip() + (" with changes" if said[1].stdout.strip() else "")
 
 
-def _told(run: Run, test: Unsteady) -> str:
+def _described(run: Run, test: Unsteady) -> str:
     """Describe a test for people."""
     lines = [f"{test.name} ({run.tier}) failed, and held when it was run by itself: {run.date}, commit {run.commit}"]
     for title, text in (("It failed", test.first), ("Once more", test.again)):

@@ -118,7 +118,7 @@ def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.Planne
                 here,
                 f"invalid, so that an older version or none is in force: {entry.error}",
             )
-        yield from _told(entry, here)
+        yield from _of_status(entry, here)
         if entry.profile is not None:
             yield from ungoverned(entry.profile, known, here)
     ties: dict[tuple[str, ...], list[str]] = {}
@@ -151,7 +151,7 @@ def ungoverned(
     yield problem(Check.GOVERNS_NO_NODE, here, message, remedy=remedy)
 
 
-def _told(entry: planning.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
+def _of_status(entry: planning.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
     """Yield the problems that only the profile's own status reports."""
     found = {one.get("type"): one for one in entry.status.get("conditions", ())}
     progressing, degraded = found.get(ConditionType.PROGRESSING, {}), found.get(ConditionType.DEGRADED, {})

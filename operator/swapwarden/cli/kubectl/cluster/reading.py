@@ -33,7 +33,7 @@ async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.C
     }
     for plural in jobs.keys() - set(only) if only else ():
         jobs.pop(plural).close()
-    await told({plural: _guarded(view, plural, job) for plural, job in jobs.items()})
+    await run_jobs({plural: _guarded(view, plural, job) for plural, job in jobs.items()})
     return view
 
 
@@ -117,7 +117,7 @@ def _is_pod(sample: samples.MetricSample) -> bool:
     return sample.name == USAGE and "pod_uid" in sample.labels and sample.value < 2**63
 
 
-async def told(jobs: Mapping[str, Awaitable[None]]) -> None:
+async def run_jobs(jobs: Mapping[str, Awaitable[None]]) -> None:
     """Do these side by side; on a terminal, standard error shows the requests that take longer than a second."""
     tasks = {asyncio.ensure_future(job): name for name, job in jobs.items()}
     pending = set(tasks)
