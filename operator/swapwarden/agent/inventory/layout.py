@@ -40,7 +40,7 @@ INNER: Final = "container"
 """crun makes a cgroup of this name below the scope, and puts the processes there."""
 
 
-class PodEntry(NamedTuple):
+class PodCgroup(NamedTuple):
     """A pod's cgroup."""
 
     uid: str
@@ -88,13 +88,13 @@ def levels(list_dirs: Listing, root: str) -> Iterator[str]:
             yield from levels(list_dirs, cgroupfs.join(root, name))
 
 
-def pods(list_dirs: Listing, root: str) -> Iterator[PodEntry]:
+def pods(list_dirs: Listing, root: str) -> Iterator[PodCgroup]:
     """Yield the pods of one node, without searching inside pods."""
     for level in levels(list_dirs, root):
         for name in list_dirs(level):
             uid = pod_uid(name)
             if uid is not None:
-                yield PodEntry(uid, cgroupfs.join(level, name))
+                yield PodCgroup(uid, cgroupfs.join(level, name))
 
 
 def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: int = MAX_DEPTH) -> Iterator[str]:
