@@ -30,6 +30,11 @@ class Webhook(part.Part):
     def install(self) -> None:
         """Apply rights and policies of deploy/manifests with this process as the webhook; wait until it is in force."""
         self._control_plane.apply(*manifests.other_manifests())
+        self.register()
+        self._control_plane.requests.wait_for_policies()
+
+    def register(self) -> None:
+        """Have the API server call this process, where rights and policies are there; wait until it does."""
         # Without one, the probe's pod is refused before any webhook call; no controller manager makes it here.
         self._control_plane.request(
             "POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}}
@@ -43,7 +48,6 @@ class Webhook(part.Part):
                     f"the API server does not call the webhook\n{self._control_plane.servers.logs()}"
                 )
             time.sleep(0.05)
-        self._control_plane.requests.wait_for_policies()
 
     def _is_called(self) -> bool:
         before = self.metric("swapwarden_webhook_requests_total")
@@ -58,7 +62,8 @@ class Webhook(part.Part):
     def uninstall(self) -> None:
         """Remove the registration and the admission policies; the namespace and the rights stay."""
         files = [paths.MANIFESTS / "webhook-registration.yaml", *manifests.policies()]
-        self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in files))
+        named = [f"--filename={path}" for path in files]
+        self._control_plane.kubectl("delete", "--ignore-not-found", "--wait=false", *named)
         self._control_plane.requests.wait_for_policies()
 
     def replace_certificate(self, certificate: Path, key: Path) -> None:

@@ -78,9 +78,14 @@ def installed(cluster: ControlPlane) -> ControlPlane:
     return cluster
 
 
+@pytest.fixture(scope="module")
+def shared(control_plane: ControlPlane) -> ControlPlane:
+    return installed(control_plane)
+
+
 @pytest.fixture
-def node(control_plane: ControlPlane, tmp_path: pathlib.Path) -> Node:
-    return Node(installed(control_plane), tmp_path)
+def node(shared: ControlPlane, tmp_path: pathlib.Path) -> Node:
+    return Node(shared, tmp_path)
 
 
 @pytest.fixture

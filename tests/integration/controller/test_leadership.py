@@ -203,14 +203,15 @@ def is_labelled(cluster: Cluster, node: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("frozen", "deleted", "options"),
-    [(0, False, FAST), (0, True, FAST), (60, False, OWN_LEASE)],
-    ids=["", "after its Lease was deleted", "for a minute"],
+    ("leases", "deleted"),
+    [(0, False), (0, True), (4, False)],
+    ids=["", "after its Lease was deleted", "for four leases"],
 )
 def test_a_write_on_its_way_when_the_leader_freezes_is_refused_when_it_arrives(
-    cluster: Cluster, eventually: Eventually, audit: Audit, frozen: int, deleted: bool, options: str
+    cluster: Cluster, eventually: Eventually, audit: Audit, leases: int, deleted: bool
 ) -> None:
-    """`frozen`: for how many seconds at least."""
+    """`leases`: for how many durations of a Lease at least, as a minute is four of those in a cluster."""
+    frozen = leases * float(FAST.partition("=")[2])
     cluster.node("n10")
     if deleted:
         # The number of the next term stands in a state then, and not in the Lease; and there is nothing to write.
@@ -219,12 +220,12 @@ def test_a_write_on_its_way_when_the_leader_freezes_is_refused_when_it_arrives(
             eventually(lambda: cluster.spec("n10") and is_labelled(cluster, "n10"), "all is written")
             earlier.stop()
         assert cluster.cp.request("DELETE", LEASE)[0] == 200
-    with Between(cluster.cp.port) as between, Controller(cluster.cp, options, server=between.url) as first:
+    with Between(cluster.cp.port) as between, Controller(cluster.cp, FAST, server=between.url) as first:
         term = first.leads()["epoch"]
         # One write at a time is on its way for a node: none other may be held back than the one that this is about.
         eventually(lambda: cluster.spec("n10") and is_labelled(cluster, "n10"), "all is written")
         assert (audit.terms(first) == set()) is deleted
-        with Controller(cluster.cp, options) as second:
+        with Controller(cluster.cp, FAST) as second:
             eventually(lambda: second.health("/readyz")[0] == 200, "the second one stands by")
             pod = write_on_its_way(cluster, first, between, eventually)
             first.process.send_signal(signal.SIGSTOP)

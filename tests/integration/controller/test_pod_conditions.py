@@ -31,7 +31,7 @@ def allowed(cluster: Cluster) -> Iterator[Cluster]:
     cluster.cp.apply(objects)
     cluster.cp.requests.wait_for_policies()
     yield cluster
-    cluster.cp.kubectl("delete", "-f", "-", text=objects)
+    cluster.cp.kubectl("delete", "--wait=false", "-f", "-", text=objects)
     cluster.cp.apply(*manifests.other_manifests())
     cluster.cp.requests.wait_for_policies()
 

@@ -29,7 +29,9 @@ def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
     crds.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
     crds.requests.wait_for_policies()
     yield crds
-    crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in manifests.policies()))
+    crds.kubectl(
+        "delete", "--ignore-not-found", "--wait=false", *(f"--filename={path}" for path in manifests.policies())
+    )
 
 
 def account(cp: ControlPlane, namespace: str, name: str, *, role: str = "", rules: list[Json] | None = None) -> Ask:

@@ -61,7 +61,7 @@ def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
     crds.requests.wait_for_policies()
     yield crds
     policies = [f"--filename={path}" for path in manifests.policies()]
-    crds.kubectl("delete", "--ignore-not-found", *policies)
+    crds.kubectl("delete", "--ignore-not-found", "--wait=false", *policies)
 
 
 @contextlib.contextmanager

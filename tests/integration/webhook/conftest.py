@@ -59,7 +59,9 @@ def admission(
         eventually(is_placed, "the policies in force")
         yield Admission(None)
     finally:
-        crds.kubectl("delete", "--ignore-not-found", "-f", "-", text=policies)
-        crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in manifests.policies()))
+        crds.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", text=policies)
+        crds.kubectl(
+            "delete", "--ignore-not-found", "--wait=false", *(f"--filename={path}" for path in manifests.policies())
+        )
         crds.requests.wait_for_policies()
         eventually(lambda: not is_placed(), "the policies gone")

@@ -31,7 +31,9 @@ def _policies(crds: ControlPlane) -> Iterator[None]:
     crds.apply(*manifests.other_manifests())
     crds.requests.wait_for_policies()
     yield
-    crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in manifests.policies()))
+    crds.kubectl(
+        "delete", "--ignore-not-found", "--wait=false", *(f"--filename={path}" for path in manifests.policies())
+    )
     crds.requests.wait_for_policies()
 
 
