@@ -33,21 +33,21 @@ class App:
 
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self._known = cluster.Cluster(agent_pods=arguments.namespace if arguments.agent_pods else None)
-        self._store = profile_store.ProfileStore()
-        self._namespaces = namespace_watch.NamespaceWatch(
+        self.known = cluster.Cluster(agent_pods=arguments.namespace if arguments.agent_pods else None)
+        self.store = profile_store.ProfileStore()
+        self.namespaces = namespace_watch.NamespaceWatch(
             api, known=self._namespaces_known, on_change=self._namespace_changed
         )
-        self._profiles = profile_list.ProfileList(
-            api, self._store, on_change=self._profiles_changed, mends=lambda: self.leadership.leader is not None
+        self.profiles = profile_list.ProfileList(
+            api, self.store, on_change=self.profiles_changed, mends=lambda: self.leadership.leader is not None
         )
-        self._recorder = events.Recorder(api, "swapwarden-controller", identity)
+        self.recorder = events.Recorder(api, "swapwarden-controller", identity)
         self._features = node_features.Features(
             api, arguments.namespace, arguments.label_publisher, changed=self._feature_changed
         )
-        self._informers = (
+        self.informers = (
             informer.Informer(
-                api, "/api/v1/pods", wire=pods.WirePod, project=pods.project, name="pods", on_change=self._pod_changed
+                api, "/api/v1/pods", wire=pods.WirePod, project=pods.project, name="pods", on_change=self.pod_changed
             ),
             informer.Informer(
                 api,
@@ -55,7 +55,7 @@ class App:
                 wire=nodes.WireNode,
                 project=nodes.project,
                 name="nodes",
-                on_change=self._node_changed,
+                on_change=self.node_changed,
             ),
             informer.Informer(
                 api,
@@ -63,31 +63,31 @@ class App:
                 wire=states.WireState,
                 project=states.project,
                 name="nodeswapstates",
-                on_change=self._state_changed,
+                on_change=self.state_changed,
             ),
         )
-        self._order = restore_request.RestoreRequest(api, arguments.namespace, self._ordered)
-        self._shared = leader.Shared(
+        self.order = restore_request.RestoreRequest(api, arguments.namespace, self._ordered)
+        self.shared = leader.Shared(
             cfg,
             api,
             ratelimit.Throttle(arguments.writes_per_second, asyncio.get_running_loop().time),
-            self._known,
-            self._store,
-            self._profiles,
-            self._profiles_changed,
+            self.known,
+            self.store,
+            self.profiles,
+            self.profiles_changed,
             self._features,
-            self._order,
-            self._recorder,
+            self.order,
+            self.recorder,
             arguments,
         )
         self.readiness: Final = leadership.Readiness(
             {
-                **{one.name: one.synced for one in self._informers},
-                "profiles": self._profiles.synced,
-                self._namespaces.name: self._namespaces.synced,
-                "the order to restore": self._order.synced,
+                **{one.name: one.synced for one in self.informers},
+                "profiles": self.profiles.synced,
+                self.namespaces.name: self.namespaces.synced,
+                "the order to restore": self.order.synced,
             },
-            (*self._informers, self._profiles, self._namespaces),
+            (*self.informers, self.profiles, self.namespaces),
         )
         duration = arguments.lease_duration
         self.leadership: Final = leadership.Leadership(
@@ -102,8 +102,8 @@ class App:
                 renew_deadline=duration * 2 / 3,
                 retry_period=duration * 2 / 15,
             ),
-            largest_epoch=self._known.inventory.largest_epoch,
-            leads=functools.partial(leader.Leader, self._shared),
+            largest_epoch=self.known.inventory.largest_epoch,
+            leads=functools.partial(leader.Leader, self.shared),
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -112,7 +112,7 @@ class App:
         self.leadership.elector.start(candidate=False)
         try:
             async with asyncio.TaskGroup() as group:
-                parts = self._parts()
+                parts = self.parts()
                 supervise.begin(parts)
                 tasks = [group.create_task(supervise.unending(part, job)) for part, job in parts.items()]
                 await stop.wait()
@@ -123,19 +123,17 @@ class App:
         finally:
             await self.leadership.stop()
 
-    def _parts(self) -> dict[str, supervise.Job]:
+    def parts(self) -> dict[str, supervise.Job]:
         """Return the jobs that run whoever leads, by name."""
         return {
-            **{one.name: one.run for one in self._informers},
-            "profiles": self._profiles.run,
-            "events": self._recorder.run,
-            "restoring": self._order.run,
-            "namespaces": self._namespaces.run,
+            **{one.name: one.run for one in self.informers},
+            "profiles": self.profiles.run,
+            "events": self.recorder.run,
+            "restoring": self.order.run,
+            "namespaces": self.namespaces.run,
             "node_features": self._features.run,
-            "sync": lambda: self.leadership.compete(self._look),
-            "silent_agents": lambda: stale_agents.watch(
-                self._known.inventory, lambda: self.readiness.unready() is None
-            ),
+            "sync": lambda: self.leadership.compete(self.look),
+            "silent_agents": lambda: stale_agents.watch(self.known.inventory, lambda: self.readiness.unready() is None),
         }
 
     def stuck(self) -> str | None:
@@ -144,48 +142,53 @@ class App:
             return "the thread that holds the Lease has ended"
         return self.leadership.leader.stuck() if self.leadership.leader is not None else None
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Follow Namespaces while a profile in use needs them."""
         # States may name profiles that need namespaces, also after the profiles arrived.
-        self._namespaces.update(needed=self._known.planner.needs_namespaces())
+        self.namespaces.update(needed=self.known.planner.needs_namespaces())
 
     # Changes
 
-    def _pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
-        self._apply(self._known.pod_changed(key, old, new))
+    def pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
+        """Take in a Pod that was created, changed or deleted (None)."""
+        self._apply(self.known.pod_changed(key, old, new))
         if self.leadership.leader is not None:
             self.leadership.leader.pod_changed(old, new)
 
-    def _node_changed(self, name: str, _: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
-        self._apply(self._known.node_changed(name, new))
+    def node_changed(self, name: str, _: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
+        """Take in a Node that was created, changed or deleted (None)."""
+        self._apply(self.known.node_changed(name, new))
         if new is None and self.leadership.leader is not None:
             self.leadership.leader.node_went(name)
 
-    def _state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
-        self._apply(self._known.state_changed(name, old, new))
+    def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
+        """Take in a NodeSwapState that was created, changed or deleted (None)."""
+        self._apply(self.known.state_changed(name, old, new))
         exposures.measure(name, new)
         if self.leadership.leader is not None:
             self.leadership.leader.state_changed(name, old, new)
 
     def _ordered(self) -> None:
-        changes = self._known.restore(active=self._order.active)
+        changes = self.known.restore(active=self.order.active)
         if self.leadership.leader is not None:
             self.leadership.leader.restore_requested()
         self._apply(changes)
 
     def _feature_changed(self, node: str | None) -> None:
-        found = self._known.inventory.nodes if node is None else [node]
+        found = self.known.inventory.nodes if node is None else [node]
         self._apply(cluster.Changes(tuple(map(cluster.Due, found))))
 
-    def _profiles_changed(self) -> None:
-        self._apply(self._known.profiles_changed(self._store.valid(), self._store.history(), self._store.ending()))
+    def profiles_changed(self) -> None:
+        """Take in the profiles of the store."""
+        self._apply(self.known.profiles_changed(self.store.valid(), self.store.history(), self.store.ending()))
         self._apply(cluster.Changes(profiles=True))
-        self._look()
+        self.look()
 
     def _namespaces_known(self, known: namespaces.Labels | None) -> None:
-        self._apply(self._known.namespaces_known(known))
+        self._apply(self.known.namespaces_known(known))
 
     def _namespace_changed(self, name: str, old: dict[str, str] | None, new: dict[str, str] | None) -> None:
-        self._apply(self._known.namespace_changed(name, old, new))
+        self._apply(self.known.namespace_changed(name, old, new))
 
     def _apply(self, changes: cluster.Changes) -> None:
         """Queue the nodes that are due, if this instance leads."""

@@ -85,7 +85,7 @@ class Leader:
         self._exposures = exposures.Exposures()
         self._latency = plan_latency.PlanLatency()
         # Of nodes that could not be brought to their plan, by name.
-        self._backoffs: dict[str, backoff.Backoff] = {}
+        self.backoffs: dict[str, backoff.Backoff] = {}
         self._reconciler = reconciler.Reconciler(
             shared.api,
             shared.known,
@@ -298,13 +298,13 @@ class Leader:
                 self._failed(name, "internal")
                 log.exception("cannot plan node %s", name)
             else:
-                self._backoffs.pop(name, None)
+                self.backoffs.pop(name, None)
             finally:
                 self.queue.done(name)
 
     def _failed(self, name: str, kind: str, retry_after: float = 0.0) -> None:
         FAILURES.inc(kind)
-        waits = self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
+        waits = self.backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
         self.queue.retry(name, waits.next(), at_least=retry_after)
 
 

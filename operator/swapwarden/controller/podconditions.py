@@ -86,18 +86,18 @@ class PodConditions:
         self._writes = writes
         self._gather = gather
         # In the order in which they came.
-        self._nodes: dict[str, None] = {}
+        self.nodes: dict[str, None] = {}
         # By node and pod: since when a state has said what it says of the pod.
         self._pending: dict[str, dict[str, Pending]] = {}
         self._changed = asyncio.Event()
         # By the pod's uid. Each is written by itself: what one is refused, or waits for, is its own trouble.
-        self._wanted: dict[str, _Wanted] = {}
+        self.wanted: dict[str, _Wanted] = {}
         self._queue = workqueue.WorkQueue(QUEUE, hold=lambda: writes.delay(reserve=RESERVE))
-        self._backoffs: dict[str, backoff.Backoff] = {}
+        self.backoffs: dict[str, backoff.Backoff] = {}
 
     def nudge(self, *nodes: str) -> None:
         """The pods of these nodes, or facts about them, may have changed."""
-        self._nodes.update(dict.fromkeys(filter(None, nodes)))
+        self.nodes.update(dict.fromkeys(filter(None, nodes)))
         self._changed.set()
 
     async def run(self) -> None:
@@ -115,22 +115,22 @@ class PodConditions:
             await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
-            looked, self._nodes = self._nodes, {}
+            looked, self.nodes = self.nodes, {}
             for node in looked:
                 try:
-                    self._look(node)
+                    self.look(node)
                 except Exception:
                     # A fault of one node must not keep the others waiting.
                     supervise.FAULTS.inc(QUEUE)
                     log.exception("cannot judge the pods of node %s", node)
 
-    def _look(self, node: str) -> None:
+    def look(self, node: str) -> None:
         """Have the conditions of a node's pods written that are to become others."""
         due = {pod.uid: _Wanted(pod, verdict) for pod, verdict in self._due(node)}
         for pod in self._known.pods_on(node):
             if pod.uid not in due:
-                self._wanted.pop(pod.uid, None)
-        self._wanted.update(due)
+                self.wanted.pop(pod.uid, None)
+        self.wanted.update(due)
         for uid, wanted in due.items():
             self._queue.add(uid, owner=wanted.pod.namespace)
 
@@ -140,7 +140,7 @@ class PodConditions:
             try:
                 await self._bring(uid)
             except Exception:
-                self._wanted.pop(uid, None)
+                self.wanted.pop(uid, None)
                 supervise.FAULTS.inc(QUEUE)
                 log.exception("cannot write the condition of the pod with uid %s", uid)
             finally:
@@ -148,34 +148,34 @@ class PodConditions:
 
     async def _bring(self, uid: str) -> None:
         """Write a pod's condition; what cannot be written now is tried again."""
-        wanted = self._wanted.get(uid)
+        wanted = self.wanted.get(uid)
         if wanted is None:
-            self._backoffs.pop(uid, None)
+            self.backoffs.pop(uid, None)
             return
         pod = wanted.pod
         try:
             await unless_superseded(pod_conditions.write(self._writes, pod, wanted.verdict))
         except TermOver:
             # The Lease may have been renewed since the write began: then nobody else writes it.
-            if uid in self._wanted and self._writes.term.is_valid():
+            if uid in self.wanted and self._writes.term.is_valid():
                 self._retry(uid)
                 return
         except errors.KubeError as error:
-            if uid in self._wanted:
+            if uid in self.wanted:
                 wait = self._retry(uid, error.retry_after)
                 log.warning(
                     "cannot write the condition of pod %s/%s on node %s: %s; trying again in %.1f s",
                     *(pod.namespace, pod.name, pod.node, error, wait),
                 )
                 return
-        self._backoffs.pop(uid, None)
+        self.backoffs.pop(uid, None)
         # A verdict that was found meanwhile is in the queue again.
-        if self._wanted.get(uid) is wanted:
-            del self._wanted[uid]
+        if self.wanted.get(uid) is wanted:
+            del self.wanted[uid]
 
     def _retry(self, uid: str, at_least: float = 0.0) -> float:
         """Have the worker's pod written again, in how many seconds."""
-        wait = max(self._backoffs.setdefault(uid, backoff.Backoff(*BACKOFF_SECONDS)).next(), at_least)
+        wait = max(self.backoffs.setdefault(uid, backoff.Backoff(*BACKOFF_SECONDS)).next(), at_least)
         self._queue.retry(uid, wait, at_least=at_least)
         return wait
 

@@ -165,7 +165,7 @@ class ProfileOperator:
 
     async def _operate(self) -> None:
         """Run kopf until it ends, or answers no probe any more."""
-        loop, stop, ended, port = asyncio.get_running_loop(), threading.Event(), asyncio.Event(), _free_port()
+        loop, stop, ended, port = asyncio.get_running_loop(), threading.Event(), asyncio.Event(), free_port()
 
         def call(callback: Callable[..., object], *arguments: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed when the process ends
@@ -183,7 +183,7 @@ class ProfileOperator:
 
         thread = threading.Thread(target=work, name="kopf", daemon=True)
         thread.start()
-        tasks = [asyncio.create_task(ended.wait()), asyncio.create_task(self._probe(port))]
+        tasks = [asyncio.create_task(ended.wait()), asyncio.create_task(self.probe(port))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -192,7 +192,7 @@ class ProfileOperator:
             stop.set()
             await asyncio.to_thread(thread.join, STOP_SECONDS)
 
-    async def _probe(self, port: int) -> None:
+    async def probe(self, port: int) -> None:
         """Return when kopf does not answer any more."""
         misses = 0
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PROBE_TIMEOUT)) as session:
@@ -213,7 +213,7 @@ class ProfileOperator:
         registry = kopf.OperatorRegistry()
         kind = (names.GROUP, names.VERSION, names.PROFILE_PLURAL)
         # One for all logins: credentials that were refused are not tried again, or kopf would log in without a pause.
-        credentials = kopf.AiohttpSession(server=self._config.server, aiohttp_session=_session(self._config))
+        credentials = kopf.AiohttpSession(server=self._config.server, aiohttp_session=session_for(self._config))
 
         @kopf.on.login(registry=registry)
         async def login(**_: Any) -> kopf.AiohttpSession:
@@ -226,14 +226,14 @@ class ProfileOperator:
         async def seen(body: Body, **_: Any) -> None:
             with _quietly():
                 self._handled += 1
-                call(self._offer, _own(body))
+                call(self._offer, own_copy(body))
 
         # One whose condition does not hold has kopf take its finalizer off all profiles: that suits a restore, and
         # nothing else.
         @kopf.on.delete(*kind, registry=registry, when=self._holds)
         async def ending(body: Body, uid: str, **_: Any) -> None:
             with _quietly():
-                call(self._offer, _own(body))
+                call(self._offer, own_copy(body))
             # Kopf takes the finalizer off when this returns.
             while not self._may_go(uid):  # noqa: ASYNC110 what is waited for is in another event loop
                 await asyncio.sleep(ENDED_SECONDS)
@@ -241,7 +241,7 @@ class ProfileOperator:
         @kopf.on.event(*kind, registry=registry, when=_is_gone)
         async def gone(body: Body, **_: Any) -> None:
             with _quietly():
-                call(self._remove, _own(body))
+                call(self._remove, own_copy(body))
 
         @kopf.on.probe(registry=registry, id="handled")
         async def handled(**_: Any) -> int:
@@ -256,7 +256,7 @@ class ProfileOperator:
         try:
             await kopf.operator(
                 registry=registry,
-                settings=_settings(),
+                settings=operator_settings(),
                 standalone=True,
                 clusterwide=True,
                 stop_flag=stop,
@@ -290,20 +290,21 @@ def _quietly() -> Iterator[None]:
         log.exception("cannot handle what kopf reports of a profile; the next list finds it")
 
 
-def _own(body: Body) -> dict[str, Any]:
+def own_copy(body: Body) -> dict[str, Any]:
     """A copy for another thread. Nobody here reads managedFields, which may be nested as deeply as can be decoded."""
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     return copy.deepcopy({**body, "metadata": metadata})
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Kopf takes port 0 for 80. Where another process is quicker to take it, kopf ends, and is started again."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
         return port
 
 
-def _settings() -> kopf.OperatorSettings:
+def operator_settings() -> kopf.OperatorSettings:
+    """Return the settings of kopf that differ from its defaults, for reasons given here."""
     settings = kopf.OperatorSettings()
     # By default kopf sends SIGKILL to the whole process where one of its ends takes longer than this.
     settings.process.ultimate_exiting_timeout = None
@@ -326,7 +327,7 @@ def _settings() -> kopf.OperatorSettings:
     return settings
 
 
-def _session(cfg: config.Config) -> aiohttp.ClientSession:
+def session_for(cfg: config.Config) -> aiohttp.ClientSession:
     """Connections as swapwarden.kube makes them: kopf's own know no tls-server-name, and keep a token once read."""
 
     async def identify(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

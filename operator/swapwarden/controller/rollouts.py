@@ -111,8 +111,8 @@ class Rollouts:
         self._gather = gather
         self.waits = Waits(patience)
         self._changed = asyncio.Event()
-        self._queue = workqueue.WorkQueue("profiles")
-        self._judged: dict[str, Judged] = {}
+        self.queue = workqueue.WorkQueue("profiles")
+        self.judged: dict[str, Judged] = {}
         # Of profiles whose status could not be written, by name.
         self._backoffs: dict[str, backoff.Backoff] = {}
         # By uid and generation of profiles that could not be judged: until when they are left alone, in the same time.
@@ -124,7 +124,7 @@ class Rollouts:
 
     def has_ended(self, uid: str) -> bool:
         """Whether a profile that is being deleted holds no node any more. In any thread."""
-        return any(each.uid == uid and each.ended for each in self._judged.values())
+        return any(each.uid == uid and each.ended for each in self.judged.values())
 
     async def run(self) -> None:
         """Never returns."""
@@ -135,7 +135,7 @@ class Rollouts:
                     group.create_task(self._work())
         finally:
             NODES.hold({})
-            self._queue.close()
+            self.queue.close()
 
     async def _look(self) -> None:
         waits, loop = backoff.Backoff(*BACKOFF_SECONDS), asyncio.get_running_loop()
@@ -146,7 +146,7 @@ class Rollouts:
             await asyncio.sleep(self._gather)
             self._changed.clear()
             try:
-                self._judge()
+                self.judge()
             except Exception:
                 supervise.FAULTS.inc(PART)
                 self._changed.set()
@@ -155,15 +155,15 @@ class Rollouts:
                 await asyncio.sleep(delay)
                 continue
             waits.reset()
-            for name in self._judged:
-                self._queue.add(name)
+            for name in self.judged:
+                self.queue.add(name)
 
     async def _work(self) -> None:
         while True:
-            name = await self._queue.get()
-            judged = self._judged.get(name)
+            name = await self.queue.get()
+            judged = self.judged.get(name)
             if judged is None:
-                self._queue.done(name)
+                self.queue.done(name)
                 continue
             try:
                 await self._bring(name, judged)
@@ -181,18 +181,18 @@ class Rollouts:
                 delay = self._retry(name, error)
                 log.exception("cannot make the status of profile %s; trying again in %.1f s", name, delay)
             finally:
-                self._queue.done(name)
+                self.queue.done(name)
 
     def _retry(self, name: str, error: Exception) -> float:
         """Look at the profile again, and not before; in how many seconds."""
         delay = self._waits_of(name).after(error)
-        self._queue.retry(name, delay, at_least=delay)
+        self.queue.retry(name, delay, at_least=delay)
         return delay
 
     def _waits_of(self, name: str) -> backoff.Backoff:
         return self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
         """Look at all nodes under all profiles."""
         members: dict[str, list[str]] = collections.defaultdict(list)
         contested: dict[str, list[profilestatus.Contest]] = collections.defaultdict(list)
@@ -228,7 +228,7 @@ class Rollouts:
             judged[name] = Judged(
                 entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue, ended
             )
-        self._judged = judged
+        self.judged = judged
         NODES.hold(profilestatus.counted(node for each in judged.values() for node in each.governed))
         self.waits.note(now, judged.values(), {uid for uid, _ in self._barred})
 

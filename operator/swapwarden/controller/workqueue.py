@@ -59,6 +59,9 @@ class _Turns:
     def __bool__(self) -> bool:
         return bool(self._owners)
 
+    def __len__(self) -> int:
+        return sum(map(len, self._owners.values()))
+
     def add(self, name: str, owners: frozenset[str]) -> None:
         for owner in owners:
             self._owners.setdefault(owner, collections.OrderedDict()).setdefault(name)
@@ -139,13 +142,19 @@ class WorkQueue:
         # Names that are not due yet, by time; entries that differ from _waiting are outdated.
         self._later: list[tuple[float, str]] = []
         self._due = _Due()
-        self._busy: dict[str, _Wish] = {}
+        self.busy: dict[str, _Wish] = {}
         self._again: dict[str, _Wish] = {}
         self._barred: dict[str, float] = {}
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._again)
+
+    @property
+    def entries(self) -> int:
+        """How many entries take memory, outdated ones included."""
+        due = len(self._due) + len(self._due.urgent) + len(self._due.others)
+        return len(self._later) + due + len(self) + len(self._barred)
 
     def _clock(self) -> float:
         return self._now() if self._now else asyncio.get_running_loop().time()
@@ -166,10 +175,10 @@ class WorkQueue:
         """
         now = self._clock()
         self._barred[name] = now + at_least
-        self._add(name, self._busy[name]._replace(due=now + delay))
+        self._add(name, self.busy[name]._replace(due=now + delay))
 
     def _add(self, name: str, wish: _Wish) -> None:
-        if name in self._busy:
+        if name in self.busy:
             self._again[name] = wish.joined(self._again.get(name))
         else:
             before = self._waiting.get(name)
@@ -220,7 +229,7 @@ class WorkQueue:
 
     def _take(self) -> str:
         name = self._due.next()
-        wish = self._busy[name] = self._waiting.pop(name)
+        wish = self.busy[name] = self._waiting.pop(name)
         self._due.remove(name, wish)
         self._barred.pop(name, None)
         WAIT.observe(self._clock() - wish.due, self._name)
@@ -231,7 +240,7 @@ class WorkQueue:
 
     def done(self, name: str) -> None:
         """Give `name` back; it is due again where it was added meanwhile."""
-        del self._busy[name]
+        del self.busy[name]
         wish = self._again.pop(name, None)
         if wish is not None:
             self._add(name, wish)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 LONGEST_SHOWN: Final = 317
 """Characters of a namespace, a slash and a name."""
 
-_SCANNED: Final = re.compile(
+SCANNED: Final = re.compile(
     rb"""[^"\[\]{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"\[\]{}]*+)*+(?:([\[{]++)|([\]}]++))""", re.DOTALL
 )
 """Anything but brackets, whole strings, up to one or more brackets of a kind. Possessive: in linear time."""
@@ -190,7 +190,7 @@ def _end(body: bytes, begin: int) -> int:
         return found.end()
     at, depth = begin, 0
     # One step for each run of brackets; the pattern skips the rest. The decoder checks that they match.
-    while brackets := _SCANNED.match(body, at):
+    while brackets := SCANNED.match(body, at):
         at = brackets.end()
         opened, closed = brackets.span(1), brackets.span(2)
         if opened[0] >= 0:

@@ -93,14 +93,15 @@ async def watch(
                 except TimeoutError as error:
                     raise Broken(f"the watch was silent for {seconds + silence:g} s") from error
                 for line in lines.cut(piece):
-                    yield _event(line, decode)
+                    yield read_event(line, decode)
     except errors.ApiError as error:
         if error.status == 410:
             raise Expired(error.message) from error
         raise
 
 
-def _event(line: bytes, decode: Callable[[bytes], T]) -> WatchEvent[T]:
+def read_event(line: bytes, decode: Callable[[bytes], T]) -> WatchEvent[T]:
+    """Decode a line of a watch. Raise errors.ApiError for an ERROR event, Broken, and the errors of `decode`."""
     try:
         kind, body = _split(line)
         if kind == "ERROR":

@@ -38,7 +38,7 @@ def main(folder: pathlib.Path, arguments: list[str]) -> int:
         return shown.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     elector.stamp = stamp
-    manager._now = lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ahead(WALL))
+    manager.machine_time = lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ahead(WALL))
     return program.main(arguments)
 
 

@@ -239,8 +239,8 @@ async def test_two_at_a_time_do_not_get_in_each_others_way(installed: Installed,
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch) -> list[datetime.timedelta]:
     """By how much the clock of the controller's machine, and of no other, is ahead."""
-    by, real = [0 * DAY], manager._now
-    monkeypatch.setattr(manager, "_now", lambda: real() + by[0])
+    by, real = [0 * DAY], manager.machine_time
+    monkeypatch.setattr(manager, "machine_time", lambda: real() + by[0])
     return by
 
 

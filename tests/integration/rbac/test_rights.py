@@ -42,9 +42,9 @@ class Part:
     def rules(self, namespace: str) -> set[tuple[str, str, tuple[str, ...]]]:
         """All rights in a namespace, cluster-wide ones included, but those of every service account."""
         everybody = Part(self._control_plane, self._control_plane.token("default", "default"))
-        return self._rules(namespace) - everybody._rules(namespace)
+        return self.all_rules(namespace) - everybody.all_rules(namespace)
 
-    def _rules(self, namespace: str) -> set[tuple[str, str, tuple[str, ...]]]:
+    def all_rules(self, namespace: str) -> set[tuple[str, str, tuple[str, ...]]]:
         _, answer = self.ask("POST", REVIEWS, {"spec": {"namespace": namespace}})
         return {
             (resource, ",".join(rule.get("resourceNames", [])), tuple(sorted(rule["verbs"])))

@@ -142,7 +142,7 @@ def test_what_an_agent_found_goes_with_its_node(seen: Seen) -> None:
     seen.node_changed("node-1", None, None)
     seen.node_changed("node-1", None, node())
     assert not seen.planner.facts("node-1").reported
-    assert seen.inventory._last == {}
+    assert seen.inventory.last_reports == {}
 
 
 def test_an_earlier_nodes_state_says_nothing_of_this_one(seen: Seen) -> None:
@@ -778,7 +778,7 @@ def test_what_a_deleted_state_said_goes_with_its_node(waves: Seen) -> None:
     waves.node_changed("node-2", None, node("node-2", uid="another machine"))
     assert follows(waves) == {"node-1": 2, "node-2": 2}
     waves.node_changed("node-2", None, None)
-    assert list(waves.inventory._last) == ["node-1"]
+    assert list(waves.inventory.last_reports) == ["node-1"]
 
 
 def test_what_is_kept_of_a_deleted_state_is_not_its_plan(waves: Seen) -> None:

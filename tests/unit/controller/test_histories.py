@@ -232,7 +232,7 @@ class Histories(stateful.RuleBasedStateMachine):
         order.shuffle(shuffled)
         made.profiles_changed(dict(shuffled))
         # What states said before they were deleted, nobody else can know.
-        made.inventory._last.update(self.known.inventory._last)
+        made.inventory.last_reports.update(self.known.inventory.last_reports)
         return made
 
     def teardown(self) -> None:

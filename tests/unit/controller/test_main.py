@@ -197,7 +197,7 @@ class Bench:
         self.lease = Leadership()
         self.led: Led | None = None
         controller.leadership.elector = self.lease  # type: ignore[assignment]  # all that is used of it
-        self.known = controller._known
+        self.known = controller.known
 
     def synced(self, *but: str) -> None:
         for name, event in self.controller.readiness.collections.items():
@@ -224,18 +224,18 @@ class Bench:
         return found
 
     def node_comes(self, name: str = "node-1", **fields: Any) -> None:
-        self.controller._node_changed(name, None, node(name, labels=LABELED, **fields))
+        self.controller.node_changed(name, None, node(name, labels=LABELED, **fields))
 
     def profile_comes(self, body: dict[str, Any]) -> None:
-        if self.controller._store.offer(body):
-            self.controller._profiles_changed()
+        if self.controller.store.offer(body):
+            self.controller.profiles_changed()
 
     def state_comes(self, row: states.StateRow, old: states.StateRow | None = None) -> None:
-        self.controller._state_changed(row.name, old, row)
+        self.controller.state_changed(row.name, old, row)
 
     def pod_comes(self, name: str = "a", **fields: Any) -> None:
         row = pod(container(), name=name, uid=f"uid-{name}", **fields)
-        self.controller._pod_changed(f"default/{name}", None, row)
+        self.controller.pod_changed(f"default/{name}", None, row)
 
     async def writes(self, count: int) -> list[Request]:
         await self.server.seen(count)
@@ -267,7 +267,7 @@ async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.Monkey
     monkeypatch.setattr(revision_writer, "create", keeps)
     cfg = config.Config(server=server.url)
     found = Bench(app.App(cfg, api, parse("--identity=me", "--lease-duration=15", "--pod-conditions")), server)
-    competing = asyncio.create_task(found.controller.leadership.compete(found.controller._look))
+    competing = asyncio.create_task(found.controller.leadership.compete(found.controller.look))
     yield found
     competing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -290,7 +290,7 @@ async def quiet(bench: Bench) -> None:
         await asyncio.sleep(0)  # whoever begins to lead takes some turns of the loop to begin
     if bench.controller.leadership.leader is not None:
         queue = bench.leader.queue
-        await until(lambda: not len(queue) and not queue._busy)
+        await until(lambda: not len(queue) and not queue.busy)
 
 
 @pytest.mark.parametrize("missing", ["pods", "nodes", "nodeswapstates", "profiles"])
@@ -331,7 +331,7 @@ async def test_one_that_is_in_sync_no_more_steps_down_until_it_is_again(
     bench.synced()
     await until(lambda: bench.lease.candidate)
     bench.elected()
-    parts = (*bench.controller._informers, bench.controller._profiles)
+    parts = (*bench.controller.informers, bench.controller.profiles)
     [watched] = [each for each in parts if each.name == late]
     watched.heard -= leadership.LAG_SECONDS + 1
     await until(lambda: bench.lease.reasons)
@@ -363,7 +363,7 @@ async def test_one_that_lacks_the_namespaces_that_a_profile_asks_for_neither_com
     assert (bench.lease.candidate, leadership.LEADER.value()) == (False, 0)
     bench.server.answer(page([], 1))
     bench.server.answer(STREAM, HANG)
-    following = asyncio.create_task(bench.controller._namespaces.run())
+    following = asyncio.create_task(bench.controller.namespaces.run())
     await until(lambda: bench.lease.candidate)
     assert (bench.controller.readiness.unready(), leadership.LEADER.value()) == (None, 1)
     following.cancel()
@@ -376,11 +376,11 @@ async def test_a_leader_that_cannot_learn_of_namespaces_that_it_came_to_need_ste
     bench.synced()
     bench.elected()
     await until(lambda: bench.lease.candidate)
-    bench.controller._namespaces._since -= 2 * leadership.LAG_SECONDS
+    bench.controller.namespaces.since -= 2 * leadership.LAG_SECONDS
     bench.profile_comes(profile_object(overrides=BY_NAMESPACE))
     await until(lambda: not bench.lease.candidate)
     assert (bench.lease.reasons, leadership.LEADER.value()) == ([], 1), "it has just begun to ask"
-    bench.controller._namespaces._since -= leadership.LAG_SECONDS + 1
+    bench.controller.namespaces.since -= leadership.LAG_SECONDS + 1
     await until(lambda: bench.lease.reasons)
     assert bench.lease.reasons[0] == "nothing was heard of namespaces for 420 s"
 
@@ -527,7 +527,7 @@ async def test_the_lease_is_given_back_after_the_last_write(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, answered: bool
 ) -> None:
     monkeypatch.setattr(term, "DRAIN_SECONDS", 60.0 if answered else 0.0)
-    monkeypatch.setattr(bench.controller, "_parts", dict)
+    monkeypatch.setattr(bench.controller, "parts", dict)
     stop, arrived = asyncio.Event(), asyncio.Event()
     bench.server.answer(arrived, accepted(1))
     running = asyncio.create_task(bench.controller.run(stop))
@@ -553,7 +553,7 @@ async def test_the_lease_is_not_given_back_while_a_write_of_the_term_before_may_
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays this instance's in the API server until another one takes it."""
-    monkeypatch.setattr(bench.controller, "_parts", dict)
+    monkeypatch.setattr(bench.controller, "parts", dict)
     stop = asyncio.Event()
     bench.server.answer(HANG)
     running = asyncio.create_task(bench.controller.run(stop))
@@ -579,9 +579,9 @@ async def test_a_part_that_fails_ends_no_other(bench: Bench, monkeypatch: pytest
         failed += 1
         raise ZeroDivisionError
 
-    whole = bench.controller._parts()
+    whole = bench.controller.parts()
     assert {"pods", "events", "restoring", "namespaces", "silent_agents"} < whole.keys()
-    monkeypatch.setattr(bench.controller, "_parts", lambda: {"broken": broken, "sync": whole["sync"]})
+    monkeypatch.setattr(bench.controller, "parts", lambda: {"broken": broken, "sync": whole["sync"]})
     running = asyncio.create_task(bench.controller.run(stop))
     bench.synced()
     await until(lambda: failed > 2)
@@ -636,7 +636,7 @@ async def test_one_that_stands_by_writes_nothing_and_takes_up_all_nodes_when_it_
 
 
 async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(bench: Bench) -> None:
-    waiting = bench.controller._recorder.queues.urgent
+    waiting = bench.controller.recorder.queues.urgent
 
     def told() -> list[tuple[str, str]]:
         """Which also takes it."""
@@ -667,10 +667,10 @@ async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(
 async def test_an_order_to_restore_is_told_by_who_leads_then_and_by_who_leads_after(bench: Bench) -> None:
     def told() -> list[str]:
         """Which also takes it."""
-        waiting = bench.controller._recorder.queues.urgent
+        waiting = bench.controller.recorder.queues.urgent
         return [happening.reason for happening, _ in (waiting.pop() for _ in range(len(waiting)))]
 
-    order = bench.controller._order
+    order = bench.controller.order
     bench.synced()
     bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "1"}, "data": {"restore": "true"}}))
     await order.look()
@@ -754,7 +754,7 @@ async def test_a_node_that_fails_is_tried_again_and_keeps_no_other_waiting(
     await quiet(bench)
     assert leader.FAILURES.value("request") == failures + 1
     assert "cannot bring node node-1 to its plan: " in caplog.text
-    assert bench.leader._backoffs == {}
+    assert bench.leader.backoffs == {}
 
 
 async def test_a_write_that_is_cut_off_is_repeated_by_one_that_leads_on(bench: Bench) -> None:
@@ -790,8 +790,8 @@ async def test_all_nodes_wait_for_as_long_as_the_api_server_asks_one_to(bench: B
     bench.server.answer(failure(429, "TooManyRequests", "slow down", Retry_After="60"))
     bench.elected()
     await bench.writes(1)
-    await until(lambda: not bench.leader.queue._busy)
-    assert bench.controller._shared.throttle.delay() > 59
+    await until(lambda: not bench.leader.queue.busy)
+    assert bench.controller.shared.throttle.delay() > 59
     bench.node_comes("node-2")
     bench.pod_comes("b", policy="Disabled", node="node-2")
     await until(lambda: len(bench.leader.queue) == 2)
@@ -841,7 +841,7 @@ async def test_the_lease_is_competed_for_as_other_controllers_do(api: client.Cli
 async def test_namespaces_are_followed_when_a_profile_asks_for_them(bench: Bench) -> None:
     bench.synced()
     bench.node_comes()
-    following = asyncio.create_task(bench.controller._namespaces.run())
+    following = asyncio.create_task(bench.controller.namespaces.run())
     namespace = {"metadata": {"name": "default", "resourceVersion": "3", "labels": {"team": "a"}}}
     bench.server.answer(page([namespace], 5))
     bench.server.answer(STREAM, HANG)

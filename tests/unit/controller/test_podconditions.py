@@ -292,7 +292,7 @@ async def test_a_write_that_hangs_keeps_no_other_waiting(bench: Bench) -> None:
         await until(lambda: any("pod-z" in path for path, _, _ in bench.api.patches))
         bench.has(newer(told(violation("WriteFailed"), pods=planned), version=10))
         bench.made.nudge("n")
-        await until(lambda: not bench.made._nodes)
+        await until(lambda: not bench.made.nodes)
         bench.api.go_on()
         await until(lambda: (PATH, "False", "WriteFailed") in bench.api.patches)
     assert [each for each in bench.api.patches if each[0] == PATH] == [
@@ -307,7 +307,7 @@ async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(ben
 
     def recovers() -> None:
         bench.has(newer(told(), version=9))
-        bench.made._look("n")
+        bench.made.look("n")
 
     bench.api.on_write = recovers
     assert await bench.look() == []
@@ -318,19 +318,19 @@ async def test_of_what_failed_and_is_needed_no_more_nothing_is_kept(bench: Bench
     bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy", retry_after=0.02)]
     async with bench.running():
         bench.made.nudge("n")
-        await until(lambda: bench.made._backoffs)
+        await until(lambda: bench.made.backoffs)
         bench.has(newer(told(), version=9))
         bench.made.nudge("n")
-        await until(lambda: not bench.made._backoffs)
+        await until(lambda: not bench.made.backoffs)
     assert bench.api.patches == []
-    assert not bench.made._wanted
+    assert not bench.made.wanted
 
 
 async def test_nothing_is_written_in_a_term_that_is_over(bench: Bench) -> None:
     led = Led()
     bench.begins(term(1, led))
     bench.has(told(), with_enforced(None))
-    bench.made._look("n")
+    bench.made.look("n")
     led.seconds = 0.0
     assert await bench.look() == []
     bench.begins(term(2))
@@ -354,14 +354,14 @@ async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waitin
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = supervise.FAULTS.value(podconditions.QUEUE)
-    real = bench.made._due
+    real = bench.known.inventory.pods_on
 
-    def due(node: str) -> Any:
+    def pods_on(node: str) -> Any:
         if node == "broken":
             raise ZeroDivisionError
         return real(node)
 
-    monkeypatch.setattr(bench.made, "_due", due)
+    monkeypatch.setattr(bench.known.inventory, "pods_on", pods_on)
     bench.has(told(), with_enforced(None))
     bench.made.nudge("broken")
     assert await bench.look() == [(PATH, "True", "PolicyDisabled")]

@@ -191,14 +191,14 @@ async def test_who_leads_no_longer_takes_up_nothing(site: Site) -> None:
 async def test_one_that_cannot_be_handled_is_left_to_the_list_and_keeps_no_other_from_it(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, faults = profile_operator._own, supervise.FAULTS.value(profile_operator.PART)
+    own, faults = profile_operator.own_copy, supervise.FAULTS.value(profile_operator.PART)
 
     def fails(body: profile_operator.Body) -> dict[str, Any]:
         if body["metadata"]["name"] == "odd":
             raise RecursionError("nobody thought of it")
         return own(body)
 
-    monkeypatch.setattr(profile_operator, "_own", fails)
+    monkeypatch.setattr(profile_operator, "own_copy", fails)
     site.server.set("odd")
     site.server.set("sound")
     async with site.leading():
@@ -230,9 +230,9 @@ async def test_kopf_that_answers_no_probe_is_started_anew_and_then_the_process(
         await asyncio.sleep(0.3)
         assert profile_operator.RESTARTS.value() == restarts, "it answers"
         # Some other port than kopf's.
-        monkeypatch.setattr(profile_operator.ProfileOperator, "_probe", _unheard(running))
+        monkeypatch.setattr(profile_operator.ProfileOperator, "probe", _unheard(running))
     async with site.leading() as running:
-        monkeypatch.setattr(profile_operator.ProfileOperator, "_probe", _unheard(running))
+        monkeypatch.setattr(profile_operator.ProfileOperator, "probe", _unheard(running))
         await until(running.stuck, WAIT)
         assert "kopf has answered no probe" in str(running.stuck())
         assert profile_operator.RESTARTS.value() >= restarts + profile_operator.STARTS - 1
@@ -240,11 +240,11 @@ async def test_kopf_that_answers_no_probe_is_started_anew_and_then_the_process(
 
 
 def _unheard(running: profile_operator.ProfileOperator) -> Any:
-    probe = type(running)._probe
+    probe = type(running).probe
 
     async def unheard(operator: profile_operator.ProfileOperator, port: int) -> None:
         del port
-        await probe(operator, profile_operator._free_port())
+        await probe(operator, profile_operator.free_port())
 
     return unheard
 
@@ -279,7 +279,7 @@ async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
 
 async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_operator, "BACKOFF_SECONDS", (0.0, 0.0))
-    assert profile_operator._settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
+    assert profile_operator.operator_settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
     restarts = profile_operator.RESTARTS.value()
     async with site.leading():
         await until(lambda: site.server.watches, WAIT)
@@ -292,7 +292,7 @@ async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkey
 
 
 async def test_a_server_of_another_name_is_not_trusted(site: Site) -> None:
-    session = profile_operator._session(config.Config(server=site.config.server, ca_data=site.config.ca_data))
+    session = profile_operator.session_for(config.Config(server=site.config.server, ca_data=site.config.ca_data))
     async with session:
         with pytest.raises(OSError, match="certificate verify failed"):
             await session.get(f"{site.config.server}/api")

@@ -187,8 +187,8 @@ async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> 
     bench.begins(term(1, Led(0.0)))
     bench.offer(profile_object())
     async with bench.running():
-        await until(lambda: bench.rollouts._judged)
-        await until(lambda: not bench.rollouts._queue._busy)
+        await until(lambda: bench.rollouts.judged)
+        await until(lambda: not bench.rollouts.queue.busy)
         assert bench.server.requests == []
     bench.begins(term())
     bench.rollouts.nudge()
@@ -414,8 +414,8 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     bench.offer(second)
 
     def judged() -> rollout.RolloutProgress:
-        bench.rollouts._judge()
-        return bench.rollouts._judged["p"].moving.progress
+        bench.rollouts.judge()
+        return bench.rollouts.judged["p"].moving.progress
 
     def time_passes() -> None:
         bench.rollouts.waits.since = dict.fromkeys(bench.rollouts.waits.since, -1e9)
@@ -423,15 +423,15 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     assert (judged().asking, judged().next) == (("node-1", "node-2", "node-3"), ())
     assert {wait.moved for wait in bench.rollouts.waits.since} == {False}
     time_passes()
-    found = bench.rollouts._judged["p"]
+    found = bench.rollouts.judged["p"]
     assert judged().next == ("node-1",), "nobody answers, and so one of them comes"
-    bench.known.admit(second_of(bench), judged().next, bench.rollouts._judged["p"].overdue)
+    bench.known.admit(second_of(bench), judged().next, bench.rollouts.judged["p"].overdue)
     assert judged().next == (), "it is waited for, although it was not any more when it was asked"
     assert [wait.node for wait in bench.rollouts.waits.since if wait.moved] == ["node-1"]
     assert not found.moving.stalled
     time_passes()
     assert judged().next == ("node-2",)
-    assert bench.rollouts._judged["p"].moving.stalled
+    assert bench.rollouts.judged["p"].moving.stalled
     bench.offer(profile_object(version=5, generation=3, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "all of them are asked about the next one"
     time_passes()
@@ -439,7 +439,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     assert judged().next == (), "and about the one after it"
     bench.store.remove("p", "uid-of-p")
     bench.changed()
-    bench.rollouts._judge()
+    bench.rollouts.judge()
     assert bench.rollouts.waits.since == {}
     assert bench.known.planner.admitted == {}
 

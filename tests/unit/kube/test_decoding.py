@@ -239,7 +239,7 @@ def test_any_input_raises_decode_errors_only(body: bytes) -> None:
             make(body)
     assert errors.api_error(500, body).status == 500
     with contextlib.suppress(errors.ApiError, watch.Broken):
-        watch._event(body, bytes)
+        watch.read_event(body, bytes)
 
 
 @hypothesis.given(
@@ -259,7 +259,7 @@ def test_the_scanner_splits_as_json_does(value: Any, compact: bool) -> None:
 def test_the_scanner_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the number of steps, each of which continues where the last one ended."""
     steps = 0
-    scanned = decoding._SCANNED
+    scanned = decoding.SCANNED
 
     class Counting:
         def match(self, body: bytes, at: int) -> Any:
@@ -267,7 +267,7 @@ def test_the_scanner_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
             steps += 1
             return scanned.match(body, at)
 
-    monkeypatch.setattr(decoding, "_SCANNED", Counting())
+    monkeypatch.setattr(decoding, "SCANNED", Counting())
     for body in (b"[[],%s[]]" % (b'"\\"[",[],' * 1_000), nested(1_000), b"[%s]" % (b'"managedFields":[' * 1_000)):
         steps = 0
         with contextlib.suppress(msgspec.DecodeError):

@@ -139,7 +139,7 @@ class CertificateManager:
         secret = json.loads(await self._api.get(self._secret, timeout=TIMEOUT))
         registration = await self._registered()
         data = _decoded(secret)
-        own = _now()
+        own = machine_time()
         now = self._server_time(own)
         times = now, own
         # Those that are trusted although the Secret has them not: it was lost, and its pair may still be served.
@@ -225,7 +225,8 @@ class CertificateManager:
         await self._term.write(self._api.put(self._registration, body, params=FIELD_MANAGER, timeout=TIMEOUT))
 
 
-def _now() -> datetime.datetime:
+def machine_time() -> datetime.datetime:
+    """Return the time by this machine's clock."""
     return datetime.datetime.now(datetime.UTC)
 
 

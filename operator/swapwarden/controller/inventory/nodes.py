@@ -25,7 +25,7 @@ class NodeInventory:
         self._states: dict[str, states.StateRow] = {}
         # The last reports of agents, while the present states have none: with the UID of the Node, and without the
         # plan itself.
-        self._last: dict[str, tuple[str, states.StateRow]] = {}
+        self.last_reports: dict[str, tuple[str, states.StateRow]] = {}
         self._written: dict[str, states.StateRow] = {}
 
     # Reports of the watches
@@ -35,7 +35,7 @@ class NodeInventory:
         before = self.nodes.get(name)
         if new is None:
             self.nodes.pop(name, None)
-            self._last.pop(name, None)
+            self.last_reports.pop(name, None)
             return
         self.nodes[name] = new
         if before is None or before.uid != new.uid:
@@ -123,7 +123,7 @@ class NodeInventory:
         says is as before.
         """
         row, node = self.report_of(name), self.nodes.get(name)
-        uid, last = self._last.get(name, ("", None))
+        uid, last = self.last_reports.get(name, ("", None))
         if node is None or last is None or uid != node.uid:
             return row
         if row is None:
@@ -139,9 +139,9 @@ class NodeInventory:
         row, node = self.report_of(name), self.nodes.get(name)
         anew = row is not None and row.observed and row.facts is not None
         if anew or node is None or last is None or not (last.observed or last.facts is not None):
-            self._last.pop(name, None)
+            self.last_reports.pop(name, None)
         else:
-            self._last[name] = node.uid, msgspec.structs.replace(last, spec=b"")
+            self.last_reports[name] = node.uid, msgspec.structs.replace(last, spec=b"")
 
     def naming(self, name: str) -> states.StateRow | None:
         """Return the state that names the profile a node follows, even if it was deleted; None if there is none."""

@@ -31,19 +31,19 @@ class Exposures:
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, dict[str, tuple[str, int]]] = {}
+        self.sums: dict[str, dict[str, tuple[str, int]]] = {}
         """By node and pod."""
 
     def forget(self, node: str | None = None) -> None:
         """Remember nothing of a node, or of any."""
         if node is None:
-            self._told.clear()
+            self.sums.clear()
         else:
-            self._told.pop(node, None)
+            self.sums.pop(node, None)
 
     def notices(self, row: states.StateRow, known: Iterable[pods.PodRow]) -> Iterator[Notice]:
         """Yield a notice for each of a node's pods, the `known` ones, that took swap which was not reported before."""
-        before = self._told.pop(row.name, {})
+        before = self.sums.pop(row.name, {})
         if not before and not row.exposed_pods:
             return
         there = {pod.key: pod for pod in known}
@@ -55,7 +55,7 @@ class Exposures:
                 told[found.pod] = found.since, found.swap_bytes
                 grown.append(found)
         if told:
-            self._told[row.name] = told
+            self.sums[row.name] = told
         reasons = states.reasons(row) if grown else {}
         for found in grown:
             if reasons.get(found.pod) in _FORBID:

@@ -34,7 +34,7 @@ class NamespaceWatch:
         self._known = known
         self._on_change = on_change
         self._needed, self._needless = asyncio.Event(), asyncio.Event()
-        self._since = time.monotonic()
+        self.since = time.monotonic()
         self._follower: _Informer | None = None
         self.name: Final = "namespaces"
         self.synced = asyncio.Event()
@@ -46,12 +46,12 @@ class NamespaceWatch:
         """When they were last heard of, on the clock of time.monotonic(); now, while nobody needs them."""
         if not self._needed.is_set():
             return time.monotonic()
-        return self._follower.heard if self._follower is not None else self._since
+        return self._follower.heard if self._follower is not None else self.since
 
     def update(self, *, needed: bool) -> None:
         """Whether anybody needs them now."""
         if needed and not self._needed.is_set():
-            self._since = time.monotonic()
+            self.since = time.monotonic()
             self.synced.clear()
             self._needless.clear()
             self._needed.set()
@@ -83,7 +83,7 @@ class NamespaceWatch:
                 self._follower = None
                 self._known(None)
                 if self._needed.is_set():
-                    self._since = time.monotonic()
+                    self.since = time.monotonic()
                     self.synced.clear()
             log.info("no profile asks for labels of namespaces any more")
 

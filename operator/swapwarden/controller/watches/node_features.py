@@ -118,7 +118,7 @@ class Features:
         self._changed(row.name.removeprefix(inventory.object_name("")))
 
     def lost(self, row: inventory.FeatureRow) -> None:
-        """The inventory.API server has no such NodeFeature any more."""
+        """The API server has no such NodeFeature any more."""
         known = self._rows.get(row.name)
         if known is not None and known.uid == row.uid:
             del self._rows[row.name]
@@ -144,7 +144,7 @@ class Features:
         self._changed(None)
 
     async def _installed(self) -> bool:
-        """Whether the inventory.API server knows NodeFeatures, by discovery."""
+        """Whether the API server knows NodeFeatures, by discovery."""
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:

@@ -126,12 +126,12 @@ def test_pods_and_nodes_that_are_gone_are_forgotten() -> None:
     tell = Teller()
     tell(told(x=4096, y=4096))
     assert tell(told(y=4096), there="yz") == []
-    assert tell.exposures._told == {"n": {"y": ("boot", 4096)}}
+    assert tell.exposures.sums == {"n": {"y": ("boot", 4096)}}
     assert tell(told(), there="z") == []
-    assert tell.exposures._told == {}
+    assert tell.exposures.sums == {}
     tell(told(x=4096))
     tell.exposures.forget("n")
-    assert tell.exposures._told == {}
+    assert tell.exposures.sums == {}
 
 
 def test_a_pod_that_is_not_known_yet_is_told_of_when_it_is() -> None:
