@@ -34,7 +34,7 @@ class Webhook(part.Part):
         self._control_plane.requests.wait_for_policies()
 
     def register(self) -> None:
-        """Have the API server call this process, where rights and policies are there; wait until it does."""
+        """Register this process and wait until the API server calls it. Rights and policies must exist."""
         # Without one, the probe's pod is refused before any webhook call; no controller manager makes it here.
         self._control_plane.request(
             "POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}}
