@@ -51,11 +51,6 @@ class Contentions:
         if fight is not None and (fight.limit != limit or (fight.until is not None and self._clock() >= fight.until)):
             file.contention = None
 
-    @staticmethod
-    def should_yield(file: records.ControlFile) -> bool:
-        """Return whether the agent leaves a value below the limit to another writer now."""
-        return file.contention is not None and file.contention.until is not None
-
     def retry_in(self, file: records.ControlFile) -> float | None:
         """Return the seconds until the file is raised again; None if the agent does not yield."""
         if file.contention is None or file.contention.until is None:

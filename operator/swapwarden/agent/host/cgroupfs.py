@@ -193,13 +193,14 @@ class Cgroups:
 
     def resources(self, path: str) -> tuple[str, ...]:
         """Return the memory limit, CPU limit and CPU weight as the kernel shows them; empty without such a file."""
-        return tuple(self._resource(join(path, file)) for file in _RESOURCES)
 
-    def _resource(self, name: str) -> str:
-        try:
-            return self._read(name, _LIMIT_BYTES)
-        except CgroupError:
-            return ""
+        def text(file: str) -> str:
+            try:
+                return self._read(join(path, file), _LIMIT_BYTES)
+            except CgroupError:
+                return ""
+
+        return tuple(map(text, _RESOURCES))
 
     def is_high_below_max(self, path: str) -> bool:
         """Return whether memory.high is below memory.max; False if either is missing."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import cgroupfs, inotify
-from swapwarden.agent.inventory import layout, records
+from swapwarden.agent.inventory import container_files, layout, records
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -26,11 +26,6 @@ class TreeChange(NamedTuple):
     came: bool
     denied: str = ""
     """Why the cgroups in a pod that came are not known; empty where they are."""
-
-
-def paths(container: records.Container) -> tuple[str, str]:
-    """Where a container's files can be: its cgroup, and crun's inside of it."""
-    return container.path, cgroupfs.join(container.path, layout.INNER)
 
 
 class Inventory:
@@ -56,6 +51,7 @@ class Inventory:
         self.pods: dict[str, records.Pod] = {}
         """By path."""
         self._changes: list[TreeChange] = []
+        self._container_files = container_files.ContainerFiles(cgroups, watching)
 
     def changes(self) -> list[TreeChange]:
         """What came and went since this was last asked, in this order."""
@@ -82,7 +78,14 @@ class Inventory:
 
     def find(self) -> records.Level:
         """Search for the root; TreeError where there is none to work on. To `enter` its level comes next."""
-        path = layout.find(self._searchable, own_uid=self._own_uid, anchor=self._anchor)
+
+        def searchable(path: str) -> list[str]:
+            try:
+                return self._fs.children(path)
+            except cgroupfs.DeniedError:  # its pods are not where the agent may not look
+                return []
+
+        path = layout.find(searchable, own_uid=self._own_uid, anchor=self._anchor)
         inode = self._fs.inode(path)
         if inode is None or not self._fs.has(path, cgroupfs.SWAP_MAX):
             raise layout.TreeError(
@@ -92,16 +95,9 @@ class Inventory:
             )
         self.root = records.ControlFile(path, inode, None)
         self._watches.watch(self._parent, self._fs.absolute(path.rpartition("/")[0]), inotify.CHILDREN)
-        self.watch(self.root)
+        self._watches.watch(self.root, self._fs.absolute(self.root.name), inotify.CONTENT)
         self.levels[path] = records.Level(path, inode)
         return self.levels[path]
-
-    def _searchable(self, path: str) -> list[str]:
-        """As Cgroups.children; what the agent may not look into is not where its pods are."""
-        try:
-            return self._fs.children(path)
-        except cgroupfs.DeniedError:
-            return []
 
     def enter(self, level: records.Level) -> list[str]:
         """Watch a level, then list it: what came before the watch is found, what comes after is told."""
@@ -149,47 +145,14 @@ class Inventory:
             self._add_container(pod, name)
         return True
 
-    def watch(self, file: records.ControlFile) -> None:
-        """Have the file's changes told, if they are not yet."""
-        self._watches.watch(file, self._fs.absolute(file.name), inotify.CONTENT)
-
     def open(self, container: records.Container) -> None:
-        """Take a container's files in hand: its cgroup's, and that of crun's cgroup inside, once there is one.
-
-        It may be called at any time: what could not be watched is tried again, and what is there anew is taken anew.
-        What is new in `container.files` has no target. TransientError where the cgroup inside has no process yet;
-        DeniedError where its owner keeps the agent out.
-        """
-        if self._open(container, container.path):
-            self._watches.release(container)
-        watched = self._watches.watch(container, self._fs.absolute(container.path), inotify.CHILDREN)
-        inner = cgroupfs.join(container.path, layout.INNER)
-        self._open(container, inner, lambda: self._is_in_use(inner))
-        if not watched:
-            raise cgroupfs.DeniedError(f"{container.path}: cannot be watched")
-
-    def _open(self, container: records.Container, path: str, counts: Callable[[], bool] = lambda: True) -> bool:
-        """Take one of its files in hand; whether it is no more the one that was known."""
-        inode = self._fs.inode(path)
-        known = next((file for file in container.files if file.path == path), None)
-        if known is not None and known.inode == inode:
-            return False
-        if known is not None:
-            container.files.remove(known)
-            self._drop(known)
-        if inode is not None and counts():
-            container.files.append(records.ControlFile(path, inode, container.pod, container.id))
-        return known is not None
-
-    def _is_in_use(self, inner: str) -> bool:
-        """Whether it is crun's: the processes of the container are in it. Containers may make any that they like."""
+        """Take a container's files in hand, as ContainerFiles does."""
+        gone: list[records.ControlFile] = []
         try:
-            populated = self._fs.is_populated(inner)
-        except cgroupfs.GoneError:
-            return False
-        if not populated:
-            raise cgroupfs.TransientError(f"{inner}: no process is in it")
-        return self._fs.has(inner, cgroupfs.SWAP_MAX)
+            self._container_files.open(container, gone)
+        finally:
+            for file in gone:
+                self._drop(file)
 
     def look(self, owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         """See what there is under a name now, whatever happened to it: an event may be told of late."""
@@ -197,8 +160,12 @@ class Inventory:
             if self.levels.get(owner.path) is owner:
                 self._look_in_level(owner, name, origin, noticed)
         elif isinstance(owner, records.Pod):
-            if self.pods.get(owner.path) is owner:
-                self._look_in_pod(owner, name, noticed)
+            if self.pods.get(owner.path) is not owner:
+                return
+            if self._fs.inode(cgroupfs.join(owner.path, name)) is None:
+                self._remove_container(owner, name)
+            elif (container := self._add_container(owner, name, since=noticed)) is not None:
+                self._changes.append(TreeChange(container, came=True))
         elif isinstance(owner, records.Container):
             if owner in owner.pod.containers.values():
                 self._changes.append(TreeChange(owner, came=True))
@@ -218,14 +185,6 @@ class Inventory:
             if inode is not None and path not in self.levels:
                 level = self.levels[path] = records.Level(path, inode)
                 self._changes.append(TreeChange(level, came=True))
-
-    def _look_in_pod(self, pod: records.Pod, name: str, noticed: float) -> None:
-        if self._fs.inode(cgroupfs.join(pod.path, name)) is None:
-            self._remove_container(pod, name)
-            return
-        container = self._add_container(pod, name, since=noticed)
-        if container is not None:
-            self._changes.append(TreeChange(container, came=True))
 
     # Levels
 
@@ -256,7 +215,7 @@ class Inventory:
             self._watches.release(pod)
             raise
         self.pods[path] = pod
-        self.watch(pod.file)
+        self._watches.watch(pod.file, self._fs.absolute(pod.file.name), inotify.CONTENT)
         for name in names:
             self._add_container(pod, name)
         self._changes.append(TreeChange(pod, came=True, denied=denied))

@@ -8,7 +8,7 @@ from typing import Final
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import inventory, records
+from swapwarden.agent.inventory import container_files, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, queue, schedule, work
 from swapwarden.api import names
@@ -193,7 +193,7 @@ class PodReconciler:
 
     def _was_written(self, container: records.Container) -> bool:
         """Whether an earlier run may have written to it: it then keeps its value until a state says otherwise."""
-        return any(self._limits.has_name(cgroupfs.SWAP_MAX, path) for path in inventory.paths(container))
+        return any(self._limits.has_name(cgroupfs.SWAP_MAX, path) for path in container_files.paths(container))
 
     def _open(self, container: records.Container) -> None:
         known = set(container.files)

@@ -90,7 +90,6 @@ class NodeReconciler:
         self._keys = key_reconciler.KeyReconciler(shared, known, tree, pods, units=units, why=why)
         self._events = events.Events(shared, known, files=files, pods=pods, units=units, evidence=evidence)
         self._alarm = schedule.Alarm(self._wake)
-        self._started = False
         self._applied: _Applied | None = None
         self._generation = 0
 
@@ -132,7 +131,7 @@ class NodeReconciler:
 
     def start(self, cached: spec.NodeSpec | None) -> None:
         """Begin, with the state of an earlier run in force, if there is one. Call it in the running event loop."""
-        self._started = True
+        self._alarm.on = True
         self._generation = 0 if cached is None else cached.generation
         self._pods.follow(cached)
         self.work.watching.open()
@@ -147,7 +146,7 @@ class NodeReconciler:
         self.work.waiting.clear()
         self.work.due.clear()
         self._alarm.set(None, 0)
-        if self._started:
+        if self._alarm.on:
             asyncio.get_running_loop().remove_reader(self._files.pending.fileno())
         self._files.pending.close()
         self.work.watching.close()
@@ -287,7 +286,7 @@ class NodeReconciler:
 
     def _arm(self) -> None:
         """Set the one timer: for now if a key waits, else for the first that is due."""
-        if not self._started:
+        if not self._alarm.on:
             return
         now = self.work.clock()
         for key, wanted, wait in (

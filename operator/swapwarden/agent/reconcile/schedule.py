@@ -87,6 +87,8 @@ class Alarm:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
+        self.on = False
+        """Whether it may be set: from the start to the end of the agent."""
         self._when: float | None = None
         self.timer: asyncio.TimerHandle | None = None
 

@@ -68,14 +68,13 @@ class Units:
         self._limits = book.limits
         self._watches = watching
         self._settler = settles
-        self._names: frozenset[str] = frozenset()
+        self._state: spec.NodeSpec | None = None
         self._homes: dict[str, Home] = {}
-        self._home_names: frozenset[str] = frozenset()
-        """A slice that is made anew is to be watched anew."""
+        self._heard: frozenset[str] = frozenset()
+        """Names of which events matter: units', and those of slices with units, which may be made anew."""
         self._lacking: list[problems.SettingProblem] = []
         self.unfinished = ""
         """Why `bring` did not get through with all of them; empty where it did."""
-        self._audit = False
         self.concerned = False
         """Whether there is anything to report."""
         self._units: dict[str, Unit] = {}
@@ -87,8 +86,7 @@ class Units:
         To be called again whenever units may have come or gone.
         """
         wants = state.units
-        self._names = frozenset(wants)
-        self._audit = state.mode is names.Mode.AUDIT
+        self._state, self._heard = state, frozenset(wants)
         self._lacking = []
         self.unfinished = ""
         found: dict[str, str] = {}
@@ -103,7 +101,7 @@ class Units:
         self._bring_limits(found, limits, state.mode, noticed)
         with self._each("io"):
             self.io.reconcile(wants, state.mode, found)
-        self.concerned = bool(self._names or self._units or self.io.shortfalls)
+        self.concerned = bool(wants or self._units or self.io.shortfalls)
 
     @contextlib.contextmanager
     def _each(self, name: str) -> Iterator[None]:
@@ -153,9 +151,7 @@ class Units:
 
     def concerns(self, owner: inotify.Watched, event: inotify.InotifyEvent) -> bool:
         """Whether something happened to a unit that is named: `bring` then is to be called."""
-        return isinstance(owner, Home | records.Parent) and (
-            event.name in self._names or event.name in self._home_names
-        )
+        return isinstance(owner, Home | records.Parent) and (event.name in self._heard)
 
     def rewritten(self, file: records.ControlFile) -> bool:
         """Another writer gave a file the value that it holds now. Whether that says anything new of systemd's 0."""
@@ -207,7 +203,11 @@ class Units:
                 "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
             )
             return problems.SettingProblem(unit.unit_name, names.Problem.RELOAD_NEEDED, more)
-        if self._audit and resolve.differs(unit.desired.if_enforced, unit.status.observed, at_most=False):
+        if (
+            self._state is not None
+            and self._state.mode is names.Mode.AUDIT
+            and resolve.differs(unit.desired.if_enforced, unit.status.observed, at_most=False)
+        ):
             return problems.SettingProblem(unit.unit_name, names.Problem.AUDIT, "memory.swap.max would be lowered")
         return None
 
@@ -269,9 +269,13 @@ class Units:
 
         The cgroup that holds the tree of pods is watched already, and tells only one owner.
         """
-        homes = {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)} if self._names else set()
+        homes = (
+            {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)}
+            if self._state is not None and self._state.units
+            else set()
+        )
         homes.discard(root.rpartition("/")[0])
-        self._home_names = frozenset(path.rpartition("/")[2] for path in homes)
+        self._heard |= {path.rpartition("/")[2] for path in homes}
         there = {path: self._fs.inode(path) for path in homes}
         for path in [path for path, home in self._homes.items() if there.get(path) != home.inode]:
             self._watches.release(self._homes.pop(path))

@@ -1,0 +1,56 @@
+"""Finds the files of a container: that of its own cgroup, and with crun that of the cgroup inside."""
+
+from __future__ import annotations
+
+from swapwarden.agent.host import cgroupfs, inotify
+from swapwarden.agent.inventory import layout, records
+
+
+def paths(container: records.Container) -> tuple[str, str]:
+    """Return the cgroups that can have a container's files: its own, and crun's inside of it."""
+    return container.path, cgroupfs.join(container.path, layout.INNER)
+
+
+class ContainerFiles:
+    """Of all containers."""
+
+    def __init__(self, cgroups: cgroupfs.Cgroups, watching: inotify.WatchRegistry) -> None:
+        self._fs = cgroups
+        self._watches = watching
+
+    def open(self, container: records.Container, gone: list[records.ControlFile]) -> None:
+        """Update `container.files`, and append those that no longer exist to `gone`.
+
+        Callers may repeat it at any time: it retries what failed to be watched. New files have no desired value yet.
+        TransientError if the cgroup inside has no process yet; DeniedError if its owner keeps the agent out.
+        """
+        own, inner = paths(container)
+        if self._open(container, own, gone, counts=True):
+            self._watches.release(container)
+        watched = self._watches.watch(container, self._fs.absolute(own), inotify.CHILDREN)
+        self._open(container, inner, gone, counts=False)
+        if not watched:
+            raise cgroupfs.DeniedError(f"{own}: cannot be watched")
+
+    def _open(self, container: records.Container, path: str, gone: list[records.ControlFile], *, counts: bool) -> bool:
+        """Update one file; return whether the known one is gone. `counts`: without a look whether it is in use."""
+        inode = self._fs.inode(path)
+        known = next((file for file in container.files if file.path == path), None)
+        if known is not None and known.inode == inode:
+            return False
+        if known is not None:
+            container.files.remove(known)
+            gone.append(known)
+        if inode is not None and (counts or self._is_in_use(path)):
+            container.files.append(records.ControlFile(path, inode, container.pod, container.id))
+        return known is not None
+
+    def _is_in_use(self, inner: str) -> bool:
+        """Return whether it is crun's: the container's processes are in it. A container may make any other."""
+        try:
+            populated = self._fs.is_populated(inner)
+        except cgroupfs.GoneError:
+            return False
+        if not populated:
+            raise cgroupfs.TransientError(f"{inner}: no process is in it")
+        return self._fs.has(inner, cgroupfs.SWAP_MAX)
