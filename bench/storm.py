@@ -348,7 +348,7 @@ class Storm:
         def installed() -> bool:
             _, state = self._cluster.control_plane.request("GET", path)
             found = state.get("status", {}).get("conditions", [])
-            return any(each["type"] == "Strict" for each in found)
+            return any(each["type"] == "StrictInEffect" for each in found)
 
         try:
             self._cluster.wait_for(installed, "the agent has the profile, and its files exist")

@@ -88,7 +88,7 @@ ALERTS: Final = (
 sum by (cluster, node) (increase({_OTHER_WRITERS}[15m])) > <driftRewrites>
 or
 sum by (cluster, node) (increase({_OTHER_WRITERS}[75m]))
-  and on (cluster, node) swapwarden_agent_condition{{type="Drift",reason="Yielded"}} == 1""",
+  and on (cluster, node) swapwarden_agent_condition{{type="Drifted",reason="Yielded"}} == 1""",
         "Another writer fights over swap limits.",
         "On node {{ $labels.node }}, something else has written over Swapwarden's swap limits {{ $value | printf"
         ' "%.0f" }} times lately. Values that it raised were lowered again each time; a value that it keeps'

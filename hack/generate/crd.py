@@ -179,9 +179,12 @@ def state_crd() -> Schema:
             _column("Profile", ".spec.profileRef.name", "The profile in force."),
             _column("Mode", ".spec.mode", "Absent means Enforce."),
             _column("Swap", ".status.facts.swapBytes", "Total swap in bytes.", kind="integer"),
+            _column("Ready", _condition(ConditionType.READY), "Whether the node is as its profile says."),
             _column("Applied", _condition(ConditionType.APPLIED), "Whether the kernel holds what the spec says."),
             _column("Degraded", _condition(ConditionType.DEGRADED), "Whether the agent has a problem."),
-            _column("Drift", _condition(ConditionType.DRIFT), "Whether others changed the values lately.", wide=True),
+            _column(
+                "Drifted", _condition(ConditionType.DRIFTED), "Whether others changed the values lately.", wide=True
+            ),
             _column("Epoch", ".spec.epoch", "Leadership term of the last writer.", kind="integer", wide=True),
             _column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date"),
         ],

@@ -54,11 +54,11 @@ FLEET: Final = Row(
             (
                 Query(
                     "count by (type, reason) (max by (cluster, node, type, reason) ("
-                    f'swapwarden_agent_condition{{{AGENTS},type=~"Applied|Compatible|NodeSettings|Strict",'
+                    f'swapwarden_agent_condition{{{AGENTS},type=~"Applied|Compatible|SettingsApplied|StrictInEffect",'
                     'status!="True"}'
                     " or "
                     f"swapwarden_agent_condition{{{AGENTS},"
-                    'type!~"Applied|Compatible|NodeSettings|Strict",status="True"}))'
+                    'type!~"Ready|Applied|Compatible|SettingsApplied|StrictInEffect",status="True"}))'
                 ),
                 Query("count by (problem) (max by (cluster, node, problem) (swapwarden_controller_node_problem))"),
             ),

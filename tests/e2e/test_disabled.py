@@ -254,7 +254,7 @@ def test_daemon_reload(guarded: Guarded, settled: Callable[[], None], eventually
         return ("Exposed", "0", "max") in told
 
     eventually(is_told, "the state names the exposure")
-    eventually(lambda: guarded.swapwarden.condition("Drift") == "True/Rewritten", "and who is to blame")
+    eventually(lambda: guarded.swapwarden.condition("Drifted") == "True/Rewritten", "and who is to blame")
 
 
 @pytest.mark.parametrize("unit", ["kubelet", "containerd"])

@@ -58,7 +58,7 @@ def test_zswap_and_swappiness_are_set_and_put_back(node: Node, swapwarden: Relea
     with swapwarden.profile("e2e-kernel", kernel=kernel) as apply:
         apply(behavior="Kubelet")
         eventually(lambda: (held(), swappiness()) == (WANTED, "70"), "the kernel holds what the profile says")
-        eventually(lambda: swapwarden.condition("NodeSettings") == "True/AsSpecified", "the agent says so")
+        eventually(lambda: swapwarden.condition("SettingsApplied") == "True/AsSpecified", "the agent says so")
         unused = swapped_to_zswap()
         node.run(["sh", "-c", SWAP_TEXT], timeout=TIMEOUT)
         assert swapped_to_zswap() > unused
@@ -88,6 +88,6 @@ def test_the_kernel_swaps_before_the_kubelet_evicts_with_the_watermarks_that_the
     assert TOO_LATE in check(cluster, node)
     with swapwarden.profile("e2e-watermarks", kernel=spec["kernel"]) as apply:
         apply(**spec["swap"])
-        eventually(lambda: swapwarden.condition("NodeSettings") == "True/AsSpecified", "the settings are in force")
+        eventually(lambda: swapwarden.condition("SettingsApplied") == "True/AsSpecified", "the settings are in force")
         assert TOO_LATE not in check(cluster, node)
     eventually(lambda: TOO_LATE in check(cluster, node), "it is as it was")

@@ -56,9 +56,9 @@ def files(node: Node) -> list[str]:
 
 
 def verdict(swapwarden: Release) -> str:
-    """The condition Strict, as STATUS/REASON; empty where there is none."""
+    """The condition StrictInEffect, as STATUS/REASON; empty where there is none."""
     conditions = swapwarden.state().get("status", {}).get("conditions", [])
-    return next((f"{each['status']}/{each['reason']}" for each in conditions if each["type"] == "Strict"), "")
+    return next((f"{each['status']}/{each['reason']}" for each in conditions if each["type"] == "StrictInEffect"), "")
 
 
 def scope_of(recording: Recording, of_pod: str) -> float:
@@ -348,7 +348,7 @@ def test_systemd_itself_holds_a_slice_of_the_node_at_0(
             assert cgroups.swap_max(node, folder) == "0"
     eventually(lambda: not is_there(), "the file is gone with the profile")
     assert cgroups.swap_max(node, folder) == "max"
-    eventually(lambda: swapwarden.condition("NodeSettings") == "False/ReloadNeeded", "systemd still holds it at 0")
+    eventually(lambda: swapwarden.condition("SettingsApplied") == "False/ReloadNeeded", "systemd still holds it at 0")
     node.daemon_reload()
-    eventually(lambda: swapwarden.condition("NodeSettings") == "", "nothing is left to say")
+    eventually(lambda: swapwarden.condition("SettingsApplied") == "", "nothing is left to say")
     assert cgroups.swap_max(node, folder) == "max"

@@ -58,5 +58,5 @@ def test_a_slice_waits_for_the_disk_no_longer_than_it_should(node: Node, swapwar
     with swapwarden.profile("e2e-latency", systemUnits=units) as apply:
         apply(behavior="Kubelet")
         eventually(lambda: TARGET in node.read(file), "the kernel has the target")
-        eventually(lambda: swapwarden.condition("NodeSettings") == "True/AsSpecified", "nothing falls short")
+        eventually(lambda: swapwarden.condition("SettingsApplied") == "True/AsSpecified", "nothing falls short")
     eventually(lambda: TARGET not in node.read(file), "it is taken out again")

@@ -262,14 +262,19 @@ def test_what_kubectl_shows_of_a_profile(kind: str, crds: ControlPlane, create: 
 def test_what_kubectl_shows_of_a_state(kind: str, crds: ControlPlane, create: Create) -> None:
     name = create(planned(epoch=7, mode="Restore"))
     facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memoryBytes": 2**31}
-    conditions = [condition("Applied", "True"), condition("Degraded", "False"), condition("Drift", "True")]
+    conditions = [
+        condition("Ready", "Unknown"),
+        condition("Applied", "True"),
+        condition("Degraded", "False"),
+        condition("Drifted", "True"),
+    ]
     status = {"facts": facts, "conditions": conditions}
     assert crds.request("PATCH", f"{STATES}/{name}/status", {"status": status})[0] == HTTPStatus.OK
     lines = crds.kubectl("get", kind, name).stdout.splitlines()
-    assert " ".join(lines[0].split()) == "NAME PROFILE MODE SWAP APPLIED DEGRADED AGE"
-    assert lines[1].split()[:-1] == [name, "p", "Restore", str(2**30), "True", "False"]
+    assert " ".join(lines[0].split()) == "NAME PROFILE MODE SWAP READY APPLIED DEGRADED AGE"
+    assert lines[1].split()[:-1] == [name, "p", "Restore", str(2**30), "Unknown", "True", "False"]
     wide = crds.kubectl("get", kind, name, "-o", "wide", "--no-headers").stdout.split()
-    assert wide[6:-1] == ["True", "7"]
+    assert wide[7:-1] == ["True", "7"]
 
 
 def test_one_category_shows_both_kinds(crds: ControlPlane, create: Create) -> None:

@@ -543,7 +543,7 @@ def test_what_a_container_does_to_a_cgroup_of_its_own_is_no_trouble_of_its_node(
         one.vm.run(argv, timeout=PATIENCE)
         until(lambda: said() == [(tenant.uid, "Yielded")], "it is left what it gives itself")
         assert condition("Applied") == ("False", "Yielded")
-        assert [condition(kind) for kind in ("Degraded", "Drift")] == [("False", "AsExpected"), ("False", "Quiet")]
+        assert [condition(kind) for kind in ("Degraded", "Drifted")] == [("False", "AsExpected"), ("False", "Quiet")]
 
         # It takes the controller away, and so the file, without an event from the kernel.
         one.vm.write(controllers, "-memory")

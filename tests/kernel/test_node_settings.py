@@ -80,7 +80,7 @@ def test_the_io_of_a_slice_has_priority_on_the_disk_with_swap(node: Node) -> Non
 
     def told() -> tuple[str, str]:
         conditions = node.status.get("conditions", [])
-        found: dict[str, str] = next((each for each in conditions if each["type"] == "NodeSettings"), {})
+        found: dict[str, str] = next((each for each in conditions if each["type"] == "SettingsApplied"), {})
         return found.get("reason", ""), found.get("message", "")
 
     try:

@@ -8,18 +8,27 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+# As metav1.Condition (k/k: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go).
+TYPE_PATTERN: Final = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+)
+REASON_PATTERN: Final = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+
 
 class ConditionType(enum.StrEnum):
     """All types of conditions that Swapwarden writes."""
 
     # Of a NodeSwapState.
+    READY = "Ready"
+    """Of a NodeSwapProfile also."""
     COMPATIBLE = "Compatible"
     APPLIED = "Applied"
     DEGRADED = "Degraded"
     """Of a NodeSwapProfile also."""
-    DRIFT = "Drift"
-    NODE_SETTINGS = "NodeSettings"
-    STRICT = "Strict"
+    DRIFTED = "Drifted"
+    SETTINGS_APPLIED = "SettingsApplied"
+    STRICT_IN_EFFECT = "StrictInEffect"
 
     # Of a NodeSwapState, present only while true.
     KUBELET_WILL_NOT_START = "KubeletWillNotStart"
@@ -29,7 +38,6 @@ class ConditionType(enum.StrEnum):
     EVENTS_LOST = "EventsLost"
 
     # Of a NodeSwapProfile.
-    READY = "Ready"
     PROGRESSING = "Progressing"
     CONFLICTED = "Conflicted"
     REQUIREMENTS_MET = "RequirementsMet"
@@ -49,21 +57,21 @@ DIAGNOSTICS: Final = (
 
 ABNORMAL_STATUS: Final[dict[str, str]] = {
     ConditionType.COMPATIBLE: "False",
-    ConditionType.NODE_SETTINGS: "False",
-    ConditionType.STRICT: "False",
+    ConditionType.SETTINGS_APPLIED: "False",
+    ConditionType.STRICT_IN_EFFECT: "False",
     ConditionType.DEGRADED: "True",
-    ConditionType.DRIFT: "True",
+    ConditionType.DRIFTED: "True",
     **dict.fromkeys(DIAGNOSTICS, "True"),
 }
 """The status by which a condition of a NodeSwapState reports a problem, by type."""
 
 REWRITTEN: Final = "Rewritten"
-"""Reason of Drift: systemd writes its own values at a reload, and the agent repairs them."""
+"""Reason of Drifted: systemd writes its own values at a reload, and the agent repairs them."""
 
 
 def is_abnormal(kind: str, status: str, reason: str) -> bool:
     """Whether a condition of a NodeSwapState reports a problem that somebody can solve."""
-    return status == ABNORMAL_STATUS.get(kind) and (kind, reason) != (ConditionType.DRIFT, REWRITTEN)
+    return status == ABNORMAL_STATUS.get(kind) and (kind, reason) != (ConditionType.DRIFTED, REWRITTEN)
 
 
 class AppliedReason(enum.StrEnum):

@@ -189,7 +189,7 @@ class TaintEffect(enum.StrEnum):
 
 
 class Problem(enum.StrEnum):
-    """Why a setting of a node differs from its profile: reasons of the condition NodeSettings, the worst first."""
+    """Why a setting of a node differs from its profile: reasons of the condition SettingsApplied, the worst first."""
 
     REFUSED = "Refused"
     """The value would make the node unusable."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import conditions, names
 
 SwapMax = Annotated[
     str,
@@ -339,20 +339,31 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A condition in the form of metav1.Condition."""
+    """A condition in the form of metav1.Condition; its message may be absent, which is shorter."""
 
     type: Annotated[
         str,
         msgspec.Meta(
-            max_length=64,
-            description="Compatible, Applied, Degraded, Drift, NodeSettings, RequirementsMet, Strict, or a finding.",
+            max_length=316,
+            pattern=conditions.TYPE_PATTERN,
+            description="Ready, Compatible, Applied, Degraded, Drifted, SettingsApplied, StrictInEffect or a finding.",
         ),
     ]
     status: Annotated[str, msgspec.Meta(pattern="^(True|False|Unknown)$", description="True, False or Unknown.")]
-    reason: Annotated[str, msgspec.Meta(max_length=128, description="One word for programs.")]
+    reason: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1, max_length=1024, pattern=conditions.REASON_PATTERN, description="One word for programs."
+        ),
+    ]
     message: Annotated[str, msgspec.Meta(max_length=1024, description="A sentence for people.")] = ""
     last_transition_time: Annotated[
-        str, msgspec.Meta(max_length=32, description="When status last changed, RFC 3339.")
+        str,
+        msgspec.Meta(
+            max_length=32,
+            description="When status last changed, RFC 3339.",
+            extra_json_schema={"format": "date-time"},
+        ),
     ] = ""
     observed_generation: Annotated[int, msgspec.Meta(ge=0, description="Generation of the spec this is about.")] = 0
 
@@ -427,8 +438,9 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     conditions: Annotated[
         list[Condition],
         msgspec.Meta(
-            max_length=16,
-            description="Compatible, Applied, Degraded, Drift, NodeSettings, RequirementsMet, Strict, and findings.",
+            max_length=32,
+            description="Ready (a summary of the next three), Compatible, Applied, Degraded, Drifted; SettingsApplied"
+            " and StrictInEffect if the profile asks for them; diagnostics while they are true.",
         ),
     ] = []
     violations: Annotated[

@@ -274,13 +274,13 @@ def test_a_cleared_run_dir_does_not_look_like_a_boot(
     first = start().wait_ready()
     holds(pod, "0")
     until((first.state_dir / "state.json").exists)
-    until(lambda: api.condition("Strict") == ("Unknown", "NoEvidence"))
+    until(lambda: api.condition("StrictInEffect") == ("Unknown", "NoEvidence"))
     first.kill()
     shutil.rmtree(first.run_dir)
     boot_id.write_text(f"{boot}\n")
     second = start().wait_ready()
     applied(api, api.put(pods({1: "0", 2: "0"}, guarantee="Strict")))
-    assert api.condition("Strict") == verdict
+    assert api.condition("StrictInEffect") == verdict
     assert ("the ledger of this boot is gone" in second.log.read_text()) is (boot == "one")
 
 
@@ -353,7 +353,7 @@ def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) ->
         write(pod, "max")
     holds(pod, "0")
     assert agent.metric(counted) <= 2001
-    until(lambda: api.condition("Drift") == ("True", "Rewritten"))
+    until(lambda: api.condition("Drifted") == ("True", "Rewritten"))
     # A report from the midst of it may also list the repair that was under way.
     until(lambda: [(one["pod"], one["reason"]) for one in api.status["violations"]] == [(uid(1), "Exposed")])
     assert len(api.patches) < 30

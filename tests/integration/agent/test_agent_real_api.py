@@ -108,8 +108,9 @@ def test_its_status_is_accepted_and_stays_small(node: Node) -> None:
         assert {each["type"]: each["status"] for each in status["conditions"]} == {
             "Compatible": "True",
             "Applied": "True",
+            "Ready": "True",
             "Degraded": "False",
-            "Drift": "False",
+            "Drifted": "False",
             "SecretsOnDisk": "True",
         }
         agents = [each for each in node.object["metadata"]["managedFields"] if each["manager"] == "swapwarden-agent"]
@@ -200,7 +201,7 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
         file.parent.mkdir(parents=True)
 
     def reason() -> str:
-        return str(node.told("Strict").get("reason", ""))
+        return str(node.told("StrictInEffect").get("reason", ""))
 
     def installed() -> list[bool]:
         return [file.exists() for file in files]
@@ -209,14 +210,14 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
     entries: dict[int, Any] = {1: {"swapMax": str(MIB)}, 2: {"swapMax": str(MIB)}}
     with node.agent("--drop-in-dir", str(units)) as agent:
         node.applied(node.put(entries))
-        assert (node.told("Strict"), installed()) == ({}, [False, False])
+        assert (node.told("StrictInEffect"), installed()) == ({}, [False, False])
         node.applied(node.put(entries, guarantee="Strict"))
         until(lambda: reason() == "AwaitingEvidence", "files are no evidence")
         assert [file.read_bytes() for file in files] == [systemd_dropins.CONTENT] * 2
         born = node.tree.pod(2, memory_swap_max="0\n")
         until(lambda: reason() == "OlderPods", "a pod that is born at 0 is")
-        assert node.told("Strict")["status"] == "True"
-        assert "1 of 2" in node.told("Strict")["message"]
+        assert node.told("StrictInEffect")["status"] == "True"
+        assert "1 of 2" in node.told("StrictInEffect")["message"]
         until(lambda: swap_max(born) == str(MIB), "it is raised")
         agent.kill()
         for pod in (older, born):
@@ -228,10 +229,10 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
         assert installed() == [False, False]
         assert [swap_max(pod) for pod in (older, born)] == ["max", "max"]
         until(lambda: reason() == "ReloadNeeded", "systemd does not know yet")
-        assert uid(1) in node.told("Strict")["message"]
+        assert uid(1) in node.told("StrictInEffect")["message"]
         for pod in (older, born):
             write(pod, "max")  # the reload
-        until(lambda: not node.told("Strict"), "there is nothing left to say")
+        until(lambda: not node.told("StrictInEffect"), "there is nothing left to say")
 
 
 def _folder(parent: pathlib.Path) -> pathlib.Path:

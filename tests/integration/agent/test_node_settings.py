@@ -48,7 +48,7 @@ def test_a_setting_is_written_repaired_and_put_back_over_kills(host: Host) -> No
     host.put({}, kernelSettings=SWAPPINESS)
     with host.given(*options) as first:
         until(lambda: host.swappiness == "10", "it is written")
-        until(lambda: host.condition("NodeSettings")[:2] == ("True", "AsSpecified"), "it is told")
+        until(lambda: host.condition("SettingsApplied")[:2] == ("True", "AsSpecified"), "it is told")
         (host.vm / "swappiness").write_text("33\n")
         until(lambda: host.swappiness == "10", "it is repaired")
         until(lambda: first.metric('swapwarden_agent_setting_repairs_total{setting="vm.swappiness"}') == 1, "counted")
@@ -64,11 +64,11 @@ def test_missing_settings_are_reported_with_the_remedy(host: Host) -> None:
     generation = host.put({}, kernelSettings=SWAPPINESS)
     with host.given():
         host.applied(generation)
-        until(lambda: host.condition("NodeSettings")[1] == "NoAccess", "it is told")
-        message = host.condition("NodeSettings")[2]
+        until(lambda: host.condition("SettingsApplied")[1] == "NoAccess", "it is told")
+        message = host.condition("SettingsApplied")[2]
         assert message.startswith("vm.swappiness: the agent has no access")
         assert "set agent.kernel.vm to true" in message
-        assert host.condition("Degraded") == ("True", "NodeSettings", message)
+        assert host.condition("Degraded") == ("True", "SettingsNotApplied", message)
         assert host.swappiness == "60"
 
 
@@ -79,8 +79,8 @@ def test_a_slice_is_kept_from_swap_and_put_back(host: Host) -> None:
     with host.given():
         host.applied(host.put({}, units=units))
         until(lambda: swap_max(system) == "0", "it is written")
-        until(lambda: host.condition("NodeSettings")[1] == "Refused", "it is told")
-        assert host.condition("NodeSettings")[2].startswith("kubepods.slice: the node's pods are in it")
+        until(lambda: host.condition("SettingsApplied")[1] == "Refused", "it is told")
+        assert host.condition("SettingsApplied")[2].startswith("kubepods.slice: the node's pods are in it")
         write(system, "max")
         until(lambda: swap_max(system) == "0", "it is repaired")
         host.put({}, mode="Restore", units=None)
@@ -103,7 +103,7 @@ def test_a_slice_keeps_its_drop_in_over_a_boot_and_has_priority_on_the_disk(host
         host.applied(host.put({}, units=units))
         until(file.exists, "it is installed")
         until(lambda: (system / "io.latency").read_text().strip() == "254:0 target=25000", "the target is written")
-        until(lambda: host.condition("NodeSettings")[:2] == ("True", "AsSpecified"), "it is told")
+        until(lambda: host.condition("SettingsApplied")[:2] == ("True", "AsSpecified"), "it is told")
         agent.kill()
     # A boot: systemd makes the slice so, and what the agent wrote down is gone.
     (host.folder / "run" / "ledger.jsonl").unlink()

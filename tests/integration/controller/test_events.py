@@ -44,14 +44,14 @@ def condition(kind: str, status: str, reason: str) -> dict[str, str]:
 def test_a_node_is_told_what_its_agent_finds_amiss(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("told")
     eventually(lambda: cluster.state("told"), "its state")
-    cluster.report("told", condition("Drift", "False", "Quiet"), condition("Degraded", "False", "AsExpected"))
+    cluster.report("told", condition("Drifted", "False", "Quiet"), condition("Degraded", "False", "AsExpected"))
     assert described(cluster, "node", "told") == {}
     amiss = [
         condition("Compatible", "False", "NoCgroupV2"),
         condition("Degraded", "True", "Polling"),
-        condition("Drift", "True", "OtherWriter"),
-        condition("NodeSettings", "False", "NotSupported"),
-        condition("Strict", "False", "NotInForce"),
+        condition("Drifted", "True", "OtherWriter"),
+        condition("SettingsApplied", "False", "NotSupported"),
+        condition("StrictInEffect", "False", "NotInForce"),
         condition("KubeletWillNotStart", "True", "FailSwapOn"),
     ]
     cluster.report("told", *amiss)

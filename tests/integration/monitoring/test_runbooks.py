@@ -69,7 +69,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
         facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 1 << 30, "memoryBytes": 1 << 32}
         status: Json = {
             "facts": {**facts, "devices": [device]},
-            "conditions": [{"type": "Drift", "status": "True", "reason": "Yielded", "message": "somebody writes"}],
+            "conditions": [{"type": "Drifted", "status": "True", "reason": "Yielded", "message": "somebody writes"}],
             "violations": [{"pod": uid, "reason": "Draining", "wanted": "0", "found": "4096", "swapBytes": 4096}],
         }
         said = cp.request("PATCH", f"{STATES}/{NODE}/status", {"status": status})
@@ -100,7 +100,7 @@ def test_they_show_what_the_runbooks_say_they_show(environment: tuple[ControlPla
     violations = run("docs/runbooks/SwapwardenDisabledPodUsesSwap.md", environment)[0]
     assert f"Draining {variables['POD_UID']} wanted=0 found=4096 swap=4096" in violations
     assert "ledger" in violations
-    assert "Drift=True Yielded: somebody writes" in run("docs/runbooks/SwapwardenDriftFight.md", environment)[0]
+    assert "Drifted=True Yielded: somebody writes" in run("docs/runbooks/SwapwardenDriftFight.md", environment)[0]
     assert "notAfter=" in run("docs/runbooks/SwapwardenCertificateNearExpiry.md", environment)[0]
     assert "ledger" in run("docs/runbooks/SwapwardenSwapHidesMemoryLimit.md", environment)[0]
     assert (

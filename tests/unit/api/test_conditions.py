@@ -14,7 +14,7 @@ SOURCES = pathlib.Path(swapwarden.__file__).parent
 WORDS = {*conditions.ConditionType, *violations.ViolationReason} - {conditions.ConditionType.READY}
 """Ready is also what Kubernetes calls a pod's condition."""
 OTHER_MEANINGS = {
-    **{("crd.py", word): "a column's title" for word in ("Applied", "Conflicted", "Degraded", "Drift")},
+    **{("crd.py", word): "a column's title" for word in ("Applied", "Conflicted", "Degraded", "Drifted")},
     **{("profiles.py", word): "a reason of events" for word in ("Applied", "Conflicted")},
     ("profilestatus.py", "Applied"): "a reason of the condition Ready",
     ("strict_fields.py", "Strict"): "of Kubernetes' fieldValidation",
@@ -48,8 +48,8 @@ def test_a_condition_is_abnormal_by_one_status(kind: str) -> None:
 
 
 def test_what_systemd_writes_over_is_not_abnormal() -> None:
-    assert not conditions.is_abnormal(conditions.ConditionType.DRIFT, "True", conditions.REWRITTEN)
-    assert conditions.is_abnormal(conditions.ConditionType.DRIFT, "True", "OtherWriter")
+    assert not conditions.is_abnormal(conditions.ConditionType.DRIFTED, "True", conditions.REWRITTEN)
+    assert conditions.is_abnormal(conditions.ConditionType.DRIFTED, "True", "OtherWriter")
 
 
 def test_a_condition_that_only_reports_progress_is_not_abnormal() -> None:

@@ -36,7 +36,7 @@ def test_a_series_that_nobody_makes_is_found() -> None:
 def test_values_of_labels_are_words_that_the_code_has() -> None:
     known = {
         "cause": {cause.value for cause in names.Cause},
-        "type": {*DIAGNOSTICS, "Degraded", "Drift", "anon", "file"},
+        "type": {*DIAGNOSTICS, "Degraded", "Drifted", "anon", "file"},
     }
     used = {
         (label, value)

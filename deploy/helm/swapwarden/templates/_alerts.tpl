@@ -19,7 +19,7 @@
     sum by (cluster, node) (increase(swapwarden_agent_rewrites_total{cause="OtherWriter"}[15m])) > {{ $.Values.prometheusRule.thresholds.driftRewrites }}
     or
     sum by (cluster, node) (increase(swapwarden_agent_rewrites_total{cause="OtherWriter"}[75m]))
-      and on (cluster, node) swapwarden_agent_condition{type="Drift",reason="Yielded"} == 1
+      and on (cluster, node) swapwarden_agent_condition{type="Drifted",reason="Yielded"} == 1
   for: 5m
   labels:
     severity: warning

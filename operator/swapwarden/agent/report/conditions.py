@@ -115,10 +115,17 @@ def _degraded(snapshot: Snapshot) -> ConditionVerdict:
             return ConditionVerdict("True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
     failing = [short for short in snapshot.settings or () if short.reason not in _PASSING]
     if failing:
-        return ConditionVerdict("True", ConditionType.NODE_SETTINGS, _settings(failing).message)
+        return ConditionVerdict("True", "SettingsNotApplied", _settings(failing).message)
     if snapshot.degraded:
         return ConditionVerdict("True", "Polling", snapshot.degraded)
     return ConditionVerdict("False", "AsExpected", "")
+
+
+def _ready(applied: ConditionVerdict, degraded: ConditionVerdict) -> ConditionVerdict:
+    """Sum up; Applied is true on compatible nodes only."""
+    if degraded.status == "True":
+        return ConditionVerdict("False", ConditionType.DEGRADED, "")
+    return applied._replace(message="")
 
 
 def _drift(recent: Recent) -> ConditionVerdict:
@@ -151,20 +158,22 @@ def verdicts(
 ) -> Mapping[str, ConditionVerdict]:
     """Return the conditions of `snapshot` by type; a condition from `found` exists only while it is true."""
     compatible = _compatible(snapshot, facts)
+    applied, degraded = _applied(snapshot, compatible), _degraded(snapshot)
     said: dict[str, ConditionVerdict] = {
+        ConditionType.READY: _ready(applied, degraded),
         ConditionType.COMPATIBLE: compatible,
-        ConditionType.APPLIED: _applied(snapshot, compatible),
-        ConditionType.DEGRADED: _degraded(snapshot),
-        ConditionType.DRIFT: _drift(snapshot.recent),
-        **({} if snapshot.guarantee is None else {ConditionType.STRICT: snapshot.guarantee}),
+        ConditionType.APPLIED: applied,
+        ConditionType.DEGRADED: degraded,
+        ConditionType.DRIFTED: _drift(snapshot.recent),
+        **({} if snapshot.guarantee is None else {ConditionType.STRICT_IN_EFFECT: snapshot.guarantee}),
     }
     if snapshot.settings is not None:
-        said[ConditionType.NODE_SETTINGS] = _settings(snapshot.settings)
+        said[ConditionType.SETTINGS_APPLIED] = _settings(snapshot.settings)
     return said | {each.kind: ConditionVerdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
 
 
 def strict(view: systemd_zero.ZeroEvidence, *, mounted: bool, failed: str) -> ConditionVerdict | None:
-    """Return the condition Strict; None if guarantee Strict neither is nor was in use.
+    """Return the condition StrictInEffect; None if guarantee Strict neither is nor was in use.
 
     `mounted`: the agent installs the files itself; `failed`: why it could not install or remove them.
     """

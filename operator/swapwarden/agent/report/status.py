@@ -90,7 +90,7 @@ class Snapshot(NamedTuple):
     settings: Sequence[problems.SettingProblem] | None = None
     """Settings of the node that differ from its profile; None if none must be set or restored."""
     guarantee: ConditionVerdict | None = None
-    """The condition Strict, or None."""
+    """The condition StrictInEffect, or None."""
 
     @property
     def mode(self) -> names.Mode:

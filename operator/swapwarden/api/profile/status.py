@@ -6,14 +6,8 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from swapwarden.api import rules
+from swapwarden.api import conditions, rules
 
-# As metav1.Condition (k/k: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go).
-_TYPE = (
-    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
-)
-_REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 Count = Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)]
 """An int32, as counts are in the API of Kubernetes."""
 
@@ -22,10 +16,14 @@ class ProfileCondition(rules.Model):
     """A condition in the form of metav1.Condition."""
 
     type: str = pydantic.Field(
-        max_length=316, pattern=_TYPE, description="Ready, Progressing, Conflicted, Degraded or RequirementsMet."
+        max_length=316,
+        pattern=conditions.TYPE_PATTERN,
+        description="Ready, Progressing, Conflicted, Degraded or RequirementsMet.",
     )
     status: Literal["True", "False", "Unknown"] = pydantic.Field(description="True, False or Unknown.")
-    reason: str = pydantic.Field(min_length=1, max_length=1024, pattern=_REASON, description="One word for programs.")
+    reason: str = pydantic.Field(
+        min_length=1, max_length=1024, pattern=conditions.REASON_PATTERN, description="One word for programs."
+    )
     message: str = pydantic.Field(max_length=32768, description="A sentence for people.")
     last_transition_time: str = pydantic.Field(
         description="When status last changed.", json_schema_extra={"format": "date-time"}

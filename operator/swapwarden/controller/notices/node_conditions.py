@@ -14,9 +14,9 @@ from swapwarden.policy.observed import nodes
 _REASONS: Final[dict[str, str]] = {
     ConditionType.COMPATIBLE: "SwapIncompatible",
     ConditionType.DEGRADED: "SwapDegraded",
-    ConditionType.DRIFT: "SwapLimitsContested",
-    ConditionType.NODE_SETTINGS: "SwapSettingsNotAsSpecified",
-    ConditionType.STRICT: "SwapNotHeldBySystemd",
+    ConditionType.DRIFTED: "SwapLimitsContested",
+    ConditionType.SETTINGS_APPLIED: "SwapSettingsNotAsSpecified",
+    ConditionType.STRICT_IN_EFFECT: "SwapNotHeldBySystemd",
 }
 """Reasons of events by the condition that they report; a diagnostic's own type says enough."""
 

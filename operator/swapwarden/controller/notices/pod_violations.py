@@ -31,7 +31,7 @@ _MESSAGES: Final[dict[str, str]] = {
     ),
     ViolationReason.YIELDED: (
         "another writer on node {node} keeps lowering this pod's swap limit, and is left its value for a time; the"
-        " condition Drift of the node's NodeSwapState has the details"
+        " condition Drifted of the node's NodeSwapState has the details"
     ),
     ViolationReason.AUDIT: (
         "profile {profile} is in mode Audit on node {node}: nothing is written, and what this pod says of swap is not"

@@ -975,12 +975,12 @@ async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
     await until(lambda: causes_found(agent))
     assert plain.known(inner.parent.parent).tally.count == 0
     assert snapshot(agent).violations == []
-    assert condition(agent, "Drift") == ("False", "Quiet")
+    assert condition(agent, "Drifted") == ("False", "Quiet")
     assert attribution.REWRITES.value("container", names.Cause.OTHER_WRITER.value) == rewritten
     write(inner, "0")
     await until(lambda: swap_max(inner) == str(MIB))
     await until(lambda: causes_found(agent))
-    assert condition(agent, "Drift") == ("False", "Quiet"), "less is no news of the node's, either"
+    assert condition(agent, "Drifted") == ("False", "Quiet"), "less is no news of the node's, either"
     # What it had while nothing held above it is one, wherever it is written.
     scope = inner.parent
     for limit in (inner, scope, scope.parent):
@@ -1078,12 +1078,12 @@ async def test_cgroups_that_containers_lower_are_listed_once_and_behind_others(p
         (uid(3), "AwaitingState"),
         (uid(1), "Yielded"),
     ]
-    assert condition(agent, "Drift") == ("False", "Quiet"), "nobody else writes on the node"
+    assert condition(agent, "Drifted") == ("False", "Quiet"), "nobody else writes on the node"
     scope = made[0].parent
     for _ in range(contention.ROUNDS + 1):
         write(scope, "0")
         agent.catch_up()
-    assert condition(agent, "Drift") == ("True", "Yielded"), "that is not the container's to write"
+    assert condition(agent, "Drifted") == ("True", "Yielded"), "that is not the container's to write"
 
 
 # What is read besides the file

@@ -11,9 +11,9 @@ def series() -> list[tuple[str, ...]]:
 
 def test_each_condition_has_one_series_that_says_what_it_is_now() -> None:
     quiet, secrets = status.ConditionVerdict("False", "Quiet", ""), status.ConditionVerdict("True", "NoTmpfsNoswap", "")
-    conditions.publish({"Drift": quiet, "SecretsOnDisk": secrets})
-    assert series() == [("Drift", "False", "Quiet"), ("SecretsOnDisk", "True", "NoTmpfsNoswap")]
-    conditions.publish({"Drift": status.ConditionVerdict("True", "Yielded", "another message")})
-    assert series() == [("Drift", "True", "Yielded")]
+    conditions.publish({"Drifted": quiet, "SecretsOnDisk": secrets})
+    assert series() == [("Drifted", "False", "Quiet"), ("SecretsOnDisk", "True", "NoTmpfsNoswap")]
+    conditions.publish({"Drifted": status.ConditionVerdict("True", "Yielded", "another message")})
+    assert series() == [("Drifted", "True", "Yielded")]
     conditions.publish({})
     assert series() == []

@@ -72,11 +72,22 @@ def test_an_unreported_exposure_has_a_place_in_one_status() -> None:
 
 def test_all_is_well() -> None:
     assert verdicts(GOOD) == {
+        "Ready": ("True", "AsSpecified"),
         "Compatible": ("True", "Compatible"),
         "Applied": ("True", "AsSpecified"),
         "Degraded": ("False", "AsExpected"),
-        "Drift": ("False", "Quiet"),
+        "Drifted": ("False", "Quiet"),
     }
+
+
+def test_a_node_is_ready_where_all_is_applied_and_nothing_is_degraded() -> None:
+    def ready(snapshot: status.Snapshot) -> tuple[str, str]:
+        return verdicts(snapshot)["Ready"]
+
+    assert ready(GOOD._replace(violations=[DRAINING])) == ("False", "Draining")
+    assert ready(GOOD._replace(spec=None)) == ("Unknown", "AwaitingState")
+    assert ready(GOOD._replace(degraded="no watches")) == ("False", "Degraded")
+    assert ready(lately(drifting=2)) == ("True", "AsSpecified"), "drift is repaired"
 
 
 def test_applied() -> None:
@@ -110,10 +121,10 @@ def test_degraded_and_drift() -> None:
     assert verdicts(GOOD._replace(refused="bad"))["Degraded"] == ("True", "StateRefused")
     assert verdicts(GOOD._replace(degraded="no watches"))["Degraded"] == ("True", "Polling")
     assert verdicts(GOOD._replace(violations=[FAILED]))["Degraded"] == ("True", "WriteFailed")
-    assert verdicts(lately(drifting=2))["Drift"] == ("True", "Rewritten")
-    assert verdicts(lately(others="somebody"))["Drift"] == ("True", "OtherWriter")
-    assert verdicts(lately(drifting=2, contested=1)._replace(violations=[YIELDED]))["Drift"] == ("True", "Yielded")
-    told = build(lately(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3]
+    assert verdicts(lately(drifting=2))["Drifted"] == ("True", "Rewritten")
+    assert verdicts(lately(others="somebody"))["Drifted"] == ("True", "OtherWriter")
+    assert verdicts(lately(drifting=2, contested=1)._replace(violations=[YIELDED]))["Drifted"] == ("True", "Yielded")
+    told = build(lately(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[4]
     assert told.reason == "OtherWriter"
     assert told.message == "2 running pods were above their value lately; repaired; somebody writes 0"
 
@@ -142,7 +153,7 @@ def test_the_time_of_transition_stays_while_the_status_does() -> None:
         build(GOOD._replace(violations=[DRAINING]), FACTS, first["conditions"], "2026-02-02T00:00:00Z")
     )
     times = {condition["type"]: condition["lastTransitionTime"] for condition in second["conditions"]}
-    assert times.pop("Applied") == "2026-02-02T00:00:00Z"
+    assert times.pop("Applied") == times.pop("Ready") == "2026-02-02T00:00:00Z"
     assert set(times.values()) == {"2026-01-01T00:00:00Z"}
 
 
@@ -181,25 +192,28 @@ def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:
 
 
 def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
-    assert "NodeSettings" not in verdicts(GOOD)
-    assert verdicts(GOOD._replace(settings=()))["NodeSettings"] == ("True", "AsSpecified")
+    assert "SettingsApplied" not in verdicts(GOOD)
+    assert verdicts(GOOD._replace(settings=()))["SettingsApplied"] == ("True", "AsSpecified")
     audit = problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60")
-    assert verdicts(GOOD._replace(settings=[audit]))["NodeSettings"] == ("True", "Audit")
+    assert verdicts(GOOD._replace(settings=[audit]))["SettingsApplied"] == ("True", "Audit")
     assert verdicts(GOOD._replace(settings=[audit]))["Degraded"] == ("False", "AsExpected")
     none = problems.SettingProblem("vm.page-cluster", names.Problem.NO_ACCESS, "set agent.kernel.vm")
     bad = problems.SettingProblem("vm.min_free_kbytes", names.Problem.REFUSED, "too much")
     found = build(GOOD._replace(settings=[none, bad]), FACTS, [], "t")
     told = {condition.type: condition for condition in found.conditions}
-    assert (told["NodeSettings"].status, told["NodeSettings"].reason) == ("False", "Refused")
-    assert told["NodeSettings"].message == "vm.min_free_kbytes: too much; vm.page-cluster: set agent.kernel.vm"
-    assert (told["Degraded"].reason, told["Degraded"].message) == ("NodeSettings", told["NodeSettings"].message)
+    assert (told["SettingsApplied"].status, told["SettingsApplied"].reason) == ("False", "Refused")
+    assert told["SettingsApplied"].message == "vm.min_free_kbytes: too much; vm.page-cluster: set agent.kernel.vm"
+    assert (told["Degraded"].reason, told["Degraded"].message) == (
+        "SettingsNotApplied",
+        told["SettingsApplied"].message,
+    )
     assert told["Applied"].status == "True"
 
 
 def test_a_setting_without_effect_is_reported_and_no_failure() -> None:
     idle = problems.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
     found = verdicts(GOOD._replace(settings=[idle]))
-    assert (found["NodeSettings"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
+    assert (found["SettingsApplied"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
 
 
 def test_findings_are_conditions_while_they_are_true() -> None:
@@ -211,13 +225,13 @@ def test_findings_are_conditions_while_they_are_true() -> None:
     before = status.as_json(first)["conditions"]
     later = build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [found])
     assert later == first
-    assert len(build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 4
+    assert len(build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 5
 
 
 def test_a_unit_that_drains_or_is_missing_is_reported_and_stops_nothing() -> None:
     for reason in (names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED):
         found = verdicts(GOOD._replace(settings=[problems.SettingProblem("x.service", reason, "so it is")]))
-        assert found["NodeSettings"] == ("False", reason)
+        assert found["SettingsApplied"] == ("False", reason)
         assert found["Degraded"] == ("False", "AsExpected")
         assert found["Applied"] == ("True", "AsSpecified")
 

@@ -142,12 +142,12 @@ CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
         _ERROR,
         "see kubectl swap nodes -o wide and the agent's log; docs/agent.md has the reasons",
     ),
-    ConditionType.DRIFT: (
+    ConditionType.DRIFTED: (
         _WARNING,
         "find the other writer of memory.swap.max there; docs/agent.md lists the usual ones",
     ),
-    ConditionType.NODE_SETTINGS: (_WARNING, "docs/node-settings.md has each reason and its remedy"),
-    ConditionType.STRICT: (_WARNING, "docs/strict.md has each reason and its remedy"),
+    ConditionType.SETTINGS_APPLIED: (_WARNING, "docs/node-settings.md has each reason and its remedy"),
+    ConditionType.STRICT_IN_EFFECT: (_WARNING, "docs/strict.md has each reason and its remedy"),
 }
 """Of conditions of a node's state, where their messages do not end with the remedy."""
 NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {

@@ -118,7 +118,7 @@ def judge(
 
 def _others(conditions: Mapping[str, state.Condition], problems: Mapping[NodeProblem, str]) -> str:
     """Other messages about a node that is well."""
-    drift = conditions.get(ConditionType.DRIFT, _NO)
+    drift = conditions.get(ConditionType.DRIFTED, _NO)
     found = [drift.message] if drift.status == "True" else []
     found += [f"{kind}: {conditions[kind].message}" for kind in DIAGNOSTICS if kind in conditions]
     found += [f"{problem}: {message}" for problem, message in problems.items()]

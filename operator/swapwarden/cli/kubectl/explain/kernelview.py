@@ -89,7 +89,7 @@ def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: b
         status=held,
         text=text,
         since=_since(conditions, row) if held is LimitStatus.HELD else "",
-        drift=conditions[ConditionType.DRIFT].message if _is_true(conditions.get(ConditionType.DRIFT)) else "",
+        drift=conditions[ConditionType.DRIFTED].message if _is_true(conditions.get(ConditionType.DRIFTED)) else "",
     )
 
 

@@ -81,9 +81,9 @@ def test_an_agent_that_does_not_follow() -> None:
     [
         ("Compatible", "False", Severity.ERROR),
         ("Degraded", "True", Severity.ERROR),
-        ("Drift", "True", Severity.WARNING),
-        ("NodeSettings", "False", Severity.WARNING),
-        ("Strict", "False", Severity.WARNING),
+        ("Drifted", "True", Severity.WARNING),
+        ("SettingsApplied", "False", Severity.WARNING),
+        ("StrictInEffect", "False", Severity.WARNING),
     ],
 )
 def test_conditions_of_a_node(kind: str, status: str, severity: Severity) -> None:
@@ -107,9 +107,9 @@ def test_every_condition_of_an_agent_is_known() -> None:
     kinds = {
         ConditionType.COMPATIBLE,
         ConditionType.DEGRADED,
-        ConditionType.DRIFT,
-        ConditionType.NODE_SETTINGS,
-        ConditionType.STRICT,
+        ConditionType.DRIFTED,
+        ConditionType.SETTINGS_APPLIED,
+        ConditionType.STRICT_IN_EFFECT,
     }
     assert kinds == catalogue.CONDITIONS.keys()
     assert kinds | set(DIAGNOSTICS) == ABNORMAL_STATUS.keys()
@@ -119,7 +119,7 @@ def test_every_condition_of_an_agent_is_known() -> None:
 def test_what_systemd_writes_over_is_no_problem() -> None:
     """A daemon-reload; the agent repairs it."""
     found = {
-        why: problems.condition("n", state.Condition("Drift", "True", why)) for why in ("Rewritten", "OtherWriter")
+        why: problems.condition("n", state.Condition("Drifted", "True", why)) for why in ("Rewritten", "OtherWriter")
     }
     assert found["Rewritten"] is None
     assert found["OtherWriter"] is not None

@@ -15,7 +15,7 @@ def status(*conditions: tuple[str, str, str], profile: state.ProfileRef = PROFIL
         "Compatible": ("True", "Compatible"),
         "Applied": ("True", "AsSpecified"),
         "Degraded": ("False", "AsExpected"),
-        "Drift": ("False", "Quiet"),
+        "Drifted": ("False", "Quiet"),
     }
     found = healthy | {kind: (value, reason) for kind, value, reason in conditions}
     told = [state.Condition(kind, value, reason, f"{kind} says") for kind, (value, reason) in found.items()]
@@ -34,7 +34,7 @@ def spec(mode: names.Mode = names.Mode.ENFORCE) -> state.StateSpec:
         ([("Applied", "True", "Restored")], "Restore", NodeHealth.RESTORED),
         ([("Applied", "False", "Restoring")], "Restore", NodeHealth.RESTORING),
         ([("Applied", "False", "Draining")], "Enforce", NodeHealth.DRAINING),
-        ([("Applied", "False", "Yielded"), ("Drift", "True", "Yielded")], "Enforce", NodeHealth.YIELDED),
+        ([("Applied", "False", "Yielded"), ("Drifted", "True", "Yielded")], "Enforce", NodeHealth.YIELDED),
         ([("Applied", "Unknown", "AwaitingState")], "Enforce", NodeHealth.PENDING),
         ([("Applied", "False", "FromTheFuture")], "Enforce", NodeHealth.NOT_UNDERSTOOD),
         ([("Compatible", "Unknown", "Searching"), ("Applied", "False", "NoPodTree")], "Enforce", NodeHealth.PENDING),
@@ -61,8 +61,8 @@ def test_problems_that_no_agent_reports() -> None:
 def test_the_message_is_of_the_condition_that_decides() -> None:
     degraded = health.judge(spec(), status(("Degraded", "True", "WriteFailed")), has_agent=True)
     assert degraded.why == "Degraded says"
-    fine = health.judge(spec(), status(("SecretsOnDisk", "True", "Tmpfs"), ("Drift", "True", "x")), has_agent=True)
-    assert fine == health.HealthVerdict(NodeHealth.ENFORCED, "Drift says; SecretsOnDisk: SecretsOnDisk says")
+    fine = health.judge(spec(), status(("SecretsOnDisk", "True", "Tmpfs"), ("Drifted", "True", "x")), has_agent=True)
+    assert fine == health.HealthVerdict(NodeHealth.ENFORCED, "Drifted says; SecretsOnDisk: SecretsOnDisk says")
     assert health.judge(spec(), status(), has_agent=True).why == ""
 
 

@@ -126,5 +126,5 @@ def test_exposure() -> None:
 
 
 def test_drift() -> None:
-    assert look(conditions=(state.Condition("Drift", "True", "OtherWriter", "some tool"),)).drift == "some tool"
-    assert look(conditions=(state.Condition("Drift", "False", "Quiet", "x"),)).drift == ""
+    assert look(conditions=(state.Condition("Drifted", "True", "OtherWriter", "some tool"),)).drift == "some tool"
+    assert look(conditions=(state.Condition("Drifted", "False", "Quiet", "x"),)).drift == ""
