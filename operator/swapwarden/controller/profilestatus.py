@@ -220,7 +220,7 @@ def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
 
 
 def _wrong(node: fleet.Governed) -> str:
-    """What makes a node count as degraded."""
+    """Return the problems of a node that count as degraded; empty if there are none."""
     refused = f"{NodeProblem.SETTINGS_REFUSED}: {node.refused}" if node.refused else ""
     return "; ".join(filter(None, (node.degraded, refused)))
 

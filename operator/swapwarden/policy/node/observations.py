@@ -14,7 +14,7 @@ _MIB = 1 << 20
 
 
 class NodeProblem(enum.StrEnum):
-    """What they are, for programs."""
+    """Their kinds, for programs."""
 
     REQUIREMENT_UNMET = "RequirementUnmet"
     SETTINGS_REFUSED = "SettingsRefused"
@@ -33,7 +33,7 @@ def observe(
 ) -> tuple[NodeObservation, ...]:
     """Return the problems under a profile that requires this, and has these settings of the kernel.
 
-    There are none before an agent has reported: what is unknown then is no problem yet.
+    There are none before an agent has reported: unknown facts are no problem yet.
     """
     if not facts.reported:
         return ()
