@@ -139,9 +139,8 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
         if silent is None:
             print("error: the order to restore was withdrawn meanwhile, so nothing is removed", file=sys.stderr)
             return 1
-        pods = [
-            each for each in await _list(api, PODS, BoundPod) if each.spec.node_name and each.status.phase not in ENDED
-        ]
+        found = await read_all(api, PODS, BoundPod)
+        pods = [each for each in found if each.spec.node_name and each.status.phase not in ENDED]
         for line in report(silent, pods):
             print(line)
         held = labels_in_use(pods)
@@ -164,7 +163,7 @@ async def _wait(api: client.Client, order: str, seconds: float) -> list[Restorin
         try:
             if not await _stands(api, order):
                 return None
-            silent = [each for each in await _list(api, STATES, RestoringState) if not has_restored(each)]
+            silent = [each for each in await read_all(api, STATES, RestoringState) if not has_restored(each)]
         except (errors.KubeError, msgspec.DecodeError):
             if time.monotonic() > deadline:
                 raise
@@ -224,7 +223,7 @@ async def release_features(api: client.Client, path: str, held: dict[tuple[str, 
     async def ours() -> list[node_features.FeatureRow]:
         found = [
             node_features.project(each)
-            for each in await _list(api, path, node_features.WireFeature, node_features.SELECTOR)
+            for each in await read_all(api, path, node_features.WireFeature, node_features.SELECTOR)
         ]
         return [row for row in found if keeps(row) != row.labels.keys() or not row.labels]
 
@@ -269,7 +268,7 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         return _NodeRelease(row, gone, [key for key in keys if row.place(key) is not None])
 
     async def changes() -> list[_NodeRelease]:
-        found = [change(nodes.project(node)) for node in await _list(api, NODES, nodes.WireNode)]
+        found = [change(nodes.project(node)) for node in await read_all(api, NODES, nodes.WireNode)]
         return [each for each in found if each.is_needed()]
 
     async def release(each: _NodeRelease) -> None:
@@ -307,7 +306,7 @@ async def release_profiles(api: client.Client) -> None:
     writes = fenced.Writes(api)
 
     async def ours() -> list[finalizers.ProfileMetadata]:
-        found = [each.metadata for each in await _list(api, profiles.PROFILES, finalizers.Finalized)]
+        found = [each.metadata for each in await read_all(api, profiles.PROFILES, finalizers.Finalized)]
         return [each for each in found if names.PROFILE_FINALIZER in each.finalizers]
 
     async def release(each: finalizers.ProfileMetadata) -> None:
@@ -321,12 +320,12 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
     """Delete all states, and the profiles of OWNER if one is given; list failures."""
 
     async def owned() -> list[str]:
-        found = await _list(api, profiles.PROFILES, wire.Named) if owner else []
+        found = await read_all(api, profiles.PROFILES, wire.Named) if owner else []
         ours = [each.metadata for each in found if profiles.is_owned(each.metadata.labels, owner)]
         return [f"{profiles.PROFILES}/{each.name}" for each in ours]
 
     async def states() -> list[str]:
-        return [f"{STATES}/{each.metadata.name}" for each in await _list(api, STATES, wire.Named)]
+        return [f"{STATES}/{each.metadata.name}" for each in await read_all(api, STATES, wire.Named)]
 
     async def delete(path: str) -> None:
         await hooks.delete(api, path)
@@ -363,7 +362,7 @@ async def retry_rounds(
     return [(each, failed.get(number, "it comes back")) for number, each in enumerate(await left())]
 
 
-async def _list(
+async def read_all(
     api: client.Client, path: str, kind: type[T], selector: Mapping[str, str] = types.MappingProxyType({})
 ) -> list[T]:
     """Return all objects of a collection, read in pages; none if the API server does not know the kind.

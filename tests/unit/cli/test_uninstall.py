@@ -280,7 +280,7 @@ async def test_objects_that_cannot_be_decoded_are_left_out_with_one_word_each(
     body = b'{"metadata":{"resourceVersion":"5"},"items":[%s]}' % b",".join((good, deep, bad))
     for _ in range(2):
         server.answer(plain(body))
-        found = await uninstall._list(api, uninstall.NODES, nodes.WireNode)
+        found = await uninstall.read_all(api, uninstall.NODES, nodes.WireNode)
         assert [each.metadata.name for each in found] == ["good", "deep"]
     assert capsys.readouterr().err.count("nodes bad is left out") == 1
 
@@ -293,5 +293,5 @@ async def test_a_list_that_is_too_large_is_read_in_smaller_pages(
     server.answer(page([large, large], 5))
     server.answer(page([large], 5, "more"))
     server.answer(page([large], 5))
-    assert len(await uninstall._list(api, uninstall.NODES, nodes.WireNode)) == 2
+    assert len(await uninstall.read_all(api, uninstall.NODES, nodes.WireNode)) == 2
     assert [each.query["limit"] for each in server.requests] == ["500", "250", "250"]
