@@ -105,7 +105,7 @@ class Node:
         return pod
 
     def known(self, path: pathlib.Path) -> records.Pod:
-        """What the agent knows of the pod with the cgroup at `path`."""
+        """Return the agent's record of the pod with the cgroup at `path`."""
         assert self.enforcer is not None
         return self.enforcer.inventory.pods[str(path.relative_to(self.tree.root))]
 
@@ -144,16 +144,16 @@ def reasons(agent: reconciler.NodeReconciler) -> list[str]:
 
 
 def drop_in_prefix(agent: reconciler.NodeReconciler) -> str | None:
-    """Of the slices that are to have drop-ins for guarantee Strict."""
+    """Return the prefix of the slices that must have drop-ins for guarantee Strict."""
     return dropin_sync.pods_prefix(agent.progress.spec, agent.root)
 
 
 def drop_in_slices(agent: reconciler.NodeReconciler) -> tuple[str, ...] | None:
-    """The node's slices that are to have drop-ins."""
+    """Return the node's slices that must have drop-ins."""
     return dropin_sync.unit_slices(agent.progress.spec, agent.root)
 
 
-# What tests need of the inside: only here, so that tests stay as they are where that changes.
+# Access to the inside: only here, so that tests stay as they are when that changes.
 
 
 def settle(agent: reconciler.NodeReconciler) -> None:
@@ -174,7 +174,7 @@ def is_idle(agent: reconciler.NodeReconciler) -> bool:
 
 
 def waits(agent: reconciler.NodeReconciler) -> list[keys.Key]:
-    """What waits to be reconciled."""
+    """Return the keys that wait to be reconciled."""
     return list(agent.work.waiting)
 
 
@@ -202,13 +202,13 @@ def look_again(agent: reconciler.NodeReconciler, file: records.ControlFile) -> N
 
 
 def lose_events(agent: reconciler.NodeReconciler) -> None:
-    """As the kernel does when there are too many; here nobody is told even that."""
+    """Lose the events as the kernel does if there are too many, here even without its report."""
     list(agent.work.watching.read())
 
 
 @contextlib.contextmanager
 def unheard(agent: reconciler.NodeReconciler) -> Iterator[None]:
-    """What happens is only heard of later."""
+    """Delay events until the context ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent.work.watching, "read", lambda: iter(()))
         yield
@@ -239,7 +239,7 @@ def find_tree(agent: reconciler.NodeReconciler) -> None:
 
 
 def find_causes(agent: reconciler.NodeReconciler) -> None:
-    """Have the causes of what was written over until now found in the turns that follow."""
+    """Find the causes of the external writes until now, in the turns that follow."""
     agent._due(keys.Task.CAUSES, schedule.Why.DUE)
     agent._turn()
     agent._arm()

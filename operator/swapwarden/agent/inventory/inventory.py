@@ -1,4 +1,4 @@
-"""Keeps what the agent knows of the tree of pods in step with what is on disk, and records what comes and goes."""
+"""Keeps the records of the tree of pods up to date with the cgroup file system, and records each change."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PODS = metrics.gauge("swapwarden_agent_pods", "Pods of the node whose cgroups th
 
 
 class TreeChange(NamedTuple):
-    """Something came, and is known now, or went, and is not any more."""
+    """A cgroup or file that appeared, and is on record now, or was removed, and is not any more."""
 
     what: records.Level | records.Pod | records.Container | records.ControlFile
-    """A container comes again when something in it may have."""
+    """A container appears again when a cgroup in it may have."""
     came: bool
     denied: str = ""
-    """Why the cgroups in a pod that came are not known; empty where they are."""
+    """Why the cgroups in a new pod are unknown, or empty."""
 
 
 class Inventory:
@@ -54,13 +54,13 @@ class Inventory:
         self._container_files = container_files.ContainerFiles(cgroups, watching)
 
     def changes(self) -> list[TreeChange]:
-        """What came and went since this was last asked, in this order."""
+        """Return the changes since the last call, in their order."""
         found, self._changes = self._changes, []
         return found
 
     @property
     def root_path(self) -> str | None:
-        """The cgroup above all pods, once found."""
+        """The cgroup above all pods, once it is found."""
         return None if self.root is None else self.root.path
 
     def inode(self, path: str) -> int | None:
@@ -68,7 +68,7 @@ class Inventory:
         return self._fs.inode(path)
 
     def files(self) -> Iterator[records.ControlFile]:
-        """All files, ancestors first."""
+        """Yield all files, ancestors first."""
         if self.root is not None:
             yield self.root
         for pod in self.pods.values():
@@ -77,7 +77,7 @@ class Inventory:
                 yield from container.files
 
     def find(self) -> records.Level:
-        """Search for the root; TreeError where there is none to work on. To `enter` its level comes next."""
+        """Search for the root and return its level, to `enter` next. TreeError if no single root is found."""
 
         def searchable(path: str) -> list[str]:
             try:
@@ -100,12 +100,12 @@ class Inventory:
         return self.levels[path]
 
     def enter(self, level: records.Level) -> list[str]:
-        """Watch a level, then list it: what came before the watch is found, what comes after is told."""
+        """Watch a level, then list it: the list has earlier cgroups, events report later ones."""
         self._watches.watch(level, self._fs.absolute(level.path), inotify.CHILDREN)
         return self._fs.children(level.path)
 
     def lose(self) -> None:
-        """Forget all of the tree."""
+        """Forget the whole tree."""
         for path in list(self.pods):
             self._untrack(path)
         for level in self.levels.values():
@@ -118,13 +118,13 @@ class Inventory:
         self.root = None
 
     def is_there(self) -> bool:
-        """Whether the root that was found still is."""
+        """Return whether the root that was found still exists."""
         return self.root is not None and self._fs.inode(self.root.path) == self.root.inode
 
     def prune_levels(self) -> None:
-        """Forget the levels that are not on disk any more, or are there anew: to be made up for by looking at them.
+        """Forget levels that were removed or made anew; the parent's list shows new ones.
 
-        One of which that cannot be told stays: looking at it says why.
+        An unreadable level stays: entering it reports why.
         """
         for path, level in list(self.levels.items()):
             with contextlib.suppress(cgroupfs.CgroupError):
@@ -132,7 +132,7 @@ class Inventory:
                     self._leave_level(path)
 
     def refresh(self, pod: records.Pod, noticed: float) -> bool:
-        """Compare a pod with what is on disk; whether it is still the same one. CgroupError where it cannot be read."""
+        """Compare a pod with its cgroup. Return whether it is still the same one. CgroupError if it is unreadable."""
         inode = self._fs.inode(pod.path)
         if inode != pod.file.inode:
             self._track(pod.uid, pod.path, resolve.Origin.APPEARED, noticed)
@@ -155,7 +155,7 @@ class Inventory:
                 self._drop(file)
 
     def look(self, owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
-        """See what there is under a name now, whatever happened to it: an event may be told of late."""
+        """Examine the current cgroup of a name, whatever the event was: events may be late."""
         if isinstance(owner, records.Level):
             if self.levels.get(owner.path) is owner:
                 self._look_in_level(owner, name, origin, noticed)
@@ -209,9 +209,9 @@ class Inventory:
         names, denied = [], ""
         try:
             names = self._fs.children(path)
-        except cgroupfs.DeniedError as error:  # it may stay so, and its own limit can be held all the same
+        except cgroupfs.DeniedError as error:  # this may last, and the pod's own limit can be set all the same
             denied = str(error)
-        except cgroupfs.CgroupError:  # it is taken in whole, or later
+        except cgroupfs.CgroupError:  # the pod is recorded as a whole, or later
             self._watches.release(pod)
             raise
         self.pods[path] = pod

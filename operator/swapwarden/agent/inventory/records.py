@@ -1,4 +1,4 @@
-"""What the agent knows of the cgroups of its node. Limits in bytes, times in monotonic seconds."""
+"""The agent's records of its node's cgroups. Limits in bytes, times in monotonic seconds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ NEVER: Final = float("-inf")
 
 
 class KeyFailure(NamedTuple):
-    """Something other than one file that could not be reconciled."""
+    """A key other than a file that could not be reconciled."""
 
     pod: str
-    """UID of the pod; `kubepods` for what is above pods."""
+    """UID of the pod; `kubepods` for cgroups above pods."""
     container: str
     reason: ViolationReason
     message: str
 
 
 class ReconcileProgress(NamedTuple):
-    """What is to be reported of reconciling beside the records of pods and files."""
+    """The part of the report on reconciling that is not in the records of pods and files."""
 
     spec: spec.NodeSpec | None
     """The state in force."""
@@ -38,40 +38,40 @@ class ReconcileProgress(NamedTuple):
     problem: layout.TreeError | None
     """Why the tree of pods was not found."""
     degraded: str
-    """Why not everything can be watched; empty where everything is."""
+    """Why not everything can be watched, or empty."""
     generation: int
-    """Of the newest state that everything was brought to as far as it could be."""
+    """Of the newest state that was applied, apart from failures."""
     lost: int
     """How often the kernel dropped events lately."""
     failures: tuple[KeyFailure, ...]
     others: str
-    """Writers other than systemd that were noticed lately; empty where there is none."""
+    """A description of recent writers other than systemd, or empty."""
     settings: tuple[problems.SettingProblem, ...] | None
-    """Settings of the node that are not as desired; None where none are to be set or restored."""
+    """Settings of the node that are not as desired; None if none must be set or restored."""
     to_restore: int
-    """Settings that still hold a value of the agent's and should not."""
+    """Settings that still hold a value that the agent must restore."""
 
 
 class Contention:
-    """How often another writer lowered a file that is to hold more. Limits in bytes."""
+    """How often another writer lowered a file below its limit, in bytes."""
 
     __slots__ = ("limit", "rounds", "since", "until")
 
     def __init__(self, limit: int, since: float) -> None:
         self.limit = limit
-        """What the file is to hold."""
+        """The desired value."""
         self.since = since
         self.rounds = 0
         self.until: float | None = None
-        """Until when the lower value is left to the other; None while it is not."""
+        """Until when the agent leaves the lower value alone; None while it does not."""
 
 
 class Desired(NamedTuple):
-    """What a file must hold."""
+    """The desired value of a file."""
 
     value: resolve.DesiredValue = resolve.Handling.UNMANAGED
     if_enforced: resolve.DesiredValue = resolve.Handling.UNMANAGED
-    """What the value would be if the mode were Enforce."""
+    """The value in mode Enforce."""
     at_most: bool = False
     """Whether a smaller value is as good."""
 
@@ -80,34 +80,34 @@ UNMANAGED: Final = Desired()
 
 
 class FileStatus(NamedTuple):
-    """How a file stands: all that is reported of it. Bytes."""
+    """The status of a file, with everything that is reported about it. Bytes."""
 
     observed: int = values.NO_LIMIT
     in_use: int = 0
     limit: int | None = None
-    """The desired value as a number, also where that is to restore what was there; None: none of the agent's."""
+    """The desired value as a number, also of a restore; None if the agent leaves the file alone."""
     draining: bool = False
     """Whether more is in use than desired."""
     confirmed: resolve.DesiredValue | None = None
-    """The desired value that the file was last seen to hold, or to be on the way to; None after a failure."""
+    """The desired value that the file last held, or was on the way to; None after a failure."""
     reason: ViolationReason | None = None
     """Why it could not be brought to its desired value; None if it could."""
     message: str = ""
     to_restore: bool = False
-    """Whether the file holds a value of the agent's and must not."""
+    """Whether the file holds a value that the agent must restore."""
     pending: float | None = None
-    """Since when the kernel has been at a write, in monotonic seconds; None if it is at none."""
+    """When the write under way began, in monotonic seconds; None without one."""
 
 
 UNKNOWN: Final = FileStatus()
 
 
 class OpenExposure(NamedTuple):
-    """A file may hold more than it is to, and could not be read or written yet."""
+    """A file may hold more than desired, and could not be read or written yet."""
 
     since: float
     ran: names.Cause | None
-    """Why its pod may have run before it held what it is to; None where another wrote over that."""
+    """Why its pod may have run before the file had its value; None if another writer replaced that."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -115,41 +115,41 @@ class Times:
     """When something last happened to a file. The file reconciler writes all but `touched_at` (attribution's)."""
 
     right_at: float = NEVER
-    """It was seen to hold what the agent left in it."""
+    """The agent last read its own value."""
     right_watch: int | None = None
-    """The watch that it had then: while it has the same, events tell of each write since."""
+    """Its watch at that time: while it has the same one, events report each later write."""
     written_at: float = NEVER
     """The agent wrote to it."""
     write_seq: int = 0
     """Which of the agent's writes that was; 0: none."""
     touched_at: float = NEVER
-    """Another wrote to it, as far as that was seen."""
+    """Another writer wrote to it, as far as the agent noticed."""
     progress_at: float = NEVER
-    """Its usage or its limit was seen to be another than before, while it drains."""
+    """Its usage or its limit last changed while it drained."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class SystemdHold:
-    """What systemd holds for a file's unit, where it has one, and writes back. Bytes."""
+    """systemd's value for the unit of a file's cgroup, which it may write again. Bytes."""
 
     value: int | None = None
-    """None while that is unknown. Attribution writes it."""
+    """None while unknown. Attribution writes it."""
     zero: bool = False
-    """Whether it was seen to hold a pod at 0 (guarantee Strict), whatever the value. Written by systemd_zero."""
+    """Whether systemd held the pod at 0 (guarantee Strict), whatever the value. systemd_zero writes it."""
 
 
 class Retries(NamedTuple):
-    """The waits before a file is tried again."""
+    """The waits before retries of a file."""
 
     missing: backoff.Backoff
-    """Between looks for a file that is not there, or is empty."""
+    """Between reads of a file that is missing or empty."""
     refused: backoff.Backoff
-    """Between tries of what the kernel refuses."""
+    """Between writes that the kernel refuses."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class FileIdentity(inotify.Watched):
-    """Which file it is: a limit of one cgroup. This never changes."""
+    """The part of a file's record that never changes: which limit of which cgroup it is."""
 
     path: str
     """The cgroup's."""
@@ -159,12 +159,12 @@ class FileIdentity(inotify.Watched):
     spec: cgroup_files.CgroupFile = cgroup_files.SWAP_MAX
     name: str = dataclasses.field(init=False)
     usage: str = dataclasses.field(init=False)
-    """The file that counts what is in use of it; empty if there is none."""
+    """The file that counts its use; empty: none does."""
     key: ledger.Key = dataclasses.field(init=False)
     kind: str = dataclasses.field(init=False)
     """Label of metrics."""
     is_inner: bool = dataclasses.field(init=False)
-    """Whether its cgroup is inside of a container's: crun's, or one that the container made, and writes to."""
+    """Whether its cgroup is inside a container's: crun's, or one that the container made and writes to."""
 
     def __post_init__(self) -> None:
         self.name = f"{self.path}/{self.spec.name}"
@@ -185,22 +185,22 @@ class FileIdentity(inotify.Watched):
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class ControlFile(FileIdentity):
-    """What a file must hold, and how that stands."""
+    """A file with its desired value and its status."""
 
     desired: Desired = dataclasses.field(default=UNMANAGED, init=False)
     last_applied: int | None = dataclasses.field(default=None, init=False)
-    """What it was last seen to hold as wanted; another value found later is another writer's."""
+    """The agent's value that it last read there; another value found later is another writer's."""
     status: FileStatus = dataclasses.field(default=UNKNOWN, init=False)
     times: Times = dataclasses.field(default_factory=Times, init=False)
     open_exposure: OpenExposure | None = dataclasses.field(default=None, init=False)
     retries: Retries | None = dataclasses.field(default=None, init=False)
-    """None where the last try succeeded."""
+    """None if the last try succeeded."""
     created_at: float = dataclasses.field(default=NEVER, init=False)
-    """When its cgroup was seen to come; long ago where it was found."""
+    """When its cgroup appeared; NEVER if it existed before."""
     systemd: SystemdHold = dataclasses.field(default_factory=SystemdHold, init=False)
     contention: Contention | None = dataclasses.field(default=None, init=False)
     resources: tuple[str, ...] | None = dataclasses.field(default=None, init=False)
-    """The cgroup's other limits when last looked at."""
+    """The cgroup's other limits when last read."""
 
     def __post_init__(self) -> None:
         FileIdentity.__post_init__(self)
@@ -208,9 +208,9 @@ class ControlFile(FileIdentity):
             self.systemd.value = self.spec.unset
 
     def is_systemds(self, value: int) -> bool:
-        """Whether systemd holds this value for the cgroup, and so writes it at times.
+        """Return whether this is systemd's value for the cgroup, which it may write at any time.
 
-        Under the cgroupfs driver, and inside of containers, it has no units.
+        Under the cgroupfs driver, and inside containers, systemd has no units.
         """
         held = 0 if self.systemd.zero else self.systemd.value
         return value == held and self.path.endswith(_UNITS)
@@ -224,11 +224,11 @@ class Container(inotify.Watched):
     id: str
     path: str
     since: float
-    """When it came; long ago where it was found."""
+    """When it appeared; NEVER if it existed before."""
     stirs: int = dataclasses.field(default=0, init=False)
-    """So many times something happened to it or to the cgroup inside, each time soon after the one before."""
+    """Events of it or of the cgroup inside, each soon after the one before."""
     stirred: float = dataclasses.field(default=NEVER, init=False)
-    """When that was last."""
+    """When the last of these was."""
     files: list[ControlFile] = dataclasses.field(default_factory=list, init=False)
 
     @property
@@ -251,11 +251,11 @@ class Pod(inotify.Watched):
     origin: resolve.Origin
     since: float
     last: int | None = dataclasses.field(default=None, init=False)
-    """What the state last gave it."""
+    """Its limit in the last state that had one."""
     stated: bool = dataclasses.field(default=False, init=False)
     """Whether a state ever had an entry for it."""
     enforced: bool = dataclasses.field(default=False, init=False)
-    """Whether it was seen to hold what a state says, or came when nothing was to be enforced."""
+    """Whether its file held the value of a state once, or it appeared while nothing was enforced."""
     file: ControlFile = dataclasses.field(init=False)
     containers: dict[str, Container] = dataclasses.field(default_factory=dict, init=False)
     """By the name of the cgroup."""
@@ -269,7 +269,7 @@ class Pod(inotify.Watched):
         return f"/{self.path}"
 
     def files(self) -> Iterator[ControlFile]:
-        """Ancestors first."""
+        """Yield its files, ancestors first."""
         yield self.file
         for container in self.containers.values():
             yield from container.files
@@ -289,4 +289,4 @@ class Level(inotify.Watched):
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Parent(inotify.Watched):
-    """The cgroup that holds the root of the tree: tells when that goes."""
+    """The cgroup above the root of the tree, watched for the root's removal."""

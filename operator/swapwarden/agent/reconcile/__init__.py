@@ -1,1 +1,1 @@
-"""Makes files hold what is desired, one key at a time."""
+"""Brings files to their desired values, one key at a time."""

@@ -29,11 +29,11 @@ BACKOFF_SECONDS: Final = (2.0, 300.0)
 """First and longest bound of the wait after a failure."""
 
 Wanted = TypeVar("Wanted", str, tuple[str, ...])
-"""What says which files are to be there; an empty one: none."""
+"""Describes the files that must exist; an empty one: none."""
 
 
 def pods_prefix(current: spec.NodeSpec | None, root: str | None) -> str | None:
-    """What the slices begin with that are to have files for guarantee Strict; empty: none; None: not known yet.
+    """Return the prefix of the slices that must have files for guarantee Strict; empty: none; None: not known yet.
 
     `root` is the cgroup above all pods, once found.
     """
@@ -43,7 +43,7 @@ def pods_prefix(current: spec.NodeSpec | None, root: str | None) -> str | None:
 
 
 def unit_slices(current: spec.NodeSpec | None, root: str | None) -> tuple[str, ...] | None:
-    """The node's slices that are to have files, as `pods_prefix`."""
+    """Return the node's slices that must have files; empty: none; None: not known yet."""
     if current is None or (current.units and root is None):
         return None
     enforces = current.mode is names.Mode.ENFORCE
@@ -52,7 +52,7 @@ def unit_slices(current: spec.NodeSpec | None, root: str | None) -> tuple[str, .
 
 
 class DropInSync(Generic[Wanted]):
-    """Has the files there, or not."""
+    """Installs and removes the files."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class DropInSync(Generic[Wanted]):
         name: str,
         disks: worker.Worker,
     ) -> None:
-        """`directory` None: the folders are not mounted, and nothing is done. `name` is the board's for the status."""
+        """`directory` None: the folders are not mounted, and nothing is done. `name` is that of the board's status."""
         self._directory = directory
         self._bring: Callable[[pathlib.Path, Wanted], None] = bring
         self._board = reports
@@ -75,7 +75,7 @@ class DropInSync(Generic[Wanted]):
 
     @property
     def status(self) -> board.DropInStatus:
-        """How the files stand."""
+        """The status of the files."""
         return self._board.drop_ins[self._name]
 
     def _report(self, **changes: Any) -> None:
@@ -85,34 +85,34 @@ class DropInSync(Generic[Wanted]):
             self._board.touch()
 
     def look(self) -> None:
-        """See which slices have a file already: to be called before anything depends on it."""
+        """Record which slices have a file: must be called before anything depends on it."""
         if self._directory is not None:
             self._report(held=systemd_dropins.installed(self._directory))
 
     def want(self, wanted: Wanted | None) -> None:
-        """Files by what `bring` takes; empty: none. None: not known yet, so all stays as it is."""
+        """Set the desired files, as an argument of `bring`; empty: none. None: not known yet, so nothing changes."""
         if self._directory is None or wanted is None or wanted == self._wanted:
             return
         self._wanted = wanted
         self._report(left=not wanted)
-        # What failed was something else: nobody who waits for this one waits for that.
+        # Earlier failures concerned other files, and must not delay these.
         self._backoff.reset()
         self._due.set()
 
     def check(self) -> None:
-        """Look whether the files are as wanted still; after a failure that comes by itself."""
+        """Check the files soon; after a failure `run` does that by itself."""
         if self._wanted is not None and not self.status.failed:
             self._due.set()
 
     async def run(self) -> None:
-        """Never returns."""
+        """Install and remove files when that is due; never returns."""
         while True:
             await self._due.wait()
             self._due.clear()
             if self._directory is None or self._wanted is None:
                 continue
             wanted = self._wanted
-            # systemd may read a file before it is known here that it was written.
+            # systemd may read a file before the agent learns that it was written.
             self._report(held=self.status.held | frozenset([wanted] if isinstance(wanted, str) else wanted))
             try:
                 work = functools.partial(self._brought, self._directory, wanted)

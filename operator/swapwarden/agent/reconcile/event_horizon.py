@@ -51,15 +51,15 @@ class EventHorizon:
         """All files were looked at."""
         self._lossy = False
 
-    def last_right(self, file: records.ControlFile, told: float = math.inf) -> float | None:
-        """The last moment at which a file is known to have held what the agent left in it; None where there is none.
+    def last_right(self, file: records.ControlFile, until: float = math.inf) -> float | None:
+        """Return the last moment at which a file is known to have held the agent's value, or None.
 
-        Events `told` of all that was written to it until then, at most until they were last read.
+        Events have reported all writes `until` then, at most until the last read of events.
         """
         right = file.times.right_at
         if file.watch is not None and file.watch == file.times.right_watch:
-            told = min(told, self.drained)
-            return max(right, min(told, self._complete) if right < self.lost_until else told)
+            until = min(until, self.drained)
+            return max(right, min(until, self._complete) if right < self.lost_until else until)
         return right if right > records.NEVER else None
 
     def exposed_since(self, file: records.ControlFile, noticed: float) -> float:

@@ -1,4 +1,4 @@
-"""Brings one cgroup file to what it must hold, and reads that it does."""
+"""Brings one cgroup file to its desired value, and reads it back."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ FILE_ATTEMPTS: Final = 9
 FAILED_SECONDS: Final = queue.RETRY_SECONDS
 """First and longest bound of the wait before trying a refused write again."""
 DRAIN_SECONDS: Final = (2.0, 30.0)
-"""Between looks at a cgroup that uses more swap than wanted: the kernel does not tell when it shrinks.
+"""Between checks of a cgroup that uses more swap than its limit: the kernel does not report when its use shrinks.
 
-Often while it does; the longer it has stood still, the seldomer, for an idle process may keep its pages out for ever.
+They are frequent while it does; the longer it has not changed, the rarer: an idle process may keep its pages out for
+ever.
 """
 
 
@@ -57,7 +58,7 @@ class ContestedError(cgroupfs.CgroupError):
 
 
 class FileReconciler:
-    """Not thread-safe; never waits. What cannot be reconciled at once is due again by the schedule."""
+    """Not thread-safe; never waits. A file that cannot be reconciled at once is due again by the schedule."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class FileReconciler:
         return wait
 
     def recall(self, file: records.ControlFile, right_at: float = records.NEVER) -> int | None:
-        """Take over what the ledger knows of a file that has just come to be known; gives what was last applied to it.
+        """Load the ledger's record of a new file. Return the value that was last applied to it.
 
         `right_at` is when it last held that, as far as is known.
         """
@@ -222,10 +223,10 @@ class FileReconciler:
     def _next(
         self, file: records.ControlFile, found: int, limit: int, swap: int, mark: queue.Mark
     ) -> tuple[swap_drain.Action, bool]:
-        """Return what is to be written next, and whether the file must not be raised to its own limit yet."""
+        """Return the next write, and whether the file must not be raised to its own limit yet."""
         held = file.last_applied
         barred = held is not None and held < min(found, limit) and self._work.order.is_barred(file)
-        # What is put back is what was there, be it more.
+        # A restore writes the earlier value, even if that is more.
         less = file.desired.at_most and isinstance(file.desired.value, int)
         if file.contention is not None:
             self._contentions.expire(file, None if less else limit)
@@ -246,7 +247,7 @@ class FileReconciler:
         ), barred
 
     def _above(self, file: records.ControlFile) -> int:
-        """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
+        """Return the least limit of the cgroups above a file's; for a pod that others just lowered, its desired one."""
         least = values.NO_LIMIT
         for path in cgroupfs.above(file.path):
             with contextlib.suppress(cgroupfs.CgroupError):
@@ -322,7 +323,7 @@ class FileReconciler:
             raise
 
     def _wrote(self, file: records.ControlFile, write: repairs.CgroupWrite) -> tuple[int, int | None]:
-        """Read what a file holds after a write, and what is in use, as far as that can be read; count the write."""
+        """Read a file after a write, and its use as far as possible; count the write."""
         file.times.written_at = self._work.clock()
         self.writes += 1
         file.times.write_seq = self.writes
@@ -337,7 +338,7 @@ class FileReconciler:
         if self.repairs.book(file, write, used or 0):
             self._work.reports.touch()
         WRITES.inc(file.kind, "ok" if found == write.value else "overwritten")
-        # As was seen, or until it was: not only from the next event on.
+        # It counts from the read-back on, not only from the next event on.
         file.open_exposure = records.OpenExposure(self._work.clock(), None)
         file.last_applied = write.value
         return found, used

@@ -1,4 +1,4 @@
-"""Whether memory has room for what was swapped out: asked before a cgroup's swap is cut."""
+"""Finds whether memory has room for swapped-out pages before a cgroup's swap is cut."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from swapwarden.agent.node import node_info
 from swapwarden.agent.reconcile import swap_drain
 
 MOST: Final = 200
-"""Cgroups inside of one that are looked at: whoever runs in a pod can make any number of them."""
+"""Most cgroups that are read inside one: the processes of a pod can make any number of them."""
 NO_ROOM: Final = swap_drain.DrainUsage(1, 0, 0)
-"""What cannot be read, or takes too long to be looked at, counts as having no room."""
+"""Stands for cgroups that are unreadable, or too many to read."""
 
 
 class Headroom:
-    """Knows what is about to come back: two pods may each fit into what the node has left, and both together not."""
+    """Counts pages that are about to return: each of two pods may fit into the node's free memory, but not both."""
 
     def __init__(self, cgroups: cgroupfs.Cgroups, proc: pathlib.Path) -> None:
         self._fs = cgroups
@@ -26,12 +26,11 @@ class Headroom:
         self._coming: dict[str, int] = {}
 
     def swapped_out_bytes(self, path: str) -> int:
-        """Bytes that are in swap only; 0 where the cgroup is gone.
+        """Return the bytes that are only in swap; 0 if the cgroup is gone. CgroupError without memory.swap.current.
 
-        Pages in the swap cache are in memory as well, and counted by both memory.current and memory.swap.current
-        (`swapcached` in Documentation/admin-guide/cgroup-v2.rst). Their slots stay in use until the kernel looks at the
-        pages again, which in a cgroup with room it may never do. Where memory.stat cannot be read, none count as such.
-        CgroupError where memory.swap.current cannot be.
+        Pages in the swap cache are also in memory, and counted by both memory.current and memory.swap.current
+        (`swapcached` in Documentation/admin-guide/cgroup-v2.rst). Their slots stay in use until the kernel scans the
+        pages again, which may never happen in a cgroup with room. If memory.stat cannot be read, none count as such.
         """
         try:
             used = self._fs.read(cgroupfs.join(path, cgroupfs.SWAP_CURRENT))
@@ -43,19 +42,19 @@ class Headroom:
             return used
 
     def reserve(self, path: str) -> None:
-        """The cgroup at `path` was cut while it had swap in use: count what may come back, until `forget`."""
-        with contextlib.suppress(cgroupfs.CgroupError):  # then what was known stays
+        """Count the pages that may return to the cgroup at `path`, whose swap was cut, until `release`."""
+        with contextlib.suppress(cgroupfs.CgroupError):  # then the earlier number stays
             self._coming[path] = self.swapped_out_bytes(path)
 
     def release(self, path: str) -> None:
-        """Nothing comes back to this cgroup any more, or what does may be swapped out again."""
+        """Stop counting: no pages return to this cgroup any more, or they may be swapped out again."""
         self._coming.pop(path, None)
 
     def usages(self, path: str) -> Iterator[swap_drain.DrainUsage]:
-        """Everything that must have room before the cgroup at `path` may be cut: the cheapest to read comes first.
+        """Yield all that must have room before the cgroup at `path` may be cut, the cheapest to read first.
 
-        That is the node, each cgroup above that has a limit, this cgroup, and those below that have swap in use. What
-        goes meanwhile needs none; what cannot be read, or where there is too much to be read, has none.
+        That is the node, each cgroup above with a limit, this cgroup, and those below with swap in use. A cgroup that
+        is removed meanwhile needs no room; one that is unreadable, or has too many below it, counts as without room.
         """
         try:
             yield from self._usages(path)
@@ -67,7 +66,7 @@ class Headroom:
         others = {
             other: size for other, size in self._coming.items() if not (_is_in(other, path) or _is_in(path, other))
         }
-        # What comes back to a container comes back to its pod, where both were cut.
+        # If a container and its pod were both cut, pages that return to the container count for the pod only.
         others = {
             other: size for other, size in others.items() if not any(map(others.__contains__, cgroupfs.above(other)))
         }
@@ -85,7 +84,7 @@ class Headroom:
                 return
 
     def _usage(self, path: str, back: int) -> Iterator[swap_drain.DrainUsage]:
-        """One cgroup's; none where it is gone."""
+        """Yield the use of one cgroup; nothing if it is gone."""
         try:
             # At memory.high a process is not killed, but without swap it is stalled in reclaim, which is as bad.
             ceiling = min(self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_MAX)), self._high(path))
@@ -103,5 +102,5 @@ class Headroom:
 
 
 def _is_in(path: str, other: str) -> bool:
-    """Whether `path` is `other`, or below it."""
+    """Return whether `path` is `other`, or below it."""
     return path == other or path.startswith(f"{other}/")

@@ -1,4 +1,4 @@
-"""Writes for which the kernel reclaims memory: a thread waits for them, and the event loop goes on with other files."""
+"""Writes for which the kernel reclaims memory: a thread waits for them, not the event loop."""
 
 from __future__ import annotations
 

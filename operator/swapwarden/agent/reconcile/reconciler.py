@@ -126,7 +126,7 @@ class NodeReconciler:
 
     @property
     def evidence(self) -> systemd_zero.ZeroEvidence:
-        """Evidence of systemd's part in guarantee Strict."""
+        """Evidence that systemd holds pods at 0, for guarantee Strict."""
         return self._pods.evidence.view(self.root, self.inventory.pods.values())
 
     def start(self, cached: spec.NodeSpec | None) -> None:

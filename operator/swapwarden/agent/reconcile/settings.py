@@ -29,12 +29,12 @@ class Settings:
     def __init__(self, records: ledger.SettingRecords) -> None:
         self._records = records
         self._in_force: dict[ledger.Key, str] = {}
-        """Settings that were seen to hold the wanted value. Any other value is then foreign, even the original."""
+        """Settings whose wanted value was read back. Any other value is then another writer's, even the earlier one."""
 
     def next(self, key: ledger.Key, observed: str, wanted: str | None) -> str | None:
         """Return what must be written now, or None. The ledger has it then; SettingError if the ledger cannot take it.
 
-        `wanted` is None to restore what was there.
+        `wanted` is None to restore the earlier value.
         """
         step = ledger.next_setting(observed, wanted, self._records.get(key))
         if wanted is not None and step.write is not None:
@@ -52,7 +52,7 @@ class Settings:
         return step.write
 
     def done(self, key: ledger.Key, wanted: str | None) -> None:
-        """Note that a setting holds what is wanted; None: it was restored, or no longer exists."""
+        """Note that a setting holds its wanted value; None: it was restored, or no longer exists."""
         if wanted is not None:
             self._in_force[key] = wanted
             return

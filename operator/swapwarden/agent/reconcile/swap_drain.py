@@ -1,4 +1,4 @@
-"""How to get one memory.swap.max to what it is to hold. Pure."""
+"""Decides the next value of a memory.swap.max on the way to its limit. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from swapwarden.agent.host import values
 FIT_PERCENT: Final = 90
 """Memory and swap in use together fit well under a memory limit when they fill no more of it than this.
 
-Once swap is cut, what the pod swapped out comes back as it is touched and what it allocates from then on stays in
-memory; a tenth of the limit is room for that growth and for the page cache that the kernel needs to make progress.
+Once swap is cut, swapped-out pages return to memory as the pod touches them, and new allocations stay there. A tenth of
+the limit is room for that growth, and for the page cache that the kernel needs to make progress.
 """
 
 
 ROOM_SHARE: Final = 4
-"""One part in so many of the swap in use is left as room where it cannot be cut at once.
+"""One part in so many of the swap in use is left as room if it cannot be cut at once.
 
 A process that keeps touching more than its memory limit needs a free slot to swap one page out before it can have
 another one in, and pages on their way hold slots as well. Measured on kernel 6.1 (a pod limited to 64 MiB that touches
 96 MiB in turn, 37 to 42 MiB of swap in use): with an eighth of room or less it was OOM-killed, with a quarter never.
 """
 ROOM_BYTES: Final = 16 << 20
-"""Least room after a change of policy: what is on its way does not shrink with the swap in use."""
+"""Least room after a change of policy: the number of pages on their way does not shrink with the swap in use."""
 EASE_SHARE: Final = 8
-"""What is in use goes up and down by some percent: a limit this part above it counts as above its peaks."""
+"""Swap in use varies by some percent: a limit this part above it counts as above its peaks."""
 
 
 class DrainUsage(NamedTuple):
@@ -46,7 +46,7 @@ class DrainUsage(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What to do with a file: the value to write, None for none; and whether it is still above what is wanted."""
+    """The value to write to a file, or None; and whether more swap is still in use than its limit."""
 
     write: int | None
     draining: bool
@@ -64,23 +64,22 @@ def next_write(
     above: Callable[[], int] = lambda: values.NO_LIMIT,
     page: int = 4096,
 ) -> Action:
-    """How to get a file that holds `found` to `limit`, with `swap` bytes in use; all floored to the page (bytes).
+    """Decide the next write to a file that holds `found`, towards `limit`, with `swap` bytes in use; all in bytes.
 
-    Lowering a limit brings no page back, and it gets a pod at its memory limit OOM-killed, since what it touches cannot
-    come in while nothing can go out. So with (nearly) more in use than wanted, the limit goes to what is wanted only
-    where each cgroup concerned (`usages`, asked for only then) has room for what would come back; else to what is in
-    use and some room, and never up.
+    A lower limit brings no page back, and can get a pod at its memory limit OOM-killed: a page that it touches cannot
+    return while no other can be swapped out. So with (nearly) more in use than the limit, the file gets the limit only
+    if each cgroup concerned (`usages`, read only then) has room for the returning pages. Otherwise it gets the swap in
+    use and some room, and is never raised. Values are floored to the page.
 
-    With `cap` a smaller value that the file holds already is as good.
-    `held` is what the file held as the agent left it, None where it did not yet; what it holds above that, another
-    writer gave it. The pod could live with that value, be it the limit or, while it drains, more: so it has it back if
-    no more is in use, and beyond it room only for what it took meanwhile. Were the room measured anew each time, each
-    rewrite would raise the limit of a pod that uses what it is let.
-    `units`: `found` is what systemd holds for the cgroup, and writes without regard to what is in use. Where that is
-    less than what it held while it drained, that is a cut like any other, and undone where it could get it killed.
-    `above` gives the least limit of the cgroups above, asked for only where swap would be cut. What is to hold more
-    than that, or as much, binds nothing yet: down to it a file can be lowered whatever is in use, and has to be, for
-    what is above may be raised next.
+    `cap`: a smaller value in the file is as good.
+    `held` is the agent's last value in the file, None before the first one; more than that is another writer's doing.
+    The pod could live with `held`, be it the limit or, during a drain, more. So it gets that again if no more is in
+    use, and beyond it room only for swap that it took meanwhile. If the room were measured anew each time, each rewrite
+    would raise the limit of a pod that uses all it may.
+    `units`: `found` is systemd's value for the cgroup, which it writes without regard to the swap in use. If that is
+    less than `held` during a drain, it is a cut like any other, and undone if it could get the pod killed.
+    `above` returns the least limit of the cgroups above, read only before a cut. A limit of at least that has no effect
+    yet: the file can be lowered to it whatever is in use, and must be, since the one above may be raised next.
     """
     undone = units and not cap and held is not None and max(found, limit) < held and swap > limit
     if found <= limit and not undone:

@@ -31,7 +31,7 @@ KEY: Final = "kernel-settings"
 RETRY_SECONDS: Final = (2.0, 120.0)
 """First and longest wait before a refused write is retried."""
 WRITE_SECONDS: Final = 30.0
-"""How long the kernel may take for all settings before that is reported. The thread goes on."""
+"""How long the kernel may take for all settings before that is reported. The thread continues."""
 _NUMBER: Final = re.compile(r"[0-9]{1,8}")
 
 
@@ -54,7 +54,7 @@ class Setting(NamedTuple):
     file: str
     values: re.Pattern[str]
     hint: str = ""
-    """What to do if the kernel refuses a value."""
+    """A remedy if the kernel refuses a value."""
 
 
 SETTINGS: Final = {
@@ -82,7 +82,7 @@ class _Step:
 
     name: str
     wanted: str | None
-    """None: restore what was there."""
+    """None: restore the earlier value."""
     audited: str | None
     observed: str = ""
     write: str | None = None
@@ -180,7 +180,7 @@ class Sysctls:
         return frozenset(record.key.file for record in self._records) & SETTINGS.keys()
 
     async def _reconcile(self, state: spec.NodeSpec) -> tuple[problems.SettingProblem, ...]:
-        """Reconcile the settings that can be, and return what is wrong with the others."""
+        """Reconcile the settings, and return the problems."""
         found = [
             problems.SettingProblem(name, names.Problem.NOT_SUPPORTED, "this agent does not know it: update it")
             for name in state.kernel

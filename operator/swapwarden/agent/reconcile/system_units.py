@@ -1,9 +1,9 @@
-"""Slices and services of the node that a profile names: their memory.swap.max, raw and watched as that of pods.
+"""Reconciles memory.swap.max of the node's slices and services that a profile names, watched like that of pods.
 
-How their I/O fares on disks with swap is seen to by unitio, for the cgroups that are found here.
+`unit_io` reconciles their I/O on disks with swap, for the cgroups found here.
 
-What is to be written is said by the state, which names units as systemd does. A name is looked for among the cgroups
-that are there; no path is made of it. The cgroups of pods are never among these.
+The state has the values by names of units, as systemd has them. A name is searched among the existing cgroups; no path
+is made of it. Cgroups of pods are never among these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SYSTEM: Final = "system.slice"
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Home(inotify.Watched):
-    """A cgroup in which units that are named come and go."""
+    """A cgroup in which named units appear and disappear."""
 
     inode: int
 
@@ -40,7 +40,7 @@ class Unit(records.ControlFile):
         super().__init__(path, inode, None)
         self.kind = "system"
         self.unit_name = name
-        self.systemd.value = None  # who runs the node may have given it a MemorySwapMax
+        self.systemd.value = None  # an administrator may have set MemorySwapMax
 
     @property
     def is_tenants(self) -> bool:
@@ -49,7 +49,7 @@ class Unit(records.ControlFile):
 
 
 class Units:
-    """Not thread-safe: everything runs in the event loop of the enforcer, which settles what is written to."""
+    """Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Units:
         *,
         reports: board.Board,
     ) -> None:
-        """`reports` has the slices that may have a drop-in file of the agent's, by which systemd holds them at 0."""
+        """`reports` has the slices that may have a drop-in of the agent, by which systemd holds them at 0."""
         self.io = io
         self._board = reports
         self._fs = cgroups
@@ -74,16 +74,16 @@ class Units:
         """Names of which events matter: units', and those of slices with units, which may be made anew."""
         self._lacking: list[problems.SettingProblem] = []
         self.unfinished = ""
-        """Why `bring` did not get through with all of them; empty where it did."""
+        """Why `bring` did not finish all of them, or empty."""
         self.concerned = False
-        """Whether there is anything to report."""
+        """Whether there is a unit or problem to report."""
         self._units: dict[str, Unit] = {}
         """By path."""
 
     def bring(self, state: spec.NodeSpec, root: str, noticed: float) -> None:
-        """Bring the units that the state names to what it says, and others back. `root` is the cgroup above all pods.
+        """Bring the units that the state names to its values, and restore others. `root` is the cgroup above all pods.
 
-        To be called again whenever units may have come or gone.
+        It must be called again whenever units may have appeared or disappeared.
         """
         wants = state.units
         self._state, self._heard = state, frozenset(wants)
@@ -105,7 +105,7 @@ class Units:
 
     @contextlib.contextmanager
     def _each(self, name: str) -> Iterator[None]:
-        """What fails with one of them stops none of the others."""
+        """Turn a failure of one of them into a problem, which stops none of the others."""
         try:
             yield
         except cgroupfs.CgroupError as error:
@@ -120,7 +120,7 @@ class Units:
     def _bring_limits(
         self, found: Mapping[str, str], limits: Mapping[str, int], mode: names.Mode, noticed: float
     ) -> None:
-        """Bring units, by their paths; those that have no limit hold what they held before."""
+        """Bring units to their limits, by path; units without a limit get their earlier value."""
         recorded = (record.key.path for record in self._limits)
         left = {path: path.rpartition("/")[2] for path in recorded if not _is_of_pods(path)}
         # Ancestors first: a path sorts before those below it.
@@ -150,11 +150,11 @@ class Units:
             self._drop(path)
 
     def concerns(self, owner: inotify.Watched, event: inotify.InotifyEvent) -> bool:
-        """Whether something happened to a unit that is named: `bring` then is to be called."""
+        """Return whether an event is about a named unit: then `bring` must be called."""
         return isinstance(owner, Home | records.Parent) and (event.name in self._heard)
 
     def rewritten(self, file: records.ControlFile) -> bool:
-        """Another writer gave a file the value that it holds now. Whether that says anything new of systemd's 0."""
+        """Examine a file after an external write. Return whether the evidence that systemd holds it at 0 changed."""
         if not isinstance(file, Unit):
             return False
         before = self._is_covered(file)
@@ -170,20 +170,20 @@ class Units:
     def _is_at_zero(self, path: str) -> bool:
         try:
             return self._fs.read(cgroupfs.join(path, cgroupfs.SWAP_MAX)) == 0
-        except cgroupfs.CgroupError:  # settling the file fails, too, and says why
+        except cgroupfs.CgroupError:  # reconciling the file also fails and reports why
             return False
 
     def files(self) -> Iterator[records.ControlFile]:
-        """The files that are in hand."""
+        """Return all known files."""
         return iter(list(self._units.values()))
 
     @property
     def to_put_back(self) -> int:
-        """Files that hold a value of ours and should not."""
+        """Files that hold a value that the agent must restore."""
         return sum(map(self._settler.is_to_put_back, self._units.values())) + self.io.to_restore
 
     def shortfalls(self) -> Iterator[problems.SettingProblem]:
-        """What is not as the state says."""
+        """Yield settings that differ from the state."""
         yield from self._lacking
         yield from self.io.shortfalls
         for unit in self._units.values():
@@ -212,7 +212,7 @@ class Units:
         return None
 
     def _find(self, name: str, root: str) -> str:
-        """The path of a unit's cgroup."""
+        """Return the path of a unit's cgroup. SettingError if there is none, or it has pods."""
         path = self._slice(name) if name.endswith(_SLICE) else self._service(name)
         if path is None:
             raise problems.SettingError(names.Problem.NOT_FOUND, "the node has no cgroup of this name now")
@@ -229,7 +229,7 @@ class Units:
         return path
 
     def _slice(self, name: str) -> str | None:
-        """A slice lies in those whose names its own begins with, up to a dash (systemd.slice(5))."""
+        """Return the path of a slice: inside those that its name begins with, up to a dash (systemd.slice(5))."""
         path, parts = "", name.removesuffix(_SLICE).split("-")
         for number in range(len(parts)):
             child = "-".join(parts[: number + 1]) + _SLICE
@@ -239,7 +239,7 @@ class Units:
         return path
 
     def _service(self, name: str) -> str | None:
-        """A service lies in system.slice, or in another slice that its unit names (runtime.slice, for one)."""
+        """Return the path of a service: in system.slice, or in another slice (such as runtime.slice)."""
         slices = [each for each in self._fs.dirs("") if each.endswith(_SLICE) and not layout.is_root(each)]
         for each in sorted(slices, key=lambda home: (home != _SYSTEM, home)):
             if name in self._fs.dirs(each):
@@ -247,14 +247,14 @@ class Units:
         return None
 
     def _known(self, path: str, name: str) -> Unit | None:
-        """The unit's file, taken in hand; None where its cgroup has just gone."""
+        """Return the record of the unit's file; None if its cgroup has just been removed."""
         unit = self._units.get(path)
         inode = self._fs.inode(path)
         if unit is None and inode is not None:
             unit = self._units[path] = Unit(name, path, inode)
             entry = self._limits.get(unit.key)
             if entry is None and _has_drop_in(self._board, name) and self._is_at_zero(path):
-                # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
+                # systemd made it so after a boot. A restore writes no limit, its value without the drop-in.
                 self._limits.set_systemd_zero(unit.key, held=True)
             self._settler.recall(unit)
         return unit
@@ -265,9 +265,9 @@ class Units:
         self._settler.drop(unit)
 
     def _watch_homes(self, found: dict[str, str], root: str) -> None:
-        """A service that starts again has a new cgroup; one that was not there may come.
+        """Watch for new units: a service that restarts has a new cgroup, and a missing one may appear.
 
-        The cgroup that holds the tree of pods is watched already, and tells only one owner.
+        The cgroup above the tree of pods is watched already, and a watch has only one owner.
         """
         homes = (
             {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)}

@@ -1,4 +1,4 @@
-"""In which order files may be written: none is raised while one above or below it is yet to be lowered.
+"""Orders writes: no file is raised while one above or below it must still be lowered.
 
 A cgroup can use the least of its own limit and of those above it. If one of them were raised before another one is
 lowered, it could for a moment use more than both the old limits and the new ones allow. So a file is lowered at once,
@@ -16,40 +16,40 @@ from swapwarden.api.violations import ViolationReason
 
 
 class WriteOrder:
-    """Of all files."""
+    """The order for all files."""
 
     def __init__(self, waiting: queue.Queue) -> None:
         self._waiting = waiting
         self.unlowered: set[records.ControlFile] = set()
         """Files that must be lowered, and still may hold more."""
         self.raises: dict[object, dict[records.ControlFile, tuple[int, queue.Mark]]] = {}
-        """Raises that wait, by pod: since which mark of the queue, and the file's own mark."""
+        """Waiting raises by pod: the queue's serial when the wait began, and the file's mark."""
         self.serial = 0
         """The same of the file that has its turn: the file reconciler sets it."""
 
     def lower_first(self, file: records.ControlFile) -> None:
-        """The file is to be lowered: until `lowered`, those above it are not raised."""
+        """Note that a file must be lowered: until `lowered`, those above it are not raised."""
         self.unlowered.add(file)
 
     def lowered(self, file: records.ControlFile) -> None:
-        """The file no longer bars any."""
+        """Note that a file bars no other any more."""
         self.unlowered.discard(file)
 
     def is_barred(self, file: records.ControlFile) -> bool:
-        """Whether a file is not to be raised yet, because one below it cannot be written.
+        """Return whether a file must not be raised yet, because one below it could not be lowered.
 
-        What is to hold less there would have what this one is given. It waits until the other is written, or gone, or
-        to hold something else: of too little swap no promise is broken, and the status tells of the other.
+        That one could use the raise. So the file waits until the other is lowered, removed, or gets another desired
+        value: too little swap breaks no promise, and the status reports the other.
         """
         return any(each.path.startswith(f"{file.path}/") and _bars(each, file) for each in self.unlowered)
 
     def begin(self, file: records.ControlFile) -> None:
-        """The file has its turn. One that waited already waits for nothing that came since."""
+        """Begin a file's turn. A file that waits already waits for no later key."""
         self.serial = self.raises.get(file.pod, {}).get(file, (self.serial, None))[0]
         self.drop(file)
 
     def may_raise(self, file: records.ControlFile, mark: queue.Mark) -> bool:
-        """Whether the file that has its turn may be raised. Else it waits, with its mark, until it is `released`."""
+        """Return whether the file in turn may be raised. If not, it waits with its mark until it is `released`."""
         if not self._waits(file, self.serial):
             return True
         self.raises.setdefault(file.pod, {})[file] = self.serial, mark
@@ -63,7 +63,7 @@ class WriteOrder:
                     yield file, mark
 
     def drop(self, file: records.ControlFile) -> None:
-        """The file waits for nothing, or is gone."""
+        """Forget a file that waits no longer, or is gone."""
         waiting = self.raises.get(file.pod)
         if waiting is not None:
             waiting.pop(file, None)
@@ -80,10 +80,10 @@ class WriteOrder:
 
 
 def _bars(low: records.ControlFile, high: records.ControlFile) -> bool:
-    """Whether a file may not be raised while one below it is not lowered: not where that keeps other pods from more.
+    """Return whether `low` bars a raise of `high`: not if that would keep swap from other pods without need.
 
-    A container is bounded by its pod's own limit, which is not raised. And a mistake of the agent's about one pod is
-    that pod's: it may use what its file holds, as before, and its violation says so. What the kernel refuses to lower
-    bars all above it: that is no pod's doing, and of too little swap no promise is broken.
+    A container is bounded by its pod's own limit, which is not raised. An error of the agent about one pod concerns
+    only that pod: it may use its file's value as before, and its violation reports that. A file that the kernel refuses
+    to lower bars all above it: no pod causes that, and too little swap breaks no promise.
     """
     return high.pod is low.pod or not (low.is_tenants or low.status.reason is ViolationReason.INTERNAL_ERROR)

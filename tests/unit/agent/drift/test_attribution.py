@@ -70,7 +70,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counted:
-    """What was counted since this was made, by cause."""
+    """The increase of the counters since this was made, by cause."""
 
     def __init__(self) -> None:
         self._before = self._now()
@@ -148,7 +148,7 @@ async def test_a_pod_that_starts(plain: Node) -> None:
 
 
 async def test_a_reload_writes_to_each_unit(plain: Node) -> None:
-    """Also to those that are to hold what they hold: without them nothing tells it from a write to one."""
+    """Also to those whose value is right: without them it would look like a write to one pod."""
     (disabled,) = await running(plain, 1)
     others = await running_free(plain, 10, 3)
     counted = Counted()
@@ -193,7 +193,7 @@ async def test_a_resize_changes_other_files_too(plain: Node) -> None:
     assert sorted(causes(plain, pod)) == [Cause.RESIZE, Cause.UNIT_VALUE]
 
 
-async def test_a_pod_that_goes_is_not_resized(plain: Node) -> None:
+async def test_a_pod_that_is_removed_is_not_resized(plain: Node) -> None:
     pod = (await running(plain, 1))[0]
     assert plain.enforcer is not None
     file = plain.known(pod).file
@@ -259,7 +259,7 @@ async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds
     assert "wasp-agent" in snapshot(agent).recent.others
 
 
-async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
+async def test_values_written_over_while_no_agent_ran(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger=attribution.__name__)
     (pod,) = await running(plain, 1)
     plain.stop()
@@ -284,7 +284,7 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pyt
     assert exposure.GROWN.value(Cause.AGENT_DOWN) - before[Cause.AGENT_DOWN] == 3 * MIB
 
 
-async def test_what_was_written_over_of_a_container_while_no_agent_ran_counts_as_long(plain: Node) -> None:
+async def test_a_containers_value_written_over_while_no_agent_ran_counts_as_long(plain: Node) -> None:
     wants = state({1: 64 * MIB}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}})
     apply(plain.start(), wants)
     pod = await plain.run(1, "app")
@@ -299,7 +299,7 @@ async def test_what_was_written_over_of_a_container_while_no_agent_ran_counts_as
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, full: bool) -> None:
+async def test_swap_taken_is_reported_until_a_status_is_written(plain: Node, full: bool) -> None:
     """Also of a pod at its memory limit, which is one that swaps, and of which what it took cannot be cut at once."""
     pod, other = await running(plain, 2)
     agent = plain.enforcer
@@ -326,8 +326,8 @@ async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, fu
     assert exposed(agent) == []
 
 
-async def test_what_was_taken_is_told_by_its_own_cause(plain: Node) -> None:
-    """And not for a second by those of earlier exposures: an event tells of each growth once."""
+async def test_swap_taken_is_reported_with_its_own_cause(plain: Node) -> None:
+    """And not even for a second by the causes of earlier exposures: an event reports each growth once."""
     (pod,) = await running(plain, 1)
     agent = plain.enforcer
     assert agent is not None
@@ -447,7 +447,7 @@ def late(agent: reconciler.NodeReconciler) -> list[str]:
 
 
 async def test_a_pod_that_ran_before_the_agent_saw_it(node: Node) -> None:
-    """What the agent has not known can be no older than its last look at what there is to know."""
+    """A write that the agent did not notice cannot be older than the last time that it read all events."""
     agent = node.start()
     apply(agent, state({1: 0}))
     node.later += 1000
@@ -502,7 +502,7 @@ async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None
     assert late(agent) == [plain.known(pod).uid]
 
 
-async def test_who_may_have_as_much_was_not_exposed_before_it_was_seen(plain: Node) -> None:
+async def test_a_pod_that_may_have_as_much_was_not_exposed_before_it_was_found(plain: Node) -> None:
     agent = plain.start()
     apply(agent, state({1: values.NO_LIMIT, 2: MIB}))
     free, strict = plain.tree.pod(1), plain.tree.pod(2, memory_swap_max="0\n")
@@ -536,7 +536,7 @@ async def test_many_rewrites_are_one_line_of_the_log(plain: Node, caplog: pytest
     await until(lambda: lines() == [1, 5])
 
 
-def test_the_longest_cause_comes_first() -> None:
+def test_the_longest_cause_is_first() -> None:
     tally = exposure.Tally()
     assert violations.causes(tally) == []
     for cause, milliseconds in ((Cause.START, 1.0), (Cause.RELOAD, 5.0), (Cause.START, 2.0)):

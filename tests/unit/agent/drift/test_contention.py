@@ -136,7 +136,7 @@ async def test_the_limit_of_all_pods_can_be_fought_over_too(plain: Node) -> None
     assert [each.pod for each in snapshot(agent).violations] == ["kubepods"]
 
 
-async def test_who_it_is_is_told(plain: Node) -> None:
+async def test_the_other_writer_is_named(plain: Node) -> None:
     pod = await started(plain)
     agent = plain.enforcer
     assert agent is not None

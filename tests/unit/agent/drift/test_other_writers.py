@@ -11,7 +11,7 @@ CONTAINERD = "kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope"
 
 
 def told(*writes: other_writers.ObservedWrite, every: float = 20.0, rounds: int = 4) -> str:
-    """What is told after so many rounds of these writes."""
+    """Return the description after so many rounds of these writes."""
     signs = other_writers.OtherWriters()
     now = 0.0
     for _ in range(rounds):
@@ -29,7 +29,7 @@ def test_wasp_agent(value: int, inner: str) -> None:
     assert "every 22 s, as wasp-agent does" in told(write, every=22.0, rounds=5)
 
 
-def test_the_units_own_number_is_told_of_only_with_wasp_agents_beat() -> None:
+def test_the_units_own_number_is_reported_only_with_the_rhythm_of_wasp_agent() -> None:
     number = other_writers.ObservedWrite("container", CRIO, 4096, high_below_max=False, quiet=True)
     assert "every 20 s, as wasp-agent does" in told(number)
     assert told(number, number._replace(quiet=False)).count("wasp-agent") == 1, "the same is said once"
@@ -59,14 +59,14 @@ def test_the_memory_qos_plugin() -> None:
     assert "memory-qos" not in told(write, write._replace(high_below_max=False), rounds=1)
 
 
-def test_what_has_no_beat_has_none() -> None:
+def test_irregular_writes_have_no_rhythm() -> None:
     signs = other_writers.OtherWriters()
     for now in (0.0, 20.0, 23.0, 60.0, 65.1, 90.0):
         signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 4096, high_below_max=False), now)
     assert signs.described(90.0) == "another writer gives a number of bytes to pods"
 
 
-def test_each_way_is_told_of_until_it_is_long_ago() -> None:
+def test_each_kind_of_write_is_reported_until_it_is_long_ago() -> None:
     signs = other_writers.OtherWriters()
     signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 0, high_below_max=False), 0.0)
     signs.note(other_writers.ObservedWrite("kubepods", "kubepods", values.NO_LIMIT, high_below_max=False), 100.0)

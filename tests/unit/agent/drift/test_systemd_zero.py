@@ -1,4 +1,4 @@
-"""What is seen of systemd's part in guarantee Strict. The tests write to slices as systemd does."""
+"""Evidence that systemd holds pods at 0, for guarantee Strict. The tests write to slices as systemd does."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_a_birth_is_evidence_also_when_the_ledger_was_lost(plain: Node) ->
     await until(lambda: told(plain) == ("True", "InForce"))
 
 
-async def test_what_was_seen_is_known_after_a_restart(plain: Node) -> None:
+async def test_the_evidence_is_known_after_a_restart(plain: Node) -> None:
     pod, older = born(plain, 1), plain.tree.pod(2)
     for _ in range(2):
         plain.start(asked({1: MIB, 2: MIB}))
@@ -284,7 +284,7 @@ async def test_restore_gives_back_what_there_would_be_without_the_files(plain: N
     assert swap_max(pod) == "max"
     assert snapshot(agent).to_restore == 0
     assert told(plain) == ("False", "ReloadNeeded")
-    # What systemd has loaded holds until a reload, and is left as it is.
+    # The loaded drop-ins have effect until a reload, and the agent leaves that alone.
     write(pod, "0")
     plain.stop()
     plain.start(state(mode=names.Mode.RESTORE, generation=2))
@@ -323,7 +323,7 @@ async def test_files_of_others_that_were_there_before_are_evidence_when_it_is_as
     assert held(plain) == {uid(1), uid(2)}
 
 
-async def test_before_the_tree_is_there_nothing_is_known(tmp_path: pathlib.Path) -> None:
+async def test_before_the_tree_exists_nothing_is_known(tmp_path: pathlib.Path) -> None:
     node = Node(tmp_path)
     node.tree.remove(node.tree.kubepods)
     agent = node.start(asked())

@@ -46,7 +46,7 @@ async def test_who_begins_to_wait_takes_the_touch_from_nobody() -> None:
     assert await second == 2
 
 
-async def test_what_is_reported_waits_until_a_state_is_applied_but_not_for_ever() -> None:
+async def test_a_report_waits_until_a_state_is_applied_but_not_for_ever() -> None:
     made = board.Board()
     await asyncio.wait_for(made.applied(3600.0), 10)
     made.busy = True

@@ -39,9 +39,7 @@ async def test_cruns_inner_cgroup_gets_the_value_too(plain: Node) -> None:
     await until(lambda: swap_max(inner) == str(MIB))
 
 
-async def test_cruns_inner_cgroup_is_found_though_nothing_could_tell_of_it(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cruns_inner_cgroup_is_found_without_an_event(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
     scope = plain.tree.container(pod, "app")
@@ -77,7 +75,7 @@ async def test_a_nested_clusters_pods_are_untouched(plain: Node) -> None:
     assert (swap_max(pod), swap_max(inner)) == (str(MIB), "max")
 
 
-async def test_a_pod_that_goes_while_being_written_is_no_failure(plain: Node) -> None:
+async def test_a_pod_that_is_removed_while_being_written_is_no_failure(plain: Node) -> None:
     agent = plain.start()
     for number in range(50):
         plain.tree.pod(number)
@@ -89,7 +87,7 @@ async def test_a_pod_that_goes_while_being_written_is_no_failure(plain: Node) ->
 
 
 @pytest.mark.parametrize("level", [False, True])
-async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_late(
+async def test_a_pod_made_anew_under_its_name_stays_known_when_the_event_of_its_end_is_late(
     plain: Node, monkeypatch: pytest.MonkeyPatch, level: bool
 ) -> None:
     """As static pods are. Were it forgotten, so would be what its file held before."""
@@ -120,7 +118,7 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     assert swap_max(pod) == "max"
 
 
-async def test_a_level_that_was_gone_before_it_was_seen_is_known_when_it_comes_again(plain: Node) -> None:
+async def test_a_level_that_was_removed_before_it_was_read_is_known_when_it_is_made_again(plain: Node) -> None:
     level = plain.tree.level("burstable")
     plain.tree.remove(level)
     agent = plain.start(state({1: 0}))

@@ -50,7 +50,7 @@ def build(
     """One node's tree, with the pods below a cgroupRoot of the parts `above`; "nested" is systemd as kind has it.
 
     `style` is the cgroup driver. With `system` there is the level of KEP-5894, which holds every other pod. `inside`
-    makes what is in each container.
+    makes the cgroups inside each container.
     """
     dirs: Dirs = {"system.slice": {"containerd.service": {}}, "init.scope": {}}
     parts = ["kubelet"] if style == "nested" else list(above)

@@ -21,7 +21,7 @@ BURSTABLE = "2f1c0a77-93d4-4c5e-8b0e-5d1f6f0a9e01"
 GUARANTEED = "7b9e6c52-1d3f-4a86-9c41-0e2d8a7f3b02"
 BESTEFFORT = "c04d8f16-6a2b-4e97-b3d5-9f1e7c8a2d03"
 STATIC = "d5a3f0c97e4b21868f60ab9c3e17d204"
-"""A static pod goes by the hash of its manifest (annotation kubernetes.io/config.hash), which has no dashes."""
+"""A static pod is named by the hash of its manifest (annotation kubernetes.io/config.hash), which has no dashes."""
 SANDBOX, APP, SIDECAR = "5a" * 32, "a1" * 32, "b2" * 32
 
 
@@ -41,7 +41,7 @@ class Layout:
 
 
 def systemd(root: str, *, scope: str, inner: bool = False) -> Layout:
-    """As the systemd drivers of kubelet and runtime make them; `root` is `kubepods.slice`, with what is above it."""
+    """As the systemd drivers of kubelet and runtime make them; `root` is `kubepods.slice`, with its ancestors."""
     name = root.rpartition("/")[2].removesuffix(".slice")
     burstable = f"{root}/{name}-burstable.slice/{name}-burstable-pod{slug(BURSTABLE)}.slice"
     static = f"{root}/{name}-burstable.slice/{name}-burstable-pod{slug(STATIC)}.slice"
@@ -61,7 +61,7 @@ def systemd(root: str, *, scope: str, inner: bool = False) -> Layout:
 
 
 def cgroupfs_driver(root: str, *, prefix: str = "") -> Layout:
-    """As the cgroupfs drivers make them; `root` is `kubepods`, with what is above it."""
+    """As the cgroupfs drivers make them; `root` is `kubepods`, with its ancestors."""
     burstable, guaranteed = f"{root}/burstable/pod{BURSTABLE}", f"{root}/pod{GUARANTEED}"
     return Layout(
         root,
@@ -132,7 +132,7 @@ LAYOUTS = {
 
 
 def build(node: Node, layout: Layout) -> None:
-    """Make all cgroups, those above them too; what is there stays."""
+    """Make all cgroups, also those above them, unless they exist."""
     places = [layout.root, *layout.pods.values(), *layout.others]
     places += [path for paths in layout.containers.values() for path in paths]
     made: set[pathlib.Path] = set()
@@ -145,7 +145,7 @@ def build(node: Node, layout: Layout) -> None:
 
 
 def written(node: Node) -> dict[str, str]:
-    """What is not as it was made."""
+    """Return the files that differ from when they were made."""
     files = node.tree.root.rglob(cgroupfs.SWAP_MAX)
     return {
         str(file.parent.relative_to(node.tree.root)): swap_max(file.parent)
@@ -182,7 +182,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
     assert {violation.reason for violation in snapshot(agent).violations} <= {"Exposed"}
 
 
-async def test_what_is_left_of_a_deleted_pod_gets_0_and_nobody_is_told(plain: Node) -> None:
+async def test_the_rest_of_a_deleted_pod_gets_0_and_is_not_reported(plain: Node) -> None:
     """The kubelet may leave a pod's cgroup behind; with no container in it, there is nothing that could swap."""
     apply(plain.start(), spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}))
     left, runs = await plain.run(1), await plain.run(2, "app")

@@ -27,7 +27,7 @@ async def test_another_writers_value_is_repaired(plain: Node, other: str) -> Non
     assert swap_max(pod) == str(64 * MIB)
 
 
-async def test_what_was_there_is_on_record_before_it_is_overwritten(
+async def test_an_earlier_value_is_on_record_before_it_is_overwritten(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = plain.start()
@@ -94,7 +94,7 @@ async def test_a_file_whose_cgroup_is_gone_is_not_tried_again(plain: Node) -> No
     assert (due(agent, file, schedule.Why.RETRY), file.status.reason) == (None, None)
 
 
-async def test_a_running_pod_whose_state_comes_late_counts_as_exposed(plain: Node) -> None:
+async def test_a_running_pod_whose_state_is_late_counts_as_exposed(plain: Node) -> None:
     plain.tree.container(plain.tree.pod(1), "app")
     agent = plain.start()
     apply(agent, state({1: 0}))
@@ -117,7 +117,7 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     assert swap_max(low) == "4096"
 
 
-async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
+async def test_a_cap_leaves_a_smaller_value_written_at_the_same_time(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = plain.start()
@@ -135,7 +135,7 @@ async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
 
-async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) -> None:
+async def test_a_smaller_value_under_a_cap_is_not_the_desired_one(plain: Node) -> None:
     agent = plain.start()
     app = plain.tree.container(
         plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
@@ -145,7 +145,7 @@ async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) ->
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
 
-async def test_restore_leaves_a_value_that_comes_while_it_writes(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_restore_leaves_a_value_written_at_the_same_time(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
     apply(agent, state({1: 0}))
@@ -178,7 +178,7 @@ async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None
 
 
 async def test_rewrites_do_not_raise_the_limit_of_a_draining_pod(plain: Node) -> None:
-    """Which uses what it is let: it has what it held, and room only for what it took while it was exposed."""
+    """A pod that uses all its swap gets its earlier limit, and room only for the swap that it took while exposed."""
     agent = plain.start()
     apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
@@ -257,7 +257,7 @@ async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
     await until(lambda: snapshot(agent).violations == [])
 
 
-async def test_what_drains_to_what_was_there_says_how_much_that_was(plain: Node) -> None:
+async def test_a_drain_to_the_earlier_value_names_it(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n", memory_max="4096\n")
     agent = plain.start()
     apply(agent, state({1: 64 * MIB}))
@@ -268,7 +268,7 @@ async def test_what_drains_to_what_was_there_says_how_much_that_was(plain: Node)
     assert violation.message.split()[0] == str(24 * MIB)
 
 
-async def test_a_pod_that_does_not_drain_is_looked_at_ever_seldomer_up_to_a_bound(plain: Node) -> None:
+async def test_a_pod_that_does_not_drain_is_checked_less_and_less_often_up_to_a_bound(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
     agent = plain.start()
     apply(agent, state({1: 0}))
@@ -286,12 +286,12 @@ async def test_a_pod_that_does_not_drain_is_looked_at_ever_seldomer_up_to_a_boun
     assert wait(101) == 2
 
 
-async def test_an_agent_that_comes_up_to_swap_in_use_above_the_limit_says_so(plain: Node) -> None:
+async def test_an_agent_that_starts_with_swap_in_use_above_the_limit_reports_it(plain: Node) -> None:
     plain.tree.pod(1, memory_swap_max="0\n", memory_swap_current=f"{32 * MIB}\n")
     assert reasons(plain.start(state({1: 0}))) == ["Draining"]
 
 
-async def test_what_is_in_the_swap_cache_is_no_reason_not_to_cut_swap(plain: Node) -> None:
+async def test_pages_in_the_swap_cache_are_no_reason_not_to_cut_swap(plain: Node) -> None:
     """But no success either: the pages are on the disk until the kernel looks at them again."""
     pod = plain.tree.pod(
         1, memory_max=f"{64 * MIB}\n", memory_current=f"{50 * MIB}\n", memory_swap_current=f"{32 * MIB}\n"
@@ -367,7 +367,7 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
     assert [swap_max(path) for path in containers] == ["max", "max"]
 
 
-async def test_a_file_that_never_comes_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_never_appears_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_reconciler, "FILE_SECONDS", (0.001, 0.01))
     agent = plain.start()
     plain.tree.pod_path(1).mkdir()
@@ -446,7 +446,7 @@ async def test_a_full_container_gets_no_room_by_its_pods_raise(plain: Node) -> N
     assert (swap_max(pod), swap_max(app)) == (str(1024 * MIB), "0")
 
 
-async def test_what_others_cut_for_a_moment_is_no_reason_to_cut_what_is_below(plain: Node) -> None:
+async def test_a_momentary_cut_by_others_is_no_reason_to_cut_the_cgroups_below(plain: Node) -> None:
     agent = plain.start()
     apply(agent, state({1: 1024 * MIB}))
     pod = await plain.run(1, "app")
@@ -486,7 +486,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         assert snapshot(agent).unseen == 1, "the pod's own limit waits, and nothing says that it holds"
         write(pod, "max")
         await until(lambda: swap_max(pod) != "max")
-        assert swap_max(pod) == "0", "what another writer undoes goes back to what it held"
+        assert swap_max(pod) == "0", "after another writer's change it has its earlier value again"
         if ends == "gone":
             plain.tree.remove(app)
         elif ends == "wished":

@@ -48,7 +48,7 @@ def test_a_kernel_that_counts_no_swap_cache(tree: CgroupTree, space: headroom.He
     assert space.swapped_out_bytes(name(tree, pod)) == 40 * MIB
 
 
-def test_a_stat_that_cannot_be_read_tells_of_no_swap_cache(
+def test_an_unreadable_stat_shows_no_swap_cache(
     tree: CgroupTree, space: headroom.Headroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(*_: object) -> None:
@@ -66,7 +66,7 @@ def test_the_least_of_memory_max_and_memory_high_is_the_ceiling(tree: CgroupTree
     assert [usage.ceiling for usage in space.usages(name(tree, pod))] == [AVAILABLE, 64 * MIB]
 
 
-def test_what_comes_back_to_a_container_comes_back_to_its_pod_and_to_kubepods(
+def test_pages_that_return_to_a_container_return_to_its_pod_and_to_kubepods(
     tree: CgroupTree, space: headroom.Headroom
 ) -> None:
     pod = tree.pod(1, memory_current=mib(60), memory_swap_current=mib(30), memory_max=mib(64))
@@ -88,7 +88,7 @@ def test_containers_with_swap_in_use_count_and_others_do_not(tree: CgroupTree, s
     assert list(space.usages(name(tree, pod)))[1:] == [swap_drain.DrainUsage(63 * MIB, 30 * MIB, 64 * MIB)]
 
 
-def test_what_is_about_to_come_back_elsewhere_needs_room_too(tree: CgroupTree, space: headroom.Headroom) -> None:
+def test_pages_about_to_return_elsewhere_also_need_room(tree: CgroupTree, space: headroom.Headroom) -> None:
     first, second = (tree.pod(number, memory_swap_current=mib(100)) for number in (1, 2))
     write(tree.kubepods, str(900 * MIB), "memory.max")
     write(tree.kubepods, str(700 * MIB), "memory.current")
@@ -100,7 +100,7 @@ def test_what_is_about_to_come_back_elsewhere_needs_room_too(tree: CgroupTree, s
     assert [usage.back for usage in space.usages(name(tree, second))] == [100 * MIB, 100 * MIB]
 
 
-def test_what_comes_back_to_a_pod_and_its_containers_comes_once(tree: CgroupTree, space: headroom.Headroom) -> None:
+def test_pages_that_return_to_a_pod_and_its_containers_count_once(tree: CgroupTree, space: headroom.Headroom) -> None:
     """Both are cut where a plan gives less to each."""
     first, second = (tree.pod(number, memory_swap_current=mib(100)) for number in (1, 2))
     inner = [tree.container(first, each, memory_swap_current=mib(50)) for each in ("app", "sidecar")]
@@ -112,7 +112,7 @@ def test_what_comes_back_to_a_pod_and_its_containers_comes_once(tree: CgroupTree
     assert [usage.back for usage in space.usages(name(tree, second))] == [200 * MIB]
 
 
-def test_a_cgroup_that_goes_meanwhile_needs_no_room(tree: CgroupTree, space: headroom.Headroom) -> None:
+def test_a_cgroup_that_is_removed_meanwhile_needs_no_room(tree: CgroupTree, space: headroom.Headroom) -> None:
     pod = tree.pod(1, memory_swap_current=mib(30), memory_max=mib(64))
     usages = space.usages(name(tree, pod))
     next(usages)

@@ -112,7 +112,7 @@ class Crowd:
         return state(dict.fromkeys(PODS, limit), containers=inner, kubepods=64 * MIB, generation=generation)
 
     def others(self) -> set[tuple[str, str]]:
-        """What the files of pods but the hostile one's hold: of the pod, and of its container."""
+        """Return the values of all pods except the hostile one, each with that of its container."""
         return {(swap_max(self.pods[n]), swap_max(self.apps[n])) for n in PODS if n != HOSTILE}
 
 
@@ -441,7 +441,7 @@ async def test_a_pod_that_closes_many_cgroups_is_listed_once_and_behind_others(
 # Exposures
 
 
-async def test_exposures_in_a_loop_fill_no_log_and_none_goes_unsaid(
+async def test_exposures_in_a_loop_fill_no_log_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -465,7 +465,7 @@ async def test_exposures_in_a_loop_fill_no_log_and_none_goes_unsaid(
 
 
 @pytest.mark.parametrize("how", ["polling", "overflow"])
-async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_last_right(
+async def test_an_exposure_without_an_event_counts_from_when_the_file_was_last_right(
     plain: Node, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     if how == "polling":
@@ -512,7 +512,7 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
     file = plain.known(pod).file
 
     def lose(*after: records.ControlFile) -> None:
-        """Events are lost, and what comes after that is told."""
+        """Lose events, except those of the files `after`."""
         lose_events(agent)
         hear(agent, LOST, *((each, EVENT) for each in after))
 
@@ -523,7 +523,7 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
     for lost in range(3):
         agent.catch_up()
         plain.later += 100
-        agent.catch_up()  # until now all was told
+        agent.catch_up()  # all events until now are read
         lasted()
         plain.later += 5
         write(pod, "max")
@@ -560,7 +560,7 @@ async def test_a_short_exposure_takes_no_time_from_a_longer_one_that_is_found_af
     await until(lambda: swap_max(app) == str(MIB))
     compare(agent)
     known = plain.known(pod)
-    agent.work.watching.release(known.file)  # no event tells of the pod's own file
+    agent.work.watching.release(known.file)  # the pod's own file has no events
     plain.later += 10
     write(pod, "max")
     plain.later += 5
@@ -589,7 +589,7 @@ async def test_an_event_that_came_before_others_were_lost_counts_from_then(plain
     assert plain.known(pod).tally.milliseconds < 5000
 
 
-async def test_what_was_seen_to_be_written_over_at_once_counts_until_it_is_repaired(
+async def test_a_value_written_over_before_its_read_back_counts_until_it_is_repaired(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not from the next event, which is read when all else was done: another writer may be as quick as the agent."""
@@ -620,7 +620,7 @@ async def test_what_was_seen_to_be_written_over_at_once_counts_until_it_is_repai
 
 
 @pytest.mark.parametrize("error", [cgroupfs.CgroupError("out of memory"), ZeroDivisionError("a mistake")])
-async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_event(
+async def test_a_file_with_an_event_that_could_not_be_read_counts_from_the_event(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, error: Exception
 ) -> None:
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (1000.0, 1000.0))
@@ -647,7 +647,7 @@ async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_
     assert 20_000 <= known.tally.milliseconds - before < 30_000
 
 
-async def test_what_an_event_tells_of_counts_from_the_event(plain: Node) -> None:
+async def test_an_exposure_with_an_event_counts_from_the_event(plain: Node) -> None:
     agent = plain.start(state({1: 0}))
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == "0")
@@ -729,9 +729,7 @@ async def test_a_level_that_cannot_be_looked_at_once_stops_no_comparison(
     await until(lambda: swap_max(made[0]) == "0")
 
 
-async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_endless_events_keep_nothing_from_being_compared(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when containers make and remove a folder in a loop, or the kernel drops events again and again."""
     monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)
     for number in range(20):
@@ -928,7 +926,7 @@ async def test_what_containers_do_in_a_loop_does_not_fill_the_queue_of_events(
     monkeypatch.setattr(inotify.Inotify, "read", spy)
     begun = asyncio.get_running_loop().time()
     for number in range(200):
-        for inner in made:  # in turns: the kernel tells of equal events at once
+        for inner in made:  # in turns: the kernel merges equal events
             if what == "own":
                 (inner.parent / f"own-{number}").mkdir()
             elif what == "writes":
@@ -981,7 +979,7 @@ async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
     await until(lambda: swap_max(inner) == str(MIB))
     await until(lambda: causes_found(agent))
     assert condition(agent, "Drifted") == ("False", "Quiet"), "less is no news of the node's, either"
-    # What it had while nothing held above it is one, wherever it is written.
+    # The value that it had while nothing above it had a limit is news, wherever it is written.
     scope = inner.parent
     for limit in (inner, scope, scope.parent):
         write(limit, "max")
@@ -993,7 +991,7 @@ async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
 async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_pod_drains(
     plain: Node, *, drains: bool
 ) -> None:
-    """What the pod keeps while it drains is more than such a container had, but where that is what drains itself."""
+    """A pod that drains keeps more than such a container had, unless the container drains itself."""
     agent = plain.start()
     before = spec.ContainerEntry(64 * MIB, cap=False) if drains else WANTED
     apply(agent, state({1: 64 * MIB}, containers={1: {"app": before}}))
@@ -1034,7 +1032,7 @@ async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
         agent.catch_up()
     lasted = asyncio.get_running_loop().time() - begun
     assert looks <= pod_reconciler.STIRS + lasted / pod_reconciler.STIR_SECONDS
-    # What it is in is as quick as ever.
+    # The pod around it is repaired as fast as ever.
     write(inner.parent, "max")
     agent.catch_up()
     assert swap_max(inner.parent) == str(MIB)
@@ -1086,7 +1084,7 @@ async def test_cgroups_that_containers_lower_are_listed_once_and_behind_others(p
     assert condition(agent, "Drifted") == ("True", "Yielded"), "that is not the container's to write"
 
 
-# What is read besides the file
+# Reads of other files
 
 
 @pytest.mark.parametrize("file", ["memory.stat", "memory.current", "child"])
@@ -1132,7 +1130,7 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
     monkeypatch.setattr(plain.cgroups, "write", refuse)
     look_again(agent, file)
     assert file.retries is not None
-    assert file.retries.refused.failures > 10, "what is refused is tried ever less often"
+    assert file.retries.refused.failures > 10, "refused writes are retried less and less often"
 
 
 def nested(path: pathlib.Path, count: int) -> None:
@@ -1242,7 +1240,7 @@ class Overwritten:
         self._since: dict[pathlib.Path, float] = {}
         self.lasted: dict[pathlib.Path, float] = {}
         self.lost = False
-        """Whether the kernel has dropped events, which it has not told of yet."""
+        """Whether the kernel has dropped events, and not reported that yet."""
         real = inotify.Inotify.read
 
         def read(notify: inotify.Inotify) -> list[inotify.InotifyEvent]:
@@ -1256,7 +1254,7 @@ class Overwritten:
         return asyncio.get_running_loop().time() + self._node.later
 
     def begin(self, since: float = 0.0) -> None:
-        """Forget what was, and have what is written from now on count `since`, if that is given."""
+        """Forget earlier exposures; later writes count `since` then, if that is given."""
         self._since, self.lasted = {}, {}
         if since:
             self._since = {path: since for path in self.pod_of if swap_max(path) == "max"}
@@ -1270,7 +1268,7 @@ class Overwritten:
                 del self._since[path]
 
     def write(self, agent: reconciler.NodeReconciler, path: pathlib.Path, how: str) -> None:
-        """Write over a file, of which the agent is told, or not, or when it cannot use the file."""
+        """Write over a file: with an event, without one, or while the agent cannot use the file."""
         write(path, "max")
         since = self.now()
         if how == "lost":
@@ -1297,8 +1295,10 @@ def failing(real: Callable[..., Any], bad: pathlib.Path) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Whether its event is told, is lost, or comes when the file cannot be used, or no agent is there."""
+async def test_no_exposure_is_reported_shorter_than_it_was(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whether its event arrives, is lost, arrives while the file cannot be used, or no agent runs."""
     for module, name in (
         (file_reconciler, "FAILED_SECONDS"),
         (file_reconciler, "FILE_SECONDS"),

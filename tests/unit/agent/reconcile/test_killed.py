@@ -1,4 +1,4 @@
-"""The agent dies at each write, rename and unlink of a whole life, and another one goes on: all is put back."""
+"""The agent is killed at each write, rename and unlink of a whole life, and another one restores all values."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ LIFE = (
     state({1: values.NO_LIMIT, 2: MIB}, generation=3),
     state({1: 0, 2: 0}, kubepods=MIB, mode=names.Mode.RESTORE, generation=4),
 )
-"""States in turn; None is where another writer comes in between."""
+"""States in turn; None stands for another writer in between."""
 
 
 NAMED = {"system.slice": spec.UnitEntry(0, 25_000, 800)}
@@ -114,7 +114,7 @@ def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], ano
                 running = True
                 agent.swap_on(swap_devices.Disks((DISK,)))
             if steps[0] is None:
-                # What is put back from now on. Only the agent dies, the other writer does not.
+                # The value to restore from now on. Only the agent is killed, the other writer is not.
                 another()
                 compare(agent)
             else:
@@ -151,7 +151,7 @@ async def test_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pytest.
 
     assert lived(-1) == 0
     calls, lines = killer.calls, killer.can_tear
-    # Each value, and the line that tells of it before.
+    # Each value, and the line that records it before.
     assert calls > len(lines) > 20
     for at in range(calls):
         assert lived(at) == 1

@@ -57,7 +57,7 @@ class Tree:
         return {path: min(held.get(each, values.NO_LIMIT) for each in (path, *path.parents)) for path in self.cgroups}
 
     def planned(self, plan: spec.NodeSpec) -> dict[pathlib.Path, int]:
-        """What they hold, and no more than a state that names them says."""
+        """Return their values, at most those of a state that names them."""
         held = self.held()
         if plan.mode is not names.Mode.ENFORCE:
             return held
@@ -143,7 +143,7 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
     ],
 )
 @example(
-    # What drains is bound by what is above it, which comes to hold less.
+    # A file that drains is bound by the one above it, which gets a smaller value.
     [PAGE, PAGE, *[0] * (PODS - 1 + PODS * len(CONTAINERS))],
     [PAGE, *[0] * (PODS - 1 + PODS * len(CONTAINERS))],
     [state({0: 0}), state({0: 0}, kubepods=0)],

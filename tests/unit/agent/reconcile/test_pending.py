@@ -96,8 +96,8 @@ async def test_others_are_repaired_while_the_kernel_reclaims(machine: Machine) -
     assert threading.main_thread().name not in machine.kernel.writers
 
 
-async def test_what_is_on_its_way_is_on_record_before(machine: Machine) -> None:
-    """An agent that is killed meanwhile is followed by one that knows what to put back."""
+async def test_a_pending_write_is_on_record_before(machine: Machine) -> None:
+    """After a kill meanwhile, the next agent knows the value to restore."""
     machine.want(MIB)
     record = machine.node.ledger.limits.get(machine.file.key)
     assert record is not None
@@ -127,7 +127,7 @@ async def test_a_newer_value_follows_when_the_kernel_is_done(machine: Machine) -
     assert machine.file.status.confirmed == 2 * MIB
 
 
-async def test_what_is_raised_waits_for_no_thread(machine: Machine) -> None:
+async def test_a_raise_waits_for_no_thread(machine: Machine) -> None:
     machine.want(MIB)
     await machine.done()
     machine.want(2 * MIB)

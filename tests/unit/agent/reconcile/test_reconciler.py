@@ -1,4 +1,4 @@
-"""What a state and its coming and going make of the files, on a directory tree."""
+"""States and their changes applied to the files of a directory tree."""
 
 from __future__ import annotations
 
@@ -163,9 +163,7 @@ async def test_what_a_slow_runtime_wrote_over_it_is_put_back(node: Node, monkeyp
     assert [swap_max(path) for path in (pod, app)] == ["max", "4096"]
 
 
-async def test_a_container_that_has_just_come_is_let_alone_in_the_end_too(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_new_container_is_also_restored_in_the_end(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 3600.0)
     pod = plain.tree.pod(1)
     agent = plain.start()
@@ -223,7 +221,7 @@ async def test_a_pod_gone_from_the_state_keeps_its_value(plain: Node) -> None:
 
 
 @pytest.mark.parametrize("mode", [names.Mode.RESTORE, names.Mode.AUDIT])
-async def test_restore_and_audit_put_back_what_was_there(node: Node, mode: names.Mode) -> None:
+async def test_restore_and_audit_write_the_earlier_values(node: Node, mode: names.Mode) -> None:
     pods = [node.tree.pod(1, memory_swap_max=f"{8 * MIB}\n"), node.tree.pod(2)]
     app = node.tree.container(pods[1], "app", memory_swap_max="0\n")
     agent = node.start()
@@ -278,7 +276,7 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
     assert snapshot(plain.enforcer).to_restore == 0
 
 
-async def test_what_a_proposal_would_take_is_told_and_not_done(plain: Node) -> None:
+async def test_the_cost_of_a_preview_is_reported_and_nothing_is_written(plain: Node) -> None:
     agent = plain.start()
     apply(agent, state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0}))
     uses = {1: plain.tree.pod(1), 2: plain.tree.pod(2), 3: plain.tree.pod(3)}
@@ -324,7 +322,7 @@ async def test_a_container_keeps_its_value_over_a_restart_without_a_state(plain:
 
 
 async def test_a_pod_made_anew_while_no_agent_ran_is_another(plain: Node) -> None:
-    """What was there in the first one is not put back into the second."""
+    """Values from before the first boot are not restored after the second."""
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
     apply(plain.start(), state({1: 0}))
     plain.stop()
@@ -336,7 +334,7 @@ async def test_a_pod_made_anew_while_no_agent_ran_is_another(plain: Node) -> Non
     assert (swap_max(pod), swap_max(kept)) == ("max", "0")
 
 
-async def test_a_state_that_comes_with_other_values_while_files_cannot_be_written(
+async def test_a_state_with_other_values_while_files_cannot_be_written(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
@@ -388,7 +386,7 @@ async def test_a_new_pods_wait_for_its_value_is_timed_once(plain: Node) -> None:
     assert file_reconciler.ENFORCED_SECONDS.count() == before + 2
 
 
-async def test_what_is_not_enforced_is_not_timed(plain: Node) -> None:
+async def test_values_that_are_not_enforced_are_not_timed(plain: Node) -> None:
     agent = plain.start(cached=state({1: 0}, mode=names.Mode.AUDIT))
     before = file_reconciler.ENFORCED_SECONDS.count()
     pod = plain.tree.pod(1)
@@ -432,7 +430,7 @@ async def test_a_state_that_changes_no_cgroup_is_reported(plain: Node) -> None:
     await until(lambda: snapshot(agent).generation == 2 and not plain.reports.busy)
 
 
-async def test_a_state_that_comes_while_another_is_applied_is_the_one_that_is_reported(plain: Node) -> None:
+async def test_a_state_that_arrives_while_another_is_applied_is_the_reported_one(plain: Node) -> None:
     pods = [plain.tree.pod(number) for number in range(50)]
     agent = plain.start(state(generation=1))
     for generation in (2, 3):

@@ -20,7 +20,7 @@ def settle(
 
 
 @given(limit_, limit_, bytes_, usages_, held_)
-def test_never_above_what_is_wanted_or_in_use_with_room(
+def test_never_above_the_limit_or_the_use_with_room(
     limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
     after, action = settle(limit, found, swap, usages, held=held)
@@ -62,7 +62,7 @@ def test_a_pod_at_its_memory_limit_keeps_room_to_swap_in(
 
 
 @given(limit_, limit_, bytes_, usages_, held_)
-def test_success_means_the_limit_is_there_and_no_more_is_in_use(
+def test_success_means_that_the_limit_is_set_and_no_more_is_in_use(
     limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
     after, action = settle(limit, found, swap, usages, held=held)
@@ -97,7 +97,7 @@ def test_a_change_of_policy_leaves_room_for_peaks() -> None:
     assert swap_drain.next_write(45 * MIB, values.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 45 * MIB
 
 
-def test_a_repair_leaves_room_only_for_what_was_taken_meanwhile() -> None:
+def test_a_repair_leaves_room_only_for_swap_taken_meanwhile() -> None:
     def repair(limit: int, swap: int) -> int | None:
         return swap_drain.next_write(limit, values.NO_LIMIT, swap, lambda: [FULL], held=limit).write
 
@@ -106,12 +106,12 @@ def test_a_repair_leaves_room_only_for_what_was_taken_meanwhile() -> None:
     assert repair(0, 4 * PAGE) == 5 * PAGE
 
 
-def test_a_repair_of_what_drains_leaves_no_more_than_it_held_or_what_was_taken_meanwhile() -> None:
+def test_a_repair_during_a_drain_leaves_the_earlier_limit_or_swap_taken_meanwhile() -> None:
     def repair(swap: int) -> int | None:
         return swap_drain.next_write(0, values.NO_LIMIT, swap, lambda: [FULL], held=56 * MIB).write
 
     assert repair(56 * MIB) == repair(48 * MIB) == 56 * MIB
-    assert repair(20 * MIB) == 36 * MIB, "it goes down all the same"
+    assert repair(20 * MIB) == 36 * MIB, "it is lowered all the same"
     assert repair(64 * MIB) == 66 * MIB
 
 
@@ -122,7 +122,7 @@ def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_
         ).write
 
     assert after(0, 40 * MIB) == after(8 * MIB, 40 * MIB) == 56 * MIB
-    assert after(0, 20 * MIB) == 36 * MIB, "it goes down all the same"
+    assert after(0, 20 * MIB) == 36 * MIB, "it is lowered all the same"
     assert after(0, 64 * MIB) == 66 * MIB
     assert after(0, 40 * MIB, swap_drain.DrainUsage(0, 40 * MIB, 64 * MIB)) is None
     assert after(8 * MIB, 40 * MIB, swap_drain.DrainUsage(0, 40 * MIB, 64 * MIB)) == 0
@@ -135,7 +135,7 @@ def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_
 
 
 @given(limit_, bytes_, bytes_, st.lists(bytes_, max_size=5))
-def test_rewrites_do_not_raise_the_limit_of_a_pod_that_uses_what_it_is_let(
+def test_rewrites_do_not_raise_the_limit_of_a_pod_that_uses_all_it_may(
     limit: int, held: int, swap: int, taken: list[int]
 ) -> None:
     """Only what it takes while it is exposed does, with a quarter of that."""
@@ -161,7 +161,7 @@ def test_a_cap_leaves_smaller_values_alone() -> None:
     assert swap_drain.next_write(8 * PAGE, 4 * PAGE, 0, list, cap=False) == swap_drain.Action(8 * PAGE, draining=False)
 
 
-def test_what_is_above_holds_already_can_be_cut_whatever_is_in_use() -> None:
+def test_a_cut_to_the_limit_of_the_cgroup_above_needs_no_room() -> None:
     def cut(limit: int, above: int) -> swap_drain.Action:
         return swap_drain.next_write(limit, values.NO_LIMIT, 40 * MIB, lambda: [FULL], above=lambda: above)
 

@@ -1,4 +1,4 @@
-"""What a state makes of a node's settings, on plain files."""
+"""A node's kernel settings by a state, on plain files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def host(tmp_path: pathlib.Path) -> Node:
 
 
 async def apply(agent: sysctls.Sysctls, order: spec.NodeSpec) -> None:
-    """Put a state in force, and have the agent do what is due then."""
+    """Put a state in force, and let the agent handle it if that is due."""
     agent.set_desired(order)
     if agent._due.is_set():
         await agent.reconcile()
@@ -102,7 +102,9 @@ async def test_settings_get_what_the_state_says_and_others_stay(host: Node) -> N
     [asking(mode=names.Mode.RESTORE), asking({}, mode=names.Mode.RESTORE), asking({}), asking(mode=names.Mode.AUDIT)],
 )
 @pytest.mark.parametrize("again", [False, True])
-async def test_what_is_no_longer_to_be_is_put_back(host: Node, order: spec.NodeSpec, *, again: bool) -> None:
+async def test_settings_that_are_no_longer_desired_are_restored(
+    host: Node, order: spec.NodeSpec, *, again: bool
+) -> None:
     agent = host.start()
     await apply(agent, asking())
     if again:
@@ -121,7 +123,7 @@ async def test_one_that_is_left_out_is_put_back_and_the_others_stay(host: Node) 
     assert host.values == {**BEFORE, **rest}
 
 
-async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: Node) -> None:
+async def test_another_writers_value_is_repaired_and_later_restored(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking())
     before = settings.REPAIRS.value("vm.swappiness")
@@ -133,7 +135,7 @@ async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: N
     assert host["vm.swappiness"] == "33"
 
 
-async def test_the_value_from_before_is_another_writers_when_it_comes_back(host: Node) -> None:
+async def test_the_earlier_value_is_another_writers_when_it_returns(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking())
     before = settings.REPAIRS.value("vm.swappiness")
@@ -172,7 +174,7 @@ async def test_what_the_agent_was_not_given_is_named_with_the_remedy(host: Node)
     assert host["zswap.enabled"] == "Y"
 
 
-async def test_what_was_taken_from_the_agent_is_still_to_be_put_back(host: Node) -> None:
+async def test_settings_without_access_must_still_be_restored(host: Node) -> None:
     await apply(host.start(), asking({"vm.swappiness": "10"}))
     root = host.roots.pop(sysctls.VM)
     agent = host.start()
@@ -196,7 +198,7 @@ async def test_what_the_kernel_does_not_have_is_named(host: Node) -> None:
     "setting",
     [("vm.overcommit_memory", "2"), ("zswap.compressor", "evil-module"), ("vm.swappiness", "../x"), ("../x", "1")],
 )
-async def test_nothing_is_written_but_what_is_known(setting: tuple[str, str], host: Node) -> None:
+async def test_only_known_settings_are_written(setting: tuple[str, str], host: Node) -> None:
     agent = host.start()
     await apply(agent, asking(dict([setting])))
     assert shorts(agent) == {setting[0]: "NotSupported"}
@@ -270,7 +272,7 @@ async def test_a_kernel_that_waits_for_a_module_holds_up_nothing_else(host: Node
     running = asyncio.create_task(agent.run())
     agent.set_desired(asking({"zswap.compressor": "zstd"}))
     await until(slow.begun.is_set)  # the event loop turns all the while
-    assert shorts(agent) == {"zswap.compressor": "Pending"}, "nobody is told that it is done"
+    assert shorts(agent) == {"zswap.compressor": "Pending"}, "success is not reported yet"
     slow.free.set()
     await until(lambda: not agent.status.problems)
     assert host["zswap.compressor"] == "zstd"
@@ -278,7 +280,7 @@ async def test_a_kernel_that_waits_for_a_module_holds_up_nothing_else(host: Node
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_kernel_that_hangs_is_told_and_nothing_more_is_asked_of_it(
+async def test_a_kernel_that_hangs_is_reported_and_not_asked_again(
     host: Node, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sysctls, "WRITE_SECONDS", 0.01)
@@ -296,7 +298,7 @@ async def test_a_kernel_that_hangs_is_told_and_nothing_more_is_asked_of_it(
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_what_is_put_back_while_the_kernel_is_busy_is_still_to_be_put_back(host: Node, slow: Slow) -> None:
+async def test_a_restore_while_the_kernel_is_busy_is_still_due(host: Node, slow: Slow) -> None:
     """Else the last agent would leave, and what it was about to write would stay."""
     agent = host.start()
     running = asyncio.create_task(agent.run())
@@ -311,7 +313,7 @@ async def test_what_is_put_back_while_the_kernel_is_busy_is_still_to_be_put_back
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_state_that_comes_before_the_first_write_is_followed_at_once(
+async def test_a_state_that_arrives_before_the_first_write_is_followed_at_once(
     host: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what an administrator takes back while the kernel is read is written all the same."""
@@ -347,7 +349,7 @@ async def test_a_state_that_asks_for_the_same_settings_costs_nothing(host: Node)
     assert agent._due.is_set()
 
 
-async def test_a_value_that_the_kernel_makes_another_is_told(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_value_that_the_kernel_changes_is_reported(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swapwarden.agent.host.files.os.write", lambda _fd, data: len(data))
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10"}))

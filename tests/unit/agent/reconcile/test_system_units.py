@@ -1,4 +1,4 @@
-"""What a state makes of the node's own slices and services, on a directory tree."""
+"""The node's own slices and services by a state, on a directory tree."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ async def test_units_that_are_named_get_none_and_others_stay(units: Units) -> No
 
 @pytest.mark.parametrize("order", [state(), state(mode=names.Mode.RESTORE), asking(*ALL, mode=names.Mode.AUDIT)])
 @pytest.mark.parametrize("again", [False, True])
-async def test_what_is_no_longer_to_be_is_put_back(units: Units, order: spec.NodeSpec, *, again: bool) -> None:
+async def test_settings_that_are_no_longer_desired_are_restored(
+    units: Units, order: spec.NodeSpec, *, again: bool
+) -> None:
     write(units.nested, str(8 * MIB))
     agent = units.node.start()
     apply(agent, asking(*ALL))
@@ -119,7 +121,7 @@ async def test_what_fails_with_one_stops_none_of_the_others(
     await until(lambda: shorts(agent) == {})
 
 
-async def test_what_was_written_before_a_restart_is_put_back_though_the_state_is_new(units: Units) -> None:
+async def test_values_written_before_a_restart_are_restored_though_the_state_is_new(units: Units) -> None:
     apply(units.node.start(), asking(*ALL))
     units.node.stop()
     apply(units.node.start(), state())
@@ -227,7 +229,7 @@ async def test_swap_in_use_is_not_cut_where_there_is_no_room(units: Units) -> No
     assert (swap_max(units.system), shorts(agent)) == ("0", {})
 
 
-async def test_a_cgroup_without_the_file_is_told(units: Units, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cgroup_without_the_file_is_reported(units: Units, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swapwarden.agent.reconcile.file_reconciler.FILE_SECONDS", (0.001, 0.001))
     (units.system / "bare.service").mkdir()
     agent = units.node.start()
@@ -250,7 +252,7 @@ async def test_nothing_is_done_before_pods_are_found(tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize("naming", ["systemd", "cgroupfs", "kind"])
-async def test_slices_come_and_the_tree_of_pods_goes_though_both_are_in_one_cgroup(
+async def test_slices_appear_and_the_tree_of_pods_is_removed_though_both_are_in_one_cgroup(
     naming: str, tmp_path: pathlib.Path
 ) -> None:
     node = Node(tmp_path, naming)
@@ -266,7 +268,7 @@ async def test_slices_come_and_the_tree_of_pods_goes_though_both_are_in_one_cgro
     node.stop()
 
 
-async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units) -> None:
+async def test_slices_have_drop_ins_while_they_must_have_no_swap(units: Units) -> None:
     agent = units.node.start()
     assert drop_in_slices(agent) is None
     apply(agent, asking(*ALL, "kubepods.slice", "-.slice", "late.slice"))
@@ -316,7 +318,7 @@ async def test_a_file_that_systemd_has_not_read_leaves_nothing_to_reload(units: 
     assert snapshot(agent).settings is None
 
 
-async def test_where_pods_are_not_known_no_drop_in_comes_or_goes(tmp_path: pathlib.Path) -> None:
+async def test_before_the_tree_of_pods_is_found_no_drop_in_changes(tmp_path: pathlib.Path) -> None:
     node = Node(tmp_path)
     node.tree.remove(node.tree.kubepods)
     agent = node.start(asking("system.slice"))

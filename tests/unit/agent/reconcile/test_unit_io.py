@@ -1,4 +1,4 @@
-"""What a state makes of the I/O of the node's slices and services, on files that behave as the kernel's."""
+"""The I/O of the node's slices and services by a state, on files that behave like the kernel's."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_units_get_both_and_the_limit_of_swap_stays(machine: Machine) -> N
 
 @pytest.mark.parametrize("order", [state(), state(mode=names.Mode.RESTORE), asking(mode=names.Mode.AUDIT)])
 @pytest.mark.parametrize("again", [False, True])
-async def test_what_was_there_is_put_back(machine: Machine, order: spec.NodeSpec, *, again: bool) -> None:
+async def test_earlier_values_are_restored(machine: Machine, order: spec.NodeSpec, *, again: bool) -> None:
     machine.set(machine.system, "io.weight", DISK, "300")
     machine.set(machine.system, "io.latency", OTHER, "target=70000")
     before = machine.held()
@@ -184,7 +184,7 @@ async def test_it_follows_the_swap_to_other_disks(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("other", ["io.weight", "io.latency"])
-async def test_one_of_two_that_the_kernel_lacks_is_told_and_does_no_harm(machine: Machine, other: str) -> None:
+async def test_one_of_two_that_the_kernel_lacks_is_reported_and_does_no_harm(machine: Machine, other: str) -> None:
     lacking = ({"io.weight", "io.latency"} - {other}).pop()
     (machine.system / lacking).unlink()
     agent = machine.start()
@@ -200,7 +200,7 @@ async def test_one_of_two_that_the_kernel_lacks_is_told_and_does_no_harm(machine
     assert snapshot(agent).settings is None
 
 
-async def test_a_unit_without_the_controller_is_told_with_the_remedy(machine: Machine) -> None:
+async def test_a_unit_without_the_controller_is_reported_with_the_remedy(machine: Machine) -> None:
     for name in cgroup_files.FILES:
         (machine.system / name).unlink()
     (machine.system / "cgroup.controllers").write_text("memory pids\n")
@@ -231,7 +231,7 @@ async def test_weights_that_the_kernel_does_not_heed_are_not_written(machine: Ma
     assert (shorts(agent), machine.held()[1]) == ({}, BOTH[1])
 
 
-async def test_a_disk_without_latencies_is_told(machine: Machine) -> None:
+async def test_a_disk_without_latencies_is_reported(machine: Machine) -> None:
     machine.refuses = cgroupfs.UnsupportedError("system.slice/io.latency: Operation not supported")
     agent = machine.start()
     apply(agent, asking(weight=None))
@@ -239,7 +239,7 @@ async def test_a_disk_without_latencies_is_told(machine: Machine) -> None:
     assert shorts(agent) == {"system.slice io.latency": ("NotSupported", told)}
 
 
-async def test_what_is_refused_is_tried_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_writes_are_retried(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit_io, "RETRY_SECONDS", (0.001, 0.002))
     machine.refuses = cgroupfs.DeniedError("system.slice/io.latency: Permission denied")
     agent = machine.start()
@@ -259,7 +259,7 @@ async def test_what_is_refused_is_tried_again(machine: Machine, monkeypatch: pyt
     assert snapshot(agent).to_restore == 0
 
 
-async def test_a_value_that_the_kernel_takes_for_another_is_told(
+async def test_a_value_that_the_kernel_takes_for_another_is_reported(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroupfs.Cgroups, "set_of_device", lambda *_: None)
