@@ -125,7 +125,7 @@ def summary(result: simulation.Simulation, *, known: bool) -> dict[str, Any]:
 def sentences(numbers: dict[str, Any]) -> Iterator[str]:
     """The summary as sentences."""
     pods, nodes, above = numbers["pods"], numbers["nodes"], numbers["above"]
-    unknown = f", {pods['unknown']} cannot be told" if pods["unknown"] else ""
+    unknown = f", {pods['unknown']} unknown" if pods["unknown"] else ""
     yield f"Pods: {pods['gains']} gain swap, {pods['loses']} lose, {pods['same']} stay as they are{unknown}."
     yield (
         f"Nodes: {nodes['profile']} get another profile, {nodes['version']} another version of theirs,"
