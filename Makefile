@@ -110,6 +110,10 @@ bench-agent: venv ## Measure the agent in the kernel VM beside a loop in C: memo
 	@$(PYTHON) -m testbed setup kernel
 	$(PYTHON) -m bench.agent
 
+.PHONY: bench-walks
+bench-walks: venv ## Count the modules and calls that each kind of event goes through in the agent
+	$(PYTHON) -m bench.walks
+
 .PHONY: bench-storm
 bench-storm: venv ## Measure repairs on a node VM without idle CPU, by the agent's CPU request (half an hour); STORM_SECONDS=10 is short, STORM="10m 300m" chooses
 	@$(PYTHON) -m testbed setup controlplane helm cluster

@@ -1,0 +1,30 @@
+"""Few modules and calls lie between an event and its effect; the table is in docs/design/agent.md."""
+
+from __future__ import annotations
+
+import pathlib
+
+from bench import walks
+
+BOUNDS = {
+    walks.VERIFIED: (9, 40),
+    walks.BOOKED: (16, 68),
+    walks.NEW_POD: (18, 91),
+    walks.STATUS: (8, 43),
+}
+"""Modules, and calls with a tenth of margin."""
+
+
+async def test_events_go_through_few_modules_and_calls(tmp_path: pathlib.Path) -> None:
+    found = await walks.measure(tmp_path)
+    sizes = {event: found[event].size for event in BOUNDS}
+    for event, (modules, calls) in BOUNDS.items():
+        assert sizes[event][0] <= modules, (event, sorted({module for module, _ in found[event].calls}))
+        assert sizes[event][1] <= calls, event
+
+
+async def test_the_walk_of_a_repair_ends_when_its_value_was_read_back(tmp_path: pathlib.Path) -> None:
+    calls = [name for _, name in (await walks.measure(tmp_path))[walks.VERIFIED].calls]
+    assert calls[0] == "NodeReconciler.catch_up"
+    assert calls.count("Cgroups.write") == 1
+    assert "Cgroups.read" in calls[calls.index("Cgroups.write") :]
