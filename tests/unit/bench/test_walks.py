@@ -7,9 +7,9 @@ import pathlib
 from bench import walks
 
 BOUNDS = {
-    walks.VERIFIED: (9, 40),
-    walks.BOOKED: (16, 68),
-    walks.NEW_POD: (18, 91),
+    walks.VERIFIED: (8, 40),
+    walks.BOOKED: (15, 68),
+    walks.NEW_POD: (17, 91),
     walks.STATUS: (8, 43),
 }
 """Modules, and calls with a tenth of margin."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.api import names, state
 from swapwarden.kube import decoding
 
@@ -135,12 +135,12 @@ def _container(settings: state.ContainerDefault, page: int) -> ContainerEntry | 
 
 
 def _preview(preview: state.ProfilePreview, page: int) -> Preview:
-    limit = {uid: values.parse(text, page) for uid, text in preview.pods.items()}
+    limit = {uid: cgroupfs.parse(text, page) for uid, text in preview.pods.items()}
     return Preview(preview.profile_ref.name, preview.profile_ref.generation, limit)
 
 
 def _bytes(text: str | None, page: int) -> int | None:
-    return None if text is None else values.parse(text, page)
+    return None if text is None else cgroupfs.parse(text, page)
 
 
 _Part = dict[str, Any]

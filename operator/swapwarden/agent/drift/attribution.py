@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from swapwarden.agent.drift import other_writers
-from swapwarden.agent.host import cgroupfs, faults, values
+from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
@@ -50,7 +50,7 @@ LOG_SECONDS: Final = 60.0
 """Between lines of the log about one cause. Repairs are never limited."""
 _ASIDE: Final = frozenset({names.Cause.UNIT_VALUE, names.Cause.RESIZE})
 """Causes by which a container may get a value that a plugin of the runtime, and not the kubelet, put into its unit."""
-_MAX: Final = values.NO_LIMIT
+_MAX: Final = cgroupfs.NO_LIMIT
 
 
 class Signs(NamedTuple):
@@ -214,7 +214,7 @@ class Attribution:
             extra={
                 "cause": cause.value,
                 "cgroup": f"/{file.path}",
-                "found": values.render(found),
+                "found": cgroupfs.render(found),
                 "rewrites": self._unlogged.pop(cause),
             },
         )

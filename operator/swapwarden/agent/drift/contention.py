@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import records
 from swapwarden.telemetry import metrics
 
@@ -77,6 +77,6 @@ class Contentions:
             "another writer keeps lowering a value; it stays for %.0f s, or until the state has another one: find that"
             " writer, or lower the pod's limit",
             YIELD_SECONDS,
-            extra={"cgroup": f"/{file.path}", "wanted": values.render(limit), "cgroups": self._unlogged},
+            extra={"cgroup": f"/{file.path}", "wanted": cgroupfs.render(limit), "cgroups": self._unlogged},
         )
         self._logged, self._unlogged = now, 0

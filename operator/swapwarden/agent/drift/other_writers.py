@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 
 RECENT_SECONDS: Final = 600.0
 """How long the status reports another writer after its last write."""
@@ -75,7 +75,7 @@ class OtherWriters:
 
     def note(self, write: ObservedWrite, now: float) -> None:
         """Note an external write."""
-        value = values.render(write.found) if write.found in {0, values.NO_LIMIT} else "a number of bytes"
+        value = cgroupfs.render(write.found) if write.found in {0, cgroupfs.NO_LIMIT} else "a number of bytes"
         key = write.kind, value, write.quiet
         trace = self._traces.get(key)
         if trace is None or now - trace.last > RECENT_SECONDS:

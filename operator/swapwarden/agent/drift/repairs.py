@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from swapwarden.agent.drift import attribution, contention
-from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
@@ -101,7 +101,7 @@ class Repairs:
         """
         if file is pod.file:
             return False
-        limit = values.NO_LIMIT if file.status.limit is None else file.status.limit
+        limit = cgroupfs.NO_LIMIT if file.status.limit is None else file.status.limit
         for above in pod.files():
             if above.last_applied is None or above.status.limit is None or above.status.limit > limit:
                 continue

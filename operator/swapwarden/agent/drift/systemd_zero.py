@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import cgroupfs, systemd_dropins, values
+from swapwarden.agent.host import cgroupfs, systemd_dropins
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
@@ -103,12 +103,12 @@ class Evidence:
             # The agent may have written it: the ledger may have lost that line. Without the drop-ins, systemd's value
             # is no limit, which a restore must write in either case.
             if not pod.file.systemd.zero:
-                self._limits.record(pod.file.key, values.NO_LIMIT, 0)
+                self._limits.record(pod.file.key, cgroupfs.NO_LIMIT, 0)
             return
         own = entry is not None and found in entry.wrote
         if (found == 0 and not own) or (own and entry is not None and entry.found == 0):
             self._zero(pod)
-        elif found == values.NO_LIMIT and entry is not None and entry.wrote and not own:
+        elif found == cgroupfs.NO_LIMIT and entry is not None and entry.wrote and not own:
             self._unlimited(pod)
 
     def rewritten(self, root: str | None, file: records.ControlFile) -> bool:
@@ -125,7 +125,7 @@ class Evidence:
         found = self._limit(pod)
         if found == 0 and self.wanted:
             self._zero(pod)
-        elif found == values.NO_LIMIT:
+        elif found == cgroupfs.NO_LIMIT:
             self._unlimited(pod)
         return before != (pod.file.systemd.zero, self._proved, self._refuted)
 

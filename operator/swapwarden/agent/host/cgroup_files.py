@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.host import cgroupfs
 
 
 class Exposed(enum.Enum):
@@ -21,7 +21,7 @@ class CgroupFile(NamedTuple):
     name: str
     usage: str = ""
     """The file that counts its use; empty: none does."""
-    unset: int = values.NO_LIMIT
+    unset: int = cgroupfs.NO_LIMIT
     """Its value until the first write."""
     denied: int | None = 0
     """Its desired value for a pod that no state has named yet; None: any."""

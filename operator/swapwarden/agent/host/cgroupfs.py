@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import values
+NO_LIMIT: Final = 1 << 63
+"""The value of "max": above every number of bytes."""
 
 SWAP_MAX: Final = "memory.swap.max"
 SWAP_CURRENT: Final = "memory.swap.current"
@@ -39,6 +40,25 @@ _DEVICES_BYTES: Final = 65536
 """Of a file with a line for each block device with a setting."""
 _RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
 """Files that change with a pod's requests or limits."""
+
+
+def parse(text: str, page: int) -> int:
+    """Return bytes, floored to `page` as the kernel does on a write; NO_LIMIT for "max". ValueError otherwise.
+
+    The kernel counts pages in a signed long and shows a larger count as "max"
+    (mm/page_counter.c: PAGE_COUNTER_MAX).
+    """
+    if text == "max":
+        return NO_LIMIT
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{text[:64]!r} is neither max nor a number of bytes")
+    pages = int(text) // page
+    return NO_LIMIT if pages >= (NO_LIMIT - 1) // page else pages * page
+
+
+def render(limit: int) -> str:
+    """Return the value as the kernel's file takes and shows it."""
+    return "max" if limit >= NO_LIMIT else str(limit)
 
 
 def join(parent: str, name: str) -> str:
@@ -164,10 +184,10 @@ class Cgroups:
         return True
 
     def read(self, name: str) -> int:
-        """Read a file with one number, by its whole name: bytes, or values.NO_LIMIT."""
+        """Read a file with one number, by its whole name: bytes, or NO_LIMIT."""
         text = self._read(name, _LIMIT_BYTES).partition("\n")[0]
         try:
-            return values.parse(text, self.page)
+            return parse(text, self.page)
         except ValueError as error:
             raise TransientError(f"{name}: {error}") from None
 
@@ -230,7 +250,7 @@ class Cgroups:
 
     def write(self, name: str, value: int) -> None:
         """Write a file with one number. The caller must read it back: other writers may write at the same time."""
-        self._write(name, values.render(value))
+        self._write(name, render(value))
 
     def _write(self, name: str, value: str) -> None:
         data = f"{value}\n".encode("ascii")

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
@@ -221,8 +221,8 @@ class Tally:
                     "uid": uid,
                     "from": moment(until - one.milliseconds / 1000),
                     "until": moment(until),
-                    "wanted": values.render(self.wanted),
-                    "found": values.render(self.found),
+                    "wanted": cgroupfs.render(self.wanted),
+                    "found": cgroupfs.render(self.found),
                     "swapBytes": one.grown,
                 },
             )

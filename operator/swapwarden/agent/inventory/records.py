@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroup_files, inotify, values
+from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
 from swapwarden.agent.inventory import exposure, layout
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
@@ -82,7 +82,7 @@ UNMANAGED: Final = Desired()
 class FileStatus(NamedTuple):
     """The status of a file, with everything that is reported about it. Bytes."""
 
-    observed: int = values.NO_LIMIT
+    observed: int = cgroupfs.NO_LIMIT
     in_use: int = 0
     limit: int | None = None
     """The desired value as a number, also of a restore; None if the agent leaves the file alone."""

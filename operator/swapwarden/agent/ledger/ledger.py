@@ -16,7 +16,7 @@ from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import appended
 from swapwarden.telemetry import metrics
 
@@ -41,7 +41,7 @@ KEPT_VALUES: Final = 2
 """Of the values written to one file: the last, and the one before, in case the last write did not happen."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0)]
-"""Bytes; values.NO_LIMIT for "max"."""
+"""Bytes; cgroupfs.NO_LIMIT for "max"."""
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH)]
 """The content of a setting's file, or its line for one device."""
 
@@ -199,7 +199,7 @@ class LimitRecords(_Records[LimitRecord]):
         """
         record = self.get(key) or LimitRecord(key)
         if record.systemd_zero and found == 0:
-            found = values.NO_LIMIT
+            found = cgroupfs.NO_LIMIT
         if found == record.found and record.wrote == (value,):
             return  # as it stands
         if record.found is None or found not in {record.found, *record.wrote}:
@@ -216,7 +216,7 @@ class LimitRecords(_Records[LimitRecord]):
     def set_systemd_zero(self, key: Key, *, held: bool) -> None:
         """Record whether systemd holds the file at 0. Without the drop-ins there would be no limit: it is restored."""
         record = self.get(key) or LimitRecord(key)
-        found = values.NO_LIMIT if held and not record.found else record.found
+        found = cgroupfs.NO_LIMIT if held and not record.found else record.found
         self._put(msgspec.structs.replace(record, found=found, systemd_zero=held))
 
     def set_unit_value(self, key: Key, value: int) -> None:

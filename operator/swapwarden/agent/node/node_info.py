@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent.host import block_devices, cgroupfs, files, mounts, values
+from swapwarden.agent.host import block_devices, cgroupfs, files, mounts
 from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import kubelet_config
 from swapwarden.api import names, state
@@ -216,7 +216,7 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Collection[str]) -> C
         known = [value for path in paths if (value := _effective(cgroups, path, ours)) is not None]
         if len(known) < max(2, len(paths)):
             continue
-        numbers = [value for value in known if value < values.NO_LIMIT]
+        numbers = [value for value in known if value < cgroupfs.NO_LIMIT]
         without += not numbers
         limited += bool(numbers)
         swapping += any(numbers)

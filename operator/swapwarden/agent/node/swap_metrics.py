@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import cgroupfs, files, values
+from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import exposure, inventory, records
 from swapwarden.agent.node import node_info
 from swapwarden.telemetry import metrics
@@ -311,7 +311,7 @@ class SwapUsage:
     def _least(self, path: str, known: dict[str, int]) -> int:
         """Return the lowest limit of a cgroup and of those above it, up to the root of the file system."""
         if path not in known:
-            above = values.NO_LIMIT if not path else self._least(path.rpartition("/")[0], known)
+            above = cgroupfs.NO_LIMIT if not path else self._least(path.rpartition("/")[0], known)
             known[path] = min(self._limit(path), above)
         return known[path]
 
@@ -320,7 +320,7 @@ class SwapUsage:
     def _limit(self, path: str) -> int:
         """Return a cgroup's own limit; NO_LIMIT if it has no such file."""
         found = self._bytes(path, cgroupfs.SWAP_MAX)
-        return values.NO_LIMIT if found is None else found
+        return cgroupfs.NO_LIMIT if found is None else found
 
     def _bytes(self, path: str, file: str) -> int | None:
         try:
@@ -342,7 +342,7 @@ class SwapUsage:
 
 
 def _shown(limit: int) -> float:
-    return math.inf if limit >= values.NO_LIMIT else limit
+    return math.inf if limit >= cgroupfs.NO_LIMIT else limit
 
 
 READINGS: Final = (

@@ -10,7 +10,7 @@ from typing import Final
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import attribution, contention, repairs
-from swapwarden.agent.host import cgroupfs, faults, inotify, values
+from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work
@@ -197,7 +197,7 @@ class FileReconciler:
             if limit is None:
                 self._leave(file, found)
                 return self._settled(file, found, looked=looked)
-            swap = 0 if limit >= values.NO_LIMIT else self._usage(file) if used is None else used
+            swap = 0 if limit >= cgroupfs.NO_LIMIT else self._usage(file) if used is None else used
             if found == limit == file.last_applied and swap <= limit and file.contention is None:
                 return self._settled(file, found, swap, looked=looked, cut=True)  # there is nothing to be done
             action, barred = self._next(file, found, limit, swap, mark)
@@ -248,7 +248,7 @@ class FileReconciler:
 
     def _above(self, file: records.ControlFile) -> int:
         """Return the least limit of the cgroups above a file's; for a pod that others just lowered, its desired one."""
-        least = values.NO_LIMIT
+        least = cgroupfs.NO_LIMIT
         for path in cgroupfs.above(file.path):
             with contextlib.suppress(cgroupfs.CgroupError):
                 found = self._fs.read(cgroupfs.join(path, file.spec.name))
@@ -329,10 +329,10 @@ class FileReconciler:
         file.times.write_seq = self.writes
         found = self._fs.read(file.name)
         if log.isEnabledFor(logging.DEBUG):
-            before = values.render(write.found)
+            before = cgroupfs.render(write.found)
             log.debug("wrote", extra={"cgroup": str(file), "found": before, "wrote": write.value})
         used = None
-        if write.value < values.NO_LIMIT:
+        if write.value < cgroupfs.NO_LIMIT:
             with contextlib.suppress(cgroupfs.CgroupError):  # the write has been made
                 used = self._usage(file)
         if self.repairs.book(file, write, used or 0):

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Final
 
-from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.node import node_info
 from swapwarden.agent.reconcile import swap_drain
 
@@ -88,7 +88,7 @@ class Headroom:
         try:
             # At memory.high a process is not killed, but without swap it is stalled in reclaim, which is as bad.
             ceiling = min(self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_MAX)), self._high(path))
-            if ceiling < values.NO_LIMIT:
+            if ceiling < cgroupfs.NO_LIMIT:
                 held = self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_CURRENT)) - self._fs.stat(path).inactive_file
                 yield swap_drain.DrainUsage(held, back, ceiling)
         except cgroupfs.GoneError:
@@ -98,7 +98,7 @@ class Headroom:
         try:
             return self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_HIGH))
         except cgroupfs.GoneError:
-            return values.NO_LIMIT
+            return cgroupfs.NO_LIMIT
 
 
 def _is_in(path: str, other: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 
 FIT_PERCENT: Final = 90
 """Memory and swap in use together fit well under a memory limit when they fill no more of it than this.
@@ -61,7 +61,7 @@ def next_write(
     cap: bool = False,
     held: int | None = None,
     units: bool = False,
-    above: Callable[[], int] = lambda: values.NO_LIMIT,
+    above: Callable[[], int] = lambda: cgroupfs.NO_LIMIT,
     page: int = 4096,
 ) -> Action:
     """Decide the next write to a file that holds `found`, towards `limit`, with `swap` bytes in use; all in bytes.

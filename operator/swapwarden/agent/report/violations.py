@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.api import names, state
 from swapwarden.api.violations import FAILURES, ViolationReason
@@ -46,8 +46,8 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         pod="kubepods" if file.pod is None else file.pod.uid,
         reason=reason,
         container=file.container,
-        wanted="" if wanted is None else values.render(wanted),
-        found=values.render(file.status.observed),
+        wanted="" if wanted is None else cgroupfs.render(wanted),
+        found=cgroupfs.render(file.status.observed),
         swap_bytes=file.status.in_use,
         message=message[:512],
     )
@@ -75,8 +75,8 @@ def of_exposure(pod: records.Pod) -> state.Violation:
     return state.Violation(
         pod=pod.uid,
         reason=ViolationReason.EXPOSED,
-        wanted=values.render(tally.wanted),
-        found=values.render(tally.found),
+        wanted=cgroupfs.render(tally.wanted),
+        found=cgroupfs.render(tally.found),
         swap_bytes=tally.attributed,
         exposures=tally.count,
         exposed_milliseconds=round(tally.milliseconds),
@@ -100,7 +100,7 @@ def of_silence(pod: records.Pod) -> state.Violation:
     return state.Violation(
         pod=pod.uid,
         reason=ViolationReason.AWAITING_STATE,
-        found=values.render(pod.file.status.observed),
+        found=cgroupfs.render(pod.file.status.observed),
         message="the state says nothing of this pod: is the controller running?",
     )
 

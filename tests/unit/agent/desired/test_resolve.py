@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 
 PAGE = 4096
 bytes_ = st.integers(0, 1 << 30).map(lambda number: number // PAGE * PAGE)
-limit_ = st.one_of(bytes_, st.just(values.NO_LIMIT))
+limit_ = st.one_of(bytes_, st.just(cgroupfs.NO_LIMIT))
 
 
 def state(mode: names.Mode, unknown: names.BeforePlan) -> spec.NodeSpec:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution
-from swapwarden.agent.host import inotify, values
+from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import violations
@@ -53,10 +53,10 @@ def test_what_the_evidence_speaks_for(seen: attribution.Signs, cause: names.Caus
 
 def test_what_systemd_has_a_unit_for() -> None:
     scope = "kubepods.slice/kubepods-pod1.slice/crio-1.scope"
-    assert records.ControlFile("kubepods.slice/kubepods-pod1.slice", 1, None).is_systemds(values.NO_LIMIT)
+    assert records.ControlFile("kubepods.slice/kubepods-pod1.slice", 1, None).is_systemds(cgroupfs.NO_LIMIT)
     assert not records.ControlFile("kubepods.slice/kubepods-pod1.slice", 1, None).is_systemds(0)
-    assert not records.ControlFile("kubepods/pod1", 1, None).is_systemds(values.NO_LIMIT)
-    assert not records.ControlFile(scope, 1, None, "1").is_systemds(values.NO_LIMIT)
+    assert not records.ControlFile("kubepods/pod1", 1, None).is_systemds(cgroupfs.NO_LIMIT)
+    assert not records.ControlFile(scope, 1, None, "1").is_systemds(cgroupfs.NO_LIMIT)
     for path in (scope, f"{scope}/container"):
         file = records.ControlFile(path, 1, None, "1")
         file.systemd.value = 4096
@@ -91,7 +91,7 @@ async def running(node: Node, count: int, limit: int = 0) -> list[pathlib.Path]:
     agent = node.enforcer or node.start()
     apply(agent, state(dict.fromkeys(range(count), limit)))
     made = [await node.run(number, f"app of {number}") for number in range(count)]
-    await until(lambda: all(swap_max(pod) == values.render(limit) for pod in made))
+    await until(lambda: all(swap_max(pod) == cgroupfs.render(limit) for pod in made))
     node.later += 3600
     return made
 
@@ -162,7 +162,7 @@ async def running_free(node: Node, first: int, count: int) -> list[pathlib.Path]
     """So many pods more, without a limit."""
     assert node.enforcer is not None
     numbers = range(first, first + count)
-    apply(node.enforcer, state({0: 0, **dict.fromkeys(numbers, values.NO_LIMIT)}))
+    apply(node.enforcer, state({0: 0, **dict.fromkeys(numbers, cgroupfs.NO_LIMIT)}))
     made = [node.tree.pod(number) for number in numbers]
     for pod in made:
         node.tree.container(pod, f"app of {pod.name}")
@@ -206,7 +206,7 @@ async def test_a_pod_that_is_removed_is_not_resized(plain: Node) -> None:
 async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
-    apply(plain.start(), state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
+    apply(plain.start(), state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
     assert swap_max(app) == str(MIB)
     counted = Counted()
     write(app, "4096")
@@ -224,7 +224,7 @@ async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) 
 async def test_the_kubelets_number_is_known_to_the_next_agent(plain: Node, *, fought: bool) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
-    wants = state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}})
+    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}})
     apply(plain.start(), wants)
     assert swap_max(app) == str(MIB)
     counted = Counted()
@@ -247,7 +247,7 @@ async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds
     pod = plain.tree.pod(1)
     app = plain.tree.group(pod / f"crio-{container_id('app')}.scope", memory_swap_max="8192\n")
     agent = plain.start()
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(4096, cap=False)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(4096, cap=False)}}))
     assert swap_max(app) == "4096"
     plain.later += 3600
     counted = Counted()
@@ -504,12 +504,12 @@ async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None
 
 async def test_a_pod_that_may_have_as_much_was_not_exposed_before_it_was_found(plain: Node) -> None:
     agent = plain.start()
-    apply(agent, state({1: values.NO_LIMIT, 2: MIB}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT, 2: MIB}))
     free, strict = plain.tree.pod(1), plain.tree.pod(2, memory_swap_max="0\n")
     for pod in (free, strict):
         plain.tree.container(pod, f"app of {pod.name}")
     await until(lambda: len(agent.inventory.pods.values()) == 2 and swap_max(strict) == str(MIB))
-    apply(agent, state({1: values.NO_LIMIT, 2: MIB}, unknown=names.BeforePlan.UNMANAGED, generation=2))
+    apply(agent, state({1: cgroupfs.NO_LIMIT, 2: MIB}, unknown=names.BeforePlan.UNMANAGED, generation=2))
     unknown = plain.tree.pod(3)
     plain.tree.container(unknown, "app")
     await until(lambda: len(agent.inventory.pods.values()) == 3)
@@ -604,4 +604,4 @@ async def test_what_systemd_holds_of_a_container_is_known_after_a_restart_withou
     plain.start(enforced)
     (file,) = (file for each in plain.known(pod).containers.values() for file in each.files)
     assert not file.times.write_seq
-    assert [file.is_systemds(value) for value in (4096, 0, values.NO_LIMIT)] == [True, False, False]
+    assert [file.is_systemds(value) for value in (4096, 0, cgroupfs.NO_LIMIT)] == [True, False, False]

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution, contention
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.reconcile import schedule
 from swapwarden.api import names
 
@@ -24,7 +24,7 @@ async def started(node: Node, limit: int = 64 * MIB) -> pathlib.Path:
     """A pod at its limit."""
     apply(node.start(), state({1: limit}))
     pod = await node.run(1, "app")
-    await until(lambda: swap_max(pod) == values.render(limit))
+    await until(lambda: swap_max(pod) == cgroupfs.render(limit))
     return pod
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from swapwarden.agent.drift import other_writers
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 
 CRIO = "kubepods.slice/kubepods-pod1.slice/crio-1.scope"
 CONTAINERD = "kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope"
@@ -42,7 +42,7 @@ def test_the_units_own_number_is_reported_only_with_the_rhythm_of_wasp_agent() -
         (other_writers.ObservedWrite("container", CONTAINERD, 0, high_below_max=False), 20.0, 4),
         (other_writers.ObservedWrite("container", CRIO, 0, high_below_max=False), 60.0, 4),
         (other_writers.ObservedWrite("container", CRIO, 0, high_below_max=False), 20.0, 3),
-        (other_writers.ObservedWrite("container", CRIO, values.NO_LIMIT, high_below_max=False), 20.0, 4),
+        (other_writers.ObservedWrite("container", CRIO, cgroupfs.NO_LIMIT, high_below_max=False), 20.0, 4),
         (other_writers.ObservedWrite("pod", CRIO, 0, high_below_max=True), 20.0, 4),
         (other_writers.ObservedWrite("kubepods", "kubepods.slice", 0, high_below_max=False), 20.0, 4),
     ],
@@ -54,7 +54,7 @@ def test_nobody_is_named_on_less_evidence(write: other_writers.ObservedWrite, ev
 
 
 def test_the_memory_qos_plugin() -> None:
-    write = other_writers.ObservedWrite("container", CONTAINERD, values.NO_LIMIT, high_below_max=True)
+    write = other_writers.ObservedWrite("container", CONTAINERD, cgroupfs.NO_LIMIT, high_below_max=True)
     assert "memory-qos plugin of NRI" in told(write, rounds=1)
     assert "memory-qos" not in told(write, write._replace(high_below_max=False), rounds=1)
 
@@ -69,7 +69,7 @@ def test_irregular_writes_have_no_rhythm() -> None:
 def test_each_kind_of_write_is_reported_until_it_is_long_ago() -> None:
     signs = other_writers.OtherWriters()
     signs.note(other_writers.ObservedWrite("pod", "kubepods/pod1", 0, high_below_max=False), 0.0)
-    signs.note(other_writers.ObservedWrite("kubepods", "kubepods", values.NO_LIMIT, high_below_max=False), 100.0)
+    signs.note(other_writers.ObservedWrite("kubepods", "kubepods", cgroupfs.NO_LIMIT, high_below_max=False), 100.0)
     both = "another writer gives max to kubepods; another writer gives 0 to pods"
     assert signs.described(200.0) == both
     assert signs.described(650.0) == both.partition(";")[0]

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import systemd_zero
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.report import conditions
 from swapwarden.api import names
@@ -272,14 +272,14 @@ async def test_a_raised_pod_that_falls_to_0_is_raised_again(plain: Node) -> None
     assert reasons(agent) == []  # below is no exposure
 
 
-@pytest.mark.parametrize("limit", [0, MIB, values.NO_LIMIT])
+@pytest.mark.parametrize("limit", [0, MIB, cgroupfs.NO_LIMIT])
 async def test_restore_gives_back_what_there_would_be_without_the_files(plain: Node, limit: int) -> None:
     agent = plain.start()
     apply(agent, asked({1: limit}))
     pod = born(plain, 1)
-    await until(lambda: held(plain) == {uid(1)} and swap_max(pod) == values.render(limit))
+    await until(lambda: held(plain) == {uid(1)} and swap_max(pod) == cgroupfs.render(limit))
     write(pod, "0")
-    await until(lambda: swap_max(pod) == values.render(limit))
+    await until(lambda: swap_max(pod) == cgroupfs.render(limit))
     apply(agent, state(mode=names.Mode.RESTORE, generation=2))
     assert swap_max(pod) == "max"
     assert snapshot(agent).to_restore == 0

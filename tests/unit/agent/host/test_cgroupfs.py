@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
-from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.host import cgroupfs
 
 from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, swap_max
 
@@ -28,7 +28,7 @@ def test_a_shorter_value_replaces_a_longer_one(tree: CgroupTree, cgroups: cgroup
     assert cgroups.read("kubepods.slice/memory.swap.max") == 69943296
     cgroups.write("kubepods.slice/memory.swap.max", 0)
     assert (tree.kubepods / "memory.swap.max").read_text().strip() == "0"
-    cgroups.write("kubepods.slice/memory.swap.max", values.NO_LIMIT)
+    cgroups.write("kubepods.slice/memory.swap.max", cgroupfs.NO_LIMIT)
     assert swap_max(tree.kubepods) == "max"
 
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import appended, ledger
 
 MIB = 1 << 20
-MAX = values.NO_LIMIT
+MAX = cgroupfs.NO_LIMIT
 SWAP_MAX = "memory.swap.max"
 POD = ledger.Key(SWAP_MAX, "pod", inode=7)
 SWAPPINESS = ledger.Key("vm.swappiness")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import repairs
-from swapwarden.agent.host import cgroup_files, cgroupfs, values
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import records
 from swapwarden.agent.reconcile import file_reconciler, schedule
 from swapwarden.api import names
@@ -36,7 +36,7 @@ async def test_an_earlier_value_is_on_record_before_it_is_overwritten(
 
     def spy(path: str, value: int) -> None:
         entry = plain.ledger.limits.get(plain.known(pod).file.key)
-        recorded.append(entry is not None and entry.found == values.NO_LIMIT and value in entry.wrote)
+        recorded.append(entry is not None and entry.found == cgroupfs.NO_LIMIT and value in entry.wrote)
         write_limit(path, value)
 
     monkeypatch.setattr(plain.cgroups, "write", spy)
@@ -75,7 +75,7 @@ async def test_a_new_value_of_the_state_is_neither_a_repair_nor_an_exposure(plai
     pod = plain.tree.pod(1)
     plain.tree.container(pod, "app", memory_swap_max="0\n")
     agent = plain.start()
-    apply(agent, state({1: values.NO_LIMIT}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}))
     before = repairs.REPAIRS.value("pod", "above") + repairs.REPAIRS.value("pod", "below")
     for value in (2 * MIB, 0, MIB):
         apply(agent, state({1: value}))
@@ -108,7 +108,7 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     low = plain.tree.container(pod, "low", memory_swap_max=f"{MIB}\n")
     high = plain.tree.container(pod, "high", memory_swap_max=f"{4 * MIB}\n")
     wants = {1: {"low": spec.ContainerEntry(2 * MIB, cap=True), "high": spec.ContainerEntry(2 * MIB, cap=True)}}
-    apply(agent, state({1: values.NO_LIMIT}, containers=wants))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers=wants))
     await until(lambda: swap_max(high) == str(2 * MIB))
     write(low, str(3 * MIB))
     await until(lambda: swap_max(low) == str(2 * MIB))
@@ -130,7 +130,7 @@ async def test_a_cap_leaves_a_smaller_value_written_at_the_same_time(
             write(app, "4096")
 
     monkeypatch.setattr(plain.cgroups, "write", overtaken)
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
     await until(lambda: swap_max(app) != "max")
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
@@ -140,7 +140,7 @@ async def test_a_smaller_value_under_a_cap_is_not_the_desired_one(plain: Node) -
     app = plain.tree.container(
         plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
     )
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
     compare(agent)
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
@@ -490,7 +490,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         if ends == "gone":
             plain.tree.remove(app)
         elif ends == "wished":
-            apply(agent, raised(values.NO_LIMIT))
+            apply(agent, raised(cgroupfs.NO_LIMIT))
         if ends != "written":
             await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
     await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
@@ -551,7 +551,7 @@ async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
 
 
 async def test_a_file_that_promises_a_minimum_is_exposed_by_less(plain: Node) -> None:
-    agent = plain.start(state({1: values.NO_LIMIT}))
+    agent = plain.start(state({1: cgroupfs.NO_LIMIT}))
     pod = await plain.run(1, "app")
     (pod / "memory.low").write_text("0\n")
     known = plain.known(pod)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, contention
-from swapwarden.agent.host import cgroupfs, faults, inotify, values
+from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import (
     file_reconciler,
@@ -401,9 +401,9 @@ async def test_a_capped_container_is_put_back(plain: Node, loss: names.Mode | No
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
     assert swap_max(app) == str(MIB)
-    apply(agent, state({1: values.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
     assert swap_max(app) == "max"
     assert snapshot(agent).to_restore == 0
 
@@ -449,7 +449,7 @@ async def test_exposures_in_a_loop_fill_no_log_and_all_are_counted(
     tally = exposure.Tally()
     for _ in range(400):
         one = exposure.Exposure(1, 2.0, 4096)
-        tally.add("u", one, wanted=0, found=values.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
+        tally.add("u", one, wanted=0, found=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
     assert len(caplog.records) == exposure.LOG_LINES
     monkeypatch.setattr(exposure, "LOG_SECONDS", 0.0)
     exposure.flush()
@@ -460,7 +460,7 @@ async def test_exposures_in_a_loop_fill_no_log_and_all_are_counted(
     caplog.set_level("DEBUG")
     monkeypatch.setattr(exposure, "LOG_SECONDS", 60.0)
     for _ in range(400):
-        tally.add("u", exposure.NONE, wanted=0, found=values.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
+        tally.add("u", exposure.NONE, wanted=0, found=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
     assert len(caplog.records) == 400
 
 
@@ -805,7 +805,7 @@ async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
 async def test_cruns_cgroup_made_anew_is_heard_of(plain: Node) -> None:
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
     old = inner.rename(plain.folder / "old")
@@ -825,7 +825,7 @@ async def test_a_folder_that_a_container_makes_is_none_of_the_agents(
     monkeypatch.setattr(file_reconciler, "FILE_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
     inner = plain.tree.group(plain.folder / "container")
     if lack == "process":
         (inner / "cgroup.events").write_text("populated 0\nfrozen 0\n")
@@ -852,7 +852,7 @@ async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
     monkeypatch.setattr(file_reconciler, "FILE_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
-    apply(agent, state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
     (inner / "memory.swap.max").unlink()  # as by `echo -memory > cgroup.subtree_control`
@@ -867,7 +867,7 @@ async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_wh
 ) -> None:
     monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.1)
     monkeypatch.setattr(queue, "SOON_SECONDS", (0.0001, 0.0001))
-    agent = plain.start(state({1: values.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    agent = plain.start(state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
     pod = await plain.run(1, "app")
     scope = plain.tree.container_path(pod, "app")
     inner, looks = scope / "container", 0
@@ -1207,10 +1207,10 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     pod = container = 0
     for generation in range(1, 13):
         chaos.on = chance.random() < 0.8
-        pod, container = (chance.choice([0, MIB, 2 * MIB, values.NO_LIMIT]) for _ in range(2))
+        pod, container = (chance.choice([0, MIB, 2 * MIB, cgroupfs.NO_LIMIT]) for _ in range(2))
         inner = {number: {"app": spec.ContainerEntry(container, cap=False)} for number in PODS}
         apply(agent, state(dict.fromkeys(PODS, pod), containers=inner, generation=generation))
-        held = {(values.render(pod), values.render(container))}
+        held = {(cgroupfs.render(pod), cgroupfs.render(container))}
         assert crowd.others() == held, "in the same pass"
         for number in (chance.choice([n for n in PODS if n != HOSTILE]), HOSTILE):
             write(chance.choice([crowd.pods, crowd.apps])[number], chance.choice(["max", "0", "4096"]))
@@ -1223,7 +1223,7 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
             plain.tree.container(plain.tree.pod(HOSTILE), "app")
         await until(lambda held=held: crowd.others() == held)  # type: ignore[misc] # mypy sees no type for the default
     chaos.on = False
-    own = values.render(pod), values.render(container)
+    own = cgroupfs.render(pod), cgroupfs.render(container)
     await until(lambda: (swap_max(crowd.pods[HOSTILE]), swap_max(crowd.apps[HOSTILE])) == own)
     await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
     await until(lambda: condition(agent, "Degraded") == ("False", "AsExpected"))

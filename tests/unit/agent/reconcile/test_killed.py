@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import cgroupfs, systemd_dropins, values
+from swapwarden.agent.host import cgroupfs, systemd_dropins
 from swapwarden.agent.ledger import appended
 from swapwarden.agent.node import swap_devices
 from swapwarden.api import names
@@ -84,7 +84,7 @@ LIFE = (
     state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=FIRST),
     state({1: MIB, 2: 0}, kubepods=32 * MIB, each=2 * MIB, generation=2),
     None,
-    state({1: values.NO_LIMIT, 2: MIB}, generation=3),
+    state({1: cgroupfs.NO_LIMIT, 2: MIB}, generation=3),
     state({1: 0, 2: 0}, kubepods=MIB, mode=names.Mode.RESTORE, generation=4),
 )
 """States in turn; None stands for another writer in between."""

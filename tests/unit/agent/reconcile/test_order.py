@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.host import inotify, values
+from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.reconcile import keys, reconciler
 from swapwarden.api import names
 
@@ -23,7 +23,7 @@ from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, writ
 PODS = 2
 CONTAINERS = ("a", "b")
 
-some_limits = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, values.NO_LIMIT])
+some_limits = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, cgroupfs.NO_LIMIT])
 in_use = st.sampled_from([0, 0, PAGE, 40 * MIB])
 """Bytes of swap: cgroups that have some are at their memory limit."""
 caps = st.booleans()
@@ -54,7 +54,7 @@ class Tree:
 
     def usable(self, held: dict[pathlib.Path, int]) -> dict[pathlib.Path, int]:
         """The least of each cgroup's limit and of those above it."""
-        return {path: min(held.get(each, values.NO_LIMIT) for each in (path, *path.parents)) for path in self.cgroups}
+        return {path: min(held.get(each, cgroupfs.NO_LIMIT) for each in (path, *path.parents)) for path in self.cgroups}
 
     def planned(self, plan: spec.NodeSpec) -> dict[pathlib.Path, int]:
         """Return their values, at most those of a state that names them."""
@@ -75,14 +75,14 @@ class Tree:
         return {path: min(value, limited.get(path, value)) for path, value in held.items()}
 
     def held(self) -> dict[pathlib.Path, int]:
-        return {path: values.parse(swap_max(path), PAGE) for path in self.files}
+        return {path: cgroupfs.parse(swap_max(path), PAGE) for path in self.files}
 
 
 async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: list[spec.NodeSpec]) -> None:
     node = Node(folder)
     tree = Tree(node)
     for file, value in zip(tree.files, first, strict=True):
-        write(file, values.render(value))
+        write(file, cgroupfs.render(value))
     for file, value in zip(tree.cgroups, used, strict=True):
         write(file, str(value), "memory.swap.current")
         if value:
@@ -123,21 +123,21 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
     # All pods may have more, and one less: less than they all had.
     [PAGE, *[2 * PAGE] * (PODS + PODS * len(CONTAINERS))],
     [0] * (PODS + PODS * len(CONTAINERS)),
-    [state({0: 0}, kubepods=values.NO_LIMIT)],
+    [state({0: 0}, kubepods=cgroupfs.NO_LIMIT)],
 )
 @example(
     # A pod may have more, and its containers less than it had.
-    [values.NO_LIMIT, *[2 * PAGE] * PODS, *[values.NO_LIMIT] * (PODS * len(CONTAINERS))],
+    [cgroupfs.NO_LIMIT, *[2 * PAGE] * PODS, *[cgroupfs.NO_LIMIT] * (PODS * len(CONTAINERS))],
     [0] * (PODS + PODS * len(CONTAINERS)),
-    [state({0: values.NO_LIMIT}, each=PAGE)],
+    [state({0: cgroupfs.NO_LIMIT}, each=PAGE)],
 )
 @example(
     # The same, and all are full and have some in swap.
-    [values.NO_LIMIT, *[0] * PODS, *[values.NO_LIMIT] * (PODS * len(CONTAINERS))],
+    [cgroupfs.NO_LIMIT, *[0] * PODS, *[cgroupfs.NO_LIMIT] * (PODS * len(CONTAINERS))],
     [40 * MIB] * (PODS + PODS * len(CONTAINERS)),
     [
         state(
-            {0: values.NO_LIMIT},
+            {0: cgroupfs.NO_LIMIT},
             containers={0: {name: spec.ContainerEntry(0, cap=False) for name in CONTAINERS}},
         )
     ],

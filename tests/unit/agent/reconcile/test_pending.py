@@ -10,7 +10,7 @@ import threading
 import pytest
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import repairs
-from swapwarden.agent.host import cgroup_files, cgroupfs, values
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import records
 from swapwarden.agent.reconcile import pending, reconciler
 from swapwarden.api.violations import ViolationReason
@@ -36,7 +36,7 @@ class Kernel:
         def blocks(name: str, value: int) -> None:
             if name.endswith("/memory.high"):
                 self.writers.append(threading.current_thread().name)
-                if value < values.NO_LIMIT and node.cgroups.read(name) > value:
+                if value < cgroupfs.NO_LIMIT and node.cgroups.read(name) > value:
                     os.close(os.open(fifo, os.O_RDONLY))
             if self.error is not None and name.endswith("/memory.high"):
                 raise self.error
@@ -101,7 +101,7 @@ async def test_a_pending_write_is_on_record_before(machine: Machine) -> None:
     machine.want(MIB)
     record = machine.node.ledger.limits.get(machine.file.key)
     assert record is not None
-    assert (record.found, record.wrote) == (values.NO_LIMIT, (MIB,))
+    assert (record.found, record.wrote) == (cgroupfs.NO_LIMIT, (MIB,))
     await machine.done()
 
 
@@ -156,7 +156,7 @@ async def test_a_write_that_takes_long_is_logged(machine: Machine, caplog: pytes
 
 def begun(machine: Machine) -> pending.PendingWrites:
     waiting = pending.PendingWrites(machine.node.cgroups)
-    asked = repairs.CgroupWrite(values.NO_LIMIT, MIB, 0.0, 0.0, 0, None, None)
+    asked = repairs.CgroupWrite(cgroupfs.NO_LIMIT, MIB, 0.0, 0.0, 0, None, None)
     with pytest.raises(pending.PendingError):
         waiting.begin(machine.file, asked, 0.0)
     return waiting

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
-from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.reconcile import file_reconciler, pod_reconciler, reconciler
 from swapwarden.agent.report import status
 from swapwarden.api import names
@@ -31,7 +31,7 @@ from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 async def test_a_pod_that_appears_gets_what_the_state_says(node: Node) -> None:
     agent = node.start()
-    apply(agent, state({1: 0, 2: 64 * MIB, 3: values.NO_LIMIT}))
+    apply(agent, state({1: 0, 2: 64 * MIB, 3: cgroupfs.NO_LIMIT}))
     pods = [node.tree.pod(n, qos) for n, qos in ((1, "guaranteed"), (2, "burstable"), (3, "besteffort"))]
     await until(lambda: [swap_max(pod) for pod in pods] == ["0", str(64 * MIB), "max"])
     assert snapshot(agent).violations == []
@@ -41,7 +41,7 @@ async def test_an_unknown_pod_gets_0_until_its_state_arrives(node: Node) -> None
     agent = node.start()
     pod = node.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    apply(agent, state({1: values.NO_LIMIT}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}))
     assert swap_max(pod) == "max"
 
 
@@ -104,14 +104,14 @@ async def test_containers_get_their_values_in_both_orders(node: Node) -> None:
     pod = node.tree.pod(1)
     early = node.tree.container(pod, "early", memory_swap_max="0\n")
     wants = {1: {"early": spec.ContainerEntry(MIB, cap=False), "late": spec.ContainerEntry(2 * MIB, cap=False)}}
-    apply(agent, state({1: values.NO_LIMIT}, containers=wants))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers=wants))
     late = node.tree.container(pod, "late", memory_swap_max="0\n")
     other = node.tree.container(pod, "other", memory_swap_max="0\n")
     await until(lambda: [swap_max(early), swap_max(late)] == [str(MIB), str(2 * MIB)])
     write(late, "0")
     await until(lambda: swap_max(late) == str(2 * MIB))
     assert swap_max(other) == "0"
-    apply(agent, state({1: values.NO_LIMIT}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}))
     assert [swap_max(early), swap_max(late)] == ["0", "0"]
 
 
@@ -278,16 +278,16 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
 
 async def test_the_cost_of_a_preview_is_reported_and_nothing_is_written(plain: Node) -> None:
     agent = plain.start()
-    apply(agent, state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT, 2: cgroupfs.NO_LIMIT, 3: 0}))
     uses = {1: plain.tree.pod(1), 2: plain.tree.pod(2), 3: plain.tree.pod(3)}
     await until(lambda: [swap_max(pod) for pod in uses.values()] == ["max", "max", "0"])
     for number, used in ((1, 5 * MIB), (2, MIB), (3, 0)):
         write(uses[number], str(used), "memory.swap.current")
     preview = spec.Preview("p", 7, {uid(1): 2 * MIB, uid(2): 2 * MIB, uid(9): 0})
-    apply(agent, state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0})._replace(preview=preview))
+    apply(agent, state({1: cgroupfs.NO_LIMIT, 2: cgroupfs.NO_LIMIT, 3: 0})._replace(preview=preview))
     assert snapshot(agent).cost == api.PreviewCost(api.ProfileRef("p", 7), pods=1, bytes=3 * MIB)
     assert swap_max(uses[1]) == "max"
-    apply(agent, state({1: values.NO_LIMIT}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}))
     assert snapshot(agent).cost is None
 
 
@@ -300,7 +300,7 @@ async def test_250_pods_at_once(plain: Node) -> None:
 
 async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain: Node) -> None:
     app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
-    wants = state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}})
+    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}})
     apply(plain.start(), wants)
     plain.stop()
     write(app, "max")
@@ -312,12 +312,12 @@ async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain:
 
 async def test_a_container_keeps_its_value_over_a_restart_without_a_state(plain: Node) -> None:
     app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
-    apply(plain.start(), state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
+    apply(plain.start(), state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
     plain.stop()
     write(app, "0")
     agent = plain.start()
     assert swap_max(app) == str(MIB)
-    apply(agent, state({1: values.NO_LIMIT}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}))
     assert swap_max(app) == "0"
 
 

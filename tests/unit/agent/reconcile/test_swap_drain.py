@@ -1,12 +1,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.agent.host import values
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.reconcile import swap_drain
 
 PAGE = 4096
 MIB = 1 << 20
 bytes_ = st.integers(0, 1 << 30).map(lambda number: number // PAGE * PAGE)
-limit_ = st.one_of(bytes_, st.just(values.NO_LIMIT))
+limit_ = st.one_of(bytes_, st.just(cgroupfs.NO_LIMIT))
 usage_ = st.builds(swap_drain.DrainUsage, bytes_, bytes_, limit_)
 usages_ = st.lists(usage_, max_size=4)
 held_ = st.none() | limit_
@@ -74,8 +74,8 @@ def test_memory_is_looked_at_only_where_swap_would_be_cut(limit: int, swap: int)
     def looked() -> list[swap_drain.DrainUsage]:
         raise AssertionError("looked")
 
-    swap_drain.next_write(max(limit, swap * 2), values.NO_LIMIT, swap, looked)
-    swap_drain.next_write(max(limit, swap), values.NO_LIMIT, swap, looked, held=max(limit, swap))
+    swap_drain.next_write(max(limit, swap * 2), cgroupfs.NO_LIMIT, swap, looked)
+    swap_drain.next_write(max(limit, swap), cgroupfs.NO_LIMIT, swap, looked, held=max(limit, swap))
     swap_drain.next_write(limit, limit, swap, looked)
 
 
@@ -87,19 +87,19 @@ FULL = swap_drain.DrainUsage(64 * MIB, 40 * MIB, 64 * MIB)
 
 
 def test_a_change_of_policy_leaves_room_for_peaks() -> None:
-    assert swap_drain.next_write(0, values.NO_LIMIT, 40 * MIB, lambda: [FULL]) == swap_drain.Action(
+    assert swap_drain.next_write(0, cgroupfs.NO_LIMIT, 40 * MIB, lambda: [FULL]) == swap_drain.Action(
         56 * MIB, draining=True
     )
-    assert swap_drain.next_write(0, values.NO_LIMIT, 80 * MIB, lambda: [FULL]) == swap_drain.Action(
+    assert swap_drain.next_write(0, cgroupfs.NO_LIMIT, 80 * MIB, lambda: [FULL]) == swap_drain.Action(
         100 * MIB, draining=True
     )
-    assert swap_drain.next_write(42 * MIB, values.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 56 * MIB
-    assert swap_drain.next_write(45 * MIB, values.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 45 * MIB
+    assert swap_drain.next_write(42 * MIB, cgroupfs.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 56 * MIB
+    assert swap_drain.next_write(45 * MIB, cgroupfs.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 45 * MIB
 
 
 def test_a_repair_leaves_room_only_for_swap_taken_meanwhile() -> None:
     def repair(limit: int, swap: int) -> int | None:
-        return swap_drain.next_write(limit, values.NO_LIMIT, swap, lambda: [FULL], held=limit).write
+        return swap_drain.next_write(limit, cgroupfs.NO_LIMIT, swap, lambda: [FULL], held=limit).write
 
     assert repair(40 * MIB, 40 * MIB) == 40 * MIB
     assert repair(40 * MIB, 48 * MIB) == 50 * MIB
@@ -108,7 +108,7 @@ def test_a_repair_leaves_room_only_for_swap_taken_meanwhile() -> None:
 
 def test_a_repair_during_a_drain_leaves_the_earlier_limit_or_swap_taken_meanwhile() -> None:
     def repair(swap: int) -> int | None:
-        return swap_drain.next_write(0, values.NO_LIMIT, swap, lambda: [FULL], held=56 * MIB).write
+        return swap_drain.next_write(0, cgroupfs.NO_LIMIT, swap, lambda: [FULL], held=56 * MIB).write
 
     assert repair(56 * MIB) == repair(48 * MIB) == 56 * MIB
     assert repair(20 * MIB) == 36 * MIB, "it is lowered all the same"
@@ -140,7 +140,7 @@ def test_rewrites_do_not_raise_the_limit_of_a_pod_that_uses_all_it_may(
 ) -> None:
     """Only what it takes while it is exposed does, with a quarter of that."""
     for more in taken:
-        after, _ = settle(limit, values.NO_LIMIT, swap + more, [FULL], held=held)
+        after, _ = settle(limit, cgroupfs.NO_LIMIT, swap + more, [FULL], held=held)
         known = max(limit, held)
         excess = max(0, swap + more - known)
         assert after <= known + excess + excess // swap_drain.ROOM_SHARE
@@ -163,7 +163,7 @@ def test_a_cap_leaves_smaller_values_alone() -> None:
 
 def test_a_cut_to_the_limit_of_the_cgroup_above_needs_no_room() -> None:
     def cut(limit: int, above: int) -> swap_drain.Action:
-        return swap_drain.next_write(limit, values.NO_LIMIT, 40 * MIB, lambda: [FULL], above=lambda: above)
+        return swap_drain.next_write(limit, cgroupfs.NO_LIMIT, 40 * MIB, lambda: [FULL], above=lambda: above)
 
     assert cut(0, above=0) == swap_drain.Action(0, draining=True)
     assert cut(8 * MIB, above=MIB) == swap_drain.Action(8 * MIB, draining=True)
