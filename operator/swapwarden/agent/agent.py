@@ -261,5 +261,5 @@ async def _unending(job: Callable[[], Coroutine[Any, Any, None]]) -> None:
             await job()
         except Exception:
             faults.FAULTS.inc()
-            log.exception("unexpected error; going on in %s s", FAULT_SECONDS)
+            log.exception("unexpected error; continuing in %s s", FAULT_SECONDS)
         await asyncio.sleep(FAULT_SECONDS)

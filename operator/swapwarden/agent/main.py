@@ -155,7 +155,7 @@ async def _main(arguments: argparse.Namespace) -> None:
         await asyncio.wait({ended, serving}, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()
-        log.info("stopping; what the cgroups hold stays")
+        log.info("stopping; the cgroups keep their values")
     finally:
         for task in (ended, serving):
             task.cancel()

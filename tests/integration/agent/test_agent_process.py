@@ -416,7 +416,7 @@ def test_a_cut_pod_is_no_success_while_more_is_in_use_than_wanted(tree: CgroupTr
     start().wait_ready()
     applied(api, generation, "Draining")
     assert swap_max(pod) == str(MIB)
-    assert api.status["violations"][0]["message"].startswith(f"{31 * MIB} bytes more than wanted")
+    assert api.status["violations"][0]["message"].startswith(f"{31 * MIB} bytes more")
     write(pod, str(MIB), "memory.swap.current")
     applied(api, generation)
     conditions = [each for patch in api.patches for each in patch["status"].get("conditions", [])]

@@ -143,7 +143,7 @@ def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
         CORRUPT.inc()
         aside = directory / f"{FILE}{CORRUPTED}"
         log.error(  # noqa: TRY400 the message has it all
-            "the cached state is not readable and was moved aside; waiting for the API server's",
+            "the cached state is unreadable and was moved aside; waiting for the API server's",
             extra={"file": str(file), "aside": str(aside), "error": str(error)},
         )
         try:
@@ -198,7 +198,7 @@ class StateCache:
         except (TimeoutError, RuntimeError) as error:  # the latter: no thread can be started
             FAILURES.inc()
             log.error(  # noqa: TRY400 the message has it all
-                "the cached state could not be read, going by what --run-dir and the API server have: %s",
+                "the cached state could not be read; using those of --run-dir and the API server: %s",
                 str(error) or _HANGS % seconds,
                 extra={"dir": str(self._directory)},
             )

@@ -112,7 +112,7 @@ class NodeWatch:
             except TimeoutError:
                 FACTS_FAILURES.inc()
                 log.warning(
-                    "a look at the node takes more than %.0f s, as with a disk that hangs; earlier results stay, next"
+                    "an examination of the node takes more than %.0f s; a disk may hang. Earlier results stay, next"
                     " try with the next full comparison",
                     FACTS_SECONDS,
                 )

@@ -133,7 +133,7 @@ class FileReconciler:
             file.status = file.status._replace(confirmed=None, reason=None, pending=error.began)
             lasted = self._work.clock() - error.began
             if lasted >= pending.REPORT_SECONDS:
-                faults.warn("the kernel has not ended a write", str(file), f"it has been at it for {lasted:.0f} s")
+                faults.warn("the kernel has not finished a write", str(file), f"it began {lasted:.0f} s ago")
             return pending.REPORT_SECONDS
         except ContestedError as error:
             _fail(file, ViolationReason.ACCESS_DENIED if file.is_inner else ViolationReason.WRITE_FAILED, str(error))
@@ -171,7 +171,7 @@ class FileReconciler:
         self._work.order.lowered(file)
 
     def is_to_put_back(self, file: records.ControlFile) -> bool:
-        """Whether the file holds a value of ours and should not."""
+        """Return whether the file holds a value that the agent must restore."""
         return file.desired.value is resolve.Handling.RESTORE and self._limits.holds_ours(file.key)
 
     def _bring(

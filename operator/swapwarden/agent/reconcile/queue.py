@@ -197,7 +197,7 @@ class Failures:
             self.clear(key)
             before = Failure(None, "", backoff.Backoff(*(SOON_SECONDS if reason is None else RETRY_SECONDS)))
         if reason is not None and before.reason is None:
-            faults.warn("a cgroup cannot be looked after; trying again", str(key), message)
+            faults.warn("cannot reconcile a cgroup; trying again", str(key), message)
         self.of[key] = now = Failure(reason, message, before.backoff)
         if now != before:
             self._reports.touch()

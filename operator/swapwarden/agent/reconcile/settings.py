@@ -45,7 +45,7 @@ class Settings:
                 self._records.record(key, observed, wanted)
             except OSError as error:
                 raise problems.SettingError(
-                    names.Problem.WRITE_FAILED, f"what it holds now cannot be kept in --run-dir ({error.strerror})"
+                    names.Problem.WRITE_FAILED, f"--run-dir cannot record its earlier value ({error.strerror})"
                 ) from None
         elif wanted is None and step.foreign:
             log.info("a value of another writer is left as it is", extra={**_named(key), "found": observed})
@@ -61,7 +61,7 @@ class Settings:
             self._records.forget(key)
         except OSError as error:
             raise problems.SettingError(
-                names.Problem.WRITE_FAILED, f"was put back, which cannot be noted in --run-dir ({error.strerror})"
+                names.Problem.WRITE_FAILED, f"was restored, but --run-dir cannot record that ({error.strerror})"
             ) from None
 
 

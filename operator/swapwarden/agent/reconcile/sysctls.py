@@ -158,7 +158,7 @@ class Sysctls:
         try:
             found = await self._reconcile(state)
         except TimeoutError:
-            message = f"the kernel has been at it for {WRITE_SECONDS:.0f} s: look for a modprobe that hangs on the node"
+            message = f"the kernel has not finished in {WRITE_SECONDS:.0f} s: look for a hanging modprobe on the node"
             concerned = sorted(state.kernel.keys() | self._recorded())
             found = tuple(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message) for name in concerned)
         except Exception:
@@ -168,7 +168,7 @@ class Sysctls:
             return None  # `set_desired` has already set what to report until the next pass
         for short in found:
             if short not in self.status.problems:
-                log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
+                log.warning("a setting of the node differs from its profile: %s: %s", short.name, short.message)
         self._report(state, found)
         if any(short.reason is names.Problem.WRITE_FAILED for short in found):
             return self._backoff.next()

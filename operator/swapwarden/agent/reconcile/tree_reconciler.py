@@ -74,7 +74,7 @@ class TreeReconciler:
             level = self._inventory.find()
         except layout.TreeError as problem:
             if self.problem is None or self.problem.reason != problem.reason:
-                log.warning("no pods to look after yet: %s", problem)
+                log.warning("no tree of pods yet: %s", problem)
             self.problem = problem
             if problem.reason == layout.NO_POD_TREE:
                 self._first = self._absent = False

@@ -72,7 +72,7 @@ class UnitIoReconciler:
             self._backoff.reset()
         for short in found:
             if short not in self.shortfalls:
-                log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
+                log.warning("a setting of the node differs from its profile: %s: %s", short.name, short.message)
         self.shortfalls = tuple(found)
 
     def _restore_others(
@@ -102,7 +102,7 @@ class UnitIoReconciler:
             yield problems.SettingProblem(
                 name,
                 names.Problem.NOT_SUPPORTED,
-                f"on which disk {', '.join(self.disks.unknown)} is cannot be seen: swap to a partition instead",
+                f"the disk of {', '.join(self.disks.unknown)} is unknown: swap to a partition instead",
             )
         elif not self.disks.numbers:
             why = ", ".join(self.disks.without) or "the node has no swap"

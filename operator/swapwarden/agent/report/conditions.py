@@ -68,33 +68,33 @@ def _applied(snapshot: Snapshot, compatible: ConditionVerdict) -> ConditionVerdi
     if failing is not None and (snapshot.mode is names.Mode.ENFORCE or failing.reason != ViolationReason.ACCESS_DENIED):
         return failing
     if snapshot.unseen:
-        message = f"{snapshot.unseen} cgroups have not been seen to hold what the spec says yet"
+        message = f"{snapshot.unseen} cgroups are not confirmed to hold their desired values yet"
         return ConditionVerdict("False", AppliedReason.RECONCILING, message)
     if snapshot.mode is not names.Mode.ENFORCE and snapshot.to_restore:
-        return ConditionVerdict(
-            "False", AppliedReason.RESTORING, f"{snapshot.to_restore} files still hold a value of ours"
-        )
+        return ConditionVerdict("False", AppliedReason.RESTORING, f"{snapshot.to_restore} files are yet to be restored")
     if snapshot.mode is names.Mode.RESTORE:
-        return ConditionVerdict("True", AppliedReason.RESTORED, "all cgroups hold what they held before")
+        return ConditionVerdict("True", AppliedReason.RESTORED, "all cgroups hold their earlier values")
     if snapshot.mode is names.Mode.AUDIT:
-        return ConditionVerdict("True", ViolationReason.AUDIT, "nothing is written; violations lists what would be")
+        return ConditionVerdict(
+            "True", ViolationReason.AUDIT, "nothing is written; violations has the writes of Enforce"
+        )
     draining = sum(violation.reason == ViolationReason.DRAINING for violation in snapshot.violations)
     if draining:
         return ConditionVerdict(
-            "False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than wanted"
+            "False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than their limit"
         )
     yielded = sum(violation.reason == ViolationReason.YIELDED for violation in snapshot.violations)
     if yielded:
         return ConditionVerdict(
             "False",
             ViolationReason.YIELDED,
-            f"{yielded} cgroups hold less than wanted: another writer keeps lowering them",
+            f"{yielded} cgroups hold less than desired: another writer keeps lowering them",
         )
     unknown = [each for each in snapshot.violations if each.reason == ViolationReason.NOT_SUPPORTED]
     if unknown:
         listed = ", ".join(each.setting for each in unknown)
         return ConditionVerdict("False", ViolationReason.NOT_SUPPORTED, f"this agent does not know {listed}: update it")
-    return ConditionVerdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold what the spec says")
+    return ConditionVerdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold their desired values")
 
 
 def _failing(snapshot: Snapshot) -> ConditionVerdict | None:
@@ -131,12 +131,12 @@ def _ready(applied: ConditionVerdict, degraded: ConditionVerdict) -> ConditionVe
 def _drift(recent: Recent) -> ConditionVerdict:
     if recent.contested:
         reason: str = ViolationReason.YIELDED
-        message = f"{recent.contested} cgroups are left to another writer, who keeps lowering them"
+        message = f"{recent.contested} cgroups are left to another writer, which keeps lowering them"
     elif recent.drifting or recent.others:
         # systemd's writes end by themselves; other writers remain.
         reason = "OtherWriter" if recent.others else REWRITTEN
-        drifting = f"{recent.drifting} running pods were above their value lately; repaired"
-        message = drifting if recent.drifting else "values were written over lately; repaired"
+        drifting = f"{recent.drifting} running pods were above their limit recently; repaired"
+        message = drifting if recent.drifting else "values were overwritten recently; repaired"
     else:
         return ConditionVerdict("False", "Quiet", "")
     return ConditionVerdict("True", reason, f"{message}; {recent.others}" if recent.others else message)
@@ -144,7 +144,7 @@ def _drift(recent: Recent) -> ConditionVerdict:
 
 def _settings(shortfalls: Sequence[problems.SettingProblem]) -> ConditionVerdict:
     if not shortfalls:
-        return ConditionVerdict("True", "AsSpecified", "the node's settings are as the spec says")
+        return ConditionVerdict("True", "AsSpecified", "all settings of the node have their desired values")
     order = list(names.Problem)
     worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
     message = "; ".join(f"{short.name}: {short.message}" for short in worst)
@@ -186,8 +186,8 @@ def strict(view: systemd_zero.ZeroEvidence, *, mounted: bool, failed: str) -> Co
         return ConditionVerdict(
             "False",
             "CgroupfsDriver",
-            "the kubelet's cgroup driver is cgroupfs: nothing writes over what the agent wrote, also while none runs;"
-            " but a pod that starts while no agent runs has no limit until one does",
+            "the kubelet's cgroup driver is cgroupfs: nothing overwrites the agent's values, even while no agent runs;"
+            " but a pod that starts meanwhile has no limit until one runs",
         )
     if failed:
         return ConditionVerdict("False", "InstallFailed", f"the drop-in files cannot be installed: {failed}")
@@ -205,7 +205,7 @@ def _strict_in_force(view: systemd_zero.ZeroEvidence) -> ConditionVerdict:
         "True",
         "OlderPods",
         f"systemd makes Burstable and BestEffort pods at 0; {view.others} of {view.others + len(view.held)} have not"
-        " been seen at 0 by its doing: those older than the files are covered from its next reload on"
+        " had a 0 from systemd yet: pods older than the files are covered from its next reload on"
         " (systemctl daemon-reload)",
     )
 
@@ -218,7 +218,7 @@ def _strict_not_in_force(view: systemd_zero.ZeroEvidence, begin: str, *, mounted
         remedy = f"{first} and {second} are installed"
         if not view.refuted:
             return ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod has started at 0 yet")
-        remedy += ": look with `systemctl cat` at a pod's slice what overrides them"
+        remedy += ": find what overrides them with `systemctl cat` of a pod's slice"
     else:
         remedy = (
             f"install {first} and {second} as `swapwarden agent --print-drop-ins={begin}` prints them,"
@@ -239,7 +239,7 @@ def _strict_left(view: systemd_zero.ZeroEvidence, failed: str) -> ConditionVerdi
         "False",
         "ReloadNeeded",
         f"systemd takes {len(view.held)} pods' slices back to 0 until it reads its units again: run `systemctl"
-        f" daemon-reload` on the node (remove {systemd_dropins.FILE} before where you installed it yourself):"
+        f" daemon-reload` on the node (first remove {systemd_dropins.FILE} if you installed it yourself):"
         f" {', '.join(view.held[:_NAMED])}{more}",
     )
 

@@ -35,7 +35,7 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
     if file.status.reason is not None:
         reason, message = file.status.reason, file.status.message
     elif yielded(file):
-        reason, message = ViolationReason.YIELDED, "another writer keeps lowering it, and is left its value for a time"
+        reason, message = ViolationReason.YIELDED, "another writer keeps lowering it; its value stays for a time"
     elif file.status.draining:
         reason, message = ViolationReason.DRAINING, _draining(file)
     elif would_write:
@@ -55,7 +55,7 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
 
 def _draining(file: records.ControlFile) -> str:
     left = file.status.in_use - (file.status.observed if file.status.limit is None else file.status.limit)
-    return f"{max(0, left)} bytes more than wanted are in use; they can grow little, and fall as pages are touched"
+    return f"{max(0, left)} bytes more than the limit are in use; they can grow little, and fall as pages are touched"
 
 
 def of_failure(failed: records.KeyFailure) -> state.Violation:
@@ -101,7 +101,7 @@ def of_silence(pod: records.Pod) -> state.Violation:
         pod=pod.uid,
         reason=ViolationReason.AWAITING_STATE,
         found=cgroupfs.render(pod.file.status.observed),
-        message="the state says nothing of this pod: is the controller running?",
+        message="the state has no entry for this pod: is the controller running?",
     )
 
 

@@ -225,7 +225,7 @@ async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
     await until(lambda: told(plain) == ("True", "OlderPods"))
     verdict = conditions.strict(agent.evidence, mounted=True, failed="")
     assert verdict is not None
-    assert "2 of 3 have not been seen at 0" in verdict.message
+    assert "2 of 3" in verdict.message
     write(older, "max")  # as systemd does at a resize: it has not read the files for this one
     await until(lambda: swap_max(older) == "0")
     assert told(plain) == ("True", "OlderPods")

@@ -180,7 +180,7 @@ async def test_it_follows_the_swap_to_other_disks(machine: Machine) -> None:
     agent.swap_on(swap_devices.Disks((DISK,), ("/swapfile",)))
     assert machine.held() == BOTH
     [(reason, told)] = shorts(agent).values()
-    assert (reason, told.partition(" cannot")[0]) == ("NotSupported", "on which disk /swapfile is")
+    assert (reason, "/swapfile" in told) == ("NotSupported", True)
 
 
 @pytest.mark.parametrize("other", ["io.weight", "io.latency"])
