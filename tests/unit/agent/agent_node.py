@@ -159,7 +159,7 @@ def drop_in_slices(agent: reconciler.NodeReconciler) -> tuple[str, ...] | None:
 def settle(agent: reconciler.NodeReconciler) -> None:
     """Reconcile all that waits, in one turn."""
     while agent.work.waiting:
-        agent._turn()
+        agent.turn()
 
 
 def apply(agent: reconciler.NodeReconciler, desired: spec.NodeSpec) -> None:
@@ -196,9 +196,8 @@ def armed(agent: reconciler.NodeReconciler) -> asyncio.TimerHandle | None:
 
 def look_again(agent: reconciler.NodeReconciler, file: records.ControlFile) -> None:
     """Reconcile one file, as when it is due."""
-    agent._hear()
-    agent._due(file, schedule.Why.RETRY)
-    agent._turn()
+    agent.work.due.at(file, schedule.Why.RETRY, agent.work.clock())
+    agent.wake()
 
 
 def lose_events(agent: reconciler.NodeReconciler) -> None:
@@ -240,14 +239,13 @@ def find_tree(agent: reconciler.NodeReconciler) -> None:
 
 def find_causes(agent: reconciler.NodeReconciler) -> None:
     """Find the causes of the external writes until now, in the turns that follow."""
-    agent._due(keys.Task.CAUSES, schedule.Why.DUE)
-    agent._turn()
-    agent._arm()
+    agent.work.due.at(keys.Task.CAUSES, schedule.Why.DUE, agent.work.clock())
+    agent.wake()
 
 
 def causes_found(agent: reconciler.NodeReconciler) -> bool:
     """Whether no cause is yet to be found."""
-    return not agent._attribution._notes and not agent._attribution._moment
+    return agent._attribution.idle
 
 
 def compare(agent: reconciler.NodeReconciler) -> None:

@@ -116,6 +116,11 @@ class Attribution:
         """Whether `find` must be called a moment from now."""
         return bool(self._notes) and not self._moment
 
+    @property
+    def idle(self) -> bool:
+        """Whether no cause is still to find."""
+        return not self._notes and not self._moment
+
     def others(self) -> str:
         """Describe recent writers other than systemd; empty if there are none."""
         return self._signs.described(self._clock())

@@ -89,7 +89,7 @@ class NodeReconciler:
         self._files = files
         self._keys = key_reconciler.KeyReconciler(shared, known, tree, pods, units=units, why=why)
         self._events = events.Events(shared, known, files=files, pods=pods, units=units, evidence=evidence)
-        self._alarm = schedule.Alarm(self._wake)
+        self._alarm = schedule.Alarm(self.wake)
         self._applied: _Applied | None = None
         self._generation = 0
 
@@ -138,7 +138,7 @@ class NodeReconciler:
         asyncio.get_running_loop().add_reader(self._files.pending.fileno(), self._writes_ended)
         self.work.failures.guard(self.tree.find)
         while self.work.waiting:
-            self.work.failures.guard(self._turn)
+            self.work.failures.guard(self.turn)
         self._arm()
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class NodeReconciler:
         """Reconcile what a thread wrote: it is read back as any other."""
         for file in self._files.pending.ended():
             self.work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self.work.clock()))
-        self.work.failures.guard(self._turn)
+        self.work.failures.guard(self.turn)
         self._arm()
 
     def set_desired(self, new: spec.NodeSpec) -> None:
@@ -194,7 +194,7 @@ class NodeReconciler:
 
     def catch_up(self) -> None:
         """Read and reconcile all events until now. The loop does so anyway; a caller then knows that none is left."""
-        self.work.failures.guard(self._hear, self._turn)
+        self.work.failures.guard(self._hear, self.turn)
         self._arm()
 
     def resync(self) -> None:
@@ -239,7 +239,7 @@ class NodeReconciler:
         while self.work.waiting.count and self._reconcile(queue.Priority.REPAIR) is not None:
             pass
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         """Reconcile all repairs and some other keys; the rest follows after new events."""
         self._repair()
         until = self.work.clock() + SLICE_SECONDS
@@ -257,14 +257,14 @@ class NodeReconciler:
 
     # The schedule
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """A key waits, or is due."""
         due = list(self.work.due.due(self.work.clock()))
         if due:
             self.work.failures.guard(self._hear)  # events until now make no finds
         for key, why in due:
             self.work.failures.guard(functools.partial(self._due, key, why))
-        self.work.failures.guard(self._turn)
+        self.work.failures.guard(self.turn)
         self._arm()
 
     def _due(self, key: keys.Key, why: schedule.Why) -> None:
