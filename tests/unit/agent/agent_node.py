@@ -191,7 +191,7 @@ def due(agent: reconciler.NodeReconciler, key: keys.Key, why: schedule.Why) -> f
 
 def armed(agent: reconciler.NodeReconciler) -> asyncio.TimerHandle | None:
     """The timer that has the agent go on."""
-    return agent._alarm.timer
+    return agent.alarm.timer
 
 
 def look_again(agent: reconciler.NodeReconciler, file: records.ControlFile) -> None:
@@ -217,8 +217,7 @@ def hear(agent: reconciler.NodeReconciler, *events: tuple[inotify.Watched | None
     """Take in these events, of nobody where events were lost, and no others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent.work.watching, "read", lambda: iter(events))
-        agent._hear()
-        agent._repair()
+        agent.catch_up()
 
 
 def watched(agent: reconciler.NodeReconciler) -> int:

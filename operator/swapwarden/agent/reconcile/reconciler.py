@@ -89,7 +89,7 @@ class NodeReconciler:
         self._files = files
         self._keys = key_reconciler.KeyReconciler(shared, known, tree, pods, units=units, why=why)
         self._events = events.Events(shared, known, files=files, pods=pods, units=units, evidence=evidence)
-        self._alarm = schedule.Alarm(self.wake)
+        self.alarm = schedule.Alarm(self.wake)
         self._applied: _Applied | None = None
         self._generation = 0
 
@@ -131,7 +131,7 @@ class NodeReconciler:
 
     def start(self, cached: spec.NodeSpec | None) -> None:
         """Begin, with the state of an earlier run in force, if there is one. Call it in the running event loop."""
-        self._alarm.on = True
+        self.alarm.on = True
         self._generation = 0 if cached is None else cached.generation
         self._pods.follow(cached)
         self.work.watching.open()
@@ -145,8 +145,8 @@ class NodeReconciler:
         """End; what files hold stays."""
         self.work.waiting.clear()
         self.work.due.clear()
-        self._alarm.set(None, 0)
-        if self._alarm.on:
+        self.alarm.set(None, 0)
+        if self.alarm.on:
             asyncio.get_running_loop().remove_reader(self._files.pending.fileno())
         self._files.pending.close()
         self.work.watching.close()
@@ -286,7 +286,7 @@ class NodeReconciler:
 
     def _arm(self) -> None:
         """Set the one timer: for now if a key waits, else for the first that is due."""
-        if not self._alarm.on:
+        if not self.alarm.on:
             return
         now = self.work.clock()
         for key, wanted, wait in (
@@ -297,4 +297,4 @@ class NodeReconciler:
             if wanted and (key, schedule.Why.DUE) not in self.work.due.times:
                 self.work.due.at(key, schedule.Why.DUE, now + wait)
         when = -math.inf if self.work.waiting.count or self._applied is not None else self.work.due.next
-        self._alarm.set(when, now)
+        self.alarm.set(when, now)

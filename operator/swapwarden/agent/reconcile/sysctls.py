@@ -106,7 +106,8 @@ class Sysctls:
         self._roots = roots
         self._board = reports
         self._state: spec.NodeSpec | None = None
-        self._due = asyncio.Event()
+        self.due = asyncio.Event()
+        """Whether a pass over all settings is due."""
         self._kernel = kernel
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
 
@@ -129,29 +130,29 @@ class Sysctls:
         if pending:
             # The failures so far were about other values: the new ones are tried at once.
             self._backoff.reset()
-            self._due.set()
+            self.due.set()
         pends = "the agent is about to write it"
         self._report(state, tuple(problems.SettingProblem(name, names.Problem.PENDING, pends) for name in pending))
 
     def check(self) -> None:
         """Have `run` compare all settings soon, if there is a state."""
         if self._state is not None and (self._state.kernel or self.status.problems):
-            self._due.set()
+            self.due.set()
 
     async def run(self) -> None:
         """Reconcile whenever it is due, until cancelled."""
         while True:
-            await self._due.wait()
+            await self.due.wait()
             wait = await self.reconcile()
             if wait is not None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
-                        await self._due.wait()
-                self._due.set()
+                        await self.due.wait()
+                self.due.set()
 
     async def reconcile(self) -> float | None:
         """Reconcile all settings. Return the seconds until a retry is due, or None."""
-        self._due.clear()
+        self.due.clear()
         state = self._state
         if state is None:
             return None
@@ -162,7 +163,7 @@ class Sysctls:
             concerned = sorted(state.kernel.keys() | self._recorded())
             found = tuple(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message) for name in concerned)
         except Exception:
-            self._due.set()  # whoever runs it again must not lose this pass
+            self.due.set()  # whoever runs it again must not lose this pass
             raise
         if self._state is None or _asked(self._state) != _asked(state):
             return None  # `set_desired` has already set what to report until the next pass

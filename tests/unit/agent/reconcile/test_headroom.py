@@ -55,7 +55,7 @@ def test_an_unreadable_stat_shows_no_swap_cache(
         raise cgroupfs.DeniedError("closed")
 
     pod = tree.pod(1, memory_swap_current=mib(40))
-    monkeypatch.setattr(space._fs, "stat", denied)
+    monkeypatch.setattr(cgroupfs.Cgroups, "stat", denied)
     assert space.swapped_out_bytes(name(tree, pod)) == 40 * MIB
 
 

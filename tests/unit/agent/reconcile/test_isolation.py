@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.drift import attribution, contention
+from swapwarden.agent.drift import attribution, contention, repairs, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import (
@@ -217,14 +217,14 @@ async def test_a_cause_that_cannot_be_found_hides_no_other(
     )
     await until(lambda: all(swap_max(pod) == "0" for pod in crowd.pods.values()))
     agent.catch_up()
-    real = agent._attribution._find_cause
+    real, first = plain.cgroups.resources, agent.inventory.pods[next(iter(agent.inventory.pods))].path
 
-    def find(file: records.ControlFile, *more: object) -> None:
-        if file.pod is not None and file.pod.uid == uid(1):
+    def resources(path: str) -> tuple[str, ...]:
+        if path == first:
             raise ZeroDivisionError("a mistake")
-        real(file, *more)  # type: ignore[arg-type] # as they are given
+        return real(path)
 
-    monkeypatch.setattr(agent._attribution, "_find_cause", find)
+    monkeypatch.setattr(plain.cgroups, "resources", resources)
     for pod in crowd.pods.values():
         write(pod, "max")
     agent.catch_up()
@@ -294,9 +294,11 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             wrote = plain.cgroups.write
             broken.setattr(plain.cgroups, "write", lambda name, to: fail() if is_of(name, bad) else wrote(name, to))
         else:
-            came = agent._pods.evidence.came
+            came = systemd_zero.Evidence.came
             broken.setattr(
-                agent._pods.evidence, "came", lambda root, pod: fail() if bad.startswith(pod.path) else came(root, pod)
+                systemd_zero.Evidence,
+                "came",
+                lambda self, root, pod: fail() if bad.startswith(pod.path) else came(self, root, pod),
             )
         new = crowd.state()
         if where == "pod":
@@ -350,11 +352,11 @@ async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
     app = plain.tree.container(pod, "app")
     agent = plain.start()
 
-    def fail(file: records.ControlFile, *_: object, **__: object) -> None:
+    def fail(_: repairs.Repairs, file: records.ControlFile, *__: object) -> None:
         if file.container:
             raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._files.repairs, "book", fail)
+    monkeypatch.setattr(repairs.Repairs, "book", fail)
     apply(agent, state({1: 2 * MIB}, containers={1: {"app": WANTED}}))
     assert mistakes.count > 0
     assert (swap_max(pod), swap_max(app)) == (str(2 * MIB), str(MIB))
@@ -762,17 +764,17 @@ async def test_a_pod_that_failed_when_it_came_is_tried_again(
 ) -> None:
     monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     agent = plain.start(state({1: MIB}))
-    real = agent._pods.reconcile
 
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._pods, "reconcile", fail)
+    broken = pytest.MonkeyPatch()
+    broken.setattr(pod_reconciler.PodReconciler, "reconcile", fail)
     pod = plain.tree.pod(1)
     await until(lambda: mistakes.count > 1)
     assert failures(agent) == [(uid(1), "", "InternalError")]
     assert condition(agent, "Applied") == ("False", "InternalError")
-    monkeypatch.setattr(agent._pods, "reconcile", real)
+    broken.undo()
     await until(lambda: swap_max(pod) == str(MIB))
     await until(lambda: failures(agent) == [])
 

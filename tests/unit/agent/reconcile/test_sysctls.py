@@ -81,7 +81,7 @@ def host(tmp_path: pathlib.Path) -> Node:
 async def apply(agent: sysctls.Sysctls, order: spec.NodeSpec) -> None:
     """Put a state in force, and let the agent handle it if that is due."""
     agent.set_desired(order)
-    if agent._due.is_set():
+    if agent.due.is_set():
         await agent.reconcile()
 
 
@@ -344,9 +344,9 @@ async def test_a_state_that_asks_for_the_same_settings_costs_nothing(host: Node)
     await apply(agent, asking(generation=1))
     told = host.board.revision
     agent.set_desired(asking(generation=2))
-    assert (agent._due.is_set(), agent.status.problems, host.board.revision) == (False, (), told)
+    assert (agent.due.is_set(), agent.status.problems, host.board.revision) == (False, (), told)
     agent.check()
-    assert agent._due.is_set()
+    assert agent.due.is_set()
 
 
 async def test_a_value_that_the_kernel_changes_is_reported(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:

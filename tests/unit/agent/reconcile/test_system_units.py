@@ -295,7 +295,7 @@ async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reload
         await until(lambda: all_writes_heard(agent))
         write(units.system, "0")
         write(units.kubelet, "0")
-        await until(lambda: agent._units._is_covered(agent._units._units["system.slice"]))
+        await until(lambda: any(record.systemd_zero for record in units.node.ledger.limits))
     assert shorts(agent) == {}
     for _ in range(2):
         apply(agent, after)
