@@ -123,10 +123,15 @@ class Instance:
             namespace="ns",
             name="l",
             identity=identity,
-            on_started=lambda led: self._tell("started", led.transitions),
+            on_started=self._started,
             on_stopped=lambda _, reason: self._tell("stopped", reason),
             **timing,
         )
+        self.led: elector.Tenure | None = None
+
+    def _started(self, led: elector.Tenure) -> None:
+        self.led = led
+        self._tell("started", led.transitions)
 
     def _tell(self, what: str, detail: int | str) -> None:
         name = threading.current_thread().name
@@ -418,7 +423,7 @@ def test_the_time_that_is_left_ends_before_the_lease_can_be_anothers(start: Star
     one.next()
     fake.held.add("PUT")
     until(lambda: fake.requests[-1][0] == "PUT", "a renewal on its way")
-    leadership = one.elector._leadership
+    leadership = one.led
     assert leadership is not None
     assert leadership.left() < HASTY["renew_deadline"] < HASTY["lease_duration"]
     assert one.next().what == "stopped"
