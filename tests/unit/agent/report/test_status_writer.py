@@ -247,6 +247,7 @@ async def test_after_a_404_nothing_is_written_until_there_is_an_object_again(run
 async def test_a_look_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reporter starts again after a fault, and writes without a new revision of the board."""
     monkeypatch.setattr(status_writer, "PATCH_SECONDS", 0.0)
+    monkeypatch.setattr(status_writer, "GENERATION_SECONDS", 0.0)
     made = Running()
     made.broken = True
     made.reporter.found({"observedGeneration": 0})
