@@ -118,7 +118,7 @@ def rollouts(known: Known, overdue: fleet.Overdue = frozenset()) -> dict[str, ro
 
 
 class Known:
-    """A cluster as the process has it; what is due is kept in place of a queue."""
+    """A cluster as the process has it; due nodes are kept in place of a queue."""
 
     def __init__(self, agent_pods: str | None = None) -> None:
         self.cluster = cluster.Cluster(agent_pods=agent_pods)
@@ -167,7 +167,7 @@ class Known:
         return self.inventory.nodes
 
     def plan_all(self, name: str) -> plan.NodePlan:
-        """What the node's state should say, and the pods for which it has no room."""
+        """The desired state of the node, and the pods for which it has no room."""
         view = self.planner.view(name)
         assert view is not None
         return decisions.state(view)

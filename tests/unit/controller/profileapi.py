@@ -81,7 +81,7 @@ class ProfileApi:
         await self._runner.cleanup()
 
     def set(self, name: str, **spec: Any) -> Json:
-        """Make an object, or change it, and tell all watches."""
+        """Make an object, or change it, and send it to all watches."""
         self.version += 1
         known = self.objects.get(name)
         generation = known["metadata"]["generation"] + 1 if known else 1
@@ -96,7 +96,7 @@ class ProfileApi:
         self.replace({**found, "status": {"observedGeneration": generation or found["metadata"]["generation"]}})
 
     def replace(self, body: Json) -> None:
-        """Store an object, and tell all watches."""
+        """Store an object, and send it to all watches."""
         self.version += 1
         metadata = {**body["metadata"], "resourceVersion": str(self.version)}
         found = {**body, "metadata": metadata}

@@ -133,7 +133,7 @@ def test_what_an_agent_found_outlives_its_state(seen: Seen) -> None:
     assert known() == (2**32, True), "its agent is back"
 
 
-def test_what_an_agent_found_goes_with_its_node(seen: Seen) -> None:
+def test_findings_of_an_agent_are_dropped_with_its_node(seen: Seen) -> None:
     row = state_row(facts=FOUND)
     seen.state_changed("node-1", None, row)
     seen.inventory.lose_state("node-1", row.uid)
@@ -205,9 +205,7 @@ def test_pods_that_ended_take_no_room_from_those_that_may_not_swap(seen: Seen, m
     assert (seen.take(), seen.urgent) == ([("node-1", 0.0)], ["node-1"])
 
 
-def test_a_pod_that_comes_to_a_crowd_costs_no_look_at_each_of_the_others(
-    seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_pod_in_a_crowd_costs_no_look_at_each_of_the_others(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a list of 100,000 pods of one node, no probe would be answered for minutes."""
     monkeypatch.setattr(state, "MAX_PODS", 2)
     rows = [pod(container(), uid=f"uid-{number}", name=f"pod-{number}") for number in range(1000)]
@@ -226,7 +224,7 @@ def test_a_pod_that_comes_to_a_crowd_costs_no_look_at_each_of_the_others(
     assert 0 < calls < 500
 
 
-def test_a_crowd_is_one_for_as_long_as_it_is_there(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_is_one_while_its_pods_exist(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_PODS", 2)
 
     def delay() -> float:
@@ -245,7 +243,7 @@ def test_a_crowd_is_one_for_as_long_as_it_is_there(seen: Seen, monkeypatch: pyte
     seen.pod_changed("default/pod-0", rows[0], rows[0])
     seen.pod_changed("default/pod-0", rows[0], ended)
     seen.pod_changed("default/pod-1", rows[1], moved)
-    assert delay() == MUCH_LATER, "two, and the one that comes"
+    assert delay() == MUCH_LATER, "two, and the new one"
     seen.pod_changed("default/pod-0", ended, None)
     assert delay() == MUCH_LATER
     seen.pod_changed("default/pod-2", rows[2], None)
@@ -311,7 +309,7 @@ def test_the_answer_to_a_write_counts_until_the_watch_has_caught_up(seen: Seen) 
     seen.take()
     seen.state_changed("node-1", state_row(version=1), state_row(version=4))
     assert seen.inventory.state_of("node-1") == written
-    assert seen.take() == [], "what was written over is no news"
+    assert seen.take() == [], "an overwritten state is no news"
     seen.state_changed("node-1", state_row(version=4), written)
     assert seen.take() == [], "nor is the echo"
     theirs = state_row(version=6, spec=state.StateSpec(profile_ref=state.ProfileRef("x"), epoch=9))
@@ -321,7 +319,7 @@ def test_the_answer_to_a_write_counts_until_the_watch_has_caught_up(seen: Seen) 
     assert seen.inventory.largest_epoch() == 9
 
 
-def test_an_answer_that_tells_what_the_agent_reported_meanwhile_is_planned_with(seen: Seen) -> None:
+def test_a_report_of_the_agent_in_an_answer_is_planned_with(seen: Seen) -> None:
     seen.state_changed("node-1", None, state_row(version=1))
     seen.take()
     found = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=2**30, memory_bytes=2**33)
@@ -454,7 +452,7 @@ def follows(seen: Seen) -> dict[str, int]:
 
 @pytest.fixture
 def waves(seen: Seen) -> Seen:
-    """Two nodes that follow generation 1, when generation 2 comes."""
+    """Two nodes that follow generation 1, when generation 2 appears."""
     seen.profiles_changed({"p": LIMITED})
     for name in seen.nodes:
         heard(seen, name, LIMITED)
@@ -466,7 +464,7 @@ def waves(seen: Seen) -> Seen:
     return seen
 
 
-def test_a_node_goes_on_as_before_until_its_turn_comes(waves: Seen) -> None:
+def test_a_node_continues_as_before_until_it_is_admitted(waves: Seen) -> None:
     assert follows(waves) == {"node-1": 2, "node-2": 1}
     assert waves.planner.in_force("node-2") == LIMITED
     heard(waves, "node-1", NONE, generation=2, observed=1)
@@ -489,7 +487,7 @@ def test_a_node_that_does_worse_keeps_others_from_it(waves: Seen) -> None:
     assert follows(waves) == {"node-1": 2, "node-2": 2}
 
 
-def test_a_profile_that_goes_in_the_middle_leaves_all_nodes_at_once(waves: Seen) -> None:
+def test_a_profile_that_disappears_in_the_middle_leaves_all_nodes_at_once(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
     waves.profiles_changed({})
     assert {waves.plan(name).profile_ref.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
@@ -569,7 +567,7 @@ def test_agents_that_are_behind_with_pods_are_waited_for_by_a_new_leader_too(see
     assert governed(seen)["node-1"].applied
 
 
-def test_a_node_that_comes_back_waits_for_another_turn(waves: Seen) -> None:
+def test_a_node_that_returns_waits_for_another_admission(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
     advance(waves)
     heard(waves, "node-2", NONE, generation=2, observed=2)
@@ -584,7 +582,7 @@ def test_a_node_that_comes_back_waits_for_another_turn(waves: Seen) -> None:
     assert follows(waves) == {"node-1": 2, "node-2": compiled.BUILT_IN.generation}
 
 
-def test_what_nobody_remembers_is_not_waited_for(seen: Seen) -> None:
+def test_a_forgotten_generation_is_not_waited_for(seen: Seen) -> None:
     seen.profiles_changed({"p": LIMITED})
     for name in seen.nodes:
         heard(seen, name, LIMITED)
@@ -624,7 +622,7 @@ def test_nothing_moves_before_it_is_known_what_it_takes(seen: Seen) -> None:
     assert seen.plan("node-1").preview is None
 
 
-def test_what_is_in_use_is_held_if_asked(seen: Seen) -> None:
+def test_nodes_whose_pods_use_swap_are_held_if_asked(seen: Seen) -> None:
     seen.profiles_changed({"p": LIMITED})
     for name in seen.nodes:
         heard(seen, name, LIMITED)
@@ -744,7 +742,7 @@ def test_a_state_that_is_deleted_in_a_rollout_is_made_anew_with_what_its_node_ha
     heard(waves, "node-1", NONE, generation=2, observed=1)  # its agent has yet to answer
     deleted(waves, "node-1", "node-2")
     assert follows(waves) == {"node-1": 2, "node-2": 1}
-    assert fleet.generations(waves.planner) == {"p": {1: 1, 2: 1}}, "what was said then must not be forgotten"
+    assert fleet.generations(waves.planner) == {"p": {1: 1, 2: 1}}, "the earlier report must not be forgotten"
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 1}, "the wave is full"
     for name in waves.nodes:
@@ -773,7 +771,7 @@ def test_a_node_that_does_worse_stops_a_rollout_while_its_state_is_deleted(waves
     assert rollouts(waves)["p"].stopped_by == ("node-1",)
 
 
-def test_what_a_deleted_state_said_goes_with_its_node(waves: Seen) -> None:
+def test_reports_of_a_deleted_state_are_dropped_with_its_node(waves: Seen) -> None:
     deleted(waves, "node-1", "node-2")
     waves.node_changed("node-2", None, node("node-2", uid="another machine"))
     assert follows(waves) == {"node-1": 2, "node-2": 2}
@@ -781,7 +779,7 @@ def test_what_a_deleted_state_said_goes_with_its_node(waves: Seen) -> None:
     assert list(waves.inventory.last_reports) == ["node-1"]
 
 
-def test_what_is_kept_of_a_deleted_state_is_not_its_plan(waves: Seen) -> None:
+def test_the_plan_of_a_deleted_state_is_not_kept(waves: Seen) -> None:
     deleted(waves, "node-1", "node-2")
     kept = [waves.inventory.standing(name) for name in waves.nodes]
     assert [row.spec for row in kept if row is not None] == [b"", b""]
@@ -791,7 +789,7 @@ def plans(seen: Seen, name: str) -> list[str]:
     return seen.plan(name).degraded_before
 
 
-def test_what_was_wrong_before_stands_in_the_state_and_stops_nobody(seen: Seen) -> None:
+def test_earlier_problems_are_in_the_state_and_stop_nobody(seen: Seen) -> None:
     seen.profiles_changed({"p": LIMITED})
     for name in seen.nodes:
         heard(seen, name, LIMITED, degraded="Polling: no watch")
@@ -814,7 +812,7 @@ def test_what_was_wrong_before_stands_in_the_state_and_stops_nobody(seen: Seen) 
     assert plans(seen, "node-1") == ["Polling"], "it stays"
     assert rollouts(seen)["p"].next == ("node-2",)
     seen.wrote(msgspec.structs.replace(row, version=10, degraded="StateRefused: no"))
-    assert plans(seen, "node-1") == ["Polling"], "what is wrong now was not before"
+    assert plans(seen, "node-1") == ["Polling"], "the present problem is new"
     assert rollouts(seen)["p"].stopped_by == ("node-1",)
     seen.profiles_changed({})
     assert plans(seen, "node-1") == []
@@ -837,7 +835,7 @@ def test_settings_that_the_profile_before_had_and_the_node_refused_stop_nobody(s
     heard(seen, "node-1", later, before=("SettingsRefused",))
     assert rollouts(seen)["p"].stopped_by == ()
     heard(seen, "node-1", later, before=())
-    assert rollouts(seen)["p"].stopped_by == ("node-1",), "a node that refuses what is new stops the rollout"
+    assert rollouts(seen)["p"].stopped_by == ("node-1",), "a node that refuses the new plan stops the rollout"
 
 
 def test_that_an_agent_did_not_answer_before_stands_in_the_state(seen: Seen) -> None:
@@ -894,7 +892,7 @@ def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
     assert pending(**{**told, "version": 5}, applied=True) == ""
 
 
-def test_an_agent_outside_of_pods_is_there_once_it_has_observed_a_state(seen: Seen) -> None:
+def test_an_agent_outside_of_pods_counts_once_it_has_observed_a_state(seen: Seen) -> None:
     seen.profiles_changed({"p": profile()})
     assert not governed(seen)["node-1"].has_agent
     seen.state_changed("node-1", None, state_row(version=1))
@@ -903,7 +901,7 @@ def test_an_agent_outside_of_pods_is_there_once_it_has_observed_a_state(seen: Se
     assert governed(seen)["node-1"].has_agent
 
 
-def test_an_agent_in_a_pod_is_there_while_a_pod_of_it_is_ready() -> None:
+def test_an_agent_in_a_pod_counts_while_a_pod_of_it_is_ready() -> None:
     seen = Seen("swapwarden-system")
     seen.node_changed("node-1", None, node())
     seen.profiles_changed({"p": profile()})
@@ -918,7 +916,7 @@ def test_an_agent_in_a_pod_is_there_while_a_pod_of_it_is_ready() -> None:
         seen.pod_changed(key, before, after)
         return governed(seen)["node-1"].has_agent, seen.reports > reports
 
-    assert not governed(seen)["node-1"].has_agent, "what was observed once says nothing of now"
+    assert not governed(seen)["node-1"].has_agent, "an old report does not count now"
     assert told("swapwarden-system/old", None, unready) == (False, False)
     assert told("swapwarden-system/old", unready, old) == (True, True)
     assert told("swapwarden-system/new", None, new) == (True, True), "an update with a surge"
@@ -996,7 +994,7 @@ def test_a_node_whose_profile_asks_for_namespaces_waits_until_they_are_known(see
     assert seen.take() == []
     assert seen.planner.lacks_namespaces("node-1")
     seen.planner.restoring = True
-    assert not seen.planner.lacks_namespaces("node-1"), "what was there can be put back all the same"
+    assert not seen.planner.lacks_namespaces("node-1"), "earlier values can be restored all the same"
 
 
 def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> None:
@@ -1009,13 +1007,13 @@ def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> No
     seen.take()
     labels["shop"] = {"team": "a"}
     seen.namespace_changed("shop", {"team": "b"}, {"team": "c"})
-    assert seen.take() == [], "no override tells one from the other"
+    assert seen.take() == [], "no override distinguishes them"
     seen.namespace_changed("shop", {"team": "b"}, {"team": "a"})
     assert seen.take() == [("node-2", LATER)]
     assert seen.plan("node-2").pods["uid-1"].reason == names.Reason.OVERRIDE_LIMIT
     for old, new in ((None, {"x": "y"}), ({"x": "y"}, None)):
         seen.namespace_changed("shop", old, new)
-        assert seen.take() == [("node-2", LATER)], "one that comes, or goes"
+        assert seen.take() == [("node-2", LATER)], "one that is created, or deleted"
         seen.namespace_changed("empty", old, new)
         assert seen.take() == []
     seen.profiles_changed({"p": profile()})

@@ -71,7 +71,7 @@ class Histories(stateful.RuleBasedStateMachine):
         self.pods: dict[str, pods.PodRow] = {}
         self.profiles: dict[str, compiled.Profile] = {}
         self.states: dict[str, states.StateRow] = {}
-        # What the watch of states has yet to tell, and what it told last.
+        # Reports that the watch of states holds back, and its last one.
         self.untold: list[tuple[str, states.StateRow | None]] = []
         self.told: dict[str, states.StateRow] = {}
 
@@ -83,7 +83,7 @@ class Histories(stateful.RuleBasedStateMachine):
         self.states[row.name] = row
         self.untold.append((row.name, row))
 
-    # What happens in the cluster
+    # Events in the cluster
 
     @stateful.rule(name=NODES, labels=POOLS, swap=st.sampled_from([0, 2**30]), anew=st.booleans())
     def node_is(self, name: str, labels: dict[str, str], swap: int, *, anew: bool) -> None:
@@ -146,7 +146,7 @@ class Histories(stateful.RuleBasedStateMachine):
             spec = msgspec.json.encode(state.StateSpec(profile_ref=row.profile, before_plan=names.BeforePlan.UNMANAGED))
             self.store(msgspec.structs.replace(row, version=self.next(), generation=row.generation + 1, spec=spec))
 
-    # What the controller does
+    # Steps of the controller
 
     @stateful.rule(count=st.integers(1, 5))
     def watch_tells(self, count: int) -> None:
@@ -210,8 +210,8 @@ class Histories(stateful.RuleBasedStateMachine):
             self.controller_works()
             if not self.untold and not self.known.due:
                 break
-        assert not self.untold, "it goes on writing"
-        assert not self.known.due, "it goes on planning"
+        assert not self.untold, "it continues to write"
+        assert not self.known.due, "it continues to plan"
         scratch = self.from_scratch(order)
         assert self.known.nodes == self.nodes
         for name in self.nodes:
@@ -220,7 +220,7 @@ class Histories(stateful.RuleBasedStateMachine):
             assert self.known.planner.selection(name) == scratch.planner.selection(name)
 
     def from_scratch(self, order: random.Random) -> Known:
-        """A controller that has just come up, and was told of everything in some order."""
+        """A controller that has just come up, and received everything in some order."""
         made = Known()
         news: list[tuple[Any, str, Any]] = [(made.node_changed, name, row) for name, row in self.nodes.items()]
         news += [(made.pod_changed, name, row) for name, row in self.pods.items()]
@@ -231,7 +231,7 @@ class Histories(stateful.RuleBasedStateMachine):
         shuffled = list(self.profiles.items())
         order.shuffle(shuffled)
         made.profiles_changed(dict(shuffled))
-        # What states said before they were deleted, nobody else can know.
+        # Nobody else can know the reports of deleted states.
         made.inventory.last_reports.update(self.known.inventory.last_reports)
         return made
 

@@ -1,4 +1,4 @@
-"""The controller's command line, and what its parts tell each other."""
+"""The controller's command line, and how its parts work together."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Bench:
                 event.set()
 
     def elected(self, transitions: int = 0) -> None:
-        # The elector tells of one leadership once more when its Lease counts further.
+        # The elector reports a leadership again when its Lease counts further.
         if self.led is None:
             self.led = Led()
         self.led.transitions = transitions
@@ -248,7 +248,7 @@ async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.Monkey
     for gauge in (leadership.LEADER, leadership.EPOCH):
         gauge.set(0)
 
-    # What these tests write, and the order of it, is about nodes.
+    # These tests are about writes to nodes, and their order.
     async def nothing_kept(_: object) -> list[Any]:
         return []
 
@@ -285,7 +285,7 @@ def epoch(request: Request) -> int:
 
 
 async def quiet(bench: Bench) -> None:
-    """Wait until nothing is to be done and nothing is being done."""
+    """Wait until all work is done."""
     for _ in range(20):
         await asyncio.sleep(0)  # whoever begins to lead takes some turns of the loop to begin
     if bench.controller.leadership.leader is not None:
@@ -398,7 +398,7 @@ async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_
     await until(lambda: bench.controller.readiness.unready() == "waiting for namespaces")
 
 
-async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_next(bench: Bench) -> None:
+async def test_work_that_was_queued_in_an_earlier_leadership_writes_nothing_in_the_next(bench: Bench) -> None:
     bench.synced()
     bench.elected()
     assert bench.led is not None
@@ -417,7 +417,7 @@ async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_ne
     assert epoch((await bench.writes(1))[0]) == 7
 
 
-async def test_a_leadership_that_is_over_when_it_is_told_of_is_none(bench: Bench) -> None:
+async def test_a_leadership_that_is_over_before_its_report_arrives_is_none(bench: Bench) -> None:
     bench.synced()
     bench.led = Led(0.0)
     bench.elected()
@@ -635,7 +635,7 @@ async def test_one_that_stands_by_writes_nothing_and_takes_up_all_nodes_when_it_
     assert {json.loads(one.body)["metadata"]["name"] for one in made} == {"node-1", "node-2"}
 
 
-async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(bench: Bench) -> None:
+async def test_a_new_leader_reports_swap_that_pods_took_against_their_policy(bench: Bench) -> None:
     waiting = bench.controller.recorder.queues.urgent
 
     def told() -> list[tuple[str, str]]:
@@ -664,7 +664,7 @@ async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(
     assert told() == [("web", event)], "by the same name, which the API server takes once"
 
 
-async def test_an_order_to_restore_is_told_by_who_leads_then_and_by_who_leads_after(bench: Bench) -> None:
+async def test_an_order_to_restore_is_reported_by_the_leader_and_by_the_next_one(bench: Bench) -> None:
     def told() -> list[str]:
         """Which also takes it."""
         waiting = bench.controller.recorder.queues.urgent

@@ -1,4 +1,4 @@
-"""How long a pod waits is told once, when the agent answered, and of what nobody will answer nothing is kept."""
+"""How long a pod waits is reported once, when the agent answered, and of what nobody will answer nothing is kept."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_pod_that_came_during_the_write_waits_for_the_next(bench: Bench) -> No
     assert (bench.told, bench.awaiting) == (2, 0)
 
 
-def test_of_a_pod_that_no_state_names_nothing_is_told(bench: Bench) -> None:
+def test_a_pod_that_no_state_names_is_not_reported(bench: Bench) -> None:
     bench.comes("a")
     bench.plans()
     assert bench.awaiting == 0
@@ -101,7 +101,7 @@ def test_of_a_pod_that_no_state_names_nothing_is_told(bench: Bench) -> None:
     assert bench.told == 0
 
 
-def test_what_is_gone_is_awaited_no_more(bench: Bench) -> None:
+def test_deleted_objects_are_awaited_no_more(bench: Bench) -> None:
     first, second = bench.comes("a"), bench.comes("b")
     bench.waits.pod_changed(first, None)
     bench.waits.pod_changed(second, pod(container(), uid="b", terminal=True))

@@ -80,7 +80,7 @@ def test_later_generations_are_about_other_pods() -> None:
 
 
 @pytest.mark.parametrize("reason", PRESENT)
-def test_a_pod_is_told_the_same_by_its_condition_and_by_events(reason: str) -> None:
+def test_the_condition_and_the_events_of_a_pod_say_the_same(reason: str) -> None:
     row = told(violation(reason, swapBytes=4096))
     said = states.spec_view(row)
     verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], OBSERVED))
@@ -149,7 +149,7 @@ class Bench:
             self.known.pod_changed(f"{each.namespace}/{each.name}", None, each)
 
     async def look(self) -> list[tuple[str, str, str]]:
-        """What is written once all is done that there is to do."""
+        """The writes once all work is done."""
         self.api.patches.clear()
         self.made.nudge("n")
         async with self.running():
@@ -203,7 +203,7 @@ async def test_others_have_none(bench: Bench, other: dict[str, Any]) -> None:
     assert await bench.look() == []
 
 
-async def test_what_is_in_force_is_not_taken_back_while_nothing_is_known(bench: Bench) -> None:
+async def test_a_true_condition_stays_true_while_nothing_is_known(bench: Bench) -> None:
     bench.has(told(observed=OBSERVED - 1), with_enforced("True"))
     assert await bench.look() == []
     bench.has(newer(told(violation("WriteFailed")), version=2))
@@ -224,7 +224,7 @@ async def test_what_is_in_force_is_not_taken_back_while_nothing_is_known(bench: 
     ],
     ids=["plan", "violation", "unknown", "number"],
 )
-async def test_another_reason_is_told_and_another_number_is_not(
+async def test_another_reason_is_written_and_another_number_is_not(
     bench: Bench, row: states.StateRow, before: tuple[str, str], wanted: str | None
 ) -> None:
     bench.has(row, with_enforced(*before))

@@ -70,7 +70,7 @@ def test_all_is_well() -> None:
     assert {one["observedGeneration"] for one in status["conditions"]} == {3}
 
 
-def test_nodes_that_lack_what_is_required_are_named_once_by_an_event() -> None:
+def test_nodes_with_unmet_requirements_are_named_once_by_an_event() -> None:
     requiring = entry(profile=profile(generation=2, require=requirements.Require(encrypted=True)))
     good = build(requiring, nodes(2), [], NOW)
     assert conditions(good)["RequirementsMet"] == ("True", "AllMet")
@@ -78,7 +78,7 @@ def test_nodes_that_lack_what_is_required_are_named_once_by_an_event() -> None:
     assert conditions(lacking)["RequirementsMet"] == ("False", "NodesLack")
     assert message(lacking, "RequirementsMet") == "pods get no swap there: b (encrypted: sda2)"
     assert lacking["nodes"]["requirementsUnmet"] == 1
-    assert conditions(lacking)["Ready"] == ("True", "Applied"), "the node has what it is to have"
+    assert conditions(lacking)["Ready"] == ("True", "Applied"), "the node has its plan"
     assert conditions(lacking)["Degraded"] == ("False", "AsExpected"), "it must not stop a rollout"
     assert [reason for _, reason, _ in told(good, lacking)] == ["RequirementUnmet"]
     assert told(lacking, lacking) == []
@@ -153,7 +153,7 @@ def test_a_message_fits_whatever_agents_say() -> None:
     assert "..." in message(status, "Degraded")
 
 
-def test_what_is_wrong_with_a_node_is_told() -> None:
+def test_problems_of_a_node_are_in_the_status() -> None:
     status = build(entry(), nodes(1, degraded="WriteFailed: no"), [], NOW)
     assert conditions(status)["Degraded"] == ("True", "NodesDegraded")
     assert message(status, "Degraded") == "node-00 (WriteFailed: no)"
@@ -170,7 +170,7 @@ def test_settings_that_are_unsafe_for_a_node_count_as_degraded() -> None:
     assert conditions(both)["Degraded"] == ("True", "NodesDegraded")
 
 
-def test_a_resource_that_this_controller_does_not_offer_is_told() -> None:
+def test_a_resource_that_this_controller_does_not_offer_is_in_the_status() -> None:
     asking = entry(profile=profile(extended_resource=True))
     status = build(asking, nodes(1, degraded="WriteFailed: no"), [], NOW)
     assert conditions(status)["Degraded"] == ("True", "NoExtendedResource")
@@ -251,7 +251,7 @@ def test_how_far_a_rollout_is(
     assert says in message(status, "Progressing")
 
 
-def test_what_the_change_takes_is_told() -> None:
+def test_the_cost_of_a_change_is_in_the_status() -> None:
     moving = profilestatus.Moving(rollout.RolloutProgress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False)
     status = build(entry(), [], [], NOW, moving=moving)
     api.status.ProfileStatus.model_validate(status)
@@ -265,7 +265,7 @@ def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, 
     return [(notice.type, notice.reason, notice.message) for notice in found]
 
 
-def test_that_a_generation_is_applied_is_told_once() -> None:
+def test_an_applied_generation_is_reported_once() -> None:
     first = build(entry(), nodes(2), [], THEN)
     assert told({}, first) == [("Normal", "Applied", "all 2 nodes applied generation 3")]
     joined = build(entry(status=first), [*nodes(2), node("new", pending="why")], [], NOW)
@@ -278,7 +278,7 @@ def test_that_a_generation_is_applied_is_told_once() -> None:
     assert told(again, changed) == [("Normal", "Applied", "all 2 nodes applied generation 4")]
 
 
-def test_what_goes_wrong_is_told_when_it_begins() -> None:
+def test_a_fault_is_reported_when_it_begins() -> None:
     fine = build(entry(), nodes(2), [], THEN)
     contested = [profilestatus.Contest("q", "node-00")]
     bad = build(entry(status=fine), nodes(1, degraded="Polling: no"), contested, NOW)
@@ -294,7 +294,7 @@ def test_what_goes_wrong_is_told_when_it_begins() -> None:
     assert [reason for _, reason, _ in told(better, bad)] == ["Conflicted", "NodesDegraded"], "it begins again"
 
 
-def test_each_invalid_version_is_told_once() -> None:
+def test_each_invalid_version_is_reported_once() -> None:
     first = build(entry(error="spec: bad"), nodes(1), [], THEN)
     assert told({}, first) == [("Warning", "Invalid", "spec: bad; generation 2 stays in force")]
     assert told(first, build(entry(error="spec: bad", status=first), nodes(2), [], NOW)) == []

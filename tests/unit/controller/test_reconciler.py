@@ -50,7 +50,7 @@ class Told:
 
 
 class Bench:
-    """A reconciler, and what it was told and asked for."""
+    """A reconciler, with its inputs and requests."""
 
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
@@ -91,7 +91,7 @@ class Bench:
         )
 
     def monotonic(self) -> float:
-        """What the test says by now."""
+        """The time that the test sets."""
         return self.clock()
 
     async def reconcile(self) -> list[Request]:
@@ -102,7 +102,7 @@ class Bench:
         return self.server.requests[before:]
 
     def planned(self, version: int = 1, **fields: Any) -> states.StateRow:
-        """The state as the plan is now, with an epoch; the watch has told of it."""
+        """The state as the plan is now, with an epoch; the watch has reported it."""
         spec = msgspec.structs.replace(self.known.plan("node-1"), epoch=fields.pop("epoch", 3))
         row = state_row(version=version, spec=spec, **fields)
         self.known.state_changed("node-1", self.known.inventory.state_of("node-1"), row)
@@ -255,7 +255,7 @@ async def test_a_conflict_is_looked_at(bench: Bench, known: bool) -> None:
     assert json.loads(patch.body)["metadata"]["uid"] == "theirs"
 
 
-async def test_a_conflict_about_what_is_known_is_not_tried_again_at_once(bench: Bench) -> None:
+async def test_a_conflict_about_the_known_version_is_not_retried_at_once(bench: Bench) -> None:
     row = bench.planned(version=3)
     bench.pod_comes()
     bench.server.answer(failure(409, "Conflict", "too many writers"))
@@ -345,7 +345,7 @@ async def test_labels_are_set_on_this_node_only(bench: Bench) -> None:
     [patch] = await bench.reconcile()
     assert (patch.method, patch.path) == ("PATCH", NODE)
     assert json.loads(patch.body) == {"metadata": {"uid": "uid-of-node-1", "labels": LABELED}}
-    assert await bench.reconcile() == [], "the watch has not told yet, but these labels are known"
+    assert await bench.reconcile() == [], "the watch has not reported yet, but these labels are known"
 
 
 async def test_a_label_of_node_feature_discovery_is_left_to_it(bench: Bench) -> None:
@@ -377,7 +377,7 @@ async def test_labels_that_are_refused_are_tried_again(bench: Bench) -> None:
         await bench.reconcile()
 
 
-async def test_a_node_that_goes_while_its_state_is_written(bench: Bench) -> None:
+async def test_a_node_that_is_deleted_while_its_state_is_written(bench: Bench) -> None:
     release = asyncio.Event()
     bench.server.answer(release, answer(2))
     work = asyncio.create_task(bench.reconcile())
@@ -401,7 +401,7 @@ async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(b
     now += 590
     assert await bench.reconcile() == [], "others may have led, and swap may have been on, in between"
     bench.known.node_changed("node-1", off, None)
-    assert bench.known.due[-1].node == "node-1", "what is remembered of a node must go with it"
+    assert bench.known.due[-1].node == "node-1", "the memory of a node must go with it"
     assert await bench.reconcile() == []
     bench.known.node_changed("node-1", None, off)
     assert await bench.reconcile() == []
@@ -480,7 +480,7 @@ async def test_a_node_gets_a_nodefeature_that_it_owns_and_no_label(asking: Bench
     assert body["metadata"]["labels"]["nfd.node.kubernetes.io/node-name"] == "node-1"
     assert body["metadata"]["ownerReferences"] == feature({})["metadata"]["ownerReferences"]
     assert body["spec"] == {"features": {"attributes": {}, "flags": {}, "instances": {}}, "labels": LABELED}
-    assert await asking.reconcile() == [], "the watch has not told yet, but this one is known"
+    assert await asking.reconcile() == [], "the watch has not reported yet, but this one is known"
 
 
 async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong_for_long(asking: Bench) -> None:
@@ -554,7 +554,7 @@ OFFERING = profile(behavior=names.Behavior.WORKLOAD_CONTROLLED, extended_resourc
 
 
 def offers(request: Request) -> object:
-    """What a request has the node offer of the extended resource."""
+    """The amount of the extended resource in a request."""
     assert (request.method, request.path) == ("PATCH", f"{NODE}/status")
     body = json.loads(request.body)
     assert body["metadata"] == {"uid": "uid-of-node-1"}
@@ -564,7 +564,7 @@ def offers(request: Request) -> object:
 OFFERED = {**LABELED, names.BEHAVIOR_LABEL: "WorkloadControlled"}
 
 
-async def test_the_extended_resource_comes_with_the_applied_profile_and_goes_with_it(bench: Bench) -> None:
+async def test_the_extended_resource_appears_with_the_applied_profile_and_disappears_with_it(bench: Bench) -> None:
     bench.known.node_changed("node-1", None, node(labels=OFFERED))
     bench.known.profiles_changed({"p": OFFERING})
     bench.planned(version=1)
@@ -575,7 +575,7 @@ async def test_the_extended_resource_comes_with_the_applied_profile_and_goes_wit
     bench.server.answer(reply({}))
     [made] = await bench.reconcile()
     assert offers(made) == str(2**30)
-    assert await bench.reconcile() == [], "it is known before the watch tells"
+    assert await bench.reconcile() == [], "it is known before the watch reports it"
     # The kubelet has set it to 0.
     bench.known.node_changed("node-1", None, node(labels=OFFERED, swap_resource=0))
     bench.server.answer(reply({}))
@@ -614,7 +614,7 @@ TAINT = {"key": names.SWAP_TAINT, "effect": "NoSchedule"}
     ],
     ids=["labels", "resource", "taint"],
 )
-async def test_what_the_watch_tells_of_a_node_while_a_write_is_on_its_way_counts(
+async def test_reports_of_the_watch_during_a_write_count(
     bench: Bench, given: compiled.Profile, labels: dict[str, str], body: dict[str, Any]
 ) -> None:
     """Others may have taken away what was written. Nothing more would be told of that."""
@@ -634,7 +634,7 @@ async def test_what_the_watch_tells_of_a_node_while_a_write_is_on_its_way_counts
     assert len(await bench.reconcile()) == 1
 
 
-async def test_owners_of_pods_are_told_once(bench: Bench) -> None:
+async def test_owners_of_pods_have_one_notice(bench: Bench) -> None:
     bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.server.answer(answer(2))
@@ -647,8 +647,8 @@ async def test_owners_of_pods_are_told_once(bench: Bench) -> None:
     assert bench.told.reasons[1:] == [("wrong", "InvalidPolicy")]
 
 
-async def test_another_leader_does_not_tell_again(bench: Bench) -> None:
-    """What stands in the state was told by whoever wrote it."""
+async def test_another_leader_does_not_repeat_notices(bench: Bench) -> None:
+    """Whoever wrote the state has posted its notices."""
     bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.planned()
@@ -659,7 +659,7 @@ async def test_another_leader_does_not_tell_again(bench: Bench) -> None:
     assert bench.told.reasons == []
 
 
-async def test_what_was_told_in_audit_is_no_word_of_what_holds_in_enforce(bench: Bench) -> None:
+async def test_a_notice_in_audit_does_not_replace_one_in_enforce(bench: Bench) -> None:
     bench.known.profiles_changed({"p": profile(behavior=names.Behavior.NO_SWAP, mode=names.Mode.AUDIT)})
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.pod_comes("forbidden", policy="Disabled")
@@ -678,7 +678,7 @@ async def test_what_was_told_in_audit_is_no_word_of_what_holds_in_enforce(bench:
     assert bench.told.reasons[2:] == [("limited", "ProfileNoSwap")]
 
 
-async def test_what_another_version_wrote_was_told_too(bench: Bench) -> None:
+async def test_plans_of_another_version_have_had_their_notices(bench: Bench) -> None:
     bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     row = bench.planned()
@@ -690,7 +690,7 @@ async def test_what_another_version_wrote_was_told_too(bench: Bench) -> None:
     assert bench.told.reasons == []
 
 
-async def test_nobody_is_told_of_a_write_that_failed(bench: Bench) -> None:
+async def test_a_write_that_failed_posts_no_notice(bench: Bench) -> None:
     bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.server.answer(failure(500, "InternalError", "no"))
@@ -763,7 +763,7 @@ async def test_an_answer_that_was_faster_than_the_write_counts(bench: Bench) -> 
 # --- what does not fit, and what a definition lacks ---
 
 
-async def test_of_each_namespace_that_is_left_out_one_owner_is_told_once(
+async def test_one_owner_in_each_namespace_that_is_left_out_has_one_notice(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "MAX_PODS", 2)
@@ -798,7 +798,7 @@ async def test_of_each_namespace_that_is_left_out_one_owner_is_told_once(
     assert left() == []
 
 
-async def test_owners_are_told_of_so_many_namespaces_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notices_are_limited_to_so_many_namespaces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_PODS", 1)
     for number in range(left_out.MAX_NAMESPACES + 10):
         row = pod(container(), uid=f"uid-{number}", name=f"pod-{number}", namespace=f"ns-{number}")
@@ -840,7 +840,7 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     assert "spec.guarantee" in record.getMessage()
     assert "apply crds/" in record.getMessage()
     assert await reconcile(written(2)) == ["Ignore"]
-    assert await reconcile() == [], "what is dropped is not written again and again"
+    assert await reconcile() == [], "dropped fields are not written again and again"
     bench.known.state_changed("node-1", None, states.decode(msgspec.json.encode(state_object(bench.row()))))
     assert await reconcile() == []
     bench.pod_comes(policy="Disabled")

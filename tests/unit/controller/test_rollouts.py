@@ -25,7 +25,7 @@ from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, unt
 
 
 class Told:
-    """Takes events, and keeps what was told of whom."""
+    """Takes events, and keeps their objects and messages."""
 
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str, str]] = []
@@ -197,7 +197,7 @@ async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> 
     assert len(bench.server.requests) == 1
 
 
-async def test_what_is_refused_of_one_profile_does_not_keep_the_next_from_its_status(
+async def test_a_refusal_for_one_profile_does_not_keep_the_next_from_its_status(
     bench: Bench, waits: list[tuple[str, float]], caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
@@ -315,9 +315,7 @@ async def test_a_profile_that_is_gone_is_forgotten(bench: Bench) -> None:
     assert bench.store.entries == {}
 
 
-async def test_nobodys_turn_comes_where_the_status_was_not_written(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_node_is_admitted_if_the_status_was_not_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     advanced: list[str] = []
 
     def admit(judged: compiled.Profile, *_: object) -> cluster.Changes:
@@ -335,7 +333,7 @@ async def test_nobodys_turn_comes_where_the_status_was_not_written(
         await until(lambda: advanced == ["p"])
 
 
-async def test_nobodys_turn_comes_before_what_the_others_follow_is_kept(
+async def test_no_node_is_admitted_before_the_generation_of_the_others_is_kept(
     bench: Bench, waits: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advanced: list[str] = []
@@ -387,7 +385,7 @@ async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_
         assert status_of(bench.server.requests[1])["observedGeneration"] == 3
 
 
-async def test_a_rollout_goes_on_where_an_agent_is_silent_and_nothing_else_changes(
+async def test_a_rollout_continues_if_an_agent_is_silent_and_nothing_else_changes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def written(*_: object) -> bool:
@@ -424,7 +422,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     assert {wait.moved for wait in bench.rollouts.waits.since} == {False}
     time_passes()
     found = bench.rollouts.judged["p"]
-    assert judged().next == ("node-1",), "nobody answers, and so one of them comes"
+    assert judged().next == ("node-1",), "nobody answers, and so one of them is admitted"
     bench.known.admit(second_of(bench), judged().next, bench.rollouts.judged["p"].overdue)
     assert judged().next == (), "it is waited for, although it was not any more when it was asked"
     assert [wait.node for wait in bench.rollouts.waits.since if wait.moved] == ["node-1"]
@@ -466,7 +464,7 @@ async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:
     assert {name: status["nodes"]["matched"] for name, status in found.items()} == {"older": 1, "younger": 0}
 
 
-async def test_news_is_told_once_it_is_written_and_not_by_the_next_leader(bench: Bench) -> None:
+async def test_news_is_reported_once_it_is_written_and_not_by_the_next_leader(bench: Bench) -> None:
     body = profile_object(version=3, mode="Whatever")
     bench.offer(body)
     async with bench.running():
@@ -484,7 +482,7 @@ async def test_news_is_told_once_it_is_written_and_not_by_the_next_leader(bench:
     assert bench.told.reasons == [("uid-of-p", "Warning", "Invalid")]
 
 
-async def test_what_could_not_be_written_is_not_told(bench: Bench) -> None:
+async def test_news_that_could_not_be_written_is_not_reported(bench: Bench) -> None:
     for name in ("a", "b"):
         bench.offer(profile_object(name, mode="Whatever"))
     bench.server.answer(failure(409, "Conflict", "another uid"))

@@ -1,4 +1,4 @@
-"""What may be written in a leadership, and for how long it may be on its way."""
+"""Writes that a leadership allows, and for how long it may be on its way."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_an_error_of_a_write_is_its_own(fly: Callable[..., Flight]) -> Non
     assert not is_unsure(lasting)
 
 
-async def test_the_end_of_a_term_cuts_what_is_on_its_way(fly: Callable[..., Flight]) -> None:
+async def test_the_end_of_a_term_cancels_writes_in_flight(fly: Callable[..., Flight]) -> None:
     flight = fly()
     writes = [await flight.begins() for _ in range(3)]
     writes[0][0].answer.set()

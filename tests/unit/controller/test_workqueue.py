@@ -16,7 +16,7 @@ class Clock:
 
 
 async def taken(queue: workqueue.WorkQueue) -> str | None:
-    """What a worker would get at this very moment."""
+    """The name that a worker would get at this very moment."""
     task = asyncio.ensure_future(queue.get())
     for _ in range(5):
         await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_an_urgent_change_overtakes_a_waiting_one() -> None:
     assert await taken(queue) is None
 
 
-async def test_a_later_delay_does_not_put_off_what_is_due() -> None:
+async def test_a_later_delay_does_not_put_off_a_due_name() -> None:
     queue = workqueue.WorkQueue("test", Clock())
     queue.add("a", 0.0)
     queue.add("a", 5.0)
@@ -90,7 +90,7 @@ async def test_all_sleeping_workers_are_woken() -> None:
     assert sorted(await asyncio.gather(*workers)) == ["a", "b", "c"]
 
 
-async def test_what_is_made_due_earlier_again_and_again_leaves_nothing_behind() -> None:
+async def test_names_that_are_made_due_earlier_again_and_again_leave_nothing_behind() -> None:
     clock = Clock()
     queue = workqueue.WorkQueue("test", clock)
     queue.add("other", 900.0)
@@ -176,7 +176,7 @@ async def test_what_became_urgent_during_the_work_is_urgent_after_it() -> None:
     assert [await taken(queue), await taken(queue)] == ["a", "b"]
 
 
-async def test_what_failed_comes_again_as_urgent_as_it_was() -> None:
+async def test_a_failed_name_returns_as_urgent_as_it_was() -> None:
     clock = Clock()
     queue = workqueue.WorkQueue("test", clock)
     queue.add("a", urgent=True)
@@ -260,7 +260,7 @@ async def test_one_owners_many_names_keep_anothers_waiting_for_a_few_turns_only(
     assert crowd == [f"crowd-{number:04}" for number in range(10, 16)]
 
 
-async def test_one_owners_urgent_names_keep_what_is_not_urgent_of_another_waiting_for_a_few_turns_only() -> None:
+async def test_urgent_names_of_one_owner_keep_the_other_names_of_another_waiting_for_a_few_turns_only() -> None:
     clock = Clock()
     queue = workqueue.WorkQueue("test", clock)
     for number in range(1000):
@@ -296,7 +296,7 @@ async def test_a_name_of_several_owners_is_taken_once_in_the_first_ones_turn() -
     assert await taken(queue) is None
 
 
-async def test_what_is_tried_again_stays_its_owners() -> None:
+async def test_a_retried_name_keeps_its_owner() -> None:
     clock = Clock()
     queue = workqueue.WorkQueue("test", clock)
     queue.add("mine", urgent=True, owner="a")

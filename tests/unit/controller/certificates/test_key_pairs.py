@@ -1,4 +1,4 @@
-"""Certificates: what is made is what a client accepts, and nothing else is taken for it."""
+"""Certificates: clients accept those that are made, and nothing else is taken for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def handshake(pair: key_pairs.KeyPair, authorities: bytes, folder: Path, host: s
     assert not waiting
 
 
-def test_a_client_accepts_what_is_made(made: tuple[key_pairs.KeyPair, bytes], tmp_path: Path) -> None:
+def test_a_client_accepts_the_made_certificate(made: tuple[key_pairs.KeyPair, bytes], tmp_path: Path) -> None:
     handshake(*made, tmp_path)
 
 
@@ -67,7 +67,7 @@ def test_a_client_that_trusts_both_accepts_each(tmp_path: Path) -> None:
         handshake(pair, both, tmp_path)
 
 
-def test_what_is_made_is_judged_good_for_as_long_as_it_lasts(made: tuple[key_pairs.KeyPair, bytes]) -> None:
+def test_a_made_pair_is_valid_until_it_expires(made: tuple[key_pairs.KeyPair, bytes]) -> None:
     pair, authority = made
     validity = key_pairs.judge(pair, authority, HOST, NOW)
     assert validity
@@ -122,12 +122,12 @@ def test_a_bundle_has_each_valid_authority_once_whatever_the_order() -> None:
     assert key_pairs.bundle([whole], NOW + 11 * DAY) == b""
 
 
-def test_of_a_bundle_those_that_signed_a_pair_are_told_from_others() -> None:
+def test_authorities_that_signed_a_pair_are_found_in_a_bundle() -> None:
     (first, its), (second, too), (_, other) = (key_pairs.issue(HOST, NOW, DAY) for _ in range(3))
     assert key_pairs.signers(its + other + too, [first, None]) == its
     assert key_pairs.signers(its + other + too, [first, second]) == its + too
     assert key_pairs.signers(b"nonsense", [first, key_pairs.KeyPair(b"nonsense", b"")]) == b""
-    # A certificate that comes with the one that is served signs nothing.
+    # A certificate beside the served one signs nothing.
     chain = key_pairs.KeyPair(first.certificate + second.certificate, first.key)
     assert key_pairs.signers(its + other + too, [chain]) == its
 

@@ -1,4 +1,4 @@
-"""The order of a renewal: what is done next, as things stand."""
+"""The order of a renewal: the next step in each state."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_one_that_is_being_deleted_is_remembered_by_who_has_just_come(store: pro
     assert generations(store) == [(2, LIMITED_SWAP), (1, KUBELET)]
 
 
-def test_what_is_gone_stays_gone(store: profile_store.ProfileStore) -> None:
+def test_a_deleted_profile_stays_deleted(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1))
     store.remove("p", "uid-of-p")
     store.offer(profile_object(version=2))
@@ -107,7 +107,7 @@ def test_the_late_deletion_of_an_older_object_does_not_hit_its_namesake(store: p
     assert store.valid().keys() == {"p"}
 
 
-def test_a_list_tells_what_a_watch_has_missed(store: profile_store.ProfileStore) -> None:
+def test_a_list_shows_changes_that_a_watch_has_missed(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object("gone", version=1))
     store.offer(profile_object("newer-than-the-list", version=9))
     store.offer(profile_object("replaced", version=2, uid="old"))
@@ -185,7 +185,7 @@ def test_unneeded_generations_are_forgotten(store: profile_store.ProfileStore) -
 NEWER = {"behavior": "Newfangled"}
 
 
-def test_a_process_that_has_just_come_goes_on_by_the_last_version_that_it_understands(
+def test_a_new_process_continues_with_the_last_version_that_it_understands(
     store: profile_store.ProfileStore,
 ) -> None:
     store.offer(profile_object(generation=4, swap=NEWER))

@@ -18,7 +18,7 @@ def wire(**fields: Any) -> revisions.WireRevision:
     return msgspec.json.decode(msgspec.json.encode({**found, **fields}), type=revisions.WireRevision)
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_a_written_revision_is_read_again() -> None:
     assert revisions.project(wire()) == revisions.Stored("nsp-u-3", "of-the-revision", "u", 3, SPEC)
 
 
@@ -51,7 +51,7 @@ def test_no_name_is_too_long() -> None:
     ],
     ids=["its name says another generation", "nobody owns it", "a DaemonSet owns it"],
 )
-def test_what_is_no_profiles_is_passed_over(fields: dict[str, Any]) -> None:
+def test_a_revision_of_no_profile_is_passed_over(fields: dict[str, Any]) -> None:
     assert revisions.project(wire(**fields)) is None
 
 
@@ -69,7 +69,7 @@ def test_what_is_no_profiles_is_passed_over(fields: dict[str, Any]) -> None:
         {"apiVersion": 1, "spec": SPEC},
     ],
 )
-def test_what_another_version_or_somebody_else_wrote_is_there_and_says_nothing(data: object) -> None:
+def test_revisions_of_another_version_or_writer_are_known_and_unused(data: object) -> None:
     found = revisions.project(wire(data=data))
     assert found is not None
     assert (found.generation, found.spec) == (3, None)

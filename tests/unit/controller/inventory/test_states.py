@@ -34,7 +34,7 @@ BODY: dict[str, Any] = {
 }
 
 
-def test_what_is_kept_of_a_state() -> None:
+def test_a_state_is_kept_as_a_row() -> None:
     row = states.decode(msgspec.json.encode(BODY))
     assert (row.name, row.uid, row.version, row.owner, row.generation) == ("n", "u", 17, "node-uid", 4)
     assert (row.epoch, row.profile, row.observed) == (2, state.ProfileRef("p", 3), 4)
@@ -146,7 +146,7 @@ def test_one_field_that_is_not_understood_voids_no_other(changes: dict[str, Any]
     assert row.facts == before.facts
 
 
-def test_of_a_list_only_what_is_not_understood_is_left_out() -> None:
+def test_only_invalid_entries_of_a_list_are_left_out() -> None:
     broken = {"type": "Degraded", "status": "Mostly", "reason": "Polling"}
     violation = {"pod": "x", "reason": "Exposed", "swapBytes": 1, "causes": ["Systemd"]}
     status = {
@@ -184,6 +184,6 @@ def test_facts_that_lack_what_decides_are_none(status: object, observed: int) ->
     assert row.degraded.startswith("NotUnderstood: the agent's status: ")
 
 
-def test_what_is_no_state_is_refused() -> None:
+def test_an_object_that_is_no_state_is_refused() -> None:
     with pytest.raises(msgspec.MsgspecError):
         states.decode(b'{"metadata": {"name": 3}}')

@@ -43,13 +43,13 @@ class Teller:
         self.exposures = exposures.Exposures()
 
     def __call__(self, row: states.StateRow, there: str = "xyz") -> list[str]:
-        """Names of the pods that are told of, where these are on the node."""
+        """Names of the reported pods, where these are on the node."""
         known = [pod(container(), key=key, name=f"pod-{key}") for key in there]
         self.last = list(self.exposures.notices(row, known))
         return [each.regarding.name for each in self.last]
 
 
-def test_only_pods_that_must_not_swap_and_did_are_told_of() -> None:
+def test_only_pods_that_must_not_swap_and_did_are_reported() -> None:
     tell = Teller()
     assert tell(told(x=4096, y=4096, z=4096)) == ["pod-x"]
     (news,) = tell.last
@@ -57,7 +57,7 @@ def test_only_pods_that_must_not_swap_and_did_are_told_of() -> None:
     assert "(Reload, Resize), for 7 ms in all since boot;" in news.message
 
 
-def test_it_is_told_how_the_limit_stands() -> None:
+def test_the_report_has_the_present_limit() -> None:
     def message(*others: dict[str, Any], causes: Sequence[str] = ("Reload",)) -> str:
         violations = [
             *({"pod": "x", **each} for each in others),
@@ -82,7 +82,7 @@ def test_it_is_told_how_the_limit_stands() -> None:
     assert not any(back in said for said in (message(draining), message(failed)))
 
 
-def test_each_growth_is_told_once() -> None:
+def test_each_growth_is_reported_once() -> None:
     tell = Teller()
     assert tell(told()) == []
     assert tell(told(x=4096)) == ["pod-x"]
@@ -110,7 +110,7 @@ def test_the_same_growth_has_the_same_key_for_the_next_leader() -> None:
     assert first(told(x=4096)) == ["pod-x"]
 
 
-def test_what_was_taken_while_it_was_allowed_is_no_news_later() -> None:
+def test_swap_that_was_allowed_when_it_was_taken_is_not_reported_later() -> None:
     tell = Teller()
     assert tell(told(y=4096)) == []
     before = PODS["y"]
@@ -134,7 +134,7 @@ def test_pods_and_nodes_that_are_gone_are_forgotten() -> None:
     assert tell.exposures.sums == {}
 
 
-def test_a_pod_that_is_not_known_yet_is_told_of_when_it_is() -> None:
+def test_a_pod_that_is_not_known_yet_is_reported_once_it_is() -> None:
     tell = Teller()
     assert tell(told(x=4096), there="") == []
     assert tell(told(x=4096)) == ["pod-x"]

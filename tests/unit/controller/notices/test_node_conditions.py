@@ -34,18 +34,18 @@ def reasons(old: states.StateRow | None, new: states.StateRow) -> list[str]:
         ("Novel", "True", "Unheard", []),
     ],
 )
-def test_what_is_amiss_on_a_node_is_told(kind: str, status: str, reason: str, wanted: list[str]) -> None:
+def test_a_problem_of_a_node_is_reported(kind: str, status: str, reason: str, wanted: list[str]) -> None:
     conditions: Any = {kind: (status, reason)}
     assert reasons(told(), told(**conditions)) == wanted
 
 
-def test_what_goes_on_is_told_once_and_another_reason_is_news() -> None:
+def test_a_lasting_problem_is_reported_once_and_another_reason_is_news() -> None:
     before = told(Degraded=("True", "Polling"))
     assert reasons(before, told(Degraded=("True", "Polling"))) == []
     assert reasons(before, told(Degraded=("True", "WriteFailed"))) == ["SwapDegraded"]
 
 
-def test_two_leaders_tell_of_the_same_trouble_by_the_same_key() -> None:
+def test_two_leaders_report_a_node_problem_by_the_same_key() -> None:
     now = told(Degraded=("True", "Polling"))
     (first,), (second,) = node_conditions.notices(told(), now, NODE), node_conditions.notices(None, now, NODE)
     assert first == second

@@ -65,7 +65,7 @@ def test_whom_it_concerns(row: pods.PodRow, behavior: names.Behavior, compatible
         (pod(container(), policy="Disabled"), KUBELET, False, ["NodeIncompatible"]),
     ],
 )
-def test_under_audit_nothing_is_told_as_if_it_were_done(
+def test_under_audit_nothing_is_reported_as_done(
     row: pods.PodRow, behavior: names.Behavior, compatible: bool, expected: list[str]
 ) -> None:
     told = found(row, behavior, compatible=compatible, mode=names.Mode.AUDIT)
@@ -83,7 +83,7 @@ def test_a_limit_has_no_effect_where_something_required_is_missing() -> None:
     assert "node node-1 does not" in notice.message
 
 
-def test_the_message_names_what_is_accepted() -> None:
+def test_the_message_names_the_accepted_values() -> None:
     row = pod(container(), policy="disabled")
     (notice,) = pod_plan.about([row], plan.plan_node(profile(KUBELET), facts(), [row]))
     assert "swapwarden.dev/swap-policy takes NoPreference, Disabled" in notice.message
@@ -107,7 +107,9 @@ DISABLED, LIMIT = compiled.Override(policy=names.Policy.DISABLED), compiled.Over
         (pod(container(), swap_limit="1Ki"), LIMIT, []),
     ],
 )
-def test_who_is_told_of_an_override(row: pods.PodRow, override: compiled.Override, expected: list[str]) -> None:
+def test_owners_whose_pods_an_override_concerns_get_a_notice(
+    row: pods.PodRow, override: compiled.Override, expected: list[str]
+) -> None:
     spec = plan.plan_node(profile(KUBELET, overrides=(override,)), facts(), [row])
     told = list(pod_plan.about([row], spec))
     assert [notice.reason for notice in told] == expected

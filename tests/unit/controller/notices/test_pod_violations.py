@@ -13,7 +13,7 @@ def reasons(old: states.StateRow, new: states.StateRow) -> list[tuple[str, str]]
     return [(notice.regarding.name, notice.reason) for notice in pod_violations.notices(old, new, PODS)]
 
 
-def test_a_pod_is_told_when_its_limit_does_not_hold_and_when_it_has_drained() -> None:
+def test_a_pod_has_a_notice_when_its_limit_does_not_hold_and_when_it_has_drained() -> None:
     draining = told(("x", "Draining"), ("x", "Draining"), ("z", "Draining"))
     assert reasons(told(), draining) == [("pod-x", "SwapDraining")]
     assert reasons(draining, draining) == []
@@ -22,7 +22,7 @@ def test_a_pod_is_told_when_its_limit_does_not_hold_and_when_it_has_drained() ->
     assert reasons(draining, told()) == [("pod-x", "SwapDrained")]
 
 
-def test_no_end_is_told_where_it_is_not_known_or_nothing_is_enforced() -> None:
+def test_no_end_is_reported_if_it_is_unknown_or_nothing_is_enforced() -> None:
     draining = told(("x", "Draining"))
     assert reasons(draining, told(("y", "Draining"), omitted=1)) == [("pod-y", "SwapDraining")]
     assert reasons(draining, told(mode="Audit")) == []

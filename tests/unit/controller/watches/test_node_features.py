@@ -100,7 +100,7 @@ async def test_a_controller_that_sets_all_labels_looks_for_nothing() -> None:
     assert bench.api.looks == 0
 
 
-async def test_labels_go_there_once_all_that_is_there_is_known() -> None:
+async def test_labels_are_published_once_all_node_features_are_known() -> None:
     bench = Bench(Api("nodefeaturerules", "nodefeatures"), Auto)
     assert bench.features.serves("one") is None, "it is not known yet"
     async with bench.runs():
@@ -111,7 +111,7 @@ async def test_labels_go_there_once_all_that_is_there_is_known() -> None:
         assert bench.features.serves("one") is None
         known.synced.set()
         await until(lambda: bench.features.serves("one"))
-        assert bench.changed == [None], "all nodes are to be looked at"
+        assert bench.changed == [None], "all nodes are due"
         await bench.looked()
         assert bench.changed == [None]
         assert node_features.IN_USE.value() == 1
@@ -135,7 +135,7 @@ async def test_and_sets_none_where_it_may_not_and_says_so_once(caplog: pytest.Lo
     assert caplog.text.count("no labels are published") == 1
 
 
-async def test_a_definition_that_comes_and_goes_is_followed() -> None:
+async def test_a_definition_that_is_created_and_deleted_is_followed() -> None:
     bench = Bench(Api(), Auto)
     async with bench.runs():
         await until(lambda: bench.features.serves("one") is False)
@@ -163,7 +163,7 @@ async def test_a_look_that_failed_changes_nothing(caplog: pytest.LogCaptureFixtu
     assert "trying again in 0.0 s" in caplog.text
 
 
-async def test_what_the_watch_says_and_what_was_written() -> None:
+async def test_the_newer_of_the_watch_and_a_write_counts() -> None:
     bench = Bench(Api("nodefeatures"), Auto)
     async with bench.runs():
         await until(lambda: Informer.made)
@@ -180,7 +180,7 @@ async def test_what_the_watch_says_and_what_was_written() -> None:
         assert bench.features.of("one") == row(6), "the answer is behind"
         bench.features.wrote(row(8, uid="new"))
         tell("ns/swapwarden-one", row(6), None)
-        assert bench.features.of("one") == row(8, uid="new"), "another one of its name is there already"
+        assert bench.features.of("one") == row(8, uid="new"), "another one of its name exists already"
         tell("ns/swapwarden-one", row(8, uid="new"), None)
         assert bench.features.of("one") is None
         assert bench.features.of("two") is None

@@ -70,7 +70,7 @@ async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
         yield Site(server, authority, tmp_path)
 
 
-async def test_what_is_there_is_listed(site: Site) -> None:
+async def test_existing_profiles_are_listed(site: Site) -> None:
     """Over TLS, with a certificate for another name than the address, as behind a tunnel."""
     site.server.set("old")
     async with site.watching() as watch:

@@ -60,7 +60,7 @@ async def test_each_order_is_an_event_of_its_own_whoever_reports_it() -> None:
     assert [each.key for each in told] == ["u/1", "u/1", "u/4"]
 
 
-async def test_where_the_config_map_is_gone_what_was_said_last_holds() -> None:
+async def test_without_the_config_map_the_last_order_holds() -> None:
     bench = Bench({})
     assert await bench.look(404) is False
     assert bench.order.synced.is_set()
