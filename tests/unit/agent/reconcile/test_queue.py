@@ -78,3 +78,15 @@ def test_each_group_has_a_turn_before_any_has_its_second() -> None:
     assert [(key.owner, key.name) for key in drained(waiting, Priority.ARRIVAL) if isinstance(key, keys.Child)] == [
         (each, f"{number}") for number, each in itertools.product(range(2), pods)
     ]
+
+
+def test_what_is_gone_waits_no_more() -> None:
+    waiting = queue.Queue()
+    file, other = records.ControlFile("a", 1, None), records.ControlFile("b", 2, None)
+    for each in (file, other):
+        waiting.mark(each, queue.Priority.REPAIR, queue.Mark(1.0))
+        waiting.mark(each, queue.Priority.SWEEP, queue.Mark(1.0))
+    waiting.discard(file)
+    assert (list(waiting), waiting.count) == ([other, other], 2)
+    assert waiting.take(queue.Priority.REPAIR) == (other, queue.Mark(1.0))
+    assert not waiting.waits_since(waiting.serial)
