@@ -1,8 +1,8 @@
 """Connections to the webhook's port: counted from TCP on, with bounds for each state of a connection.
 
-The API server speaks at once: its TLS handshake, its request, the request's body. Other clients may also connect. Their
-unfinished business must neither fill the memory nor keep the API server out. If there are too many connections, the
-longest waiting ones of the address with most of them give way.
+aiohttp alone bounds idle clients only. The API server speaks at once: its TLS handshake, its request, the request's
+body. Other clients may also connect. Their unfinished business must neither fill the memory nor keep the API server
+out. If there are too many connections, the longest waiting ones of the address with most of them give way.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ AUDITED = ["nodeswapstates.swapwarden.dev", "nodes", "nodeswapprofiles/status.sw
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """One of this folder: other tests' nodes would be planned, too."""
+    """One of this folder: nodes of other tests would also be planned."""
     with ControlPlane(audit=AUDITED) as running:
         running.apply_crds(paths.CRDS)
         running.apply(*manifests.other_manifests())

@@ -39,7 +39,7 @@ OVERLAP = datetime.timedelta(seconds=0.5)
 
 
 class Installed:
-    """What is to be seen of the certificate."""
+    """The visible part of the certificate."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -53,7 +53,7 @@ class Installed:
         return key_pairs.KeyPair(data["tls.crt"], data["tls.key"]) if {"tls.crt", "tls.key"} <= data.keys() else None
 
     def trusted(self) -> list[bytes]:
-        """What each entry of the registration trusts."""
+        """The bundle of each entry of the registration."""
         entries = self.cluster.cp.get(REGISTERED)["webhooks"]
         return [base64.b64decode(entry["clientConfig"].get("caBundle") or "") for entry in entries]
 
@@ -129,7 +129,7 @@ async def test_an_installation_gets_one(installed: Installed, keep: Keep) -> Non
     assert rotation.LIFETIME - datetime.timedelta(minutes=5) < left <= rotation.LIFETIME
 
 
-async def test_what_is_good_is_left_alone(installed: Installed, keep: Keep) -> None:
+async def test_a_good_certificate_is_left_alone(installed: Installed, keep: Keep) -> None:
     async with keep():
         await until(installed.works, "a certificate that is trusted")
     versions = [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
@@ -172,7 +172,7 @@ async def test_no_moment_of_many_rotations_is_without_a_trusted_certificate(inst
         pytest.param({"data": {"next.crt": "", "next.key": ""}}, id="an empty successor"),
     ],
 )
-async def test_a_damaged_secret_is_repaired_and_what_was_trusted_stays_so(
+async def test_a_damaged_secret_is_repaired_and_trusted_authorities_stay_trusted(
     damage: Json, installed: Installed, keep: Keep
 ) -> None:
     async with keep():
@@ -322,7 +322,7 @@ async def test_one_that_does_not_lead_does_nothing(installed: Installed, keep: K
         await until(installed.works, "a certificate once it leads")
 
 
-async def test_a_missing_secret_is_told_with_the_remedy(
+async def test_a_missing_secret_is_reported_with_the_remedy(
     installed: Installed, keep: Keep, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = manager.FAILURES.value()
@@ -338,7 +338,7 @@ async def test_a_missing_secret_is_told_with_the_remedy(
         installed.cluster.cp.create(SECRETS, secret)
 
 
-def test_the_process_does_it_when_it_is_told_to(
+def test_the_process_keeps_the_certificate_when_its_flags_ask_for_it(
     installed: Installed, eventually: Callable[[Callable[[], object], str], None], tmp_path: pathlib.Path
 ) -> None:
     difference = "swapwarden_controller_clock_difference_seconds"

@@ -99,7 +99,7 @@ def test_a_profile_is_followed_and_reports(cluster: Cluster, eventually: Eventua
 
 
 @pytest.mark.usefixtures("controller")
-def test_a_conflict_is_told_by_both(cluster: Cluster, eventually: Eventually) -> None:
+def test_both_profiles_report_a_conflict(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n3")
     # By name the younger one would come first.
     older = cluster.profile("z-older", {"group": "n3"})["metadata"]["creationTimestamp"]
@@ -141,7 +141,7 @@ def test_nothing_is_written_without_a_difference(cluster: Cluster, eventually: E
 
 
 @pytest.mark.usefixtures("controller")
-def test_owners_of_pods_are_told_what_has_no_effect(cluster: Cluster, eventually: Eventually) -> None:
+def test_owners_of_pods_have_notices_about_settings_without_effect(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n6")
     cluster.profile("p6", {"group": "n6"}, swap={"behavior": "NoSwap"})
     cluster.pod("n6", "limited", {"swapwarden.dev/swap-limit": "1Gi"})

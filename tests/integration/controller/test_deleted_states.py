@@ -40,7 +40,7 @@ def test_what_an_agent_reported_outlives_its_state(cluster: Cluster, eventually:
         controller.leads()
         eventually(lambda: cluster.state("kept"), "a state")
         report(cluster, "kept", NVME)
-        eventually(lambda: cluster.swap_max("kept", asking) == str(2**26), "what is required is there")
+        eventually(lambda: cluster.swap_max("kept", asking) == str(2**26), "the requirement is met")
         cluster.report("kept", swapBytes=2**29)
         report(cluster, "kept", NVME)
         eventually(lambda: "node.swapwarden.dev/swap" in taints(cluster, "kept"), "the taint")
@@ -63,6 +63,6 @@ def test_what_an_agent_reported_outlives_its_state(cluster: Cluster, eventually:
         wait_for_a_removal(cluster, "second", eventually)
         assert labels(cluster, "kept") == before, "nobody knows that any of it is wrong"
         assert "node.swapwarden.dev/swap" in taints(cluster, "kept")
-        assert cluster.swap_max("kept", asking) == "0", "what is not known counts as missing"
+        assert cluster.swap_max("kept", asking) == "0", "unknown facts count as missing"
         report(cluster, "kept", NVME)
         eventually(lambda: cluster.swap_max("kept", asking) == str(2**26), "its agent is back")

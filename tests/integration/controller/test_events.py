@@ -1,4 +1,4 @@
-"""What nodes and pods are told by events, where people look: in what kubectl describes of them."""
+"""Events of nodes and pods, where people look for them: in the output of kubectl describe for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def described(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
 
 
 def report(cluster: Cluster, node: str, *violations: dict[str, Any]) -> None:
-    """Be the node's agent, and report these in place of what was reported before."""
+    """Be the node's agent, and report these in place of its earlier ones."""
     code, answer = cluster.cp.request("PATCH", f"{STATES}/{node}/status", {"status": {"violations": violations}})
     assert code == 200, answer
 
@@ -41,7 +41,7 @@ def condition(kind: str, status: str, reason: str) -> dict[str, str]:
     return {"type": kind, "status": status, "reason": reason, "message": SAID}
 
 
-def test_a_node_is_told_what_its_agent_finds_amiss(cluster: Cluster, eventually: Eventually) -> None:
+def test_a_node_has_events_about_problems_that_its_agent_finds(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("told")
     eventually(lambda: cluster.state("told"), "its state")
     cluster.report("told", condition("Drifted", "False", "Quiet"), condition("Degraded", "False", "AsExpected"))
@@ -69,7 +69,9 @@ def test_a_node_is_told_what_its_agent_finds_amiss(cluster: Cluster, eventually:
         assert line.endswith(f"{expected[reason]}: {SAID}")
 
 
-def test_a_pod_is_told_that_its_limit_does_not_hold_and_when_it_does(cluster: Cluster, eventually: Eventually) -> None:
+def test_a_pod_has_events_when_its_limit_does_not_hold_and_when_it_does(
+    cluster: Cluster, eventually: Eventually
+) -> None:
     cluster.node("home")
     uid = cluster.pod("home", "mine", DISABLED)["metadata"]["uid"]
     cluster.pod("home", "another", DISABLED)
@@ -93,7 +95,9 @@ def test_a_pod_is_told_that_its_limit_does_not_hold_and_when_it_does(cluster: Cl
     assert described(cluster, "pod", "another") == {}
 
 
-def test_a_pod_is_told_why_what_it_says_has_no_effect(cluster: Cluster, eventually: Eventually) -> None:
+def test_a_pod_has_an_event_with_the_reason_why_its_settings_have_no_effect(
+    cluster: Cluster, eventually: Eventually
+) -> None:
     for node, spec in (("limited", {"behavior": "LimitedSwap"}), ("none", {"behavior": "NoSwap"})):
         cluster.node(node)
         cluster.profile(node, {"group": node}, swap=spec)

@@ -82,7 +82,7 @@ def asking(cluster: Cluster, node: str, name: str, amount: str) -> Json:
 
 
 @pytest.mark.usefixtures("controller")
-def test_it_comes_with_the_applied_profile_follows_it_and_goes_with_it(
+def test_it_appears_with_the_applied_profile_follows_it_and_disappears_with_it(
     allowed: Cluster, eventually: Eventually
 ) -> None:
     allowed.node("one")

@@ -57,7 +57,7 @@ def test_labels_follow_the_devices(cluster: Cluster, eventually: Eventually) -> 
 
 @needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
-def test_the_behavior_in_force_is_told(cluster: Cluster, eventually: Eventually) -> None:
+def test_the_behavior_in_force_is_a_label(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
     cluster.profile("told", {"group": "one"}, swap={"behavior": "LimitedSwap"})
     for change, behavior in (
@@ -118,4 +118,4 @@ def test_labels_that_nfd_notes_as_its_own_are_left_to_it(cluster: Cluster, event
     report(cluster, "one")
     eventually(lambda: labels(cluster, "one").keys() == {NFD, BACKING}, "the others go")
     patch(cluster, "one", annotations={OWNS: "cpu-x"})
-    eventually(lambda: labels(cluster, "one") == {}, "those that it has given up, too")
+    eventually(lambda: labels(cluster, "one") == {}, "also those that it has given up")

@@ -1,4 +1,4 @@
-"""Several controllers, one leader: whoever is late writes nothing, and no term has two writers.
+"""Several controllers, one leader: a late one writes nothing, and no term has two writers.
 
 Leases last for 3 s here, so that who is frozen, or away, for long is so for seconds.
 """
@@ -67,7 +67,7 @@ class Audit:
         return found
 
     def done(self, controller: Controller) -> list[str]:
-        """What an instance wrote, also of other kinds."""
+        """The writes of an instance, also of other kinds."""
         return [
             f"{event['verb']} {event['requestURI']}"
             for event in self._cluster.cp.servers.audited()[self._before :]
@@ -198,7 +198,7 @@ def write_on_its_way(cluster: Cluster, leader: Controller, between: Between, eve
 
 def is_labelled(cluster: Cluster, node: str) -> bool:
     if not cluster.knows_swap() and cluster.spec(node):
-        cluster.report(node)  # only its agent tells of its swap
+        cluster.report(node)  # only its agent reports its swap
     return "node.swapwarden.dev/swap" in cluster.cp.get(f"/api/v1/nodes/{node}")["metadata"]["labels"]
 
 
@@ -234,7 +234,7 @@ def test_a_write_on_its_way_when_the_leader_freezes_is_refused_when_it_arrives(
             assert later > term
             eventually(lambda: cluster.swap_max("n10", pod) == "0", "the second one plans")
             eventually(lambda: time.monotonic() - since >= frozen, "it was frozen for long", timeout=2 * frozen + 10)
-            # Before it wakes up: then it would take back what has not arrived.
+            # Before it wakes up: it would then take back writes that have not arrived.
             between.go_on()
             refused = Write(term, first.credential, REFUSED)
             eventually(lambda: refused in audit.writes(), "the late write is refused")
@@ -304,7 +304,7 @@ def test_a_write_in_flight_is_done_before_the_lease_is_given_back(cluster: Clust
 
 
 @pytest.mark.parametrize("missing", ["pods", "namespaces"])
-def test_one_that_is_not_in_sync_neither_leads_nor_says_that_it_does(
+def test_an_instance_that_is_not_in_sync_neither_leads_nor_reports_to_lead(
     cluster: Cluster, eventually: Eventually, missing: str
 ) -> None:
     cluster.cp.request("DELETE", LEASE)

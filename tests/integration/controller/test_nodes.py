@@ -1,4 +1,4 @@
-"""Nodes that change while they are there, and nodes that are made anew."""
+"""Nodes that change, and nodes that are made anew."""
 
 from __future__ import annotations
 

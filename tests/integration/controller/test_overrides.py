@@ -92,7 +92,7 @@ def test_the_next_leader_plans_nothing_before_it_knows_the_namespaces(
     with Controller(cluster.cp, FAST) as second:
         second.leads()
         eventually(lambda: second.metric("swapwarden_informer_synced", resource="namespaces") == 1, "Namespaces")
-        # What comes after it is planned with it.
+        # Later pods are planned with it.
         late = pod(cluster, namespace, "late")
         eventually(lambda: given(cluster, late) == ("0", "OverrideDisabled"), "the next plan")
     assert cluster.state("n1")["metadata"]["generation"] == generation + 1, "one write, for the pod that came late"
@@ -100,7 +100,7 @@ def test_the_next_leader_plans_nothing_before_it_knows_the_namespaces(
 
 @needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
-def test_an_override_is_applied_and_what_it_took_comes_back(cluster: Cluster, eventually: Eventually) -> None:
+def test_an_override_is_applied_and_its_end_returns_the_swap(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n1")
     machine = pod(cluster, "default", "machine", {"kubevirt.io": "virt-launcher"})
     refusing = pod(
@@ -138,7 +138,7 @@ def test_an_override_is_applied_and_what_it_took_comes_back(cluster: Cluster, ev
 
 @needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
-def test_a_pod_is_told_that_an_override_goes_before_its_own_limit(cluster: Cluster, eventually: Eventually) -> None:
+def test_a_pod_has_an_event_when_an_override_precedes_its_own_limit(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n1")
     cluster.profile("p1", {"group": "n1"}, overrides=[{"name": "all", "podSelector": {}, "swap": {"limit": "1Mi"}}])
     made = pod(cluster, "default", "large", annotations={"swapwarden.dev/swap-limit": "1Gi"})

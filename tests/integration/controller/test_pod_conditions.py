@@ -59,7 +59,9 @@ def as_kubelet(cluster: Cluster, pod: str, **status: Any) -> None:
 
 
 @pytest.mark.usefixtures("controller")
-def test_pods_with_a_policy_tell_whether_it_is_in_force(allowed: Cluster, eventually: Eventually) -> None:
+def test_conditions_of_pods_with_a_policy_report_whether_it_is_in_force(
+    allowed: Cluster, eventually: Eventually
+) -> None:
     allowed.node("one")
     allowed.pod("one", "disabled", DISABLED)
     as_kubelet(allowed, "disabled", phase="Running", podIP="192.0.2.7", conditions=[KUBELETS])
@@ -75,7 +77,7 @@ def test_pods_with_a_policy_tell_whether_it_is_in_force(allowed: Cluster, eventu
 
 
 @pytest.mark.usefixtures("controller")
-def test_what_the_agent_cannot_do_is_told_and_what_is_not_known_takes_nothing_back(
+def test_failures_of_the_agent_are_reported_and_missing_reports_take_nothing_back(
     allowed: Cluster, eventually: Eventually
 ) -> None:
     node = allowed.node("one")
@@ -95,7 +97,7 @@ def test_what_the_agent_cannot_do_is_told_and_what_is_not_known_takes_nothing_ba
     eventually(lambda: said(allowed, "disabled") == ("True", "PolicyDisabled"), "it is given back")
     before = allowed.state("one")["metadata"]["uid"]
     allowed.cp.request("DELETE", f"{STATES}/one")
-    eventually(lambda: allowed.swap_max("one", pod) == "0", "the state is there again")
+    eventually(lambda: allowed.swap_max("one", pod) == "0", "the state exists again")
     assert allowed.state("one")["metadata"]["uid"] != before
     later = allowed.pod("one", "later", DISABLED)
     eventually(lambda: said(allowed, "later") == ("Unknown", "AwaitingAgent"), "nobody reports of the new state")
@@ -103,7 +105,7 @@ def test_what_the_agent_cannot_do_is_told_and_what_is_not_known_takes_nothing_ba
     assert node["metadata"]["name"] == later["spec"]["nodeName"]
 
 
-def test_a_leader_that_comes_up_writes_nothing_that_is_there(allowed: Cluster, eventually: Eventually) -> None:
+def test_a_new_leader_writes_no_condition_that_exists(allowed: Cluster, eventually: Eventually) -> None:
     allowed.node("one")
     allowed.pod("one", "disabled", DISABLED)
     with Agent(allowed, "one"):
@@ -126,7 +128,7 @@ def test_a_leader_that_comes_up_writes_nothing_that_is_there(allowed: Cluster, e
         {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
         {"status": {"conditions": [{"type": "PodScheduled", "$patch": "delete"}]}},
         {"metadata": {"labels": {"app": "other"}}},
-        # Not one of Swapwarden's: those are refused by another policy, too, and which of them answers is open.
+        # Not one of Swapwarden's: another policy also refuses those, and either may answer.
         {"metadata": {"annotations": {"example.com/mine": "1Gi"}}},
         {"metadata": {"finalizers": ["example.com/stay"]}},
     ],

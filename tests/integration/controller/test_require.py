@@ -30,9 +30,7 @@ def events(cluster: Cluster, pod: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("controller")
-def test_pods_get_swap_when_the_node_has_what_is_required_and_only_then(
-    cluster: Cluster, eventually: Eventually
-) -> None:
+def test_pods_get_swap_only_when_the_node_meets_the_requirements(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
     cluster.profile(
         "safe",
@@ -51,12 +49,12 @@ def test_pods_get_swap_when_the_node_has_what_is_required_and_only_then(
         return cluster.swap_max("one", asking), cluster.spec("one").get("beforePlan")
 
     eventually(lambda: planned() == ("0", None), "nothing is known of the node")
-    eventually(lambda: "RequirementUnmet" in events(cluster, "asking"), "its owner is told")
+    eventually(lambda: "RequirementUnmet" in events(cluster, "asking"), "its owner has a notice")
     assert "RequirementUnmet" not in events(cluster, plain["metadata"]["name"])
 
     report(cluster, "one", CLEAR)
-    eventually(lambda: "SwapRequirementUnmet" in events(cluster, "one"), "the node says what is missing")
-    eventually(lambda: labels(cluster, "one").get(UNMET) == "encrypted", "the node says what is missing")
+    eventually(lambda: "SwapRequirementUnmet" in events(cluster, "one"), "the node names the unmet requirement")
+    eventually(lambda: labels(cluster, "one").get(UNMET) == "encrypted", "the node names the unmet requirement")
     eventually(lambda: SWAP not in labels(cluster, "one"), "placement does not count on it")
     assert labels(cluster, "one")[BEHAVIOR] == "NoSwap"
     eventually(
@@ -79,4 +77,4 @@ def test_pods_get_swap_when_the_node_has_what_is_required_and_only_then(
     change = {"spec": {"swap": {"requirements": None, "allowedBacking": None}}}
     assert cluster.cp.request("PATCH", f"{PROFILES}/safe", change)[0] == 200
     eventually(lambda: planned() == (str(64 * 2**20), "Unmanaged"), "as before")
-    eventually(lambda: "RequirementsMet" not in cluster.conditions("safe"), "nothing to tell of")
+    eventually(lambda: "RequirementsMet" not in cluster.conditions("safe"), "nothing to report")

@@ -16,7 +16,7 @@ def answer(cluster: Cluster, node: str, eventually: Eventually) -> None:
     cluster.report(node)
 
 
-def test_controllers_that_are_restarted_plan_what_is_there_again(cluster: Cluster, eventually: Eventually) -> None:
+def test_restarted_controllers_plan_the_same_again(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("r-1")
     cluster.profile("restored", {"group": "r-1"}, swap={"reserved": "50%"})
     early = cluster.pod("r-1", "early", {"swapwarden.dev/swap-policy": "Disabled"})
@@ -53,6 +53,6 @@ def test_controllers_that_are_restarted_plan_what_is_there_again(cluster: Cluste
         cluster.report("r-1")
         cluster.cp.request("PATCH", f"{PROFILES}/restored", {"spec": {"swap": {"behavior": "NoSwap"}}})
         answer(cluster, "r-1", eventually)
-        eventually(lambda: cluster.swap_max("r-1", free) == "0", "it is followed, too")
+        eventually(lambda: cluster.swap_max("r-1", free) == "0", "it is also followed")
         cluster.report("r-1")
         eventually(lambda: cluster.conditions("restored").get("Ready") == ("True", "Applied"), "and reported")

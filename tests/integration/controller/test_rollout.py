@@ -199,7 +199,7 @@ def test_a_degraded_node_stops_it_over_a_restart_too(
         eventually(lambda: cluster.swap_max(NODES[5], pod) == str(2**28), "the next leader knows the old generation")
         assert NODES[5] not in on(cluster, second)
         agents.broken.clear()
-        eventually(lambda: on(cluster, second) == NODES, "it goes on when the node is well again")
+        eventually(lambda: on(cluster, second) == NODES, "it continues when the node is well again")
 
 
 def is_there(cluster: Cluster) -> bool:
@@ -277,7 +277,7 @@ def test_all_at_once_if_asked(cluster: Cluster, agents: Agents, eventually: Even
 
 
 @pytest.mark.usefixtures("controller")
-def test_what_a_change_takes_is_told_before_and_held_if_asked(
+def test_the_cost_of_a_change_is_reported_before_and_held_if_asked(
     cluster: Cluster, agents: Agents, eventually: Eventually
 ) -> None:
     begin(cluster, eventually)
@@ -293,7 +293,7 @@ def test_what_a_change_takes_is_told_before_and_held_if_asked(
     eventually(lambda: NODES[0] in on(cluster, second), "a node where less is in use")
     assert NODES[3] not in on(cluster, second)
     third = change(cluster, rollout={"onSwapInUse": "Proceed"})
-    eventually(lambda: on(cluster, third) == NODES, "all nodes, where that is what people want")
+    eventually(lambda: on(cluster, third) == NODES, "all nodes, if users want that")
     eventually(lambda: "preview" not in cluster.spec(NODES[3]), "nobody is asked any more")
     eventually(
         lambda: cluster.cp.get(f"{PROFILES}/waves")["status"]["pendingReclaim"]["pods"] == 0, "nothing left to take"
@@ -301,7 +301,7 @@ def test_what_a_change_takes_is_told_before_and_held_if_asked(
 
 
 @pytest.mark.usefixtures("controller")
-def test_a_paused_rollout_admits_no_node_until_it_goes_on(
+def test_a_paused_rollout_admits_no_node_until_it_continues(
     cluster: Cluster, agents: Agents, eventually: Eventually
 ) -> None:
     begin(cluster, eventually)
@@ -312,19 +312,19 @@ def test_a_paused_rollout_admits_no_node_until_it_goes_on(
     eventually(lambda: progressing(cluster) == ("False", "Paused"), "the status says that it is paused")
     agents.slow.clear()
     eventually(lambda: len(answered(cluster, second)) == 2, "the first wave has answered")
-    # Six nodes are read after that; a rollout that goes on would have begun with the next of them long before.
+    # Six nodes are read after that; a rollout that continues would have begun with the next of them long before.
     new = cluster.pod(NODES[5], "new", memory="1Gi")
     eventually(lambda: cluster.swap_max(NODES[5], new) == str(2**28), "plans are made as before")
     third = cluster.cp.get(f"{PROFILES}/waves")["metadata"]["generation"]
     assert on(cluster, second) == NODES[:2]
     assert on(cluster, third) == []
     resumed = change(cluster, rollout={"paused": False})
-    eventually(lambda: on(cluster, resumed) == NODES, "all nodes, once it goes on")
+    eventually(lambda: on(cluster, resumed) == NODES, "all nodes, once it continues")
     eventually(lambda: progressing(cluster) == ("False", "Complete"), "the status says that it is done")
 
 
 @pytest.mark.parametrize("value", [0, "0%", "101%", "half", -1])
-def test_what_is_no_number_of_nodes_is_refused(cluster: Cluster, value: object) -> None:
+def test_an_invalid_number_of_nodes_is_refused(cluster: Cluster, value: object) -> None:
     body = {
         "apiVersion": "swapwarden.dev/v1alpha1",
         "kind": "NodeSwapProfile",
@@ -421,7 +421,7 @@ def test_a_profile_of_which_etcd_takes_no_second_copy_reaches_its_nodes(
     cluster.profile("waves", {"group": "waves"}, rollout={"maxUnavailable": 2}, **spec)
     eventually(lambda: on(cluster, 1) == NODES, "all nodes follow the profile")
     second = change(cluster, swap={"behavior": "NoSwap"})
-    eventually(lambda: on(cluster, second) == NODES, "a change reaches all of them, too")
+    eventually(lambda: on(cluster, second) == NODES, "a change also reaches all of them")
     assert kept_of(cluster) == {second, 1}, "both are kept"
     assert cluster.conditions("waves")["Degraded"] == ("False", "AsExpected")
 
@@ -535,7 +535,7 @@ def test_a_turn_that_came_in_an_earlier_term_is_forgotten(
     refused()
     eventually(lambda: cluster.cp.request("PATCH", path, probe)[0] == 200, "the policy is gone")
     pod = cluster.pod(NODES[0], "later", memory="1Gi")
-    eventually(lambda: cluster.swap_max(NODES[0], pod) == str(2**28), "the node goes on by what it had")
+    eventually(lambda: cluster.swap_max(NODES[0], pod) == str(2**28), "the node continues with its earlier plan")
     assert on(cluster, second) == [NODES[1]]
     agents.broken.clear()
-    eventually(lambda: on(cluster, second) == NODES, "and has its turn when it goes on")
+    eventually(lambda: on(cluster, second) == NODES, "and is admitted when it continues")

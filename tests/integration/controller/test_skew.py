@@ -24,14 +24,14 @@ NOVEL: Json = {"type": "string", "default": "x"}
 
 
 def older(schema: Json) -> None:
-    """Fields that came later are not there: the API server drops them from what is written."""
+    """Fields that came later are not there: the API server drops them from writes."""
     del schema["properties"]["spec"]["properties"]["kubepods"]
     del schema["properties"]["spec"]["properties"]["pods"]["additionalProperties"]["properties"]["containerDefault"]
     del schema["properties"]["status"]["properties"]["violations"]
 
 
 def newer(schema: Json) -> None:
-    """Fields that are to come, with defaults that the API server fills in."""
+    """Future fields, with defaults that the API server fills in."""
     for half in ("spec", "status"):
         schema["properties"][half]["properties"]["novel"] = NOVEL
     schema["properties"]["spec"]["properties"]["pods"]["additionalProperties"]["properties"]["novel"] = NOVEL

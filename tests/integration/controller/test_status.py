@@ -68,7 +68,7 @@ def test_each_kind_of_node_is_counted_and_named(
     for name in nodes:
         cluster.node(name, {"pool": "status"})
     cluster.profile("status", {"pool": "status"}, swap={"behavior": "NoSwap"})
-    eventually(lambda: counts(cluster, "status") == {"matched": 4, "withoutAgent": 4}, "no agent is there")
+    eventually(lambda: counts(cluster, "status") == {"matched": 4, "withoutAgent": 4}, "there are no agents")
     for name in ("s-applied", "s-old", "s-pending"):
         agent(name, ready=True)
     eventually(lambda: all(cluster.spec(name).get("profileRef", {}).get("name") == "status" for name in nodes), "plans")
@@ -91,7 +91,7 @@ def test_each_kind_of_node_is_counted_and_named(
 
 
 @pytest.mark.usefixtures("controller")
-def test_a_generation_that_all_nodes_applied_is_told_once(
+def test_a_generation_that_all_nodes_applied_is_reported_once(
     cluster: Cluster, agent: Callable[..., None], eventually: Eventually
 ) -> None:
     def applied() -> object:
@@ -121,7 +121,7 @@ def test_a_generation_that_all_nodes_applied_is_told_once(
     for name in ("t-1", "t-2"):
         eventually(lambda name=name: planned(name, 2), "the new plan")  # type: ignore[misc]  # bound on purpose
         cluster.report(name)
-    eventually(lambda: len(told(cluster, "told")) == 2, "the next generation is told")
+    eventually(lambda: len(told(cluster, "told")) == 2, "the next generation is reported")
     assert told(cluster, "told") == [("Normal", "Applied", 1)] * 2, "and nothing else was"
     assert applied() == 2
 
@@ -162,10 +162,10 @@ def test_a_new_leader_repeats_nothing(cluster: Cluster, eventually: Eventually) 
         cluster.profile("led-b", {"pool": "led"})
         for name in ("led-a", "led-b"):
             once = [("Warning", "Conflicted", 1)]
-            eventually(lambda name=name, once=once: told(cluster, name) == once, "the conflict is told")  # type: ignore[misc]  # bound on purpose
+            eventually(lambda name=name, once=once: told(cluster, name) == once, "the conflict is reported")  # type: ignore[misc]  # bound on purpose
         leads.process.send_signal(signal.SIGKILL)
         other.leads()
-        # It comes after the others, and what is told of it after what is told of them.
+        # It is created after the others, and reported after them.
         cluster.profile("led-c", {"pool": "led"})
-        eventually(lambda: told(cluster, "led-c"), "the new leader tells")
+        eventually(lambda: told(cluster, "led-c"), "the new leader reports")
         assert [told(cluster, name) for name in ("led-a", "led-b")] == [[("Warning", "Conflicted", 1)]] * 2

@@ -31,7 +31,7 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
 
 
 def put(cluster: Cluster, node: str, *taints: Json) -> None:
-    """Have a node carry these taints only; a new one comes with `node.kubernetes.io/not-ready`."""
+    """Have a node carry these taints only; a new one has `node.kubernetes.io/not-ready`."""
     assert cluster.cp.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": list(taints)}})[0] == 200
 
 
@@ -47,7 +47,7 @@ def effect(cluster: Cluster, profile: str, value: str | None) -> None:
 
 @pytest.mark.usefixtures("controller")
 @pytest.mark.parametrize("others", [[], OTHERS], ids=["alone", "among others"])
-def test_it_comes_with_the_profile_that_is_applied_and_goes_with_it(
+def test_it_appears_with_the_applied_profile_and_disappears_with_it(
     cluster: Cluster, eventually: Eventually, others: list[Json]
 ) -> None:
     cluster.node("one")
@@ -81,7 +81,7 @@ def test_nodes_that_give_no_swap_have_none(cluster: Cluster, eventually: Eventua
 
 
 @pytest.mark.usefixtures("controller")
-def test_what_others_write_at_the_same_moment_stays(cluster: Cluster, eventually: Eventually) -> None:
+def test_writes_of_others_at_the_same_moment_stay(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
     put(cluster, "one")
     cluster.profile(

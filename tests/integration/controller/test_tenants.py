@@ -123,7 +123,7 @@ def test_forged_mirrors_with_large_hashes_do_not_keep_a_state_from_being_written
         pod["metadata"]["uid"] for pod in cluster.cp.get(PODS)["items"] if "deletionTimestamp" not in pod["metadata"]
     }
     assert len(left) == 6
-    assert planned.keys() == left | {victim["metadata"]["uid"]}, "by their own UIDs, and none that is to be deleted"
+    assert planned.keys() == left | {victim["metadata"]["uid"]}, "by their own UIDs, and none that must be deleted"
 
 
 @pytest.mark.usefixtures("controller")
@@ -136,7 +136,7 @@ def test_a_forged_mirror_takes_nothing_from_a_static_pod(
     forgeries = {
         "none": forged("master", "none", key, DISABLED),
         "uid": forged("master", "uid", key, DISABLED, ownerReferences=[{**owner, "uid": "another"}]),
-        # One that knows the Node's UID names what nobody else does, and takes nothing from the one that is older.
+        # One that knows the Node's UID names an unused pod, and takes nothing from the older one.
         "known": forged("master", "known", other, DISABLED, ownerReferences=[owner]),
     }
     assert set(tenant.requests("POST", ((PODS, body) for body in forgeries.values()))) == {201}
@@ -167,7 +167,7 @@ def test_a_tenants_new_pods_on_all_nodes_keep_nobody_elses_waiting(
         )
     with Controller(cluster.cp, FAST, "--writes-per-second=2") as slow:
         slow.leads()
-        eventually(lambda: slow.metric("swapwarden_queue_depth", queue="nodes") == 0, "nothing is to be done")
+        eventually(lambda: slow.metric("swapwarden_queue_depth", queue="nodes") == 0, "all work is done")
         containers = [{"name": "app", "image": "none"}]
         bodies = (
             {
@@ -186,7 +186,7 @@ def test_a_tenants_new_pods_on_all_nodes_keep_nobody_elses_waiting(
 def test_a_tenants_crowd_takes_no_others_room_turns_or_events(
     cluster: Cluster, tenant: Tenant, eventually: Eventually
 ) -> None:
-    """At the real limit. Each of the tenant's pods is worth a warning, too."""
+    """At the real limit. Each of the tenant's pods is also worth a warning."""
     cluster.node("crowded")
     cluster.profile("none", {"group": "crowded"}, swap={"behavior": "NoSwap", "beforePlan": "Unmanaged"})
     count = state.MAX_PODS + 12
@@ -211,6 +211,6 @@ def test_a_tenants_crowd_takes_no_others_room_turns_or_events(
         code, answer = cluster.cp.request("PATCH", f"{STATES}/crowded/status", {"status": {"violations": [exposed]}})
         assert code == 200, answer
         eventually(lambda: "SwappedAgainstPolicy" in reasons(cluster, "default", "victim"), "that it swapped")
-        assert controller.metric("swapwarden_events_waiting") > 100, "the flood goes on"
-        eventually(lambda: "NotPlanned" in reasons(cluster, NAMESPACE), "the tenant is told")
+        assert controller.metric("swapwarden_events_waiting") > 100, "the flood continues"
+        eventually(lambda: "NotPlanned" in reasons(cluster, NAMESPACE), "the tenant has a notice")
         assert "NotPlanned" not in reasons(cluster, "default")

@@ -11,6 +11,8 @@ differ, this one is more careful:
   whom they have not seen. An instance that has just started and never saw a Lease makes it at once, or each
   installation would begin with a wait. Then, and where a Lease is deleted twice within seconds, two may lead until the
   first one's next renewal.
+
+The official Python client's leaderelection does none of this, and counts on the time of day.
 """
 
 from __future__ import annotations
