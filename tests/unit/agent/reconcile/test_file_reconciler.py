@@ -579,3 +579,42 @@ async def test_a_limit_is_set_where_nothing_counts_the_swap_in_use(plain: Node) 
     agent = plain.start()
     apply(agent, state({1: MIB}))
     assert (swap_max(pod), reasons(agent)) == (str(MIB), [])
+
+
+async def test_a_pod_is_not_raised_while_the_kernel_fails_to_lower_a_container(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    apply(agent, state({1: 0}))
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    real = plain.cgroups.write
+
+    def fail(name: str, limit: int) -> None:
+        if "cri-containerd" in name:
+            raise cgroupfs.CgroupError(f"{name}: Input/output error")
+        real(name, limit)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(plain.cgroups, "write", fail)
+        apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerEntry(0, cap=False)}}))
+        compare(agent)
+        assert (swap_max(pod), swap_max(app), reasons(agent)) == ("0", "max", ["WriteFailed"])
+    compare(agent)
+    await until(lambda: (swap_max(pod), swap_max(app)) == (str(MIB), "0"))
+
+
+async def test_a_value_counts_as_not_restored_until_it_is(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = plain.start()
+    apply(agent, state({1: 0}))
+    pod = await plain.run(1)
+
+    def fail(name: str, _: int) -> None:
+        raise cgroupfs.CgroupError(f"{name}: Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(plain.cgroups, "write", fail)
+        apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
+        assert (swap_max(pod), snapshot(agent).to_restore) == ("0", 1)
+    compare(agent)
+    assert (swap_max(pod), snapshot(agent).to_restore) == ("max", 0)
