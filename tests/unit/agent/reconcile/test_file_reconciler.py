@@ -618,3 +618,20 @@ async def test_a_value_counts_as_not_restored_until_it_is(plain: Node, monkeypat
         assert (swap_max(pod), snapshot(agent).to_restore) == ("0", 1)
     compare(agent)
     assert (swap_max(pod), snapshot(agent).to_restore) == ("max", 0)
+
+
+async def test_what_has_come_back_needs_no_memory_any_more(plain: Node) -> None:
+    """The node has 3 GiB available: enough for the swap of one of these pods, not for that of both."""
+    agent = plain.start()
+    apply(agent, state({1: 3000 * MIB, 2: 3000 * MIB}))
+    first, second = await plain.run(1), await plain.run(2)
+    for pod in (first, second):
+        write(pod, str(2000 * MIB), "memory.swap.current")
+    apply(agent, state({1: 0, 2: 3000 * MIB}))
+    assert swap_max(first) == "0"
+    apply(agent, state({1: 0, 2: 0}))
+    assert swap_max(second) == str(2500 * MIB)
+    write(first, "0", "memory.swap.current")
+    look_again(agent, plain.known(first).file)
+    look_again(agent, plain.known(second).file)
+    assert swap_max(second) == "0"
