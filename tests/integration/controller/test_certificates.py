@@ -145,8 +145,8 @@ async def test_no_moment_of_many_rotations_is_without_a_trusted_certificate(inst
         await until(installed.works, "the first certificate")
 
         def look() -> int:
-            # What is trusted after the pair was seen must cover it, and what is trusted before a pair is seen, too: a
-            # replica may be late, and an API server may be.
+            # The authorities that are read after the pair must cover it, and also those that are read before it: a
+            # replica may be late, and so may an API server.
             before = installed.trusted()
             served = installed.served()
             after = installed.trusted()

@@ -64,7 +64,7 @@ def test_the_agents_word_is_enough_where_the_node_says_nothing_of_its_swap(
     cluster.node("n0", swap=0)
     pod = cluster.pod("n0", "app", memory="1Gi")
     cluster.profile("p0", {"group": "n0"}, swap={"behavior": "LimitedSwap", "reserved": "50%"})
-    eventually(lambda: cluster.swap_max("n0", pod) == "0", "what is not known is not given")
+    eventually(lambda: cluster.swap_max("n0", pod) == "0", "unknown swap is not given")
     cluster.report("n0")
     eventually(lambda: cluster.swap_max("n0", pod) == str(2**27), "the plan")
     own = ("node.swapwarden.dev/swap", "true")
@@ -123,7 +123,7 @@ def test_a_deleted_or_altered_state_is_put_right(cluster: Cluster, eventually: E
     other = {"spec": {"pods": {pod["metadata"]["uid"]: {"swapMax": "max"}, "00000000-aaaa": {"reason": "LimitedSwap"}}}}
     assert cluster.cp.request("PATCH", f"{STATES}/n4", other)[0] == 200
     eventually(lambda: cluster.swap_max("n4", pod) == "0", "the value is put right")
-    eventually(lambda: "00000000-aaaa" not in cluster.spec("n4")["pods"], "what nobody planned goes")
+    eventually(lambda: "00000000-aaaa" not in cluster.spec("n4")["pods"], "the unplanned pod is removed")
 
 
 @pytest.mark.usefixtures("controller")

@@ -25,7 +25,7 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
 
 
 def described(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
-    """By reason, the rest of each line below Events that is the controller's: who tells, and what."""
+    """By reason, the rest of each line below Events that is the controller's: source and message."""
     text = cluster.cp.kubectl("describe", kind, name).stdout.partition("\nEvents:")[2]
     lines = [line.split(maxsplit=3) for line in text.splitlines() if "swapwarden-controller" in line]
     return {reason: f"{type_} {message}" for type_, reason, _, message in lines}

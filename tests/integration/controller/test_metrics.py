@@ -1,4 +1,4 @@
-"""What a controller publishes, in a form that Prometheus takes; how long a pod waits for its agent's answer."""
+"""A controller's metrics, in a form that Prometheus takes; how long a pod waits for its agent's answer."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_node_is_planned_anew_when_its_swap_changes(
         cluster.report("f-1", swapBytes=swap)
         expected = (str(swap // 2), str(swap // 8))
         eventually(lambda expected=expected: planned() == expected, f"the plan for {swap} bytes")  # type: ignore[misc]  # bound on purpose
-        # What the kubelet counted when it started is told where it is not what there is.
+        # Swap that the kubelet counted at its start is reported if it differs from the present.
         problem = {"node": "f-1", "problem": "KubeletRestartNeeded"}
         needed = float(swap != 2**30)
         eventually(

@@ -145,7 +145,7 @@ def test_versions_that_lead_in_turn_undo_nothing_of_each_other(cluster: Cluster,
             wanted = "containerDefault" if turn % 2 else "containers"
             eventually(lambda wanted=wanted: wanted in planned(), "its own form")  # type: ignore[misc]  # bound on purpose
             limits.add(planned()["swapMax"])
-            # A pod that comes costs a write, and what the other version wrote costs one more at most.
+            # A new pod costs a write, and the plan of the other version costs one more at most.
             assert leader.metric("swapwarden_controller_writes_total", object="state") <= 3
             assert leader.metric("swapwarden_controller_failures_total") == 0
             following = Controller(cluster.cp, FAST, program=versions[turn % 2])

@@ -1,4 +1,4 @@
-"""What a profile's status and its events say of its nodes, and what of it kubectl shows."""
+"""The status and the events of a profile about its nodes, and the part that kubectl shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tenant with the right to edit one namespace can do to the plans and events of others."""
+"""Plans and events of others, beside a tenant with the right to edit one namespace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tenant:
         if cp.request("GET", f"/api/v1/namespaces/{NAMESPACE}")[0] == 404:
             cp.create_namespace(NAMESPACE)
             cp.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "editor"}})
-            # What the ClusterRole edit gathers, where a controller manager runs.
+            # A controller manager would gather these in the ClusterRole edit.
             for role in ("system:aggregate-to-edit", "system:aggregate-to-view"):
                 binding = {
                     "metadata": {"name": role},
@@ -113,7 +113,7 @@ def test_forged_mirrors_with_large_hashes_do_not_keep_a_state_from_being_written
         for number in range(12)
     ]
     assert set(tenant.requests("POST", ((PODS, body) for body in bodies))) == {201}
-    # As their kubelet does with mirrors of pods that it does not run.
+    # Their kubelet deletes mirrors of pods that it has not started.
     paths = [f"{PODS}/{body['metadata']['name']}?gracePeriodSeconds=0" for body in bodies[::2]]
     assert set(tenant.requests("DELETE", ((path, None) for path in paths))) == {200}
     victim = cluster.pod("fat", "victim", DISABLED)

@@ -226,7 +226,7 @@ def freeze_the_leader(processes: dict[str, Process], eventually: Eventually) -> 
     return name
 
 
-def test_a_frozen_instance_knows_at_once_that_it_does_not_lead(site: Site, eventually: Eventually) -> None:
+def test_a_frozen_instance_knows_at_once_that_its_lead_is_over(site: Site, eventually: Eventually) -> None:
     processes = {name: site.process(name) for name in ("a", "b", "c")}
     frozen = {freeze_the_leader(processes, eventually) for _ in range(2)}
     periods = sorted(

@@ -68,8 +68,8 @@ async def test_only_selected_objects(api: client.Client, maps: ConfigMaps) -> No
 async def test_bookmarks(
     own: ControlPlane, api: client.Client, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One comes two seconds before the end, too, if other objects of the kind have changed: the collection's version
-    goes on, while those that the watch tells of are what they were."""
+    """One is also sent two seconds before the end, if other objects of the kind have changed: the collection's version
+    rises, while the watched objects stay as they are."""
     monkeypatch.setattr(watch, "WATCH_SECONDS", (3, 3))
     others = ConfigMaps(own)
     start = maps.create("a")

@@ -111,7 +111,7 @@ def test_users_who_may_restore_can_order_it(
     allowed = account(installed, "default", "uninstaller", role="system:aggregate-to-edit", rules=[rule])
     eventually(lambda: allowed("PATCH", ORDER, {"data": GIVEN})[0] == 200, "its right")
     assert order(installed) == "true"
-    # What is so is no order: who keeps other things of it is left alone, and it can be taken back.
+    # An unchanged value is no order: changes of other fields are allowed, and the order can be taken back.
     assert tenant("PATCH", ORDER, {"metadata": {"labels": {"a": "b"}}})[0] == 200
     assert tenant("PATCH", ORDER, {"data": NOT_GIVEN})[0] == 200
     assert tenant("PATCH", ORDER, {"data": GIVEN})[0] == 403

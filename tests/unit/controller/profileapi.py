@@ -91,7 +91,7 @@ class ProfileApi:
         return found
 
     def observe(self, name: str, generation: int | None = None) -> None:
-        """Write the status that says that this generation was seen; the newest where none is given."""
+        """Write the status with this observedGeneration, by default the newest."""
         found = self.objects[name]
         self.replace({**found, "status": {"observedGeneration": generation or found["metadata"]["generation"]}})
 

@@ -552,7 +552,7 @@ def test_once_it_is_gone_nobody_waits_to_leave_it(waves: Seen) -> None:
 
 
 def test_agents_that_are_behind_with_pods_are_waited_for_by_a_new_leader_too(seen: Seen) -> None:
-    """What a process that has just come sees in a rollout while pods come and go."""
+    """A new process finds this in a rollout while pods are created and deleted."""
     for name in ("node-3", "node-4"):
         seen.node_changed(name, None, node(name))
     spec = {named: state.StateSpec(profile_ref=plan.reference(named)) for named in (LIMITED, NONE)}

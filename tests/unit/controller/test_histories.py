@@ -61,7 +61,7 @@ PROFILE = st.fixed_dictionaries(
 
 
 class Histories(stateful.RuleBasedStateMachine):
-    """An API server, watches that tell late of what happens there, and a controller that works on what it was told."""
+    """An API server, watches that report its events late, and a controller that works on these reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Histories(stateful.RuleBasedStateMachine):
         if row is not None and state_writer.state_patch(row, at, spec, TERM) is None:
             return
         if (row is None) != (stored is None) or (row and stored and row.uid != stored.uid):
-            # Refused, as no such object is there, or one is already: it looks, and tries again.
+            # Refused, because the object is missing or exists already: it looks and retries.
             if stored is None and row is not None:
                 self.known.inventory.lose_state(name, row.uid)
             elif stored is not None and not self.known.wrote(stored):

@@ -402,7 +402,7 @@ async def test_work_that_was_queued_in_an_earlier_leadership_writes_nothing_in_t
     bench.synced()
     bench.elected()
     assert bench.led is not None
-    # The loop was busy while the Lease was lost and won again: it has been told of neither yet.
+    # The loop was busy while the Lease was lost and won again: neither has been reported yet.
     bench.led.seconds = 0.0
     bench.node_comes()
     bench.pod_comes(policy="Disabled")
@@ -518,7 +518,7 @@ async def test_metrics_of_the_leader_are_at_0_when_it_leads_no_more(bench: Bench
     bench.pod_comes("b")
     await until(lambda: plan_latency.AWAITING.value() == 2 and workqueue.DEPTH.value("nodes") == 1)
     bench.deposed()
-    await bench.controller.leadership.stop()  # waits for what is ending
+    await bench.controller.leadership.stop()  # waits for parts that are ending
     assert (plan_latency.AWAITING.value(), workqueue.DEPTH.value("nodes")) == (0, 0)
 
 
@@ -543,7 +543,7 @@ async def test_the_lease_is_given_back_after_the_last_write(
         assert bench.lease.released is None
         arrived.set()
     await running
-    # Of what was cut off nobody knows whether it is done: others wait until the Lease expires.
+    # Nobody knows whether the cancelled write is done: others wait until the Lease expires.
     assert bench.lease.released is answered
     assert len(bench.server.requests) == 1, "nothing begins any more"
     assert leadership.LEADER.value() == 0

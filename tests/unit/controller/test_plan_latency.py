@@ -1,4 +1,4 @@
-"""How long a pod waits is reported once, when the agent answered, and of what nobody will answer nothing is kept."""
+"""How long a pod waits is reported once, when the agent answered, and pods that nobody will answer for are dropped."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ async def test_a_write_that_hangs_keeps_no_other_waiting(bench: Bench) -> None:
     bench.api.hang = {PATH}
     written = await bench.look()
     assert sorted(path.split("/")[-2] for path, _, _ in written) == ["pod-y0", "pod-y1", "pod-y2"]
-    # One of the same node that comes while the write hangs, and what is found of that pod meanwhile.
+    # A new pod of the same node while the write hangs, and another verdict on the first one.
     late = msgspec.structs.replace(X, key="z", uid="z", name="pod-z")
     bench.has(newer(told(pods={**planned, "z": PLANNED["x"]}), version=9), late)
     async with bench.running():

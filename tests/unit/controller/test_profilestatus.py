@@ -42,7 +42,7 @@ def build(
     moving: profilestatus.Moving | None = None,
     extended_resource: bool = False,
 ) -> dict[str, Any]:
-    """The status; if not told otherwise, where no rollout is under way."""
+    """Return the status; by default no rollout is under way."""
     done = profilestatus.Moving(rollout.RolloutProgress(updated=len(governed), pending=0), stalled=False)
     return profilestatus.build(which, governed, contested, moving or done, now, extended_resource=extended_resource)
 

@@ -617,7 +617,7 @@ TAINT = {"key": names.SWAP_TAINT, "effect": "NoSchedule"}
 async def test_reports_of_the_watch_during_a_write_count(
     bench: Bench, given: compiled.Profile, labels: dict[str, str], body: dict[str, Any]
 ) -> None:
-    """Others may have taken away what was written. Nothing more would be told of that."""
+    """Others may have removed the written labels. No later report would show it."""
     bench.known.node_changed("node-1", None, node(labels=labels))
     bench.known.profiles_changed({"p": given})
     bench.planned(version=1, applied=True, observed=1)

@@ -294,7 +294,7 @@ async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, mo
 
 
 async def test_a_profile_that_changed_by_others_is_read_again(bench: Bench) -> None:
-    """Labels, say: kopf says nothing of what is none of its spec."""
+    """Labels, say: kopf reports only changes of the spec."""
     bench.offer(profile_object(version=3))
     bench.objects.bodies["p"] = profile_object(version=4)
     bench.server.answer(failure(409, "Conflict", "another one"))

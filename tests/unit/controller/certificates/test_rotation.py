@@ -60,7 +60,7 @@ def test_a_valid_and_trusted_certificate_is_served_at_all_times(outages: list[tu
     """A model: day by day for a year, with controllers that are down for up to 24 of any 35 days.
 
     Registrations are written at once, replicas of the webhook see a new pair up to SLOW days late. A certificate that
-    is due has 30 days; in this model a day of them goes by between its publication and its promotion.
+    is due has 30 days; in this model one day passes between its publication and its promotion.
     """
     down: set[int] = set()
     for day in sorted({start + day for start, length in outages for day in range(length)}):

@@ -47,7 +47,7 @@ def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(store:
 def test_what_cannot_be_understood_is_logged_once_and_by_a_quiet_store_never(
     store: profile_store.ProfileStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who reads for somebody at a terminal tells of it there, and nothing of that lasts longer than the store."""
+    """A reader for a terminal reports it there, and the store logs nothing."""
     odd = profile_object(swap={"behavior": "Newfangled"})
     quiet = profile_store.ProfileStore(quiet=True)
     quiet.offer(odd)
@@ -148,7 +148,7 @@ def test_stored_generations_are_known(store: profile_store.ProfileStore) -> None
 
 
 def test_a_forged_revision_changes_no_known_generation(store: profile_store.ProfileStore) -> None:
-    """Who wrote it is not certain: a generation that was seen counts as it was seen."""
+    """Its writer is not certain: a generation that this process has read counts as it was read."""
     store.offer(profile_object(generation=1))
     store.offer(profile_object(version=2, generation=2, swap=LIMITED))
     assert not store.set_stored([kept(1, swap=LIMITED), kept(2, swap=LIMITED)])
