@@ -63,7 +63,7 @@ class Repairs:
         self._clock = clock
 
     def book(self, file: records.ControlFile, write: CgroupWrite, used: int) -> bool:
-        """Count a repair, and an exposure where a pod that runs something was above its value."""
+        """Count a repair, and an exposure if a running pod was above its value. Return whether it was one."""
         found, value, noticed, since, swap, ran, down = write
         foreign = file.last_applied is not None and found != file.last_applied
         now, until = self._clock(), time.time()
@@ -94,10 +94,10 @@ class Repairs:
         return exposed is not None
 
     def _is_bound(self, file: records.ControlFile, pod: records.Pod) -> bool:
-        """Whether a cgroup above the file's in the pod must hold no more, and holds no more than the agent wrote here.
+        """Return whether a cgroup above the file's, in its pod, bounds it: by a limit and a value that are no larger.
 
         A cgroup below that one can use no more, whatever its own file holds. If another writer also raised the one
-        above, that is its own exposure; while it drains, it may hold more than the ones below must have.
+        above, that is its own exposure; during a drain, it may hold more than the ones below must have.
         """
         if file is pod.file:
             return False

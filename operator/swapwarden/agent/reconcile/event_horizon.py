@@ -1,4 +1,4 @@
-"""Until when events reported everything: gives an exposure its beginning, never too late a one."""
+"""Knows until when events reported everything: so an exposure never begins too late in the report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from swapwarden.agent.inventory import records
 
 LOST_SECONDS: Final = 600.0
-"""How long it is reported that the kernel dropped events."""
+"""How long the status reports that the kernel dropped events."""
 
 
 class EventHorizon:
@@ -18,20 +18,20 @@ class EventHorizon:
         self.drained = now
         """Until then inotify reported everything about its watches."""
         self.writes = 0
-        """So many of the agent's own writes were reported for certain."""
+        """How many of the agent's own writes events have reported for certain."""
         self.caught_up = now
         """All pods that ran before this time are known."""
         self._complete = self.lost_until = records.NEVER
-        """Between these times events were lost: what they were about is known of files that were looked at since."""
+        """Events were lost between these times. Files that were read since are known all the same."""
         self._lossy = False
-        """Whether some were not."""
+        """Whether some files were not read since."""
         self._losses = 0
         """How often the kernel dropped events, each time soon after the one before; the last time at `_lost_at`."""
         self._lost_at = records.NEVER
         self.ever_lost = False
 
     def lose(self, now: float) -> None:
-        """The kernel dropped events."""
+        """Note that the kernel dropped events."""
         if not self._lossy:
             self._complete = self.drained
         self._lossy = True
@@ -44,11 +44,11 @@ class EventHorizon:
         self._lost_at = noticed
 
     def losses(self, now: float) -> int:
-        """How often the kernel dropped events lately."""
+        """Return how often the kernel dropped events lately."""
         return self._losses if now - self._lost_at < LOST_SECONDS else 0
 
     def compared(self) -> None:
-        """All files were looked at."""
+        """Note that all files were read."""
         self._lossy = False
 
     def last_right(self, file: records.ControlFile, until: float = math.inf) -> float | None:
@@ -63,6 +63,6 @@ class EventHorizon:
         return right if right > records.NEVER else None
 
     def exposed_since(self, file: records.ControlFile, noticed: float) -> float:
-        """Since when a file may be wrong of which an event reports: not the first one, if others were lost since."""
+        """Return since when a file with an event may be wrong: earlier than the event if others were lost."""
         right = self.last_right(file)
         return noticed if right is None else min(right, noticed)

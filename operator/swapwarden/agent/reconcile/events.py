@@ -71,7 +71,7 @@ class Events:
         return lost
 
     def _told(self, owner: inotify.Watched, event: inotify.InotifyEvent, noticed: float) -> None:
-        """A name came, or was removed."""
+        """Mark a name that appeared or was removed."""
         mark = queue.Mark(noticed, self._work.horizon.caught_up)
         if not isinstance(owner, records.Level | records.Pod) and self._units.concerns(owner, event):
             self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
@@ -82,7 +82,7 @@ class Events:
             self._work.waiting.mark(keys.Child(owner, event.name), queue.Priority.ARRIVAL, mark)
 
     def _puts_off(self, file: records.ControlFile) -> bool:
-        """Whether a container writes to its own inner cgroup so often that this must wait a little."""
+        """Return whether a container writes to its inner cgroup so often that the file must wait a little."""
         if file.pod is None:
             return False
         container = next((each for each in file.pod.containers.values() if file in each.files), None)

@@ -91,10 +91,10 @@ class FileReconciler:
         ran: names.Cause | None = None,
         written: bool = False,
     ) -> None:
-        """Bring one file to its desired value. It never raises: what fails is the file's own, and is tried again.
+        """Bring one file to its desired value. It never raises: a failure is the file's own, and is retried.
 
-        `noticed` is when the agent heard, or looked, that it may not hold it, and `since` from when it may not have,
-        where that is earlier. `ran` says why its pod may have run before it ever did. `written`: an event reported a
+        `noticed` is when an event or a read showed that its value may be wrong, `since` from when it may have been, if
+        that is earlier. `ran` is why its pod may have run before the file had its value. `written`: an event reported a
         write to it.
         """
         before, order = file.status, self._work.order
@@ -122,7 +122,7 @@ class FileReconciler:
             self._work.reports.touch()
 
     def _try(self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
-        """As `settle`; gives the seconds after which to look again, None for never."""
+        """Do the work of `settle`. Return the seconds until the next check; None for never."""
         try:
             wait = self._bring(file, noticed, since, ran=ran)
         except cgroupfs.GoneError as error:
@@ -161,7 +161,7 @@ class FileReconciler:
         return file.last_applied
 
     def drop(self, file: records.ControlFile) -> None:
-        """The cgroup is gone."""
+        """Forget a file whose cgroup is gone."""
         self._work.due.cancel(file, schedule.Why.RETRY)
         self._headroom.release(file.path)
         self.pending.drop(file)
@@ -177,7 +177,7 @@ class FileReconciler:
     def _bring(
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None
     ) -> float | None:
-        """As `_try`; PendingError while a thread waits for a write."""
+        """Do the work of `_try`. PendingError while a thread waits for a write."""
         if self.pending.writes and (ended := self.pending.end(file)) is not None:
             self._wrote(file, ended)
             since, ran = self._work.clock(), None
@@ -258,7 +258,7 @@ class FileReconciler:
         return least
 
     def _leave(self, file: records.ControlFile, found: int) -> None:
-        """The file holds nothing of the agent's (any more)."""
+        """Record that the file has no value (any more) that the agent wrote."""
         file.last_applied = None
         record = self._limits.get(file.key)
         if record is not None and record.found is not None:
@@ -277,9 +277,9 @@ class FileReconciler:
         cut: bool = False,
         seen: bool = True,
     ) -> float | None:
-        """Note how a file stands that is not to be written now; gives the seconds after which to look again.
+        """Note the status of a file that must not be written now. Return the seconds until the next check.
 
-        It was read after `looked`; `seen`, unless it holds less than it is to, for want of others.
+        It was read after `looked`; `seen` unless it holds less than desired until other files are written.
         """
         if looked is not None:
             file.times.right_at, file.times.right_watch = max(looked, file.times.right_at), file.watch
@@ -344,14 +344,14 @@ class FileReconciler:
         return found, used
 
     def _usage(self, file: records.ControlFile) -> int:
-        """Bytes in use of what the file limits; 0 where no file counts them (the kernel makes both together)."""
+        """Return the bytes in use under the limit; 0 if no file counts them (the kernel makes both together)."""
         try:
             return self._fs.read(file.usage) if file.usage else 0
         except cgroupfs.GoneError:
             return 0
 
     def _time_enforcement(self, file: records.ControlFile, pod: records.Pod) -> None:
-        """Once for each new pod, when it holds what a state says."""
+        """Observe the time of a new pod once, when it holds the value of a state."""
         if file is not pod.file or not pod.stated:
             return
         if isinstance(file.desired.value, int) and file.status.observed == file.desired.value:
@@ -359,7 +359,7 @@ class FileReconciler:
             ENFORCED_SECONDS.observe(self._work.clock() - pod.since)
 
     def _gone(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
-        """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""
+        """Handle a missing file: its cgroup was removed (events report it), or was just made and has no files yet."""
         with contextlib.suppress(cgroupfs.CgroupError):
             if self._fs.inode(file.path) != file.inode:
                 WRITES.inc(file.kind, "gone")
@@ -367,11 +367,11 @@ class FileReconciler:
         return self._pending(file, error)
 
     def _pending(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float:
-        """The file is not there, or empty: for a moment that is as it should be."""
+        """Handle a missing or empty file, which is normal for a moment."""
         file.status = file.status._replace(confirmed=None)
         missing = _retries(file).missing
         if missing.failures >= FILE_ATTEMPTS:
-            # Whoever owns a container's cgroup can take the files of those in it away.
+            # The owner of a container's cgroup can remove the files of the cgroups in it.
             _fail(file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error))
         return missing.next()
 
@@ -394,12 +394,12 @@ class FileReconciler:
         return _retries(file).refused.next()
 
     def may_be_above(self, file: records.ControlFile) -> bool:
-        """Whether a file may hold more than it is to, for all that is known."""
+        """Return whether a file may hold more than desired; an unreadable one may."""
         if not isinstance(file.desired.value, int):
             return False
         try:
             return self._fs.read(file.name) > file.desired.value
-        except Exception:  # noqa: BLE001 settling it fails in the same way, and says why
+        except Exception:  # noqa: BLE001 reconciling it fails in the same way, and reports why
             return True
 
 

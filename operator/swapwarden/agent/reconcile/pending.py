@@ -59,7 +59,7 @@ class PendingWrites:
                 yield job.key
 
     def drop(self, file: records.ControlFile) -> None:
-        """The file is gone: nobody waits for its write any more."""
+        """Forget the write of a file that is gone."""
         self.writes.pop(file, None)
 
     def close(self) -> None:

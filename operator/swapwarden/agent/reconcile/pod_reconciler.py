@@ -148,7 +148,7 @@ class PodReconciler:
     # Containers
 
     def puts_off(self, container: records.Container) -> bool:
-        """Whether a container causes so many events that it must wait a little.
+        """Return whether a container causes so many events that it must wait a little.
 
         Until then the caller ends its watch: a loop in a container would fill the queue of all events.
         """
@@ -175,8 +175,8 @@ class PodReconciler:
             if entry is not None or self._was_written(container):
                 # Each time: if it cannot be watched, no event reports crun's inner cgroup.
                 self._open(container)
-        except Exception as unknown:  # noqa: BLE001 raised when the files that are known have what they are to hold
-            # A cgroup inside without a process is looked for again, but not where there is ever another one.
+        except Exception as unknown:  # noqa: BLE001 raised once the known files have their values
+            # A cgroup inside without a process is checked again, but not if the container makes new ones without end.
             if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
                 error = unknown
         for file in container.files:
@@ -192,7 +192,7 @@ class PodReconciler:
             raise error
 
     def _was_written(self, container: records.Container) -> bool:
-        """Whether an earlier run may have written to it: it then keeps its value until a state says otherwise."""
+        """Return whether an earlier run may have written to it: it keeps that value until a state has another one."""
         return any(self._limits.has_name(cgroupfs.SWAP_MAX, path) for path in container_files.paths(container))
 
     def _open(self, container: records.Container) -> None:

@@ -70,7 +70,7 @@ class Queue:
         group[key] = mark
 
     def take(self, *priorities: Priority) -> tuple[keys.Key, Mark] | None:
-        """The next key of the first of these priorities that has any; it then waits no more. None if none waits."""
+        """Remove and return the next key of the first of these priorities that has one; None if none waits."""
         for priority in priorities:
             groups = self._waiting[priority]
             if groups:
@@ -86,7 +86,7 @@ class Queue:
         return None
 
     def discard(self, key: keys.Key) -> None:
-        """The key is gone: it waits no more."""
+        """Remove a key that is gone."""
         name = getattr(key, "pod", key)
         for priority, groups in self._waiting.items():
             if key in groups.get(name, ()):
@@ -97,15 +97,15 @@ class Queue:
                     del groups[name]
 
     def waits(self, priority: Priority) -> bool:
-        """Whether any key of this priority does."""
+        """Return whether a key of this priority waits."""
         return bool(self._waiting[priority])
 
     def waits_since(self, serial: int) -> bool:
-        """Whether a repair or an arrival still waits that was marked by then."""
+        """Return whether a repair or an arrival still waits that was marked by then."""
         return next(iter(self._serials.values()), math.inf) <= serial
 
     def group_waits_since(self, name: object, serial: int) -> bool:
-        """The same of one group."""
+        """Return the same for one group."""
         for priority in (Priority.REPAIR, Priority.ARRIVAL):
             group = self._waiting[priority].get(name)
             if group and self._serials[priority, next(iter(group))] <= serial:
@@ -120,13 +120,13 @@ class Queue:
         self.count = 0
 
     def __iter__(self) -> Iterator[keys.Key]:
-        """All that wait."""
+        """Yield all keys that wait."""
         for groups in self._waiting.values():
             for group in groups.values():
                 yield from group
 
     def __bool__(self) -> bool:
-        """Whether any key waits."""
+        """Return whether a key waits."""
         return self.count > 0
 
 
@@ -207,7 +207,7 @@ class Failures:
             self._schedule.at(key, schedule.Why.FAILED, self._clock() + now.backoff.next())
 
     def clear(self, key: keys.Key) -> None:
-        """It was reconciled, or is gone."""
+        """Forget the failure of a key that was reconciled, or is gone."""
         failure = self.of.pop(key, None)
         if failure is not None:
             self._schedule.cancel(key, schedule.Why.FAILED)
@@ -215,7 +215,7 @@ class Failures:
                 self._reports.touch()
 
     def unreadable(self, error: cgroupfs.CgroupError) -> None:
-        """The tree of pods cannot be read whole: events do not do until all was compared."""
+        """Note that the tree of pods cannot be read whole: events do not suffice until all is compared."""
         self.cut_short = True
         self._watches.degrade(inotify.Degraded.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
         self._reports.touch()

@@ -258,7 +258,7 @@ class NodeReconciler:
     # The schedule
 
     def wake(self) -> None:
-        """A key waits, or is due."""
+        """Wake up the loop: a key waits, or is due."""
         due = list(self.work.due.due(self.work.clock()))
         if due:
             self.work.failures.guard(self._hear)  # events until now make no finds
