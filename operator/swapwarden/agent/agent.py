@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 
 FAULT_SECONDS: Final = 5.0
 """Before a part of the agent that failed unexpectedly starts anew."""
+ALIVE_SECONDS: Final = 30.0
+"""The longest time between beats: reports of a time without an agent are exact to that. Otherwise an idle agent only
+watches its state and rarely compares all."""
+AWAKE_SECONDS: Final = ALIVE_SECONDS / 2
+"""Time since the last beat, after which the agent also beats when something else wakes it up."""
 STUCK_RESYNCS: Final = 3
 """Full comparisons in a row that may fail to happen before the process counts as stuck."""
 
@@ -47,6 +52,51 @@ def blamed(flag: str, value: str) -> Iterator[None]:
 
 def _path(text: str) -> pathlib.Path | None:
     return pathlib.Path(text) if text else None
+
+
+class Pulse:
+    """Gives signs of life in time, with work that should not wake up the agent by itself. For the event loop only."""
+
+    def __init__(
+        self,
+        alive: heartbeat.Heartbeat,
+        node: node_watch.NodeWatch,
+        reconciles: reconciler.NodeReconciler,
+        reports: report.Report,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._alive = alive
+        self._node = node
+        self._reconciler = reconciles
+        self._report = reports
+        self._clock = clock
+        self._next: asyncio.TimerHandle | None = None
+        self._last = float("-inf")
+
+    async def run(self) -> None:
+        """Beat until cancelled, by a timer: a task would wake up the event loop twice."""
+        try:
+            self._beat()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if self._next is not None:
+                self._next.cancel()
+                self._next = None
+
+    def awake(self) -> None:
+        """Beat if it is time, since something else woke up the agent."""
+        if self._next is not None and self._clock() - self._last >= AWAKE_SECONDS:
+            self._beat()
+
+    def _beat(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        self._next = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._beat)
+        self._last = self._clock()
+        self._alive.beat()
+        if self._node.has_cgroup_v2:
+            self._reconciler.catch_up()
+        self._report.expire()
 
 
 class Agent:
@@ -102,16 +152,12 @@ class Agent:
         self._usage = swap_metrics.SwapUsage(cgroups, proc, top=arguments.metrics_top_pods, known=known)
         boot = files.text(proc / "sys/kernel/random/boot_id") or ""
         self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot, disks)
-        self._pulse = heartbeat.Pulse(alive, self._live)
+        self._pulse = Pulse(alive, self._node, self._reconciler, self._report)
         stack.callback(self._leave, alive)
-
-    @property
-    def _enforces(self) -> bool:
-        return self._node.facts.cgroup_version == 2
 
     async def start(self) -> None:
         """Put the last state in force: the API server may be long in coming."""
-        if not self._enforces:
+        if not self._node.has_cgroup_v2:
             log.error("%s is no cgroup v2 file system: nothing will be written", self._arguments.cgroup_root)
             return
         cached = await self._cached()
@@ -172,7 +218,7 @@ class Agent:
             return
         self._refuse("")
         self._cache.keep(wire)
-        if self._enforces:
+        if self._node.has_cgroup_v2:
             self._reconciler.set_desired(desired)
             self._sysctls.set_desired(desired)
             state_watch.GENERATION.set(desired.generation)
@@ -203,19 +249,13 @@ class Agent:
     async def _keep_synced(self) -> None:
         while True:
             await asyncio.sleep(self._arguments.resync_interval)
-            if self._enforces:
+            if self._node.has_cgroup_v2:
                 self._reconciler.resync()
                 self._sysctls.check()
                 for each in self._drop_ins:
                     each.check()
             self._cache.retry()
             self._node.check_all()
-
-    def _live(self) -> None:
-        if self._enforces:
-            self._reconciler.catch_up()
-        if time.monotonic() >= self._report.passes_at:
-            self._board.touch()
 
     def _leave(self, alive: heartbeat.Heartbeat) -> None:
         """Remove the agent's own files once all is restored: the product is about to be removed.
@@ -236,14 +276,14 @@ class Agent:
 
     def unready(self) -> str | None:
         """Return why some files do not hold their desired values; None if all do, or none are desired."""
-        if not self._enforces or self._reconciler.inventory.root is not None:
+        if not self._node.has_cgroup_v2 or self._reconciler.inventory.root is not None:
             return None
         return str(self._reconciler.tree.problem)
 
     def stuck(self) -> str | None:
         """Return why this is not alive. An answer shows that the event loop turns."""
         idle = time.monotonic() - self._reconciler.tree.comparison.last
-        if self._enforces and idle > STUCK_RESYNCS * self._arguments.resync_interval:
+        if self._node.has_cgroup_v2 and idle > STUCK_RESYNCS * self._arguments.resync_interval:
             return f"the last full comparison was {idle:.0f} s ago"
         return None
 

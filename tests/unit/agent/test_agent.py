@@ -7,13 +7,17 @@ import asyncio
 import contextlib
 import pathlib
 import time
-from collections.abc import AsyncIterator, Iterator
+import types
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import cast
 
 import pytest
 from swapwarden.agent import agent, main
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import heartbeat
+from swapwarden.agent.node import node_watch
 from swapwarden.agent.reconcile import reconciler
+from swapwarden.agent.report import report
 
 from tests.unit.agent.agent_node import until
 from tests.unit.agent.cgroup_tree import CgroupTree
@@ -27,7 +31,7 @@ def version(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def made(tmp_path: pathlib.Path, version: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[agent.Agent]:
-    monkeypatch.setattr(heartbeat, "ALIVE_SECONDS", 0.001)
+    monkeypatch.setattr(agent, "ALIVE_SECONDS", 0.001)
     tree = CgroupTree(tmp_path)
     if version == 1:
         (tree.root / "cgroup.controllers").unlink()
@@ -78,3 +82,88 @@ async def test_with_each_sign_of_life_what_there_is_to_know_is_known(
     before = len(beats)
     await until(lambda: len(beats) > before + 3)
     assert caught_up == (list(range(before + 1, len(beats) + 1)) if version == 2 else [])
+
+
+class Signs:
+    """A pulse whose signs are counted."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.given = 0
+        self.now = 1000.0
+        self.pulse = agent.Pulse(
+            heartbeat.Heartbeat(folder / "alive"),
+            cast("node_watch.NodeWatch", types.SimpleNamespace(has_cgroup_v2=True)),
+            cast("reconciler.NodeReconciler", types.SimpleNamespace(catch_up=self.count)),
+            cast("report.Report", types.SimpleNamespace(expire=lambda: None)),
+            clock=lambda: self.now,
+        )
+
+    def count(self) -> None:
+        self.given += 1
+
+
+@contextlib.asynccontextmanager
+async def running(signs: Signs) -> AsyncIterator[None]:
+    task = asyncio.create_task(signs.pulse.run())
+    try:
+        await until(lambda: signs.given > 0)
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_wakes_up_the_agent_anyway_is_an_occasion_for_a_sign_of_life(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is due that much later, so that an idle agent wakes up no oftener for it."""
+    signs, loop = Signs(tmp_path), asyncio.get_running_loop()
+    signs.pulse.awake()
+    assert signs.given == 0, "it holds no lock yet"
+    async with running(signs):
+        signs.pulse.awake()
+        assert signs.given == 1, "it gave one just now"
+        timers: list[float] = []
+        later = loop.call_later
+
+        def noted(wait: float, step: Callable[[], None]) -> asyncio.TimerHandle:
+            timers.append(wait)
+            return later(wait, step)
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        signs.now += agent.AWAKE_SECONDS
+        signs.pulse.awake()
+        assert (signs.given, timers) == (2, [agent.ALIVE_SECONDS])
+    signs.now += agent.AWAKE_SECONDS
+    signs.pulse.awake()
+    assert signs.given == 2, "it has ended"
+
+
+async def test_an_agent_that_is_idle_wakes_up_once_for_a_sign_of_life(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "ALIVE_SECONDS", 0.005)
+    loop = asyncio.get_running_loop()
+    turns = 0
+    once = loop._run_once  # type: ignore[attr-defined]  # asyncio's own
+    done = asyncio.Event()
+
+    def counted() -> None:
+        nonlocal turns
+        turns += 1
+        once()
+
+    class Counted(Signs):
+        def count(self) -> None:
+            super().count()
+            if self.given == 2:
+                monkeypatch.setattr(loop, "_run_once", counted)
+            if self.given == 12:
+                done.set()
+
+    signs = Counted(tmp_path)
+    task = asyncio.create_task(signs.pulse.run())
+    await done.wait()
+    assert turns <= 13
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

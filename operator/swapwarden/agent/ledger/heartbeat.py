@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -13,11 +12,6 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-ALIVE_SECONDS: Final = 30.0
-"""The longest time between beats: reports of a time without an agent are exact to that. Otherwise an idle agent only
-watches its state and rarely compares all."""
-AWAKE_SECONDS: Final = ALIVE_SECONDS / 2
-"""Time since the last beat, after which the agent also beats when something else wakes it up."""
 _BYTES: Final = 32
 
 
@@ -58,38 +52,3 @@ class Heartbeat:
         """Remove the file, since the product is being removed. OSError if that fails."""
         with contextlib.suppress(FileNotFoundError):
             self._file.unlink()
-
-
-class Pulse:
-    """Beats in time. Not thread-safe: only the event loop may use it."""
-
-    def __init__(self, alive: Heartbeat, each: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """`each` is called after each beat, for periodic work that should not wake up the agent by itself."""
-        self._alive = alive
-        self._each = each
-        self._clock = clock
-        self._next: asyncio.TimerHandle | None = None
-        self._last = float("-inf")
-
-    async def run(self) -> None:
-        """Beat until cancelled, by a timer: a task would wake up the event loop twice."""
-        try:
-            self._beat()
-            await asyncio.get_running_loop().create_future()
-        finally:
-            if self._next is not None:
-                self._next.cancel()
-                self._next = None
-
-    def awake(self) -> None:
-        """Beat if it is time, since something else woke up the agent."""
-        if self._next is not None and self._clock() - self._last >= AWAKE_SECONDS:
-            self._beat()
-
-    def _beat(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-        self._next = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._beat)
-        self._last = self._clock()
-        self._alive.beat()
-        self._each()

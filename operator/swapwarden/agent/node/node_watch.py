@@ -86,6 +86,11 @@ class NodeWatch:
         self.look = node_info.NodeLook()
         self.disks = swap_devices.Disks()
 
+    @property
+    def has_cgroup_v2(self) -> bool:
+        """Whether the agent can enforce anything on this node."""
+        return self.facts.cgroup_version == 2
+
     def check(self) -> None:
         """Have `run` look whether the swap devices changed."""
         self._due.set()

@@ -90,6 +90,11 @@ class Report:
         if violations.acknowledge(self._reconciled.inventory.pods.values(), written.get("violations", [])):
             self._board.touch()
 
+    def expire(self) -> None:
+        """Begin a new revision if something that the status reports of the last minutes may be over."""
+        if time.monotonic() >= self.passes_at:
+            self._board.touch()
+
     async def publish(self) -> None:
         """Set the metrics, also while there is no object with a status. Repairs come in between."""
         status.publish(self._reconciled.inventory, self._reconciled.progress)
