@@ -1,1 +1,1 @@
-"""The command line: swapwarden plan."""
+"""Commands for users and for the chart's hooks: plan, profiles, uninstall, and kubectl swap."""

@@ -35,7 +35,7 @@ class Place:
     path: str = ""
 
     def below(self, path: str) -> Place:
-        """The same document, at `path` from here."""
+        """Return the same document, at `path` from here."""
         return dataclasses.replace(self, path=join(self.path, path))
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def join(path: str, rest: str) -> str:
 
 
 def read(names: list[str], log: Log) -> Iterator[Found]:
-    """All objects in the files, directories (not the ones inside) and, for "-", standard input, in this order."""
+    """Yield all objects in the files, directories (not the ones inside) and, for "-", standard input, in this order."""
     for name in names:
         for file, content in _contents(name, log):
             try:
@@ -241,7 +241,7 @@ def _without_nulls(value: Any, budget: list[int]) -> Any:
 
 
 def _expand(place: Place, document: Any, log: Log, inherited: tuple[str, str] = ("", "")) -> Iterator[Found]:
-    """The document, or the objects in it where it is a List; those of a PodList inherit their kind."""
+    """Yield the document, or the objects in it where it is a List; those of a PodList inherit their kind."""
     if not isinstance(document, dict):
         log.problem(place, f"expected an object with apiVersion and kind, got {type_name(document)}")
         return
@@ -266,7 +266,7 @@ def _expand(place: Place, document: Any, log: Log, inherited: tuple[str, str] = 
 
 
 def type_name(value: Any) -> str:
-    """How a value's type is called in YAML."""
+    """Return how a value's type is called in YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -168,7 +168,7 @@ def _placed(
 def _of_node(
     found: objects.Inputs, name: str, bound: list[pods.PodRow], free: list[pods.PodRow], notes: list[str]
 ) -> plan.Explanation:
-    """The plan of a node, with each pod that is FREE to come as if it alone came."""
+    """Return the plan of a node, with each pod that is FREE to come as if it alone came."""
     selection = compiled.select(found.profiles.values(), found.nodes[name].labels)
     profile, facts = selection.profile, nodes.facts(found.nodes[name], found.facts.get(name))
     if selection.conflicts:

@@ -77,7 +77,7 @@ async def _run(cfg: config.Config, specs: dict[str, dict[str, Any]], owner: str,
 async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str) -> list[str]:
     """Create and update OWNER's profiles, then delete those that are not in `specs`.
 
-    Returns the errors of the specs. errors.KubeError if a retry may help.
+    Returns the errors of the specs. errors.KubeError if a retry may help; BeingDeleted is one.
     """
     found: list[wire.Named] = []
 
@@ -124,7 +124,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
 
 
 def is_owned(labels: dict[str, str], owner: str) -> bool:
-    """Whether a profile with these labels is one of OWNER's."""
+    """Return whether a profile with these labels is one of OWNER's."""
     return labels.get(MANAGER_LABEL) == MANAGER and labels.get(OWNER_LABEL) == owner
 
 

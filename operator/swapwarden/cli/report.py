@@ -28,14 +28,14 @@ _NOTHING = "-"
 
 
 def as_list(plans: Plans, unplaced: Unplaced = ()) -> Json:
-    """A List of NodeSwapStates. Reports, not objects to apply: containers by name, with reasons, running or not."""
+    """Return a List of NodeSwapStates: reports, with all containers and reasons, not objects to apply."""
     items = [_state(node, plans[node]) for node in sorted(plans)]
     by_behavior = {"byBehavior": [_unplaced(row) for row in _sorted(unplaced)]} if unplaced else {}
     return {"apiVersion": "v1", "kind": "List", "items": items, **by_behavior}
 
 
 def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compiled.Profile]) -> str:
-    """The List as JSON or YAML; or a table for people, which has behind a behavior which of the KNOWN profiles have it.
+    """Return the List as JSON or YAML, or a table, which names behind each behavior the KNOWN profiles that have it.
 
     The table has one line for each node, pod and container.
     """
@@ -119,7 +119,7 @@ def _entry(swap_max: str | None, reason: names.Reason) -> Json:
 
 
 def _printable(value: str) -> str:
-    """A user's text on one line and without control characters: in quotes unless it is a plain word."""
+    """Return a user's text on one line and without control characters: in quotes unless it is a plain word."""
     return value if value.isprintable() and value.strip() == value != "" else json.dumps(value)
 
 

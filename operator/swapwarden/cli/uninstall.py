@@ -185,7 +185,7 @@ async def _stands(api: client.Client, order: str) -> bool:
 
 
 def has_restored(found: RestoringState) -> bool:
-    """Whether a node's agent reports that it has restored earlier values, or none ever ran.
+    """Return whether a node's agent reports that it has restored earlier values, or none ever ran.
 
     The leading controller has not reached a state in another mode yet: it would recreate the state and the labels.
     """

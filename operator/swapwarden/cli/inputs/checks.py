@@ -38,7 +38,7 @@ class InvalidError(Exception):
 
 
 def name_of(document: documents.Json) -> str:
-    """The object's name, after what all kinds have in common was checked."""
+    """Check the common fields of all kinds and return the object's name; InvalidError."""
     version, group = document["apiVersion"], document["apiVersion"].rpartition("/")[0]
     known = _VERSIONS.get(group, f"{group}/v1")
     if version != known:
@@ -63,7 +63,7 @@ def name_of(document: documents.Json) -> str:
 
 
 def wrong_texts(metadata: documents.Json) -> Iterator[tuple[str, str]]:
-    """Labels and annotations that YAML does not take for text: each is a number or a truth value without quotes."""
+    """Yield labels and annotations that YAML does not take for text: numbers and truth values without quotes."""
     for part in ("labels", "annotations"):
         entries = metadata.get(part, {})
         if isinstance(entries, dict):
@@ -73,7 +73,7 @@ def wrong_texts(metadata: documents.Json) -> Iterator[tuple[str, str]]:
 
 
 def with_texts_only(document: documents.Json) -> documents.Json:
-    """The object without the labels and annotations of wrong_texts."""
+    """Return the object without the labels and annotations of wrong_texts."""
     metadata = document.get("metadata")
     if not isinstance(metadata, dict):
         return document

@@ -58,7 +58,7 @@ _BY_WORD: Final = {
 
 
 def kind_of(word: str) -> WorkloadKind | None:
-    """The kind that somebody means by deployment, deployments, deploy, deployment.apps or deployments.v1.apps."""
+    """Return the kind that a user means by deployment, deployments, deploy, deployment.apps or deployments.v1.apps."""
     first, _, group = word.casefold().partition(".")
     kind = _BY_WORD.get(first)
     return kind if kind is not None and group in {"", kind.group, f"v1.{kind.group}"} else None

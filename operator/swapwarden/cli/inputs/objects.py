@@ -61,7 +61,7 @@ class Inputs:
 
 
 def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
-    """The pods; those that have no UID, and so were not created yet, with the default of their namespace."""
+    """Yield the pods; those that have no UID, and so were not created yet, with the default of their namespace."""
     for wire in inputs.pods.values():
         row = pods.project(wire)
         if row.policy is None and is_not_created(wire) and _is_sent(wire):
@@ -70,17 +70,17 @@ def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
 
 
 def _default(inputs: Inputs, wire: pods.WirePod) -> str | None:
-    """The policy that the pod's namespace gives to those that have none."""
+    """Return the policy that the pod's namespace gives to those that have none."""
     return inputs.namespaces.get(wire.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
 
 
 def is_not_created(wire: pods.WirePod) -> bool:
-    """Whether the pod does not exist yet and will be checked when it is created."""
+    """Return whether the pod does not exist yet and will be checked when it is created."""
     return not wire.metadata.uid and names.CONFIG_MIRROR_ANNOTATION not in wire.metadata.annotations
 
 
 def _is_sent(wire: pods.WirePod) -> bool:
-    """Whether the webhook is asked about new pods of the namespace, and not only the policies inside the API server."""
+    """Return whether the webhook is asked about new pods of the namespace, not only the API server's policies."""
     return wire.metadata.namespace not in namespaces.UNDEFAULTED
 
 
@@ -113,7 +113,7 @@ def warnings(inputs: Inputs, wire: pods.WirePod) -> Iterator[str]:
 
 
 def _warnings_beside(refused: Collection[str], asked: review.ReviewedPod) -> Iterator[str]:
-    """Warnings about fields that are not refused anyway."""
+    """Yield warnings about fields that are not refused anyway."""
     for told in validation.warnings(asked):
         if told.partition(": ")[0] not in refused:
             yield told
@@ -181,7 +181,7 @@ def _collect_template(inputs: Inputs, one: documents.Found, path: str, log: docu
 
 
 def pod_of_workload(workload: documents.Json, namespace: str) -> documents.Json:
-    """The pod that a workload would make; `namespace` is for one that names none. InvalidError without a template."""
+    """Return the pod that a workload would make, in `namespace` if it names none. InvalidError without a template."""
     path = TEMPLATES[workload["apiVersion"].rpartition("/")[0], workload["kind"]]
     template: Any = workload
     for step in path.split("."):

@@ -29,7 +29,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def answer(root: click.Command, words: Sequence[str]) -> str:
-    """The output of kubectl_complete-swap: candidates, each with a description after a tab, and a directive.
+    """Return the output of kubectl_complete-swap: candidates, each with a description after a tab, and a directive.
 
     `words` are those after `kubectl swap`; the last one is completed (k/k: plugin_completion.go of kubectl).
     """
@@ -47,7 +47,7 @@ def _line(item: shell_completion.CompletionItem[str]) -> str:
 
 
 def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of contexts in the kubeconfig."""
+    """Return names of contexts in the kubeconfig."""
     try:
         found = connection.contexts(ctx.params.get("kubeconfig"))
     except errors.ConfigError:
@@ -56,7 +56,7 @@ def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
 
 
 def _names(plural: str, *, namespaced: bool = False) -> Complete:
-    """At most MOST names that begin with the word; none where the API server does not answer in time."""
+    """Return at most MOST names that begin with the word; none where the API server does not answer in time."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         given = ctx.params

@@ -78,7 +78,7 @@ def command() -> None:
 
 
 def command_first(words: Sequence[str]) -> list[str]:
-    """The same words with kubectl's flags behind the command, which is where commands know of them."""
+    """Return the same words with kubectl's flags behind the command, which is where commands know of them."""
     commands: list[str] = []
     ahead: list[str] = []
     rest = list(words)

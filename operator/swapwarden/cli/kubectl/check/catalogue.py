@@ -196,7 +196,7 @@ def problem(
     remedy: str = "",
     where: str = "",
 ) -> ClusterProblem:
-    """A problem of the object `here`; reason, severity and remedy are the usual ones of the check if not given."""
+    """Return a problem of the object `here`, by default with the check's usual reason, severity and remedy."""
     usual, advice = USUAL[check]
     return ClusterProblem(
         severity or usual, check, reason or check, here, message, remedy or advice.replace("{where}", where)

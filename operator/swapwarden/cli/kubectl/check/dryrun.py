@@ -67,7 +67,7 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
 
 
 def admitted(namespace: str, answer: bytes) -> Trial:
-    """The result if the pod would have been created like this."""
+    """Return the result if the pod would have been created like this."""
     try:
         found = decoding.decode(answer, _AdmittedPod)
     except msgspec.MsgspecError as error:
@@ -88,7 +88,7 @@ def admitted(namespace: str, answer: bytes) -> Trial:
 
 
 def refused(namespace: str, message: str) -> Trial:
-    """The result if the pod would not have been created, by the API server's message."""
+    """Return the result if the pod would not have been created, by the API server's message."""
     failed = _FAILED.search(message)
     if failed is None or not installation.is_ours(failed[1]):
         return Trial(untried=f"the pod of the dry run is refused before or after: {message}")

@@ -162,7 +162,7 @@ def _schema(definition: Definition) -> Json:
 
 
 def _fields(schema: Any, path: str = "") -> Iterator[str]:
-    """The paths of all fields of a schema."""
+    """Yield the paths of all fields of a schema."""
     if not isinstance(schema, dict):
         return
     properties = schema.get("properties")
@@ -237,7 +237,7 @@ def _webhooks(
 
 
 def is_ours(name: str) -> bool:
-    """Whether an entry of a webhook configuration is for our webhook, by its name."""
+    """Return whether an entry of a webhook configuration is for our webhook, by its name."""
     return name == _ENTRY or name.endswith(f".{_ENTRY}")
 
 

@@ -40,7 +40,7 @@ def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterat
 
 
 def lagging(view: snapshot.ClusterSnapshot) -> dict[str, int]:
-    """Nodes with an agent that has not reported the newest generation of its state yet, and that generation.
+    """Return nodes with an agent that has not reported the newest generation of its state yet, and that generation.
 
     That passes by itself within seconds where the agent is well.
     """
@@ -54,7 +54,7 @@ def lagging(view: snapshot.ClusterSnapshot) -> dict[str, int]:
 
 
 def condition(node: str, one: state.Condition) -> ClusterProblem | None:
-    """The problem that a condition of a node's state reports, if any."""
+    """Return the problem that a condition of a node's state reports, if any."""
     if not is_abnormal(one.type, one.status, one.reason):
         return None
     if one.type in DIAGNOSTICS:

@@ -42,7 +42,7 @@ class CheckReport(msgspec.Struct, frozen=True):
     """By plural, why it could not be read."""
 
     def status(self, fail_on: Severity) -> int:
-        """The exit status."""
+        """Return the exit status."""
         counted = {Severity.ERROR, fail_on}
         if any(one.severity in counted for one in self.problems):
             return FOUND
@@ -50,7 +50,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 def summary(report: CheckReport) -> dict[str, int]:
-    """The number of problems by severity, and of unread resources."""
+    """Return the number of problems by severity, and of unread resources."""
     found = {
         f"{severity.value.lower()}s": sum(one.severity is severity for one in report.problems) for severity in Severity
     }
@@ -173,7 +173,7 @@ async def _leases(asked: session.Session) -> list[installation.LeaderLease]:
 
 
 async def _behind(asked: session.Session, view: snapshot.ClusterSnapshot, patience: float) -> set[str]:
-    """Nodes whose agents do not follow within `patience` seconds: they report a new generation some seconds late."""
+    """Return nodes whose agents do not report the newest generation within `patience` seconds."""
     waited = problems.lagging(view)
     until = time.monotonic() + patience
     while waited and time.monotonic() < until:
@@ -196,7 +196,7 @@ async def _for_manifests(asked: session.Session, found: list[documents.Found]) -
 
 
 def _of_namespace(report: CheckReport, namespace: str) -> CheckReport:
-    """The problems of a namespace and its pods."""
+    """Return the problems of a namespace and its pods."""
     chosen = f"namespace/{namespace}"
     inside = [one for one in report.problems if one.object == chosen or one.object.startswith(f"pod/{namespace}/")]
     relevant = {"admission", "pods", "namespaces", "nodes", names.PROFILE_PLURAL, names.STATE_PLURAL}

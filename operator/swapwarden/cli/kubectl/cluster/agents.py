@@ -66,7 +66,7 @@ Found = Mapping[str, AgentPod]
 
 
 def select_agents(pods: Iterable[WireAgent]) -> dict[str, AgentPod]:
-    """The agent of each node, a Ready one first; all of one namespace: that of most, the usual one where it has any.
+    """Return the agent of each node, a Ready one first, all of one namespace: the usual one, else that with most.
 
     Anybody who may create pods can give them the labels of agents; what those say must not be taken for the truth.
     """
@@ -99,7 +99,7 @@ def project(pod: WireAgent) -> AgentPod:
 
 
 async def find(asked: session.Session) -> tuple[Found | None, str]:
-    """The agents by node, None where the user may not see them; and why not."""
+    """Return the agents by node, None where the user may not see them; and why not."""
     try:
         return select_agents(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR)), ""
     except session.ForbiddenError:
@@ -114,7 +114,7 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
 
 
 async def metrics(asked: session.Session, pod: AgentPod, wanted: Collection[str]) -> list[samples.MetricSample]:
-    """The metrics of one pod. session.CommandError where they cannot be read."""
+    """Return the metrics of one pod. session.CommandError where they cannot be read."""
     name = f"http:{session.quote(pod.name)}:{pod.port}"
     path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
     return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), wanted)
@@ -123,7 +123,7 @@ async def metrics(asked: session.Session, pod: AgentPod, wanted: Collection[str]
 async def scrape(
     asked: session.Session, agents: Iterable[AgentPod], wanted: Collection[str]
 ) -> tuple[dict[str, list[samples.MetricSample]], str]:
-    """The metrics of Ready agents by node, as far as they answer in time; and why others do not."""
+    """Return the metrics of Ready agents by node, as far as they answer in time; and why others do not."""
     ready = [agent for agent in agents if agent.ready]
     found: dict[str, list[samples.MetricSample]] = {}
     failed: list[str] = []

@@ -68,6 +68,7 @@ def load(
     """Find the configuration as kubectl does: `path`, $KUBECONFIG, ~/.kube/config, a pod's service account.
 
     `ask` gets credentials that do not stand in the kubeconfig; without it users who need some are refused.
+    ConfigError with the fault and the remedy.
     """
     wishes = wishes or Wishes()
     try:
@@ -111,7 +112,7 @@ def load(
 
 
 def contexts(path: str | None = None) -> list[str]:
-    """The names of all contexts in the kubeconfig files. ConfigError where there are none to read."""
+    """Return the names of all contexts in the kubeconfig files. ConfigError where there are none to read."""
     return kubeconfig.Kubeconfig(kubeconfig.files(path)).names("contexts")
 
 
@@ -122,7 +123,7 @@ def _as_wished(
     origin: pathlib.Path,
     wishes: Wishes,
 ) -> config.Config:
-    """The configuration with what only a person may choose."""
+    """Return the configuration with what only a person may choose."""
     insecure = wishes.insecure or bool(cluster.insecure_skip_tls_verify)
     if insecure and found.ca_data is not None and not wishes.insecure:
         raise ConfigError(f"{origin}: a certificate authority and insecure-skip-tls-verify contradict each other")
@@ -137,7 +138,7 @@ def _as_wished(
 
 
 def _proxy(written: str | None, server: str, origin: pathlib.Path) -> str:
-    """The proxy of the kubeconfig, else that of the environment."""
+    """Return the proxy of the kubeconfig, else that of the environment."""
     where, proxy = f"{origin}: proxy-url", written or ""
     if not proxy and any(name.upper() in {"HTTPS_PROXY", "HTTP_PROXY"} for name in os.environ):
         tunnel = importlib.import_module("swapwarden.kube.tunnel")

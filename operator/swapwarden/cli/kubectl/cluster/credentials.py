@@ -124,7 +124,7 @@ def _id_token(plugin: connection.Plugin, *, renew: bool) -> str:
 
 
 def _has_expired(token: str) -> bool:
-    """Whether a token has expired: an invalid one has, one without a time of expiry has not."""
+    """Return whether a token has expired: an invalid one has, one without a time of expiry has not."""
     claims = token.split(".")[1:2]
     try:
         expiry = msgspec.json.decode(base64.urlsafe_b64decode(f"{claims[0]}==="), type=_Claims).exp
@@ -178,7 +178,7 @@ def _run(plugin: connection.Plugin, settings: _Exec, *, asks: bool, seconds: flo
 
 
 def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
-    """The cluster as the program gets it, with its extension in `config`."""
+    """Return the cluster as the program gets it, with its extension in `config`."""
     told = {key: value for key, value in cluster.items() if key not in {"extensions", "certificate-authority"}}
     extensions = cluster.get("extensions")
     for each in extensions if isinstance(extensions, list) else ():

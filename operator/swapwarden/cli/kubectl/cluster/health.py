@@ -87,7 +87,7 @@ def judge(
     has_agent: bool | None,
     observed: Iterable[NodeObservation] = (),
 ) -> HealthVerdict:
-    """How things stand on a node with such a state; `has_agent`: an agent is Ready there, None where that is not known.
+    """Return the health of a node with such a state; `has_agent`: an agent is Ready there, None if unknown.
 
     That observedGeneration is behind says little: plans change with every pod. The profile's generation counts.
     """

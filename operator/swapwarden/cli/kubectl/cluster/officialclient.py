@@ -16,7 +16,7 @@ from swapwarden.kube import errors
 
 
 def renewed(paths: Sequence[pathlib.Path], context: str) -> str:
-    """A new ID token for the context's user, also written to its kubeconfig: the old one cannot be renewed again.
+    """Return a new ID token for the context's user, and write it to the kubeconfig: the old one cannot be renewed.
 
     ConfigError where the issuer gives none.
     """

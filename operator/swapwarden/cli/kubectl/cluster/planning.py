@@ -72,7 +72,7 @@ class UnknownProfileError(Exception):
 
 
 def apply(known: KnownProfiles, change: ProfileChange) -> dict[str, compiled.Profile]:
-    """The profiles after a change, with what the API server would set on them.
+    """Return the profiles after a change, with what the API server would set on them.
 
     UnknownProfileError where there is none that could be deleted.
     """
@@ -96,7 +96,7 @@ class PlannedNode(planner.NodeView, frozen=True):
     conflicts: tuple[str, ...]
     """Other profiles of the same priority that also select it."""
     degraded: tuple[str, ...]
-    """What is wrong there, as rollouts compare it; empty where nothing is."""
+    """Problems there, as rollouts compare them; empty if none."""
     has_agent: bool
 
 
@@ -110,7 +110,7 @@ def view(
     profiles: Mapping[str, compiled.Profile],
     history: History,
 ) -> dict[str, PlannedNode]:
-    """Each node by name, as the controller would see it with these profiles. `labels` are those of namespaces."""
+    """Return each node by name, as the controller sees it with these profiles. `labels` are those of namespaces."""
     known = cluster.Cluster(agent_pods=agent_namespace)
     known.profiles_changed(profiles, history)
     for name, node in nodes.items():

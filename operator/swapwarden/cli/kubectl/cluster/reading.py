@@ -19,7 +19,7 @@ _PATIENCE: Final = 1.0
 
 
 async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.ClusterSnapshot:
-    """Nodes, pods, namespaces, profiles and states, or of these plurals only; what may not be read is in `unread`.
+    """Return nodes, pods, namespaces, profiles and states, or of these plurals only; `unread` has the forbidden ones.
 
     Users who may not read the pods of all namespaces get those of the session's namespace.
     """
@@ -63,7 +63,7 @@ class _Profile(msgspec.Struct, frozen=True):
 
 
 async def profiles(asked: session.Session) -> list[dict[str, Any]]:
-    """All NodeSwapProfiles; those that no API server keeps in this form are left out, and noted."""
+    """Return all NodeSwapProfiles; those that no API server keeps in this form are left out, and noted."""
     found: list[dict[str, Any]] = []
 
     def take(body: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ async def profiles(asked: session.Session) -> list[dict[str, Any]]:
 
 
 async def past(asked: session.Session) -> list[planning.WireRevision]:
-    """Earlier specs of profiles. Empty where they may not be read: then nodes under way count as done."""
+    """Return earlier specs of profiles. Empty where they may not be read: then nodes under way count as done."""
     try:
         return await asked.collect(planning.PAST, planning.WireRevision, selector=planning.PAST_SELECTOR)
     except session.ForbiddenError:
@@ -93,14 +93,14 @@ async def _pods(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
 
 
 async def labelled(asked: session.Session, view: snapshot.ClusterSnapshot, selector: str) -> set[tuple[str, str]]:
-    """Namespace and name of the pods that a label selector matches, among those that were read."""
+    """Return namespace and name of the pods that a label selector matches, among those that were read."""
     path = asked.namespaced("api/v1", "pods", view.pods_of)
     found = await asked.collect(path, wire.Named, selector=selector)
     return {(one.metadata.namespace, one.metadata.name) for one in found}
 
 
 async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | None:
-    """Swap in use in bytes, by the pods' keys, on some nodes, as agents report it; None where none of them does."""
+    """Return swap in use in bytes, by the pods' keys, on some nodes, as agents report it; None if none does."""
     found, unseen = await agents.find(asked)
     chosen = [agent for name, agent in (found or {}).items() if name in on]
     scraped, unread = await agents.scrape(asked, chosen, frozenset({USAGE}))

@@ -119,7 +119,7 @@ class Session:
                 self.note(text, again=True)
 
     def namespaced(self, group: str, plural: str, namespace: str | None = None) -> str:
-        """The collection's path in a namespace, by default the session's; group is api/v1 or apis/GROUP/VERSION."""
+        """Return a collection's path in a namespace, by default the session's; `group`: api/v1, apis/GROUP/VERSION."""
         chosen = self.namespace if namespace is None else namespace
         return f"/{group}/namespaces/{quote(chosen)}/{plural}" if chosen else f"/{group}/{plural}"
 
@@ -171,14 +171,14 @@ class Session:
             raise CommandError(str(error)) from error
 
     async def _renewed(self, refused: client.Client, renew: Renew) -> client.Client:
-        """A client with other credentials than those that were refused; they are asked for once for all requests."""
+        """Return a client with other credentials than the refused ones; they are requested once for all requests."""
         async with self._renewing:
             if self._api is refused:
                 self._api = await renew()
             return self._api
 
     async def get(self, path: str, kind: type[T]) -> T:
-        """GET one object. NotFoundError where it does not exist."""
+        """GET one object. NotFoundError if it does not exist, else CommandError."""
         body = await self.body(path)
         try:
             return decoding.decode(body, kind)
@@ -202,7 +202,7 @@ class Session:
     async def collect(
         self, path: str, kind: type[T], *, selector: str = "", fields: str = "", limit: int | None = None
     ) -> list[T]:
-        """All objects of a collection, at most `limit`; those that are not understood are left out, and noted."""
+        """Return all objects of a collection, at most `limit`, without invalid ones; else CommandError."""
         found: list[T] = []
         await self.each(path, kind, found.append, selector=selector, fields=fields, limit=limit)
         return found[:limit]
@@ -219,7 +219,8 @@ class Session:
     ) -> None:
         """`take` each object of a collection, of the first pages with `limit` objects; otherwise as collect().
 
-        An object of which `take` raises ValueError (msgspec.DecodeError is one) is left out as well.
+        An object of which `take` raises ValueError (msgspec.DecodeError is one) is left out as well, with a note.
+        CommandError if the collection cannot be read.
         """
         params = {"labelSelector": selector} if selector else {}
         params |= {"fieldSelector": fields} if fields else {}
@@ -264,14 +265,14 @@ class Session:
             raise CommandError(f"the answer to GET {path} is no list: {error}") from error
 
     async def objects(self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "") -> list[T]:
-        """Those of the names `chosen`, or all that the selector matches. NotFoundError where one is not there."""
+        """Return those of the names `chosen`, or all that the selector matches. NotFoundError if one is missing."""
         if not chosen:
             return await self.collect(path, kind, selector=selector)
         return list(await asyncio.gather(*(self.get(f"{path}/{quote(name)}", kind) for name in chosen)))
 
 
 def _name(item: msgspec.Raw) -> str:
-    """The name of an object, as a note has it; empty where it has none."""
+    """Return the name of an object, as a note has it; empty where it has none."""
     with contextlib.suppress(msgspec.DecodeError):
         return decoding.shown(decoding.identity(item).name)
     return ""
@@ -285,12 +286,12 @@ def _refuse_page(request: str, body: bytes) -> None:
 
 
 def quote(name: str) -> str:
-    """A name as one segment of a path, whatever is in it."""
+    """Return a name as one segment of a path, whatever is in it."""
     return urllib.parse.quote(name, safe="")
 
 
 def web_page(answer: str) -> str | None:
-    """The error for an answer that is a web page, which no API server sends; None for any other."""
+    """Return the error for an answer that is a web page, which no API server sends; None for any other."""
     start = answer[:512].lstrip("\ufeff \t\r\n").lower()
     if not start.startswith(("<!doctype html", "<html", "<head", "<body", "<!--")):
         return None

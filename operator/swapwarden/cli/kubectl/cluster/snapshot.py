@@ -108,20 +108,20 @@ class ClusterSnapshot:
             self.parts.append(ComponentPod(component, meta.namespace, meta.name, row.node, ready))
 
     def agent_namespace(self) -> str | None:
-        """The namespace with the agents' pods; None where there are none. Anyone can label pods: most of them count."""
+        """Return the namespace with most agents' pods, since anyone can label pods; None where there are none."""
         found = [part.namespace for part in self.parts if part.component == AGENT]
         return max(sorted(set(found)), key=found.count) if found else None
 
     def known_namespaces(self) -> _Namespaces | None:
-        """Labels of all Namespaces; None where they could not be read."""
+        """Return labels of all Namespaces; None where they could not be read."""
         return None if "namespaces" in self.unread else self.namespaces
 
     def known_profiles(self) -> planning.KnownProfiles:
-        """The profiles as the controller understands them."""
+        """Return the profiles as the controller understands them."""
         return planning.known_profiles(self.profiles, self.past)
 
     def planned(self, found: Mapping[str, _Profile], history: planning.History) -> dict[str, planning.PlannedNode]:
-        """Each node as the controller would see it if these were its profiles."""
+        """Return each node as the controller would see it if these were its profiles."""
         return planning.view(
             nodes=self.nodes,
             pods=self.pods.values(),

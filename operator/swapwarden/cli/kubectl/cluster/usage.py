@@ -124,18 +124,18 @@ class OfAgent:
         self._lists_all = not self._values.get((POD_USED, OTHER, ""), 0)
 
     def used(self, uid: str, container: str = "") -> int | None:
-        """The usage of a listed pod; 0 for other pods where all of these together use nothing."""
+        """Return the usage of a listed pod; 0 for other pods where all of these together use nothing."""
         value = self._values.get((CONTAINER_USED if container else POD_USED, uid, container))
         if value is None and not container and self._values and self._lists_all:
             return 0
         return None if value is None or value == math.inf else int(value)
 
     def used_in(self, uid: str, container: str) -> int | None:
-        """The usage of a container: nothing where its pod uses nothing."""
+        """Return the usage of a container: nothing where its pod uses nothing."""
         return 0 if self.used(uid) == 0 else self.used(uid, container)
 
     def limit(self, uid: str, container: str = "") -> Limit:
-        """The least limit over all that are above."""
+        """Return the least limit over all that are above."""
         value = self._values.get((CONTAINER_LIMIT if container else POD_LIMIT, uid, container))
         return None if value is None else "max" if value == math.inf else int(value)
 
@@ -146,7 +146,7 @@ def of_pods(
     states: Mapping[str, state.StateSpec],
     measured: Mapping[tuple[str, str], WirePodMetrics],
 ) -> list[PodUse]:
-    """Usage and limit of each pod: by its node's agent, else by metrics.k8s.io and the state.
+    """Return usage and limit of each pod: by its node's agent, else by metrics.k8s.io and the state.
 
     CPU and memory are those of metrics.k8s.io.
     `scraped` and `states` are by node, `measured` is by namespace and name.
@@ -192,7 +192,7 @@ def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, meas
 
 
 def _planned(spec: state.StateSpec | None, row: pods.PodRow) -> tuple[Limit, dict[str, Limit]]:
-    """The limit of a pod by its node's state, and those of its containers by name; None where nothing is enforced.
+    """Return the limit of a pod by its node's state, and those of its containers by name; None if not enforced.
 
     Of a container it is the pod's, or its own where that is less; a value that nobody writes may be anything.
     """
@@ -214,7 +214,7 @@ def _limit(text: str) -> Limit:
 
 
 def least(one: Limit, other: Limit) -> Limit:
-    """The smaller of two limits; None where one is not known."""
+    """Return the smaller of two limits; None where one is not known."""
     if one is None or other is None:
         return None
     if one == "max" or other == "max":
@@ -245,7 +245,7 @@ def _millicores(text: str) -> int | None:
 
 
 def of_namespaces(found: Iterable[PodUse]) -> list[NamespaceUse]:
-    """Usage and limits by namespace."""
+    """Return usage and limits by namespace."""
     by_namespace: dict[str, list[PodUse]] = collections.defaultdict(list)
     for each in found:
         by_namespace[each.namespace].append(each)
@@ -272,7 +272,7 @@ def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
 def of_node(
     name: str, found: Iterable[samples.MetricSample], total: int | None, measured: WireNodeMetrics | None
 ) -> NodeUse:
-    """The swap usage of a node by its agent, else by metrics.k8s.io; `total` is the size by the Node."""
+    """Return the swap usage of a node by its agent, else by metrics.k8s.io; `total` is the size by the Node."""
     told = {sample.name: int(sample.value) for sample in found if sample.value < 2**63}
     used = told.get(NODE_USED)
     if used is None and measured is not None:

@@ -22,7 +22,7 @@ Owner = pods.WireOwner
 
 
 def kind_of_owner(owner: Owner) -> WorkloadKind | None:
-    """The kind of an owner, if it is one of those that Kubernetes itself has."""
+    """Return the kind of an owner, if it is one of those that Kubernetes itself has."""
     return next((kind for kind in KINDS if (kind.name, kind.version) == (owner.kind, owner.api_version)), None)
 
 
@@ -79,12 +79,12 @@ class DetailedPod(pods.WirePod, frozen=True):
 
 
 def controller(owners: Sequence[Owner]) -> Owner | None:
-    """The owner that manages an object; None where nobody does."""
+    """Return the owner that manages an object; None where nobody does."""
     return next((owner for owner in owners if owner.controller), None)
 
 
 def guess(pod: DetailedPod) -> str | None:
-    """The workload to change, as kubectl takes it, by the pod alone; None where it has none of a known kind.
+    """Return the workload to change, as kubectl takes it, by the pod alone; None where it has none of a known kind.
 
     Of a ReplicaSet with a Deployment's label, the Deployment. A Job's CronJob is not seen in the pod.
     """

@@ -22,12 +22,12 @@ MAX_LISTED: Final = 3
 
 
 def default_matters(pod: workloads.DetailedPod) -> bool:
-    """Whether the pod has no policy, so that it should have the default of its namespace."""
+    """Return whether the pod has no policy, so that it should have the default of its namespace."""
     return names.POLICY_ANNOTATION not in pod.metadata.annotations
 
 
 def missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> str:
-    """How the pod differs from an admitted one, and the likely cause; empty if it does not.
+    """Return how the pod differs from an admitted one, and the likely cause; empty if it does not.
 
     `labels` are those of namespaces by name, as far as they are known.
     """

@@ -119,7 +119,7 @@ def policy(pod: workloads.DetailedPod, value: names.Policy, outcome: str = "") -
 
 
 def advise(planned: PlannedPod, kind: AdviceKind, text: str = "", **fields: Any) -> Advice:
-    """Something to change about a pod as it is planned; `text` is a value as somebody wrote it."""
+    """Return something to change about a pod as it is planned; `text` is a value as somebody wrote it."""
     by_class = planned.trace.decision.reason is names.Reason.QOS_NOT_ELIGIBLE
     burstable = ", which makes the pod Burstable" if by_class else ""
     words = {"where": planned.where, "profile": planned.profile.name, "text": text, "burstable": burstable}
@@ -142,12 +142,12 @@ def _worded(kind: AdviceKind, pod: workloads.DetailedPod, words: dict[str, str] 
 
 
 def tried(planned: PlannedPod, advice: Advice) -> PlannedPod:
-    """The pod as it is planned once the advice was followed, with a value within its bounds."""
+    """Return the pod as it is planned once the advice was followed, with a value within its bounds."""
     return _CHANGES[advice.kind](planned, advice)
 
 
 def bytes_of(planned: PlannedPod) -> int:
-    """The limit of the pod; "max" is more than any number, and a pod without limits has more still."""
+    """Return the limit of the pod; "max" is more than any number, and a pod without limits has more still."""
     swap_max = planned.trace.decision.swap_max
     return 2**65 if swap_max is None else limits.in_bytes(swap_max)
 
@@ -161,7 +161,7 @@ def _policy(it: PlannedPod, advice: Advice) -> PlannedPod:
 
 
 def _annotated(it: PlannedPod, written: dict[str, str | None]) -> PlannedPod:
-    """The pod made anew with these annotations; None: without it."""
+    """Return the pod made anew with these annotations; None: without it."""
     every: dict[str, str | None] = {**it.pod.metadata.annotations, **written}
     kept = {key: value for key, value in every.items() if value is not None}
     metadata = msgspec.structs.replace(it.pod.metadata, annotations=kept)
@@ -185,7 +185,7 @@ def _whole_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
 
 
 def _container(it: PlannedPod, advice: Advice, change: Callable[[qos.Resources], qos.Resources]) -> PlannedPod:
-    """The pod made anew with other resources of a container."""
+    """Return the pod made anew with other resources of a container."""
 
     def changed(every: list[pods.WireContainer]) -> list[pods.WireContainer]:
         return [

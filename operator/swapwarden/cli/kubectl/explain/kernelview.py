@@ -77,7 +77,7 @@ _WRONG: Final[dict[str, tuple[LimitStatus, str]]] = {
 
 
 def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> KernelState:
-    """How the limit of a pod stands; `found` is the state of its node, None where there is none."""
+    """Return how the limit of a pod stands; `found` is the state of its node, None where there is none."""
     if found is None or found.spec is None:
         return KernelState(LimitStatus.UNKNOWN, health.judge(None, state.StateStatus(), has_agent=has_agent).why)
     spec, status = found.spec, found.status
@@ -141,7 +141,7 @@ def _told(wrong: state.Violation, before: str) -> str:
 
 
 def _exposed(own: Sequence[state.Violation]) -> KernelState:
-    """Times in which the pod was above its value: its own file's, or the worst of a container's."""
+    """Return times in which the pod was above its value: its own file's, or the worst of a container's."""
     times = max((each for each in own if each.exposures), key=lambda each: each.exposed_milliseconds, default=None)
     if times is None:
         return KernelState(LimitStatus.UNKNOWN, "")
@@ -163,6 +163,6 @@ def _exposed(own: Sequence[state.Violation]) -> KernelState:
 
 
 def _since(conditions: dict[str, state.Condition], row: pods.PodRow) -> str:
-    """The later of the pod's start and the time from which all of the node has been as specified."""
+    """Return the later of the pod's start and the time from which all of the node has been as specified."""
     applied = conditions.get(ConditionType.APPLIED)
     return max(row.started, applied.last_transition_time if applied is not None and _is_true(applied) else "")

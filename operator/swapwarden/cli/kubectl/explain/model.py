@@ -176,7 +176,7 @@ def explain(seen: Observed) -> PodExplanation:
 
 
 def policy_of(row: pods.PodRow) -> PodPolicy:
-    """The pod's policy, and whose word it is."""
+    """Return the pod's policy, and whose word it is."""
     if row.policy is None:
         unasked = row.namespace in namespaces.UNDEFAULTED
         why = "; pods of this namespace get no default" if unasked else ""
@@ -270,7 +270,7 @@ def _wanted(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
 
 
 def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wanted: PlannedLimits | None) -> str:
-    """How the node's state differs from the rules, if it does."""
+    """Return how the node's state differs from the rules, if it does."""
     spec = seen.state.spec if seen.state else None
     if row.terminal or spec is None:
         return ""
@@ -329,7 +329,7 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
 
 
 def _secrets(seen: Observed) -> str:
-    """Whether Secrets of the pod can reach a disk; empty where the node does not report it."""
+    """Say whether Secrets of the pod can reach a disk; empty where the node does not report it."""
     status = seen.state.status if seen.state else None
     if status is None or status.facts is None:
         return ""

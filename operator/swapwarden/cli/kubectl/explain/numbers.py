@@ -29,7 +29,7 @@ class Number(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def lines(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
-    """The arithmetic. Every result is the planner's."""
+    """Yield the arithmetic. Every result is the planner's."""
     matched = [step for step in planned.trace.steps if step.matched]
     base = next((step.decision for step in matched if step.decision is not None), None)
     if base is None or base.reason in _WITHOUT_NUMBERS:

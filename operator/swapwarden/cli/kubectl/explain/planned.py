@@ -72,14 +72,14 @@ class PlannedPod(msgspec.Struct, frozen=True):
 
 
 def own_limit(one: pods.ContainerRow) -> int | None:
-    """A container's own limit in bytes: of its annotation and what it asks of the resource the smaller."""
+    """Return a container's own limit in bytes: of its annotation and what it asks of the resource the smaller."""
     stated = [] if one.swap_limit is None else [quantity.capped(one.swap_limit)]
     stated += [] if one.swap_resource is None else [one.swap_resource]
     return min(stated, default=None)
 
 
 def wrong_limits(row: pods.PodRow) -> list[tuple[str, str]]:
-    """Annotations for limits that are no quantity, with their values."""
+    """Return annotations for limits that are no quantity, with their values."""
     stated = [(names.LIMIT_ANNOTATION, row.swap_limit)]
     stated += [(names.CONTAINER_LIMIT_PREFIX + one.name, one.swap_limit) for one in row.containers]
     return [(key, value) for key, value in stated if value is not None and not quantity.is_quantity(value)]

@@ -77,7 +77,7 @@ def _more(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def _together(planned: PlannedPod, now: int) -> list[Advice]:
-    """The fewest steps found that give more only when all of them are made; empty where none are found."""
+    """Return the fewest steps found that give more only when all of them are made; empty where none are found."""
     paths = (_path([first], tried(planned, first), now) for first in steps.towards_swap(planned))
     return min((_needed(path, planned, now) for path in paths if path), key=len, default=[])
 
@@ -104,7 +104,7 @@ def _needed(path: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
 
 
 def _leads(path: Sequence[Advice], planned: PlannedPod, now: int) -> bool:
-    """Whether the pod has more after these steps, each of which must be possible after those before it."""
+    """Return whether the pod has more after these steps, each of which must be possible after those before it."""
     for step in path:
         if step not in steps.towards_swap(planned):
             return False

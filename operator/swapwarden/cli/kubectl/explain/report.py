@@ -75,7 +75,7 @@ async def _nothing() -> None:
 
 
 async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
-    """The answer; None where there is none, or it is forbidden, which is kept in `unseen`."""
+    """Return the answer; None where there is none, or it is forbidden, which is kept in `unseen`."""
     try:
         return await asked
     except session.ForbiddenError:
@@ -86,7 +86,7 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
 
 
 async def _agent(asked: session.Session, pod: workloads.DetailedPod) -> tuple[bool | None, usage.PodUse | None]:
-    """Whether the pod's node has a Ready agent, and the usage that it reports; None where unknown."""
+    """Return whether the pod's node has a Ready agent, and the usage that it reports; None where unknown."""
     running, why = await agents.find(asked)
     if running is None:
         asked.note(why)

@@ -18,19 +18,19 @@ _POLICIES: Final = sorted(names.Policy)
 
 
 def why(step: limits.TraceStep, planned: PlannedPod) -> str:
-    """Why a rule matched or not."""
+    """Return why a rule matched or not."""
     if step.matched:
         return _MATCHED[step.reason](planned)
     return _PASSED[step.reason](planned)
 
 
 def is_policy(value: str) -> bool:
-    """Whether a value of the annotation is understood."""
+    """Return whether a value of the annotation is understood."""
     return value in _POLICIES
 
 
 def no_policy(value: str) -> str:
-    """Why a value of the annotation is invalid."""
+    """Return why a value of the annotation is invalid."""
     meant = pod_annotations.resembling(value, _POLICIES)
     hint = f"did you mean {meant}?" if meant else f"there are {', '.join(_POLICIES)}"
     return f"{validation.quoted(value)} is no policy; {hint}"

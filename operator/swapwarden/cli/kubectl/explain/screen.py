@@ -66,7 +66,7 @@ def text(
     width: int | None = None,
     coloured: bool = False,
 ) -> str:
-    """The whole screen; `width` columns wide, None for lines that are never broken."""
+    """Return the whole screen; `width` columns wide, None for lines that are never broken."""
     console = rich.console.Console(
         file=io.StringIO(),
         width=min(width, MAX_WIDTH) if width else _PIPE,

@@ -12,7 +12,7 @@ _UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 def rounded(number: int | None) -> str:
-    """Bytes for tables, in the largest unit that leaves one digit before the point: 1.5Gi, 20Mi, 0, <unknown>."""
+    """Return bytes for tables, in the largest unit with a digit before the point: 1.5Gi, 20Mi, 0, <unknown>."""
     if number is None:
         return tables.UNKNOWN
     value, unit = float(number), 0
@@ -23,7 +23,7 @@ def rounded(number: int | None) -> str:
 
 
 def exact(number: int) -> str:
-    """Bytes for arithmetic: in a unit in which they are whole if that takes few digits (1536Mi), else ~66.7Mi.
+    """Return bytes for arithmetic: in a unit in which they are whole if that takes few digits (1536Mi), else ~66.7Mi.
 
     Only sizes behind a tilde are rounded.
     """
@@ -39,7 +39,7 @@ def exact(number: int) -> str:
 
 
 def with_bytes(swap_max: str | None) -> str:
-    """A value of memory.swap.max with its size, where that is easier to read: 402653184 (384Mi), 0, max."""
+    """Return a value of memory.swap.max with its size, where that is easier to read: 402653184 (384Mi), 0, max."""
     if swap_max is None:
         return "nothing"
     if swap_max in {"0", names.MAX_SWAP} or int(swap_max) < 10_000:
@@ -48,7 +48,7 @@ def with_bytes(swap_max: str | None) -> str:
 
 
 def age(since: str, now: datetime.datetime) -> str:
-    """How long ago an RFC 3339 time was, as kubectl shows it: 35s, 5m, 2h5m, 3d; empty where it is none."""
+    """Return how long ago an RFC 3339 time was, as kubectl shows it: 35s, 5m, 2h5m, 3d; empty where it is none."""
     try:
         seconds = int((now - datetime.datetime.fromisoformat(since)).total_seconds())
     except (TypeError, ValueError):

@@ -48,7 +48,7 @@ class Form:
     color: str = "auto"
 
     def is_coloured(self, stream: TextIO) -> bool:
-        """Whether to colour the output to a stream (https://no-color.org)."""
+        """Return whether to colour the output to a stream (https://no-color.org)."""
         if self.color != "auto":
             return self.color == "always"
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -75,7 +75,7 @@ def show(
 
 
 def serialized(form: str, document: Any) -> str:
-    """A document as JSON or YAML."""
+    """Return a document as JSON or YAML."""
     if form == "json":
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     # Only who asks for it waits for the parser to be loaded.
@@ -84,7 +84,7 @@ def serialized(form: str, document: Any) -> str:
 
 
 def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], stream: TextIO | None = None) -> str:
-    """The table as text: columns as wide as they must be, nothing cut off or wrapped, however narrow the terminal."""
+    """Return the table as text: columns as wide as needed, nothing cut off or wrapped, on any terminal."""
     columns = [column for column in columns if form.output == "wide" or not column.wide]
     lines = [[_cell(column.cell(row)) for column in columns] for row in rows]
     if not lines:
@@ -111,7 +111,7 @@ def _cell(given: str | Cell) -> Cell:
 
 
 def painted(cell: Cell, *, coloured: bool) -> str:
-    """A cell's text, in its style where that is wanted."""
+    """Return a cell's text, in its style where that is wanted."""
     return _painter(coloured=coloured)(_cell(cell))
 
 
@@ -146,6 +146,6 @@ def share(part: int | None, whole: int | None) -> str:
 
 
 def first_few(found: Sequence[str], most: int = 5) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first of them, and how many more there are."""
     rest = len(found) - most
     return ", ".join(found[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -34,13 +34,13 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def wrong_value(value: str) -> str | None:
-    """The error of admission for an invalid policy; None for a valid one."""
+    """Return the error of admission for an invalid policy; None for a valid one."""
     pod = review.ReviewedPod(review.ReviewedMetadata(annotations={names.POLICY_ANNOTATION: value}))
     return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
 def patch(kind: kinds.WorkloadKind, value: str | None) -> Json:
-    """The merge patch (RFC 7386) that gives a workload's pods the policy; None removes it."""
+    """Return the merge patch (RFC 7386) that gives a workload's pods the policy; None removes it."""
     found: Json = {"metadata": {"annotations": {names.POLICY_ANNOTATION: value}}}
     for part in reversed(kind.template):
         found = {part: found}
@@ -48,18 +48,18 @@ def patch(kind: kinds.WorkloadKind, value: str | None) -> Json:
 
 
 def patch_command(kind: str, name: str, namespace: str, change: Json, options: Iterable[str] = ()) -> str:
-    """The command that applies a patch."""
+    """Return the command that applies a patch."""
     body = json.dumps(change, separators=(",", ":"))
     return shlex.join(["kubectl", *options, "patch", kind, name, "-n", namespace, "--type=merge", "-p", body])
 
 
 def label_patch(value: str | None) -> Json:
-    """The merge patch that gives a namespace's new pods the policy by default; None removes it."""
+    """Return the merge patch that gives a namespace's new pods the policy by default; None removes it."""
     return {"metadata": {"labels": {names.DEFAULT_POLICY_LABEL: value}}}
 
 
 def label_command(name: str, value: str | None, options: Iterable[str] = ()) -> str:
-    """The command that gives a namespace its default, or takes it away."""
+    """Return the command that gives a namespace its default, or takes it away."""
     word = f"{names.DEFAULT_POLICY_LABEL}-" if value is None else f"{names.DEFAULT_POLICY_LABEL}={value}"
     overwrite = [] if value is None else ["--overwrite"]
     return shlex.join(["kubectl", *options, "label", "namespace", name, word, *overwrite])
@@ -73,7 +73,7 @@ def of_namespace(name: str) -> Iterator[str]:
 
 
 def anew(pod: workloads.DetailedPod, value: str | None, options: Sequence[str] = ()) -> str:
-    """The commands that end a pod which nobody manages, and make it again with another policy."""
+    """Return the commands that end a pod which nobody manages, and make it again with another policy."""
     of_ours = (names.POLICY_ANNOTATION, names.POLICY_SOURCE_ANNOTATION)
     words = [] if value is None else [f"{names.POLICY_ANNOTATION}={value}"]
     words += [f"{key}-" for key in of_ours if key in pod.metadata.annotations and not (value and key == of_ours[0])]
@@ -84,14 +84,14 @@ def anew(pod: workloads.DetailedPod, value: str | None, options: Sequence[str] =
 
 
 def current(kind: kinds.WorkloadKind, workload: Workload) -> str | None:
-    """The policy in the pod template; None where there is none."""
+    """Return the policy in the pod template; None where there is none."""
     annotations = _annotations(_template(kind, workload))
     found = annotations.get(names.POLICY_ANNOTATION)
     return found if isinstance(found, str) else None
 
 
 def problems(kind: kinds.WorkloadKind, workload: Workload, value: str | None) -> list[str]:
-    """Why admission would refuse pods of the template with this policy."""
+    """Return why admission would refuse pods of the template with this policy."""
     template = _template(kind, workload)
     annotations = {key: text for key, text in _annotations(template).items() if key != names.POLICY_ANNOTATION}
     if value is not None:
@@ -118,7 +118,7 @@ def _annotations(template: Mapping[str, Any]) -> dict[str, str]:
 
 
 def consequence(kind: kinds.WorkloadKind, workload: Workload) -> str:
-    """The consequence for the workload's pods when its template changes."""
+    """Return the consequence for the workload's pods when its template changes."""
     spec, status = workload.spec, workload.status
     match kind.name:
         case "Deployment":
@@ -148,7 +148,7 @@ def _rolls(pods: object, strategy: Mapping[str, Any], *, paused: bool = False) -
 
 
 def of_immutable(kind: kinds.WorkloadKind, name: str, value: str | None) -> str:
-    """Why the template cannot be changed, and what to do."""
+    """Return why the template cannot be changed, and what to do."""
     what = (
         f"without the annotation {names.POLICY_ANNOTATION}"
         if value is None
@@ -161,7 +161,7 @@ def of_immutable(kind: kinds.WorkloadKind, name: str, value: str | None) -> str:
 
 
 def of_unknown(owner: workloads.Owner, value: str | None, namespace: str, options: Sequence[str] = ()) -> str:
-    """The command for an owner of an unknown kind."""
+    """Return the command for an owner of an unknown kind."""
     group, _, version = owner.api_version.rpartition("/")
     word = f"{owner.kind.lower()}.{version}.{group}" if group else owner.kind.lower()
     change: Json = {"spec": {"template": {"metadata": {"annotations": {names.POLICY_ANNOTATION: value}}}}}
@@ -169,7 +169,7 @@ def of_unknown(owner: workloads.Owner, value: str | None, namespace: str, option
 
 
 def managed(kind: kinds.WorkloadKind, workload: Workload, owner: workloads.Owner) -> str:
-    """A note about a workload that has an owner."""
+    """Return a note about a workload that has an owner."""
     return (
         f"{kind.word}/{workload.metadata.name} is managed by {owner.kind} {owner.name} ({owner.api_version}), which may"
         " undo the change: see whether pods' annotations can be set there"

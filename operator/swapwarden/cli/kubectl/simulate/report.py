@@ -20,7 +20,7 @@ BAD_INPUT: Final = 2
 
 
 def read_profiles(files: list[str]) -> planning.ProfileChange:
-    """The profiles in files; click.exceptions.Exit with status 2 after printing the errors in them."""
+    """Return the profiles in files; click.exceptions.Exit with status 2 after printing the errors in them."""
     log = documents.Log()
     found = [one for one in documents.read(files, log) if _is_profile(one, log)]
     read = objects.collect(found, log)

@@ -35,7 +35,7 @@ def _change(before: str, after: str) -> str:
 
 
 def _most(given: simulation.SimulatedLimit, shown: Callable[[int], str]) -> str | None:
-    """The most that the pod can use; None where that is not known."""
+    """Return the most that the pod can use; None where that is not known."""
     limit = given.bytes
     return None if limit is None else names.MAX_SWAP if limit == float("inf") else shown(int(limit))
 
@@ -108,7 +108,7 @@ def _every(counted: collections.Counter[Direction]) -> Iterator[tuple[Direction,
 
 
 def summary(result: simulation.Simulation, *, known: bool) -> dict[str, Any]:
-    """The numbers at the top. `known`: whether agents reported swap in use."""
+    """Return the numbers at the top. `known`: whether agents reported swap in use."""
     counted = collections.Counter(one.direction for one in result.pods)
     above = [one.above for one in result.pods if one.above]
     return {
@@ -123,7 +123,7 @@ def summary(result: simulation.Simulation, *, known: bool) -> dict[str, Any]:
 
 
 def sentences(numbers: dict[str, Any]) -> Iterator[str]:
-    """The summary as sentences."""
+    """Yield the summary as sentences."""
     pods, nodes, above = numbers["pods"], numbers["nodes"], numbers["above"]
     unknown = f", {pods['unknown']} unknown" if pods["unknown"] else ""
     yield f"Pods: {pods['gains']} gain swap, {pods['loses']} lose, {pods['same']} stay as they are{unknown}."
@@ -142,7 +142,7 @@ def sentences(numbers: dict[str, Any]) -> Iterator[str]:
 
 
 def waves(one: simulation.SimulatedRollout) -> Iterator[str]:
-    """A rollout as sentences."""
+    """Yield a rollout as sentences."""
     total = sum(len(wave.nodes) for wave in one.waves)
     if one.at_once:
         number = tables.count(len(one.at_once), "node")
@@ -161,7 +161,7 @@ def waves(one: simulation.SimulatedRollout) -> Iterator[str]:
 
 
 def document(result: simulation.Simulation, numbers: dict[str, Any]) -> dict[str, Any]:
-    """All of it, as JSON and YAML have it; sizes in bytes."""
+    """Return all of it, as JSON and YAML have it; sizes in bytes."""
     return {
         "summary": numbers,
         "pods": [_pod(one) for one in result.pods],

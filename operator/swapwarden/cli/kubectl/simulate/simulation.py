@@ -184,7 +184,7 @@ def simulate(
 def only(
     result: Simulation, *, nodes: Collection[str] | None = None, pods: Collection[Place] | None = None
 ) -> Simulation:
-    """The part about these nodes and these pods; None for all."""
+    """Return the part about these nodes and these pods; None for all."""
     governing = {one.after.name for one in result.nodes if nodes is None or one.node in nodes}
     return msgspec.structs.replace(
         result,
@@ -205,7 +205,7 @@ def _number(swap_max: str | None) -> float:
 def _node(
     view: snapshot.ClusterSnapshot, name: str, before: planning.PlannedNode, after: planning.PlannedNode
 ) -> tuple[NodeChange, list[tuple[str, PodChange]]]:
-    """The change of a node, and those of its pods by their keys."""
+    """Return the change of a node, and those of its pods by their keys."""
     facts, known = before.facts, view.known_namespaces() or {}
     now, target = before.profile, after.target
     rows = [row for row in before.pods if not row.terminal]
@@ -242,7 +242,7 @@ class _Kubelet:
         )
 
     def gives(self, row: pods.PodRow, facts: nodes.NodeFacts) -> str | None:
-        """A pod's limit in bytes, or max; None where that is not known."""
+        """Return a pod's limit in bytes, or max; None where that is not known."""
         if not facts.swap_bytes:
             return "0"
         if self._found is None or not self._found.swap_behavior:
@@ -292,7 +292,7 @@ def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[s
 
 
 def _flat(explained: plan.Explanation) -> dict[str, str]:
-    """A node's own plan, one text for each thing, by the names that profiles have for them."""
+    """Return a node's own plan, one text for each thing, by the names that profiles have for them."""
     header = explained.header
     found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
     if header.kubepods is not None and header.kubepods.swap_max is not None:

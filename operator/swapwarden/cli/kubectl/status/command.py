@@ -70,7 +70,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def row(node: nodes.WireNode, known: Known) -> NodeReport:
-    """The report of one node."""
+    """Return the report of one node."""
     found = known.states.get(node.metadata.name) if known.states is not None else None
     spec, status = (found.spec, found.status) if found else (None, state.StateStatus())
     name = node.metadata.name
@@ -112,7 +112,7 @@ def _observed(
     found: state.Facts | None,
     profiles: Mapping[str, WireProfile],
 ) -> tuple[observations.NodeObservation, ...]:
-    """Problems that no agent reports. Of a profile of which the node follows an earlier generation, nothing counts."""
+    """Return problems that no agent reports; none if the node follows an earlier generation of its profile."""
     if spec is None or found is None:
         return ()
     facts = nodes.facts(nodes.project(node), found)
@@ -125,7 +125,7 @@ def _observed(
 
 
 def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, profiles: Mapping[str, WireProfile]) -> str | None:
-    """The behavior in force by the node's label; without one, as without swap, that of the profile."""
+    """Return the behavior in force by the node's label; without one, as without swap, that of the profile."""
     label = node.metadata.labels.get(names.BEHAVIOR_LABEL)
     if label or spec is None:
         return label
@@ -151,7 +151,7 @@ def _encrypted(node: nodes.WireNode, swap: int | None, devices: Sequence[state.S
 
 
 def used(scraped: Mapping[str, Iterable[samples.MetricSample]]) -> dict[str, int]:
-    """Swap in use in bytes, by node, as the agents count it."""
+    """Return swap in use in bytes, by node, as the agents count it."""
     return {
         node: int(sample.value)
         for node, found in scraped.items()
@@ -204,7 +204,7 @@ SORTS: Final[dict[str, Callable[[NodeReport], Any]]] = {
 
 
 async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -> list[NodeReport]:
-    """Rows of the nodes of these names, or of all that the selector matches."""
+    """Return rows of the nodes of these names, or of all that the selector matches."""
     listed = asyncio.gather(
         asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),
         _states(asked, chosen),

@@ -76,7 +76,7 @@ def _cores(millicores: int | None) -> str:
 
 
 def _measures(rows: Sequence[Row], use: Callable[[Row], Use]) -> list[tables.Column[Row]]:
-    """The columns of kubectl top; none where metrics.k8s.io reports nothing."""
+    """Return the columns of kubectl top; none where metrics.k8s.io reports nothing."""
     if all(use(row).cpu_millicores is None and use(row).memory_bytes is None for row in rows):
         return []
     return [
@@ -128,7 +128,7 @@ def _node_columns(rows: Sequence[usage.NodeUse]) -> list[tables.Column[usage.Nod
 
 
 def _sorts(name: Callable[[Row], Any], use: Callable[[Row], Use], **more: Callable[[Row], usage.Limit]) -> Sorts[Row]:
-    """The orders of rows: by a measure, the most first and unknown ones last, or by name."""
+    """Return the orders of rows: by a measure, the most first and unknown ones last, or by name."""
     measures: dict[str, Callable[[Row], usage.Limit]] = {
         "usage": lambda row: use(row).swap_bytes,
         **more,
@@ -204,7 +204,7 @@ class Given:
 
 
 def _kind(word: str, sorts: Mapping[str, Any], complete: Any, summary: str) -> Callable[[Callable[..., None]], Any]:
-    """A command with the flags of all three, given to it as one."""
+    """Return a command with the flags of all three, given to it as one."""
 
     def decorate(function: Callable[..., None]) -> Any:
         @command.command(word, short_help=summary)

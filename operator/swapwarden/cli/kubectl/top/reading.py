@@ -29,7 +29,7 @@ class StateLimits(msgspec.Struct, frozen=True):
 async def pods_of(
     asked: session.Session, chosen: Sequence[str], selector: str, spaces: Sequence[str]
 ) -> list[usage.PodUse]:
-    """Usage and limits of the running pods of these namespaces ("": of all)."""
+    """Return usage and limits of the running pods of these namespaces ("": of all)."""
     paths = [asked.namespaced("api/v1", "pods", space) for space in spaces]
     found = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
     rows = [row for each in found for row in map(pods.project, each) if row.node and not row.terminal]
@@ -54,7 +54,7 @@ async def pods_of(
 
 
 async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NamespaceUse]:
-    """Usage by namespace; of the user's own alone where the pods of all may not be listed."""
+    """Return usage by namespace; of the user's own alone where the pods of all may not be listed."""
     try:
         found = await pods_of(asked, (), selector, tuple(dict.fromkeys(chosen)) or ("",))
     except session.ForbiddenError as error:
@@ -66,7 +66,7 @@ async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector:
 
 
 async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NodeUse]:
-    """The swap usage of each node."""
+    """Return the swap usage of each node."""
     found = await asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector)
     rows = [nodes.project(node) for node in found]
     (scraped, why), (measured, unmeasured) = await asyncio.gather(
@@ -86,7 +86,7 @@ async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str)
 async def _scrape(
     asked: session.Session, wanted: Collection[str], metrics: frozenset[str]
 ) -> tuple[dict[str, list[samples.MetricSample]], str]:
-    """The metrics of these nodes' agents, by node; and why others have none."""
+    """Return the metrics of these nodes' agents, by node; and why others have none."""
     running, unseen = await agents.find(asked)
     if running is None:
         return {}, unseen
@@ -97,7 +97,7 @@ async def _scrape(
 
 
 async def specs(asked: session.Session, wanted: set[str]) -> dict[str, state.StateSpec]:
-    """The specs of these nodes' states, as far as they may be read."""
+    """Return the specs of these nodes' states, as far as they may be read."""
     try:
         if len(wanted) > FEW_NODES:
             listed = await asked.collect(session.STATES, StateLimits)
@@ -125,7 +125,7 @@ async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
 async def _measured(
     asked: session.Session, paths: Sequence[str], kind: type[Measured], selector: str
 ) -> tuple[list[Measured], str]:
-    """The metrics of metrics.k8s.io, and why some are missing."""
+    """Return the metrics of metrics.k8s.io, and why some are missing."""
     try:
         found = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
         return [each for some in found for each in some], "metrics.k8s.io does not report all of it"
