@@ -47,7 +47,7 @@ PACE: Final = 2 * MIB
 LIFE_SECONDS: Final = (12.0, 24.0)
 RELOAD_SECONDS: Final = 6.0
 METRICS_SECONDS: Final = 1.1
-"""The agent's metrics may be nearly that old: FRESH_SECONDS in agent/usage.py."""
+"""The agent's metrics may be nearly that old: FRESH_SECONDS in agent/node/swap_metrics.py."""
 SAMPLE_SECONDS: Final = 0.01
 PATIENCE: Final = 60.0
 """Seconds to wait for the final limit at the end of a pod."""

@@ -239,15 +239,15 @@ def _holding(fd: int) -> Iterator[None]:
 async def _locked(file: pathlib.Path) -> contextlib.AbstractContextManager[None]:
     """Wait until no other agent runs on this node; the kernel frees the lock however the holder ends."""
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    told = False
+    logged = False
     try:
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not told:
+                if not logged:
                     log.info("another agent runs on this node; taking over when it ends", extra={"lock": str(file)})
-                    told = True
+                    logged = True
                 await asyncio.sleep(LOCK_SECONDS)
             else:
                 return _holding(fd)

@@ -47,8 +47,10 @@ class Contentions:
 
         `limit` is None if a smaller value is as good: then there is no contention.
         """
-        fight = file.contention
-        if fight is not None and (fight.limit != limit or (fight.until is not None and self._clock() >= fight.until)):
+        contention = file.contention
+        if contention is not None and (
+            contention.limit != limit or (contention.until is not None and self._clock() >= contention.until)
+        ):
             file.contention = None
 
     def retry_in(self, file: records.ControlFile) -> float | None:
@@ -60,12 +62,12 @@ class Contentions:
     def record_lowering(self, file: records.ControlFile, limit: int) -> None:
         """Record the repair of a value below `limit` from another writer than systemd."""
         now = self._clock()
-        fight = file.contention
-        if fight is None or fight.limit != limit or now - fight.since > WINDOW_SECONDS:
-            fight = file.contention = records.Contention(limit, now)
-        fight.rounds += 1
-        if fight.rounds >= ROUNDS and fight.until is None:
-            fight.until = now + YIELD_SECONDS
+        contention = file.contention
+        if contention is None or contention.limit != limit or now - contention.since > WINDOW_SECONDS:
+            contention = file.contention = records.Contention(limit, now)
+        contention.rounds += 1
+        if contention.rounds >= ROUNDS and contention.until is None:
+            contention.until = now + YIELD_SECONDS
             YIELDS.inc(file.kind)
             self._log(file, limit, now)
 

@@ -184,7 +184,7 @@ class Cgroups:
         return True
 
     def read(self, name: str) -> int:
-        """Read a file with one number, by its whole name: bytes, or NO_LIMIT."""
+        """Read a file with one number, by its whole name: bytes, or NO_LIMIT. TransientError if it has none."""
         text = self._read(name, _LIMIT_BYTES).partition("\n")[0]
         try:
             return parse(text, self.page)

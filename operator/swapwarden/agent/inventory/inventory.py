@@ -64,7 +64,7 @@ class Inventory:
         return None if self.root is None else self.root.path
 
     def inode(self, path: str) -> int | None:
-        """As Cgroups.inode."""
+        """Return the inode of a cgroup, as Cgroups.inode does; None if it is gone. CgroupError."""
         return self._fs.inode(path)
 
     def files(self) -> Iterator[records.ControlFile]:

@@ -81,12 +81,12 @@ class LimitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def last_applied(self) -> int | None:
-        """The value that the agent wrote last, or None."""
+        """The value that the agent wrote last, in bytes, or None."""
         return self.wrote[-1] if self.wrote else None
 
     @property
     def unit_value(self) -> int | None:
-        """The value of systemd for the unit, which it may write at any time; None if unknown."""
+        """The value of systemd for the unit, in bytes, which it may write at any time; None if unknown."""
         return self.found if self.unit is None else self.unit
 
 

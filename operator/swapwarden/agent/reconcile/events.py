@@ -54,7 +54,7 @@ class Events:
                 lossy = owner.times.right_at < self._work.horizon.lost_until
                 touched.setdefault(owner, self._work.horizon.exposed_since(owner, noticed) if lossy else noticed)
             elif owner is not None:
-                self._told(owner, event, noticed)
+                self._mark_name(owner, event, noticed)
         for file, since in touched.items():
             if file.watch is not None and not (file.is_inner and self._puts_off(file)):
                 if self._evidence.wanted or file.systemd.zero or file.kind == "system":
@@ -70,7 +70,7 @@ class Events:
                 self._work.horizon.caught_up = max(self._work.horizon.caught_up, noticed)
         return lost
 
-    def _told(self, owner: inotify.Watched, event: inotify.InotifyEvent, noticed: float) -> None:
+    def _mark_name(self, owner: inotify.Watched, event: inotify.InotifyEvent, noticed: float) -> None:
         """Mark a name that appeared or was removed."""
         mark = queue.Mark(noticed, self._work.horizon.caught_up)
         if not isinstance(owner, records.Level | records.Pod) and self._units.concerns(owner, event):

@@ -170,7 +170,7 @@ class FileReconciler:
         self._work.order.drop(file)
         self._work.order.lowered(file)
 
-    def is_to_put_back(self, file: records.ControlFile) -> bool:
+    def must_restore(self, file: records.ControlFile) -> bool:
         """Return whether the file holds a value that the agent must restore."""
         return file.desired.value is resolve.Handling.RESTORE and self._limits.holds_ours(file.key)
 
@@ -293,13 +293,13 @@ class FileReconciler:
         elif drained:
             self._headroom.release(file.path)
         if file.desired.value is resolve.Handling.RESTORE:
-            self._put_back_done(file, found)
+            self._restored(file, found)
         if not draining:
             return None
         least, most = DRAIN_SECONDS
         return min(most, max(least, (self._work.clock() - file.times.progress_at) / 2))
 
-    def _put_back_done(self, file: records.ControlFile, found: int) -> None:
+    def _restored(self, file: records.ControlFile, found: int) -> None:
         entry = self._limits.get(file.key)
         if entry is not None and entry.found == found:
             self._limits.mark_known(file.key)

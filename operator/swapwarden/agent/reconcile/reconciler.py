@@ -120,7 +120,7 @@ class NodeReconciler:
             others=self._attribution.others() if self._attribution.found_others else "",
             settings=tuple(units.shortfalls()) if units.concerned else None,
             # While an order to restore is under way, at least one value is not restored.
-            to_restore=(units.to_put_back if units.concerned or units.io.to_restore else 0)
+            to_restore=(units.to_restore if units.concerned or units.io.to_restore else 0)
             + (self._applied is not None),
         )
 

@@ -52,7 +52,7 @@ class Settings:
         return step.write
 
     def done(self, key: ledger.Key, wanted: str | None) -> None:
-        """Note that a setting holds its wanted value; None: it was restored, or no longer exists."""
+        """Note that a setting holds `wanted`; None: it was restored or is gone. SettingError if not recorded."""
         if wanted is not None:
             self._in_force[key] = wanted
             return

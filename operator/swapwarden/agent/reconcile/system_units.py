@@ -145,7 +145,7 @@ class Units:
         value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
         unit.desired = records.Desired(value, enforced)
         self._settler.settle(unit, noticed)
-        done = unit.status.reason is None and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
+        done = unit.status.reason is None and not self._settler.must_restore(unit) and not self._is_covered(unit)
         if enforced is resolve.Handling.RESTORE and done:
             self._drop(path)
 
@@ -178,9 +178,9 @@ class Units:
         return iter(list(self._units.values()))
 
     @property
-    def to_put_back(self) -> int:
+    def to_restore(self) -> int:
         """Files that hold a value that the agent must restore."""
-        return sum(map(self._settler.is_to_put_back, self._units.values())) + self.io.to_restore
+        return sum(map(self._settler.must_restore, self._units.values())) + self.io.to_restore
 
     def shortfalls(self) -> Iterator[problems.SettingProblem]:
         """Yield settings that differ from the state."""

@@ -100,7 +100,7 @@ class TreeReconciler:
         self._work.waiting.mark(keys.Task.SWEEP, queue.Priority.SWEEP, queue.Mark(now))
 
     def enter(self, level: records.Level, mark: queue.Mark, *, found: bool = True) -> None:
-        """Mark the unknown children of a level."""
+        """Mark the unknown children of a level. CgroupError if it cannot be read."""
         try:
             names = self._inventory.enter(level)
         except cgroupfs.DeniedError as error:  # it is nobody's but the node's

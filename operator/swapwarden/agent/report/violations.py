@@ -16,12 +16,12 @@ _OF_TENANTS: Final = frozenset({ViolationReason.ACCESS_DENIED, ViolationReason.Y
 
 def yielded(file: records.ControlFile) -> bool:
     """Return whether a file holds less than desired because another writer keeps lowering it."""
-    fight = file.contention
+    contention = file.contention
     return (
-        fight is not None
-        and fight.until is not None
-        and file.status.limit == fight.limit
-        and file.status.observed < fight.limit
+        contention is not None
+        and contention.until is not None
+        and file.status.limit == contention.limit
+        and file.status.observed < contention.limit
     )
 
 
