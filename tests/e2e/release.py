@@ -179,6 +179,10 @@ class Release:
         """Return the violations of a pod in the agent's status."""
         return [each for each in self.state().get("status", {}).get("violations", []) if each["pod"] == uid]
 
+    def exposures_of(self, uid: str) -> list[Any]:
+        """Return the exposures of a pod that the agent reports."""
+        return [each for each in self.state().get("status", {}).get("exposures", []) if each["pod"] == uid]
+
     def planned(self, uid: str) -> str | None:
         """The value that the state has for a pod; None where it has none."""
         value: str | None = self.state()["spec"].get("pods", {}).get(uid, {}).get("swapMax")

@@ -250,8 +250,7 @@ def test_daemon_reload(guarded: Guarded, settled: Callable[[], None], eventually
     uid = guarded.pod("burstable")["metadata"]["uid"]
 
     def is_told() -> bool:
-        told = [(each["reason"], each["wanted"], each["found"]) for each in guarded.swapwarden.violations(uid)]
-        return ("Exposed", "0", "max") in told
+        return ("0", "max") in [(each["wanted"], each["found"]) for each in guarded.swapwarden.exposures_of(uid)]
 
     eventually(is_told, "the state names the exposure")
     eventually(lambda: guarded.swapwarden.condition("Drifted") == "True/Rewritten", "and who is to blame")

@@ -125,8 +125,6 @@ def test_a_pod_that_fails_again_and_again_costs_few_writes(
         assert swapwarden.total("agent", PATCHES) - reported <= 2 * written + 2 + counters
         # systemd's writes at the start of the pod's slice are reported if they followed the first value; no container
         # adds to them.
-        violations = swapwarden.violations(uid)
-        assert {each["reason"] for each in violations} <= {"Exposed"}
-        assert {cause for each in violations for cause in each["causes"]} <= {"Start", "StateLate"}
-        assert all("container" not in each for each in violations)
+        assert swapwarden.violations(uid) == []
+        assert {cause for each in swapwarden.exposures_of(uid) for cause in each["causes"]} <= {"Start", "StateLate"}
         assert int(cgroups.swap_max(node, cgroups.find(node, cgroups.slice_of(uid)))) > 0

@@ -405,7 +405,7 @@ def test_every_rewrite_is_repaired_and_counted(one: Node, capsys: pytest.Capture
     assert pod.swap_max == "0"
 
     def counted() -> bool:
-        found = [each["exposures"] for each in one.status.get("violations", []) if each["reason"] == "Exposed"]
+        found = [each["count"] for each in one.status.get("exposures", [])]
         return found == [ROUNDS * REWRITES]
 
     until(counted, "each is counted")
@@ -443,7 +443,7 @@ def test_a_container_that_closes_its_cgroup_is_the_only_one_without_its_value(on
 
     def kept_out() -> dict[str, str]:
         found = one.status.get("violations", [])
-        return {each["pod"]: each["reason"] for each in found if each["reason"] not in {"Exposed", "AwaitingState"}}
+        return {each["pod"]: each["reason"] for each in found if each["reason"] != "AwaitingState"}
 
     close(early, "0")
     generation = one.put(spec)
@@ -524,11 +524,11 @@ def test_what_a_container_does_to_a_cgroup_of_its_own_is_no_trouble_of_its_node(
 
     def said() -> list[tuple[str, str]]:
         found = one.status.get("violations", [])
-        return [(each["pod"], each["reason"]) for each in found if each["reason"] != "Exposed"]
+        return [(each["pod"], each["reason"]) for each in found]
 
     def exposures() -> int:
-        found = one.status.get("violations", [])
-        return sum(each["exposures"] for each in found if each["reason"] == "Exposed" and each["pod"] == tenant.uid)
+        found = one.status.get("exposures", [])
+        return sum(each["count"] for each in found if each["pod"] == tenant.uid)
 
     try:
         generation = put(8 * MIB, 4 * MIB)
@@ -605,11 +605,10 @@ def test_an_exposure_that_is_found_by_polling_is_as_long_as_it_was(
         above, right, gap = (1000 * float(word) for word in said.split())
 
         def exposed() -> dict[str, Any]:
-            found = one.status.get("violations", [])
-            return next((each for each in found if each["reason"] == "Exposed"), {})
+            return next(iter(one.status.get("exposures", [])), {})
 
-        until(lambda: exposed().get("exposures") == count, "each is counted")
-        told = exposed()["exposedMilliseconds"]
+        until(lambda: exposed().get("count") == count, "each is counted")
+        told = exposed()["milliseconds"]
     finally:
         one.vm.write(instances, before.strip())
     with capsys.disabled():

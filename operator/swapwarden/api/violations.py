@@ -10,9 +10,9 @@ from typing import Final
 
 
 class ViolationReason(enum.StrEnum):
-    """Why a cgroup does not, or for a while did not, hold what the spec says; the order in which agents list them.
+    """Why a cgroup does not hold what the spec says; the order in which agents list them.
 
-    What is wrong now comes before what was. What a tenant can cause in any number comes behind what concerns others.
+    What a tenant can cause in any number comes behind what concerns others.
     """
 
     INTERNAL_ERROR = "InternalError"
@@ -33,8 +33,6 @@ class ViolationReason(enum.StrEnum):
     """No state has said anything about this pod."""
     ACCESS_DENIED = "AccessDenied"
     """Its owner, who is inside of the pod, keeps the agent out."""
-    EXPOSED = "Exposed"
-    """The cgroup was above its value for a while."""
 
 
 FAILURES: Final = (

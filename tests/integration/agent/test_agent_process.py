@@ -355,11 +355,11 @@ def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) ->
     assert agent.metric(counted) <= 2001
     until(lambda: api.condition("Drifted") == ("True", "Rewritten"))
     # A report from the midst of it may also list the repair that was under way.
-    until(lambda: [(one["pod"], one["reason"]) for one in api.status["violations"]] == [(uid(1), "Exposed")])
+    until(lambda: [one["pod"] for one in api.status.get("exposures", [])] == [uid(1)])
     assert len(api.patches) < 30
     # Who writes max to a pod's slice is taken for systemd.
     until(lambda: agent.metric('swapwarden_agent_exposures_total{cause="UnitValue"}') >= 1000)
-    until(lambda: set(api.status["violations"][0]["causes"]) == {"UnitValue", "StateLate"})
+    until(lambda: set(api.status["exposures"][0]["causes"]) == {"UnitValue", "StateLate"})
 
 
 def test_250_pods_at_once_and_no_growth(tree: CgroupTree, api: FakeApi, start: Start) -> None:
@@ -599,10 +599,10 @@ def test_containers_by_id(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     holds(app, "0")
 
 
-def test_the_wire_limits_of_violations_hold(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+def test_no_more_exposures_are_listed_than_the_definition_allows(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     for number in range(40):
         tree.container(tree.pod(number), "app")
     api.put(pods(dict.fromkeys(range(40), "0")))
     start().wait_ready()
-    until(lambda: len(api.status.get("violations", [])) == state.MAX_VIOLATIONS)
-    assert api.status["violationsOmitted"] == 8
+    until(lambda: len(api.status.get("exposures", [])) == state.MAX_EXPOSURES)
+    assert api.status["exposuresOmitted"] == 8

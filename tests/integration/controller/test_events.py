@@ -84,8 +84,9 @@ def test_a_pod_has_events_when_its_limit_does_not_hold_and_when_it_does(
     ):
         report(cluster, "home", {"pod": uid, "reason": reason, "wanted": "0", "swapBytes": 4096})
         eventually(lambda event=event: event in described(cluster, "pod", "mine"), event)  # type: ignore[misc]  # mypy knows no lambda with a default
-    exposed = {"pod": uid, "reason": "Exposed", "wanted": "0", "swapBytes": 4096, "exposedMilliseconds": 7}
-    report(cluster, "home", {**exposed, "causes": ["OtherWriter"], "since": "2026-01-01T00:00:00.000000Z"})
+    exposed = {"pod": uid, "wanted": "0", "swapBytes": 4096, "milliseconds": 7, "causes": ["OtherWriter"]}
+    status = {"violations": None, "exposures": [{**exposed, "since": "2026-01-01T00:00:00.000000Z"}]}
+    assert cluster.cp.request("PATCH", f"{STATES}/home/status", {"status": status})[0] == 200
     eventually(lambda: "SwappedAgainstPolicy" in described(cluster, "pod", "mine"), "that it swapped")
     found = described(cluster, "pod", "mine")
     assert found["SwapDrained"].startswith("Normal swapwarden-controller")

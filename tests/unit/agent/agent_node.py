@@ -140,7 +140,8 @@ def unseen(file: records.ControlFile) -> bool:
 
 def reasons(agent: reconciler.NodeReconciler) -> list[str]:
     """Of the deviations that it would report."""
-    return sorted(violation.reason for violation in snapshot(agent).violations)
+    found = snapshot(agent)
+    return sorted([*(violation.reason for violation in found.violations), *("Exposed" for _ in found.recent.exposures)])
 
 
 def drop_in_prefix(agent: reconciler.NodeReconciler) -> str | None:

@@ -648,7 +648,7 @@ async def test_a_new_leader_reports_swap_that_pods_took_against_their_policy(ben
     bench.pod_comes("web")
     plan = {"uid-web": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
     spec = state.StateSpec(profile_ref=state.ProfileRef(names.BUILT_IN_PROFILE), pods=plan)
-    taken = states.WireViolation("uid-web", "Exposed", swap_bytes=4096, causes=("Reload",), since="boot")
+    taken = states.WireExposure("uid-web", swap_bytes=4096, causes=("Reload",), since="boot")
     bench.server.answer(accepted(4))
     bench.node_comes()
     bench.state_comes(state_row(version=2, spec=spec, exposed_pods=(taken,)))

@@ -65,9 +65,9 @@ def violation(reason: str, pod: str = "x", **more: Any) -> dict[str, Any]:
         (told(violation("Draining"), violation("WriteFailed")), ("False", "WriteFailed")),
         (told(violation("Yielded")), ("False", "Yielded")),
         (told(violation("Draining", pod="y")), ("True", "PolicyDisabled")),
-        (told(violation("Exposed", swapBytes=5)), ("True", "PolicyDisabled")),
+        (told(violation("Novel", swapBytes=5)), ("True", "PolicyDisabled")),
         (told(violation("Draining", pod="y"), omitted=1), ("Unknown", "NotListed")),
-        (told(violation("Draining", pod="y"), violation("Exposed", pod="y"), omitted=1), ("True", "PolicyDisabled")),
+        (told(violation("AwaitingState", pod="y"), omitted=1), ("Unknown", "NotListed")),
         (told(pods={"x": {"reason": "NodeIncompatible"}}), ("False", "NodeIncompatible")),
     ],
 )

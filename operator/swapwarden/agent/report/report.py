@@ -87,7 +87,7 @@ class Report:
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
         """Take note that the API server has this status."""
-        if violations.acknowledge(self._reconciled.inventory.pods.values(), written.get("violations", [])):
+        if violations.acknowledge(self._reconciled.inventory.pods.values(), written.get("exposures", [])):
             self._board.touch()
 
     def expire(self) -> None:

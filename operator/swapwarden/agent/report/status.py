@@ -31,8 +31,8 @@ FAILING = metrics.gauge(
 
 _ORDER: Final[dict[str, int]] = {reason: number for number, reason in enumerate(ViolationReason)}
 _UNMANAGED: Final = resolve.Handling.UNMANAGED
-_ESSENTIAL: Final = ("pod", "container", "reason", "since")
-"""Fields of a violation whose change is written without delay, like a change of its causes."""
+_ESSENTIAL: Final = ("pod", "container", "reason")
+"""Fields of a violation whose change is written without delay."""
 
 
 class ConditionVerdict(NamedTuple):
@@ -56,6 +56,8 @@ class Recent(NamedTuple):
     """How often the kernel dropped events; all cgroups were compared after each."""
     unreported: frozenset[str] = frozenset()
     """UIDs of pods that took swap while exposed, which no status has reported."""
+    exposures: Sequence[state.ExposedPod] = ()
+    """Pods that were above their values in the last minutes, or whose exposure no status has reported yet."""
 
 
 class Tree(NamedTuple):
@@ -100,8 +102,7 @@ class Snapshot(NamedTuple):
     @property
     def passing(self) -> bool:
         """Whether it has events of the last minutes: no later event marks their end."""
-        exposed = any(violation.reason == ViolationReason.EXPOSED for violation in self.violations)
-        return bool(exposed or self.recent.drifting or self.recent.others or self.recent.lost)
+        return bool(self.recent.exposures or self.recent.drifting or self.recent.others or self.recent.lost)
 
 
 def collect(
@@ -117,6 +118,7 @@ def collect(
     current = progress.spec
     audit = current is not None and current.mode is names.Mode.AUDIT
     found: list[state.Violation | None] = []
+    exposures: list[state.ExposedPod] = []
     unreported: list[str] = []
     to_restore = drifting = unseen = contested = 0
     for file in known.files():
@@ -130,7 +132,7 @@ def collect(
         is_unreported = pod.tally.attributed > pod.tally.reported
         if is_unreported or now - pod.tally.last < exposure.RECENT_SECONDS:
             unreported += [pod.uid] * is_unreported
-            found.append(violations.of_exposure(pod))
+            exposures.append(violations.of_exposure(pod))
         # A pod without a container runs nothing, such as the rest of a deleted pod.
         if pod.containers and now - pod.since >= resolve.AWAIT_SECONDS and _awaits_entry(current, pod):
             found.append(violations.of_silence(pod))
@@ -145,7 +147,7 @@ def collect(
         refused=refused,
         to_restore=to_restore + progress.to_restore,
         unseen=unseen,
-        recent=Recent(drifting, contested, progress.others, progress.lost, frozenset(unreported)),
+        recent=Recent(drifting, contested, progress.others, progress.lost, frozenset(unreported), exposures),
         cost=_cost(known, current, cgroups),
         settings=progress.settings,
         guarantee=guarantee,
@@ -184,15 +186,17 @@ def publish(known: inventory.Inventory, progress: records.ReconcileProgress) -> 
     exposure.flush()
 
 
-def _rank(violation: state.Violation, unreported: Container[str]) -> tuple[int, bool, int, str, str]:
+def _rank(violation: state.Violation) -> tuple[int, bool, str, str]:
     order = _ORDER.get(violation.reason, len(_ORDER))
     if violation.reason == ViolationReason.YIELDED and violation.container:
         order = _ORDER[ViolationReason.ACCESS_DENIED]
-    if violation.reason == ViolationReason.EXPOSED and violation.causes and violation.pod in unreported:
-        order = 0  # for one write only
     # A pod's own limit also bounds its containers.
     within = bool(violation.container)
-    return order, within, -violation.exposed_milliseconds, violation.pod, violation.container
+    return order, within, violation.pod, violation.container
+
+
+def _rank_exposure(exposure: state.ExposedPod, unreported: Container[str]) -> tuple[bool, int, str]:
+    return not (exposure.causes and exposure.pod in unreported), -exposure.milliseconds, exposure.pod
 
 
 def build(
@@ -206,7 +210,7 @@ def build(
 
     `previous` are the conditions of the status before, `now` is RFC 3339.
 
-    Of more than state.MAX_VIOLATIONS violations, those that no status has reported yet precede current ones.
+    Of more than state.MAX_EXPOSURES exposures, those that no status has reported yet precede longer ones.
     """
     since = {
         (condition.get("type"), condition.get("status")): str(condition.get("lastTransitionTime", ""))
@@ -225,7 +229,8 @@ def build(
         for kind, verdict in verdicts.items()
     ]
     profile = ("", 0) if snapshot.spec is None else snapshot.spec.profile
-    ranked = sorted(snapshot.violations, key=lambda each: _rank(each, snapshot.recent.unreported))
+    ranked = sorted(snapshot.violations, key=_rank)
+    exposures = sorted(snapshot.recent.exposures, key=lambda each: _rank_exposure(each, snapshot.recent.unreported))
     return state.StateStatus(
         observed_generation=snapshot.generation,
         profile_ref=state.ProfileRef(*profile) if profile[0] else None,
@@ -233,6 +238,8 @@ def build(
         conditions=conditions,
         violations=ranked[: state.MAX_VIOLATIONS],
         violations_omitted=max(0, len(ranked) - state.MAX_VIOLATIONS),
+        exposures=exposures[: state.MAX_EXPOSURES],
+        exposures_omitted=max(0, len(exposures) - state.MAX_EXPOSURES),
         preview_cost=snapshot.cost,
     )
 
@@ -246,15 +253,12 @@ def as_json(status: state.StateStatus) -> dict[str, Any]:
 def essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return a status without values that grow all the time: if two of these are equal, a write can wait."""
     conditions = [{**condition, "message": "", "observedGeneration": 0} for condition in status.get("conditions", [])]
-    listed = sorted(
-        (
-            # The controller's event about swap that a pod took while exposed waits for this.
-            violation.get("reason") == ViolationReason.EXPOSED and bool(violation.get("swapBytes")),
-            *[violation.get(field, "") for field in _ESSENTIAL],
-            *violation.get("causes", ()),
-        )
-        for violation in status.get("violations", [])
+    listed = sorted(tuple(each.get(field, "") for field in _ESSENTIAL) for each in status.get("violations", []))
+    exposed = sorted(
+        # The controller's event about swap that a pod took while exposed waits for the first of these.
+        (bool(each.get("swapBytes")), each.get("pod", ""), each.get("since", ""), *each.get("causes", ()))
+        for each in status.get("exposures", [])
     )
     cost = {key: value for key, value in status.get("previewCost", {}).items() if key != "bytes"}
-    lean = {"conditions": conditions, "violations": listed, "violationsOmitted": 0, "previewCost": cost}
-    return {**status, **lean, "observedGeneration": 0}
+    lean = {"conditions": conditions, "violations": listed, "exposures": exposed, "previewCost": cost}
+    return {**status, **lean, "violationsOmitted": 0, "exposuresOmitted": 0, "observedGeneration": 0}

@@ -69,17 +69,16 @@ def causes(tally: exposure.Tally) -> list[names.Cause]:
     return sorted(tally.milliseconds_of, key=tally.milliseconds_of.__getitem__, reverse=True)
 
 
-def of_exposure(pod: records.Pod) -> state.Violation:
-    """Return the violation that reports how often and for how long a pod was above its value."""
+def of_exposure(pod: records.Pod) -> state.ExposedPod:
+    """Return how often and for how long a pod was above its value."""
     tally = pod.tally
-    return state.Violation(
+    return state.ExposedPod(
         pod=pod.uid,
-        reason=ViolationReason.EXPOSED,
         wanted=cgroupfs.render(tally.wanted),
         found=cgroupfs.render(tally.found),
         swap_bytes=tally.attributed,
-        exposures=tally.count,
-        exposed_milliseconds=round(tally.milliseconds),
+        count=tally.count,
+        milliseconds=round(tally.milliseconds),
         causes=causes(tally),
         since=exposure.moment(tally.since),
     )

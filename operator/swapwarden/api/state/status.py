@@ -10,6 +10,7 @@ from swapwarden.api import conditions, names
 from swapwarden.api.state.spec import ProfileRef
 
 MAX_VIOLATIONS = 32
+MAX_EXPOSURES = 32
 MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
@@ -136,7 +137,14 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             description="Ready, Compatible, Applied, Degraded, Drifted, SettingsApplied, StrictInEffect or a finding.",
         ),
     ]
-    status: Annotated[str, msgspec.Meta(pattern="^(True|False|Unknown)$", description="True, False or Unknown.")]
+    status: Annotated[
+        str,
+        msgspec.Meta(
+            pattern="^(True|False|Unknown)$",
+            description="True, False or Unknown.",
+            extra_json_schema={"enum": ["True", "False", "Unknown"]},
+        ),
+    ]
     reason: Annotated[
         str,
         msgspec.Meta(
@@ -156,7 +164,7 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One cgroup that deviates from the spec, or did so for a while."""
+    """One cgroup that deviates from the spec."""
 
     pod: Annotated[str, msgspec.Meta(max_length=128, description="Key of the pod in spec.pods, or its cgroup's UID.")]
     reason: Annotated[
@@ -167,8 +175,8 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
                 "WriteFailed, AccessDenied (the container's owner keeps the agent out of its cgroup), Unreadable, "
                 "InternalError (a mistake in the agent), Draining (more swap is in use than wanted), Yielded (another "
                 "writer keeps lowering it), "
-                "Audit (would be written in Enforce), NotSupported (a setting that the agent does not know), "
-                "AwaitingState, or Exposed (it was above its value for a while)."
+                "Audit (would be written in Enforce), NotSupported (a setting that the agent does not know) "
+                "or AwaitingState."
             ),
         ),
     ]
@@ -177,19 +185,27 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         str, msgspec.Meta(max_length=64, description="The setting by its name in spec. Absent: swapMax.")
     ] = ""
     wanted: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of memory.swap.max.")] = ""
-    found: Annotated[str, msgspec.Meta(max_length=32, description="The observed value, or the last excess.")] = ""
+    found: Annotated[str, msgspec.Meta(max_length=32, description="The observed value.")] = ""
     swap_bytes: Annotated[
         int,
-        msgspec.Meta(ge=0, description="memory.swap.current then; if Exposed, the swap taken meanwhile."),
+        msgspec.Meta(ge=0, description="memory.swap.current then, in bytes."),
     ] = 0
-    exposures: Annotated[int, msgspec.Meta(ge=0, description="How many times it was found above its value.")] = 0
-    exposed_milliseconds: Annotated[
+    message: Annotated[str, msgspec.Meta(max_length=512, description="A sentence for people.")] = ""
+
+
+class ExposedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How often and for how long a pod was above its value, with its sums since a moment."""
+
+    pod: Annotated[str, msgspec.Meta(max_length=128, description="Key of the pod in spec.pods, or its cgroup's UID.")]
+    count: Annotated[int, msgspec.Meta(ge=0, description="How many times it was found above its value.")] = 0
+    milliseconds: Annotated[
         int,
         msgspec.Meta(
             ge=0,
             description="Total time above its value, from detection (or the last right value) to repair.",
         ),
     ] = 0
+    swap_bytes: Annotated[int, msgspec.Meta(ge=0, description="Swap taken meanwhile, in bytes.")] = 0
     causes: Annotated[
         list[names.Cause],
         msgspec.Meta(max_length=len(names.Cause), description="Why it was above its value, the longest first."),
@@ -198,10 +214,11 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         str,
         msgspec.Meta(
             max_length=32,
-            description="If Exposed, when the sums began, RFC 3339: its cgroup was made, or the agent started.",
+            description="When the sums began, RFC 3339: its cgroup was made, or the agent started.",
         ),
     ] = ""
-    message: Annotated[str, msgspec.Meta(max_length=512, description="A sentence for people.")] = ""
+    wanted: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of memory.swap.max.")] = ""
+    found: Annotated[str, msgspec.Meta(max_length=32, description="The last excess.")] = ""
 
 
 class PreviewCost(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -236,6 +253,15 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     ] = []
     violations_omitted: Annotated[
         int, msgspec.Meta(ge=0, description="The number of deviations beyond those in violations.")
+    ] = 0
+    exposures: Annotated[
+        list[ExposedPod],
+        msgspec.Meta(
+            max_length=MAX_EXPOSURES, description="Pods that were above their values in the last ten minutes."
+        ),
+    ] = []
+    exposures_omitted: Annotated[
+        int, msgspec.Meta(ge=0, description="The number of such pods beyond those in exposures.")
     ] = 0
     preview_cost: Annotated[
         PreviewCost | None, msgspec.Meta(description="The swap in use that spec.preview will take from pods.")

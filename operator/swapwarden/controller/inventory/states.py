@@ -32,7 +32,14 @@ class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
     container: str = ""
     wanted: str = ""
     swap_bytes: int = 0
-    exposed_milliseconds: int = 0
+
+
+class WireExposure(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that was above its value, as far as it is read."""
+
+    pod: str = ""
+    swap_bytes: int = 0
+    milliseconds: int = 0
     causes: tuple[str, ...] = ()
     since: str = ""
 
@@ -47,6 +54,7 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     preview_cost: state.PreviewCost | None = None
     violations: list[WireViolation] = []
     violations_omitted: int = 0
+    exposures: list[WireExposure] = []
 
 
 class WireState(msgspec.Struct, frozen=True):
@@ -91,7 +99,7 @@ class StateRow(msgspec.Struct, frozen=True):
     """Why the agent says that it can do nothing on its node; empty where it can."""
     settled: bool = False
     """Whether the agent has done all that it can do on its node, even if that is nothing."""
-    exposed_pods: tuple[WireViolation, ...] = ()
+    exposed_pods: tuple[WireExposure, ...] = ()
     """Pods that took swap above their limit while it was undone, as far as the agent knows why."""
     draining_pods: tuple[WireViolation, ...] = ()
     """Pods that should have no swap, and have some in use."""
@@ -150,7 +158,11 @@ _STATUSES = decoding.Decoder(WireStatus)
 _SPECS = decoding.Decoder(state.StateSpec)
 
 
-_ITEMS: Final[dict[str, type[msgspec.Struct]]] = {"conditions": state.Condition, "violations": WireViolation}
+_ITEMS: Final[dict[str, type[msgspec.Struct]]] = {
+    "conditions": state.Condition,
+    "violations": WireViolation,
+    "exposures": WireExposure,
+}
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
@@ -227,11 +239,7 @@ def project(wire: WireState) -> StateRow:
         unapplied=_told(applied, "False", "Unknown"),
         incompatible=_told(conditions.get(ConditionType.COMPATIBLE), "False"),
         degraded=_told(conditions.get(ConditionType.DEGRADED), "True") or problem,
-        exposed_pods=tuple(
-            each
-            for each in status.violations
-            if each.reason == ViolationReason.EXPOSED and each.swap_bytes and each.causes
-        ),
+        exposed_pods=tuple(each for each in status.exposures if each.swap_bytes and each.causes),
         draining_pods=tuple(
             each
             for each in status.violations
@@ -242,7 +250,7 @@ def project(wire: WireState) -> StateRow:
             each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)
         ),
         # Present problems are listed before past ones.
-        unlisted=status.violations_omitted > 0 and any(each.reason in PRESENT for each in status.violations[-1:]),
+        unlisted=status.violations_omitted > 0,
     )
 
 

@@ -72,12 +72,12 @@ def _now(row: states.StateRow, key: str) -> str:
     return "; the limit is in force again"
 
 
-def _notice(pod: pods.PodRow, found: states.WireViolation, now: str) -> Notice:
+def _notice(pod: pods.PodRow, found: states.WireExposure, now: str) -> Notice:
     since = f" since {found.since}" if found.since else ""
     most = "" if names.UNWATCHED.isdisjoint(found.causes) else "at most "
     message = (
         f"{most}{found.swap_bytes} bytes of this pod, which must not swap, went to swap on node {pod.node} while its"
-        f" limit was undone, or not there yet ({', '.join(found.causes)}), for {found.exposed_milliseconds} ms"
+        f" limit was undone, or not there yet ({', '.join(found.causes)}), for {found.milliseconds} ms"
         f" in all{since}{now}"
     )
     key = f"{found.pod}/{found.since}/{found.swap_bytes}"

@@ -96,13 +96,13 @@ async def running(node: Node, count: int, limit: int = 0) -> list[pathlib.Path]:
     return made
 
 
-def exposed(agent: reconciler.NodeReconciler) -> list[state_api.Violation]:
-    return [each for each in snapshot(agent).violations if each.reason == "Exposed"]
+def exposed(agent: reconciler.NodeReconciler) -> list[state_api.ExposedPod]:
+    return list(snapshot(agent).recent.exposures)
 
 
 def causes(node: Node, pod: pathlib.Path) -> list[names.Cause]:
     assert node.enforcer is not None
-    listed = {each.pod: each.causes for each in snapshot(node.enforcer).violations if each.reason == "Exposed"}
+    listed = {each.pod: each.causes for each in snapshot(node.enforcer).recent.exposures}
     return listed.get(node.known(pod).uid, [])
 
 
@@ -275,11 +275,11 @@ async def test_values_written_over_while_no_agent_ran(plain: Node, caplog: pytes
     assert counted() == {Cause.AGENT_DOWN: 1}
     (line,) = (vars(each) for each in caplog.records if each.name == attribution.__name__)
     assert (line["cause"], line["cgroup"], line["found"]) == ("AgentDown", f"/{plain.known(pod).file.path}", "max")
-    listed = {each.pod: each for each in snapshot(agent).violations if each.reason == "Exposed"}
+    listed = {each.pod: each for each in snapshot(agent).recent.exposures}
     exposed = [listed[plain.known(each).uid] for each in (pod, appeared)]
     assert len(listed) == 2
     assert [each.causes for each in exposed] == [[Cause.AGENT_DOWN]] * 2
-    assert all(each.exposed_milliseconds >= 3_500_000 for each in exposed)
+    assert all(each.milliseconds >= 3_500_000 for each in exposed)
     assert exposed[0].swap_bytes == 3 * MIB
     assert exposure.GROWN.value(Cause.AGENT_DOWN) - before[Cause.AGENT_DOWN] == 3 * MIB
 
@@ -338,7 +338,7 @@ async def test_swap_taken_is_reported_with_its_own_cause(plain: Node) -> None:
     write(pod, str(5 * MIB))
     await until(lambda: plain.known(pod).tally.grown == MIB)
     (before,) = exposed(agent)
-    assert (before.exposures, before.causes, before.swap_bytes) == (2, [Cause.UNIT_VALUE], 0)
+    assert (before.count, before.causes, before.swap_bytes) == (2, [Cause.UNIT_VALUE], 0)
     assert snapshot(agent).recent.unreported == set()
     await until(lambda: Cause.OTHER_WRITER in causes(plain, pod))
     (after,) = exposed(agent)
@@ -381,11 +381,11 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
 
 
 async def test_sums_say_since_when_they_count(plain: Node) -> None:
-    async def told() -> state_api.Violation:
+    async def told() -> state_api.ExposedPod:
         assert plain.enforcer is not None
         write(pod, "max")
         await until(lambda: causes(plain, pod) != [])
-        (violation,) = snapshot(plain.enforcer).violations
+        (violation,) = snapshot(plain.enforcer).recent.exposures
         return violation
 
     (pod,) = await running(plain, 1)
@@ -395,7 +395,7 @@ async def test_sums_say_since_when_they_count(plain: Node) -> None:
     plain.stop()
     plain.start(state({0: 0}))
     again = await told()
-    assert (again.exposures, again.since > first.since) == (1, True)
+    assert (again.count, again.since > first.since) == (1, True)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", again.since)
 
 
@@ -441,8 +441,8 @@ async def test_pods_that_come_with_their_tree_ran_since_there_was_none_at_most(p
 def late(agent: reconciler.NodeReconciler) -> list[str]:
     """The UIDs of pods that ran before the agent saw them: some 5 seconds long, or longer by as much as tests take."""
     found = exposed(agent)
-    assert all(each.causes == [Cause.AGENT_LATE] and each.exposures == 1 for each in found)
-    assert all(5000 <= each.exposed_milliseconds < 500_000 for each in found)
+    assert all(each.causes == [Cause.AGENT_LATE] and each.count == 1 for each in found)
+    assert all(5000 <= each.milliseconds < 500_000 for each in found)
     return [each.pod for each in found]
 
 

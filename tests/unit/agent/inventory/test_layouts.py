@@ -179,7 +179,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
     await until(lambda: written(plain) == expected)
     assert agent.root == layout.root
     # Pods that ran before the agent were above their values until now; nothing else is wrong.
-    assert {violation.reason for violation in snapshot(agent).violations} <= {"Exposed"}
+    assert {violation.reason for violation in snapshot(agent).violations} == set()
 
 
 async def test_the_rest_of_a_deleted_pod_gets_0_and_is_not_reported(plain: Node) -> None:

@@ -55,8 +55,8 @@ async def test_each_of_1000_exposures_is_counted(plain: Node) -> None:
     for _ in range(1000):
         write(pod, "max")
         await until(lambda: swap_max(pod) == "0")
-    (violation,) = snapshot(agent).violations
-    assert (violation.reason, violation.exposures) == ("Exposed", 1000)
+    (exposed,) = snapshot(agent).recent.exposures
+    assert exposed.count == 1000
 
 
 async def test_systemd_rewriting_an_empty_pod_is_repaired_and_is_no_exposure(plain: Node) -> None:
@@ -98,8 +98,8 @@ async def test_a_running_pod_whose_state_is_late_counts_as_exposed(plain: Node) 
     plain.tree.container(plain.tree.pod(1), "app")
     agent = plain.start()
     apply(agent, state({1: 0}))
-    (violation,) = snapshot(agent).violations
-    assert (violation.reason, violation.exposures, violation.found) == ("Exposed", 1, "max")
+    (exposed,) = snapshot(agent).recent.exposures
+    assert (exposed.count, exposed.found) == (1, "max")
 
 
 async def test_a_cap_only_lowers(plain: Node) -> None:

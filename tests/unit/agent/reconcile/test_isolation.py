@@ -482,9 +482,9 @@ async def test_an_exposure_without_an_event_counts_from_when_the_file_was_last_r
     app = plain.tree.container(pod, "app")
     compare(agent)
     apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerEntry(0, cap=False)}}))
-    (late,) = [each for each in snapshot(agent).violations if each.reason == "Exposed"]
+    (late,) = snapshot(agent).recent.exposures
     compare(agent)
-    before = late.exposed_milliseconds
+    before = late.milliseconds
     for number in range(3):
         plain.later += 3600  # nothing happens for long
         compare(agent)
@@ -497,10 +497,10 @@ async def test_an_exposure_without_an_event_counts_from_when_the_file_was_last_r
             await until(lambda: is_idle(agent))
         else:
             compare(agent)
-        (exposed,) = [each for each in snapshot(agent).violations if each.reason == "Exposed"]
-        lasted = exposed.exposed_milliseconds - before
+        (exposed,) = snapshot(agent).recent.exposures
+        lasted = exposed.milliseconds - before
         assert 5000 <= lasted < 6000, "the look before was five seconds ago, the write three"
-        before = exposed.exposed_milliseconds
+        before = exposed.milliseconds
 
 
 @pytest.mark.parametrize("how", ["event", "apply", "again"])

@@ -19,7 +19,7 @@ GOOD = status.Snapshot(SPEC, 4, status.Tree("kubepods.slice"), violations=[])
 DRAINING = state.Violation("p", "Draining", wanted="0", found="4096", swap_bytes=4096)
 FAILED = state.Violation("p", "WriteFailed", wanted="0", found="max", message="denied")
 YIELDED = state.Violation("p", "Yielded", wanted="4096", found="0")
-EXPOSED = state.Violation("p", "Exposed", exposures=3, exposed_milliseconds=5)
+EXPOSED = state.ExposedPod("p", count=3, milliseconds=5)
 
 
 def with_mode(mode: names.Mode) -> status.Snapshot:
@@ -52,22 +52,19 @@ def verdicts(snapshot: status.Snapshot, facts: state.Facts = FACTS) -> dict[str,
 def test_an_unreported_exposure_has_a_place_in_one_status() -> None:
     cause = [names.Cause.RELOAD]
     more = [
-        state.Violation(f"p{number:02}", "Exposed", swap_bytes=1, exposed_milliseconds=100 - number, causes=cause)
-        for number in range(2 * state.MAX_VIOLATIONS)
+        state.ExposedPod(f"p{number:02}", swap_bytes=1, milliseconds=100 - number, causes=cause)
+        for number in range(2 * state.MAX_EXPOSURES)
     ]
-    draining = [state.Violation(f"d{number}", "Draining") for number in range(state.MAX_VIOLATIONS)]
 
     def listed(*unreported: str) -> list[str]:
-        snapshot = lately(unreported=frozenset(unreported))._replace(violations=[*more, *draining])
-        return [each.pod for each in build(snapshot, FACTS, [], "t").violations]
+        snapshot = lately(unreported=frozenset(unreported), exposures=more)
+        return [each.pod for each in build(snapshot, FACTS, [], "t").exposures]
 
-    assert {each[0] for each in listed()} == {"d"}
+    assert listed() == [each.pod for each in more[: state.MAX_EXPOSURES]], "the longest ones"
     assert listed("p40", "p60")[:2] == ["p40", "p60"]
     unexplained = [*more[:-1], msgspec.structs.replace(more[-1], causes=[])]
-    snapshot = GOOD._replace(
-        violations=[*unexplained, *draining], recent=status.Recent(unreported=frozenset({more[-1].pod}))
-    )
-    assert build(snapshot, FACTS, [], "t").violations[0].pod == "d0", "no status reports it before its cause"
+    snapshot = lately(unreported=frozenset({more[-1].pod}), exposures=unexplained)
+    assert build(snapshot, FACTS, [], "t").exposures[0].pod == "p00", "no status reports it before its cause"
 
 
 def test_all_is_well() -> None:
@@ -99,7 +96,7 @@ def test_applied() -> None:
     assert applied(violations=[DRAINING]) == ("False", "Draining")
     assert applied(violations=[DRAINING, FAILED]) == ("False", "WriteFailed")
     assert applied(violations=[YIELDED]) == ("False", "Yielded")
-    assert applied(violations=[EXPOSED]) == ("True", "AsSpecified")
+    assert applied(lately(exposures=[EXPOSED])) == ("True", "AsSpecified")
     assert applied(restore, to_restore=1) == ("False", "Restoring")
     assert applied(restore) == ("True", "Restored")
     assert applied(restore, violations=[FAILED]) == ("False", "WriteFailed")
@@ -142,7 +139,7 @@ def test_the_runbook_of_the_alert_has_each_reason() -> None:
 def test_what_ends_by_itself_has_to_be_looked_at() -> None:
     assert not GOOD.passing
     assert not GOOD._replace(violations=[DRAINING, YIELDED]).passing, "their end is noticed"
-    assert GOOD._replace(violations=[EXPOSED]).passing
+    assert lately(exposures=[EXPOSED]).passing
     for recent in ({"drifting": 1}, {"others": "somebody"}, {"lost": 1}):
         assert lately(**recent).passing
 
@@ -158,27 +155,28 @@ def test_the_time_of_transition_stays_while_the_status_does() -> None:
 
 
 def test_violations_are_cut_and_the_worst_come_first() -> None:
-    many = [state.Violation(f"p{n:03}", "Exposed", exposed_milliseconds=n) for n in range(40)]
-    built = build(GOOD._replace(violations=[*many, DRAINING, FAILED]), FACTS, [], "t")
+    many = [state.Violation(f"p{n:03}", "AwaitingState") for n in range(40)]
+    exposed = [state.ExposedPod(f"p{n:03}", milliseconds=n) for n in range(40)]
+    built = build(lately(exposures=exposed)._replace(violations=[*many, DRAINING, FAILED]), FACTS, [], "t")
     assert len(built.violations) == state.MAX_VIOLATIONS
     assert built.violations_omitted == 42 - state.MAX_VIOLATIONS
     assert [violation.reason for violation in built.violations[:2]] == ["WriteFailed", "Draining"]
-    assert built.violations[2].pod == "p039"
+    assert (len(built.exposures), built.exposures_omitted, built.exposures[0].pod) == (32, 8, "p039")
 
 
 def test_counters_alone_are_not_the_essence() -> None:
-    def built(*violations: state.Violation, drifting: int = 1) -> dict[str, Any]:
-        snapshot = lately(drifting=drifting)._replace(violations=violations)
+    def built(*exposures: state.ExposedPod, drifting: int = 1) -> dict[str, Any]:
+        snapshot = lately(drifting=drifting, exposures=exposures)
         return status.essence(status.as_json(build(snapshot, FACTS, [], "t")))
 
-    more = state.Violation("p", "Exposed", exposures=9, exposed_milliseconds=50, found="max")
-    other = state.Violation("q", "Exposed", exposures=1)
+    more = state.ExposedPod("p", count=9, milliseconds=50, found="max")
+    other = state.ExposedPod("q", count=1)
     assert built(EXPOSED) == built(more, drifting=2)
     assert built(EXPOSED) != built(EXPOSED, other)
     took = [msgspec.structs.replace(EXPOSED, swap_bytes=size) for size in (4096, 8192)]
     assert built(EXPOSED) != built(took[0]), "an event waits for it"
     assert built(took[0]) == built(took[1])
-    assert built(EXPOSED) != built(DRAINING)
+    assert built(EXPOSED) != built()
 
 
 def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:

@@ -97,10 +97,10 @@ async def test_nothing_is_written_before_there_is_an_object(running: Running) ->
 
 
 async def test_only_differences_are_written(running: Running) -> None:
-    running.reporter.found({"observedGeneration": 1, "violations": [{"pod": "x", "reason": "Exposed"}]})
+    running.reporter.found({"observedGeneration": 1, "exposures": [{"pod": "x"}]})
     running.want(observedGeneration=2, facts={"swapBytes": 5})
     await until(lambda: len(running.api.patches) == 1)
-    assert running.api.patches == [{"observedGeneration": 2, "facts": {"swapBytes": 5}, "violations": None}]
+    assert running.api.patches == [{"observedGeneration": 2, "facts": {"swapBytes": 5}, "exposures": None}]
     looks = running.looks
     running.board.touch()
     await until(lambda: running.looks > looks)
@@ -112,7 +112,7 @@ async def test_what_stands_is_said_also_where_the_answer_to_the_write_is_lost(ru
     assert running.stood == []
     running.api.errors = [errors.Unreachable("gone")]
     running.api.answers_lost = True
-    running.want(observedGeneration=2, violations=[{"pod": "x", "reason": "Exposed"}])
+    running.want(observedGeneration=2, exposures=[{"pod": "x"}])
     await running.written()
     running.reporter.found(dict(running.api.status))
     await until(lambda: running.stood != [])
@@ -120,11 +120,11 @@ async def test_what_stands_is_said_also_where_the_answer_to_the_write_is_lost(ru
 
 
 async def test_counters_alone_wait(running: Running) -> None:
-    running.reporter.found({"violations": [{"pod": "x", "reason": "Exposed", "exposures": 1}]})
+    running.reporter.found({"exposures": [{"pod": "x", "count": 1}]})
     looks = running.looks
-    running.want(violations=[{"pod": "x", "reason": "Exposed", "exposures": 2}])
+    running.want(exposures=[{"pod": "x", "count": 2}])
     await until(lambda: len(running.api.patches) == 1)
-    running.want(violations=[{"pod": "x", "reason": "Exposed", "exposures": 3}])
+    running.want(exposures=[{"pod": "x", "count": 3}])
     looks = running.looks
     await until(lambda: running.looks > looks)
     running.board.touch()

@@ -148,11 +148,11 @@ def test_one_field_that_is_not_understood_voids_no_other(changes: dict[str, Any]
 
 def test_only_invalid_entries_of_a_list_are_left_out() -> None:
     broken = {"type": "Degraded", "status": "Mostly", "reason": "Polling"}
-    violation = {"pod": "x", "reason": "Exposed", "swapBytes": 1, "causes": ["Systemd"]}
+    exposed = {"pod": "x", "swapBytes": 1, "causes": ["Systemd"]}
     status = {
         **STATUS,
         "conditions": [broken, *STATUS["conditions"][:1], 3],
-        "violations": [{**violation, "since": 0}, violation, None],
+        "exposures": [{**exposed, "since": 0}, exposed, None],
     }
     row = states.decode(msgspec.json.encode({**BODY, "status": status}))
     assert (row.observed, row.applied) == (4, True)

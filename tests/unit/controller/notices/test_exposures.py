@@ -19,13 +19,12 @@ PODS = {
 
 def told(since: str = "boot", **swapped: int) -> states.StateRow:
     """A state of a node whose agent reports swap of these pods above their limits, in bytes, since it counts."""
-    violations: list[dict[str, Any]] = [
+    exposed: list[dict[str, Any]] = [
         {
             "pod": key,
-            "reason": "Exposed",
             "swapBytes": size,
             "causes": ["Reload", "Resize"],
-            "exposedMilliseconds": 7,
+            "milliseconds": 7,
             "since": since,
         }
         for key, size in swapped.items()
@@ -33,7 +32,7 @@ def told(since: str = "boot", **swapped: int) -> states.StateRow:
     body = {
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
         "spec": {"profileRef": {"name": "p"}, "pods": PODS},
-        "status": {"violations": violations},
+        "status": {"exposures": exposed},
     }
     return states.decode(msgspec.json.encode(body))
 
@@ -59,14 +58,11 @@ def test_only_pods_that_must_not_swap_and_did_are_reported() -> None:
 
 def test_the_report_has_the_present_limit() -> None:
     def message(*others: dict[str, Any], causes: Sequence[str] = ("Reload",)) -> str:
-        violations = [
-            *({"pod": "x", **each} for each in others),
-            {"pod": "x", "reason": "Exposed", "swapBytes": 8192, "causes": causes},
-        ]
+        exposed = [{"pod": "x", "swapBytes": 8192, "causes": causes}]
         body = {
             "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
             "spec": {"profileRef": {"name": "p"}, "pods": PODS},
-            "status": {"violations": violations},
+            "status": {"violations": [{"pod": "x", **each} for each in others], "exposures": exposed},
         }
         tell = Teller()
         assert tell(states.decode(msgspec.json.encode(body))) == ["pod-x"]
@@ -145,11 +141,8 @@ def test_what_took_no_swap_or_has_no_cause_yet_is_no_news() -> None:
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
         "spec": {"profileRef": {"name": "p"}, "pods": PODS},
         "status": {
-            "violations": [
-                {"pod": "x", "reason": "Exposed", "causes": ["Reload"]},
-                {"pod": "x", "reason": "Exposed", "swapBytes": 5},
-                {"pod": "x", "reason": "Draining", "swapBytes": 5, "causes": ["Reload"]},
-            ]
+            "exposures": [{"pod": "x", "causes": ["Reload"]}, {"pod": "x", "swapBytes": 5}],
+            "violations": [{"pod": "x", "reason": "Draining", "swapBytes": 5}],
         },
     }
     assert states.decode(msgspec.json.encode(body)).exposed_pods == ()
@@ -182,7 +175,7 @@ def test_what_disabled_pods_hold_in_swap_is_published() -> None:
     [
         holding({"pod": "y", "swapBytes": 4096}),
         holding({"pod": "x", "swapBytes": 4096, "wanted": "4096"}),
-        holding({"pod": "x", "swapBytes": 4096, "reason": "Exposed"}),
+        holding({"pod": "x", "swapBytes": 4096, "reason": "Yielded"}),
         holding(),
         None,
     ],

@@ -274,24 +274,30 @@ def _pending(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
 def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     by_key = {row.key: row for row in view.pods.values()}
     for name, report in view.reports.items():
-        for one in report.violations:
-            row = by_key.get(one.pod)
-            if row is None or one.container or one.wanted != "0" or not one.swap_bytes or row.node != name:
-                continue
-            amount = sizes.rounded(one.swap_bytes)
-            causes = ", ".join(one.causes) or "cause not known"
-            most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
-            by_reason: dict[str, str] = {
-                ViolationReason.DRAINING: f"has {amount} of swap in use, and its limit is 0; it can hardly grow",
-                ViolationReason.EXPOSED: f"took {most}{amount} of swap while its limit was overwritten ({causes})",
-            }
-            told = by_reason.get(one.reason)
-            if told is not None:
+        found: list[tuple[str, str, str]] = []
+        for held in report.violations:
+            if (
+                held.reason == ViolationReason.DRAINING
+                and not held.container
+                and held.wanted == "0"
+                and held.swap_bytes
+            ):
+                told = f"has {sizes.rounded(held.swap_bytes)} of swap in use, and its limit is 0; it can hardly grow"
+                found.append((held.pod, held.reason, told))
+        for one in report.exposures:
+            if one.wanted == "0" and one.swap_bytes:
+                causes = ", ".join(one.causes) or "cause not known"
+                most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
+                amount = f"{most}{sizes.rounded(one.swap_bytes)}"
+                found.append((one.pod, "Exposed", f"took {amount} of swap while its limit was overwritten ({causes})"))
+        for key, reason, told in found:
+            row = by_key.get(key)
+            if row is not None and row.node == name:
                 yield problem(
                     Check.SWAP_AGAINST_POLICY,
                     _pod(row),
                     told,
-                    reason=one.reason,
+                    reason=reason,
                     severity=Severity.ERROR if row.policy == names.Policy.DISABLED else None,
                 )
 

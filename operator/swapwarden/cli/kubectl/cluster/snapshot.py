@@ -46,6 +46,7 @@ class AgentReport(msgspec.Struct, frozen=True, rename="camel"):
     conditions: list[state.Condition] = []
     violations: list[state.Violation] = []
     violations_omitted: int = 0
+    exposures: list[state.ExposedPod] = []
 
 
 _PODS = decoding.Decoder(pods.WirePod)

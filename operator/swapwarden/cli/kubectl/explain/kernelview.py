@@ -85,7 +85,7 @@ def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: b
     own = [each for each in status.violations if each.pod == row.key]
     held, text = _stands(spec, status, row, own, found.metadata.generation, has_agent=has_agent)
     return msgspec.structs.replace(
-        _exposed(own),
+        _exposed(next((each for each in status.exposures if each.pod == row.key), None)),
         status=held,
         text=text,
         since=_since(conditions, row) if held is LimitStatus.HELD else "",
@@ -140,25 +140,21 @@ def _told(wrong: state.Violation, before: str) -> str:
     return "; ".join(filter(None, (said, where, values, used)))
 
 
-def _exposed(own: Sequence[state.Violation]) -> KernelState:
-    """Return times in which the pod was above its value: its own file's, or the worst of a container's."""
-    times = max((each for each in own if each.exposures), key=lambda each: each.exposed_milliseconds, default=None)
+def _exposed(times: state.ExposedPod | None) -> KernelState:
+    """Return the times in which the pod was above its value."""
     if times is None:
         return KernelState(LimitStatus.UNKNOWN, "")
-    often = "once" if times.exposures == 1 else f"{times.exposures} times"
-    text = f"above its limit {often}, {times.exposed_milliseconds} ms in all"
+    often = "once" if times.count == 1 else f"{times.count} times"
+    text = f"above its limit {often}, {times.milliseconds} ms in all"
     text += f" ({', '.join(times.causes)})" if times.causes else ""
     most = "" if names.UNWATCHED.isdisjoint(times.causes) else "at most "
-    text += (
-        f"; swapped {most}{sizes.exact(times.swap_bytes)} meanwhile" if times.reason == ViolationReason.EXPOSED else ""
-    )
     return KernelState(
         LimitStatus.UNKNOWN,
         "",
-        exposures=times.exposures,
-        exposed_milliseconds=times.exposed_milliseconds,
-        exposed_bytes=times.swap_bytes if times.reason == ViolationReason.EXPOSED else 0,
-        exposed_text=text,
+        exposures=times.count,
+        exposed_milliseconds=times.milliseconds,
+        exposed_bytes=times.swap_bytes,
+        exposed_text=f"{text}; swapped {most}{sizes.exact(times.swap_bytes)} meanwhile",
     )
 
 

@@ -238,15 +238,22 @@ def test_a_pod_that_waits_for_swap() -> None:
     assert told(view([labelled], [waiting], [seen()])) == NOTHING
 
 
-@pytest.mark.parametrize("reason", ["Draining", "Exposed"])
-def test_swap_against_a_policy(reason: str) -> None:
-    one = state.Violation("uid-1", reason, wanted="0", swap_bytes=4096, causes=[names.Cause.RELOAD])
-    other = msgspec.structs.replace(one, pod="unknown")
+@pytest.mark.parametrize(
+    ("reason", "report"),
+    [
+        ("Draining", {"violations": [state.Violation("uid-1", "Draining", wanted="0", swap_bytes=4096)]}),
+        ("Exposed", {"exposures": [state.ExposedPod("uid-1", wanted="0", swap_bytes=4096)]}),
+    ],
+)
+def test_swap_against_a_policy(reason: str, report: dict[str, Any]) -> None:
+    found: dict[str, Any] = {
+        kind: [*every, msgspec.structs.replace(every[0], pod="unknown")] for kind, every in report.items()
+    }
     read = view(
         [node()],
         [pod(container(), policy="Disabled")],
         [seen()],
-        reports={"node-1": snapshot.AgentReport(violations=[one, other])},
+        reports={"node-1": snapshot.AgentReport(**found)},
     )
     assert told(read) == {("SwapAgainstPolicy", reason, "pod/default/pod")}
     assert severities(read) == [Severity.ERROR]

@@ -106,22 +106,20 @@ def test_reasons_for_an_unknown_status() -> None:
 
 
 def test_exposure() -> None:
-    exposed = state.Violation(
+    exposed = state.ExposedPod(
         "uid-1",
-        "Exposed",
-        exposures=2,
-        exposed_milliseconds=35,
+        count=2,
+        milliseconds=35,
         swap_bytes=3 * MI,
         causes=[names.Cause.RELOAD, names.Cause.START],
     )
-    found = look(exposed)
+    found = look(exposures=[exposed])
     assert (found.status, found.exposures, found.exposed_milliseconds, found.exposed_bytes) == (
         LimitStatus.HELD, 2, 35, 3 * MI,
     )  # fmt: skip
     assert found.exposed_text == "above its limit 2 times, 35 ms in all (Reload, Start); swapped 3Mi meanwhile"
-    # In a violation of another kind, the bytes are those in use.
-    once = look(state.Violation("uid-1", "Draining", exposures=1, exposed_milliseconds=4, swap_bytes=MI))
-    assert (once.exposed_bytes, once.exposed_text) == (0, "above its limit once, 4 ms in all")
+    once = look(exposures=[state.ExposedPod("uid-1", count=1, milliseconds=4), state.ExposedPod("uid-2", count=9)])
+    assert (once.exposed_bytes, once.exposed_text) == (0, "above its limit once, 4 ms in all; swapped 0 meanwhile")
     assert look().exposed_text == ""
 
 

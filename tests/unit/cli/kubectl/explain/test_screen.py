@@ -18,13 +18,13 @@ REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
 
 def report() -> model.PodExplanation:
     found, governing = pod(*REPORT), profile(reserved="25%")
-    exposed = state.Violation("uid-1", "Exposed", exposures=1, exposed_milliseconds=35, causes=[names.Cause.START])
+    exposed = state.ExposedPod("uid-1", count=1, milliseconds=35, causes=[names.Cause.START])
     return model.explain(
         seen(
             found,
             governing,
             profile(name="all", priority=50, selector=()),
-            state=reported(planned(found, governing), exposed),
+            state=reported(planned(found, governing), exposures=[exposed]),
             used=usage.PodUse("batch", "report", "batch-1", None, 12 * MI, None, [usage.ContainerUse("app", 12 * MI)]),
         )
     )
