@@ -137,7 +137,7 @@ class App:
         }
 
     def stuck(self) -> str | None:
-        """Why the process should be started anew."""
+        """Return why the process must be restarted; None if it need not."""
         if not self.leadership.elector.alive():
             return "the thread that holds the Lease has ended"
         return self.leadership.leader.stuck() if self.leadership.leader is not None else None

@@ -38,7 +38,7 @@ class Changes(NamedTuple):
 
     due: tuple[Due, ...] = ()
     profiles: bool = False
-    """Whether what agents or selections say of profiles may be another now."""
+    """Whether reports of agents, or selections, may have changed for profiles."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError("changes must be applied: they have no truth value")
@@ -53,14 +53,14 @@ class Cluster:
         self.planner: Final = Planner(self.inventory)
 
     def node_changed(self, name: str, new: nodes.NodeRow | None) -> Changes:
-        """A Node is another now, or gone (None)."""
+        """Take in a changed or deleted (None) Node; return the nodes that are due."""
         self.inventory.put_node(name, new)
         self.planner.node_changed(name)
         # Also a Node that is gone: the memory of it must go with it.
         return Changes((Due(name),), profiles=True)
 
     def pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> Changes:
-        """A Pod is another now, or gone (None); `key` is its namespace and name."""
+        """Take in a changed or deleted (None) Pod; return the nodes that are due. `key` is its namespace and name."""
         due = []
         if old is not None and old.node and (new is None or new.node != old.node):
             self.inventory.put_pod(old.node, key, None)
@@ -83,7 +83,7 @@ class Cluster:
         return Due(new.node, PATIENT_SECONDS if patient else COALESCE_SECONDS, owner=new.namespace)
 
     def state_changed(self, name: str, old: StateRow | None, new: StateRow | None) -> Changes:
-        """A NodeSwapState is another now, or gone (None)."""
+        """Take in a changed or deleted (None) NodeSwapState; return the nodes that are due."""
         before = self.inventory.state_of(name)
         if new is not None:
             self.inventory.put_state(name, new)

@@ -1,4 +1,4 @@
-"""Has nodes carry their labels for one term: it sets them, or asks Node Feature Discovery to, by NodeFeatures."""
+"""Publishes node labels for one term: on the Nodes, or by NodeFeatures for Node Feature Discovery."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class Leader:
             self._conditions.nudge(*inventory.nodes)
 
     def stuck(self) -> str | None:
-        """Why the process should be started anew."""
+        """Return why the process must be restarted; None if it need not."""
         return self._operator.stuck()
 
     def end(self) -> None:
@@ -223,18 +223,18 @@ class Leader:
             self._rollouts.nudge()
 
     def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
-        """A Pod is another now, or gone (None)."""
+        """Take in a changed or deleted (None) Pod."""
         if self.term.is_valid():
             self._latency.pod_changed(old, new)
         if self._conditions is not None and new is not None and new.policy is not None:
             self._conditions.nudge(new.node)
 
     def node_went(self, name: str) -> None:
-        """A Node is gone."""
+        """Take in that a Node was deleted."""
         self._latency.node_went(name)
 
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
-        """A NodeSwapState is another now, or gone (None)."""
+        """Take in a changed or deleted (None) NodeSwapState."""
         self._latency.observed(name, new)
         if self._conditions is not None:
             self._conditions.nudge(name)

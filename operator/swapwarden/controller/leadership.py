@@ -56,7 +56,7 @@ class Readiness:
         return f"waiting for {', '.join(waiting)}" if waiting else self.lagging()
 
     def lagging(self) -> str | None:
-        """Of what nothing was heard for so long that plans may be about a cluster that is no more; None as a rule."""
+        """Return the collections without news for LAG_SECONDS, since plans could be outdated; None if all have news."""
         late = time.monotonic() - LAG_SECONDS
         lagging = [one.name for one in self._watched if one.heard < late]
         return f"nothing was heard of {', '.join(lagging)} for {LAG_SECONDS:g} s" if lagging else None
@@ -101,7 +101,7 @@ class Leadership:
         self._stopping = False
 
     async def compete(self, look: Callable[[], None]) -> None:
-        """Compete for the Lease while all is known that a plan is made from, and only then. Never returns.
+        """Compete for the Lease while all is known that a plan is made from, and only then, until cancelled.
 
         Calls `look` before each look at that.
         """

@@ -47,7 +47,7 @@ class PlanLatency:
         self._count(-self._awaiting)
 
     def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
-        """A pod is another now, came (from None) or went (to None), while this instance leads."""
+        """Take in a pod that was created (from None), changed or deleted (to None) while this instance leads."""
         if old is not None and old.node and (new is None or new.terminal or new.node != old.node):
             self._drop(old.node, old.key)
         if new is not None and new.node and not new.terminal and (old is None or old.node != new.node):
@@ -55,9 +55,9 @@ class PlanLatency:
             self._count(1)
 
     def planned(self, node: str, row: states.StateRow | None, named: Container[str], came: float) -> None:
-        """The node's state is `row` now, and says what the pods `named` get; the plan has those that came by `came`.
+        """Note that `row` is the node's state now, with the limits of the pods `named`.
 
-        Of one that came by then and is not named, the state has nothing to say.
+        The plan has the pods that arrived until `came` (seconds of the clock); one that is not named needs no limit.
         """
         for key, wait in list(self._waits.get(node, {}).items()):
             if wait.written is not None or wait.since > came:

@@ -1,8 +1,8 @@
-"""Tells in the status of pods with a policy whether it is enforced, for those who may read no nodes and no states.
+"""Reports in the status of each pod with a policy whether it is enforced, for users who cannot read nodes and states.
 
-The condition can be a pod's readiness gate. So it never turns from True to Unknown: a silent agent,
-or a state that is made anew, takes no limit away. It has the present status and reason, and no numbers: those of a busy
-node change all the time.
+The condition can be a pod's readiness gate. So it never turns from True to Unknown: a silent agent, or a
+new state of the node, takes no limit away. It has the present status and reason, and no numbers: those of a busy node
+change all the time.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class PodConditions:
         self.backoffs: dict[str, backoff.Backoff] = {}
 
     def nudge(self, *nodes: str) -> None:
-        """The pods of these nodes, or facts about them, may have changed."""
+        """Have the pods on these nodes judged again."""
         self.nodes.update(dict.fromkeys(filter(None, nodes)))
         self._changed.set()
 
     async def run(self) -> None:
-        """Never returns."""
+        """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(WORKERS):
@@ -125,7 +125,7 @@ class PodConditions:
                     log.exception("cannot judge the pods of node %s", node)
 
     def look(self, node: str) -> None:
-        """Have the conditions of a node's pods written that are to become others."""
+        """Queue the pods on a node whose condition must change."""
         due = {pod.uid: _Wanted(pod, verdict) for pod, verdict in self._due(node)}
         for pod in self._known.pods_on(node):
             if pod.uid not in due:
@@ -180,7 +180,7 @@ class PodConditions:
         return wait
 
     def _due(self, node: str) -> Iterator[tuple[pods.PodRow, PodVerdict]]:
-        """Yield the pods whose condition is to become another."""
+        """Yield the pods whose condition must change."""
         row = self._known.report_of(node)
         concerned = [pod for pod in self._known.pods_on(node) if _is_concerned(pod)]
         before = self._pending.pop(node, {})

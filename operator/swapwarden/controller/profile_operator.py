@@ -1,13 +1,13 @@
-"""Runs kopf for one term: it sees NodeSwapProfiles come, change in their spec, and go, and holds those that end.
+"""Runs kopf for one term: it reports new, changed and deleted NodeSwapProfiles, and holds those that are being deleted.
 
-Kopf's finalizer holds a profile that is being deleted until its nodes have left it. Others lead on where one left off.
+Kopf's finalizer holds a profile that is being deleted until its nodes have left it, whoever leads by then.
 
-It runs in a thread and an event loop of its own, because it cancels on its exit whatever else runs in its loop. An
-instance that stands by runs none. A list makes good what it loses (watches.profiles): deletions between two of its
-watches, and changes while it restarts after an error.
+It runs in a thread and an event loop of its own, because it cancels all other tasks of its loop at its exit. An
+instance that stands by runs none. A list finds the changes that kopf misses (watches.profiles): deletions between two
+of its watches, and all changes while it restarts after an error.
 
-It writes nothing: by default kopf keeps the whole spec in an annotation, which the API server refuses of a large one.
-The observedGeneration of our own status is also the last handled one.
+Kopf writes nothing but the finalizer. By default it would keep the whole spec in an annotation, which the API server
+refuses if the spec is large. The observedGeneration of our own status is the generation that was handled last.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ProfileOperator:
         self._handled = 0
 
     def stuck(self) -> str | None:
-        """Why the process should be started anew."""
+        """Return why the process must be restarted; None if it need not."""
         if self._mute < STARTS:
             return None
         return f"kopf has answered no probe after {self._mute} starts"

@@ -127,7 +127,7 @@ class Rollouts:
         return any(each.uid == uid and each.ended for each in self.judged.values())
 
     async def run(self) -> None:
-        """Never returns."""
+        """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._look())
@@ -255,8 +255,8 @@ class Rollouts:
             # The API server's answer may say more than the watch has so far.
             self._apply(self._known.profiles_changed(self._store.valid(), self._store.history(), self._store.ending()))
             self.nudge()
-        # After the status: it says what the next wave takes before it is taken. And after the past is kept, in which
-        # the others stay.
+        # The status is written first, so that it shows the cost of the next wave in advance; then the revisions, which
+        # the other nodes follow. Only after both are nodes admitted.
         if stands and judged.profile is not None:
             await self._kept.ensure(name)
             self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))

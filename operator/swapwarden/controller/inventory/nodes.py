@@ -31,7 +31,7 @@ class NodeInventory:
     # Reports of the watches
 
     def put_node(self, name: str, new: nodes.NodeRow | None) -> None:
-        """A Node is another now, or gone (None)."""
+        """Keep a Node, or forget it (None)."""
         before = self.nodes.get(name)
         if new is None:
             self.nodes.pop(name, None)

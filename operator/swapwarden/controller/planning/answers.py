@@ -9,7 +9,7 @@ from swapwarden.policy.node.observations import NodeProblem
 
 
 def degraded(row: StateRow, *, refused: bool) -> tuple[str, ...]:
-    """What is wrong on a node, as far as it is compared with what is wrong later.
+    """Return the problems of a node, in the form in which they are compared with later ones.
 
     `refused`: the profile that its state names has settings that are unsafe for it.
     """
@@ -18,7 +18,7 @@ def degraded(row: StateRow, *, refused: bool) -> tuple[str, ...]:
 
 
 def has_answered(row: StateRow, wanted: state.ProfileRef) -> bool:
-    """Whether a node's agent has said what this profile would take from its pods, or cannot say it."""
+    """Return whether a node's agent has reported the cost of this profile for its pods, or cannot report it."""
     # An agent of an older version takes the state, and does not answer what it does not know.
     mute = row.cost is None and row.observed >= row.generation
     return row.proposed == wanted and (mute or (row.cost is not None and row.cost.profile_ref == wanted))

@@ -93,7 +93,7 @@ class Planner:
         return changed
 
     def node_changed(self, name: str) -> None:
-        """A Node is another now, or gone."""
+        """Take in a changed or deleted Node."""
         self._selections.pop(name, None)
         if name not in self.inventory.nodes:
             self.admitted.pop(name, None)

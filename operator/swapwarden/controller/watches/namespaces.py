@@ -61,7 +61,7 @@ class NamespaceWatch:
             self.synced.set()
 
     async def run(self) -> None:
-        """Never returns."""
+        """Run until cancelled."""
         while True:
             await self._needed.wait()
             log.info("following namespaces: overrides of a profile select by their labels")

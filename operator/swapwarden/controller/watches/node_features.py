@@ -1,4 +1,4 @@
-"""Whether Node Feature Discovery is to set labels of nodes, and the NodeFeatures that ask it to."""
+"""Finds out whether Node Feature Discovery publishes node labels, and follows its NodeFeatures."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ProfileList:
         """Set once all profiles were listed; stays set."""
 
     async def run(self) -> None:
-        """Never returns."""
+        """Run until cancelled."""
         await self.read()
         while True:
             await asyncio.sleep(self._list_interval)
