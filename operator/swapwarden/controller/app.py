@@ -107,7 +107,7 @@ class App:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set; then the lease is given back."""
+        """Run until `stop` is set; then give the lease back."""
         # It looks at the Lease from now on, so that one that is in sync later has waited for its holder already.
         self.leadership.elector.start(candidate=False)
         try:

@@ -115,7 +115,7 @@ class Cluster:
         history: Mapping[state.ProfileRef, compiled.Profile] | None = None,
         ending: Mapping[str, compiled.Profile] | None = None,
     ) -> Changes:
-        """These are the profiles now, by name; `history` has what they said in earlier generations.
+        """Take in the profiles by name; `history` has their earlier generations.
 
         `ending` are those that are being deleted.
         """
@@ -123,7 +123,7 @@ class Cluster:
         return Changes() if changed is None else Changes(_due(changed), profiles=True)
 
     def namespaces_known(self, known: namespaces.Labels | None) -> Changes:
-        """These are all Namespaces, now and as long as nothing else is said; None: they are not known."""
+        """Take in the labels of all Namespaces; None: they are unknown."""
         self.planner.namespaces = known
         if known is None:
             return Changes()
@@ -132,7 +132,7 @@ class Cluster:
     def namespace_changed(
         self, namespace: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None
     ) -> Changes:
-        """A Namespace has other labels now, or has come, or is gone (None)."""
+        """Take in a new, changed or deleted (None) Namespace."""
         if self.planner.namespaces is None:
             return Changes()
         return Changes(_due(self.planner.told_apart(namespace, old, new), owner=namespace))
@@ -165,7 +165,7 @@ class Cluster:
         return Changes(_due(admitted))
 
     def restore(self, *, active: bool) -> Changes:
-        """All nodes must restore their original values, or no longer."""
+        """Have all nodes restore their original values, or no longer."""
         self.planner.restoring = active
         return Changes(_due(self.inventory.nodes, delay=0.0))
 

@@ -47,6 +47,6 @@ class Labels:
         return Change(labels, min(again, default=None))
 
     def forget(self, node: str) -> None:
-        """The node is gone."""
+        """Forget a deleted node."""
         for pending in [pending for pending in self._unwanted if pending[0] == node]:
             del self._unwanted[pending]

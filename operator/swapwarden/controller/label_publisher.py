@@ -47,7 +47,7 @@ class LabelPublisher:
         self._carried, self._asked = Labels(grace), Labels(grace)
 
     def forget(self, name: str) -> None:
-        """The Node is gone."""
+        """Forget a deleted node."""
         self._carried.forget(name)
         self._asked.forget(name)
 

@@ -149,7 +149,7 @@ class Leader:
             ).run
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         if await self._know_the_past():
             self._begin()
             await self.term.run(self._parts)
@@ -249,7 +249,7 @@ class Leader:
             self._step_down(self.term, reason)
 
     def restore_requested(self) -> None:
-        """The order to restore was given, or taken back."""
+        """Post a notice if the order to restore is active."""
         if self._shared.order.active and self.term.is_valid():
             self._shared.recorder.post(self._shared.order.notice())
 

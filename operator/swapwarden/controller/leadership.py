@@ -116,12 +116,12 @@ class Leadership:
             await self._readiness.wait(SYNC_SECONDS)
 
     def on_elected(self, leadership: elector.Tenure) -> None:
-        """The Lease is held by this instance, or counts further."""
+        """Begin to lead: this instance holds the Lease, or its count has risen."""
         self._elected = leadership
         self.begin()
 
     def on_lost(self, leadership: elector.Tenure, reason: str) -> None:
-        """The Lease is not held any more."""
+        """End the leadership whose Lease is lost."""
         if self._elected is not leadership:
             return
         self._elected = None

@@ -69,7 +69,7 @@ class PlanLatency:
                 self._drop(node, key)
 
     def observed(self, name: str, row: states.StateRow | None) -> None:
-        """The node's agent answered, maybe; None: the state is gone."""
+        """Take in a node's state, which its agent may have answered; None: it was deleted."""
         for key, wait in list(self._waits.get(name, {}).items()):
             if wait.written is None:
                 continue
@@ -81,7 +81,7 @@ class PlanLatency:
                 ENFORCED.observe(self.now() - wait.since)
 
     def node_went(self, name: str) -> None:
-        """The Node is gone, and nobody will answer."""
+        """Forget the pods of a deleted Node."""
         for key in list(self._waits.get(name, ())):
             self._drop(name, key)
 

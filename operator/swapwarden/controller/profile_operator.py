@@ -291,7 +291,7 @@ def _quietly() -> Iterator[None]:
 
 
 def own_copy(body: Body) -> dict[str, Any]:
-    """A copy for another thread. Nobody here reads managedFields, which may be nested as deeply as can be decoded."""
+    """Return a copy for another thread, without managedFields: nobody reads them, and they may be nested deeply."""
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     return copy.deepcopy({**body, "metadata": metadata})
 

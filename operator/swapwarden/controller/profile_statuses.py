@@ -35,7 +35,7 @@ class ProfileStatuses:
         self._extended_resource = extended_resource
 
     def may_write(self) -> bool:
-        """Whether a write may begin."""
+        """Return whether a write may begin."""
         return self._writes.term.is_valid()
 
     async def write(self, name: str, judged: profilestatus.Judged) -> bool:

@@ -74,7 +74,7 @@ def build(
     *,
     extended_resource: bool,
 ) -> dict[str, Any]:
-    """The status as JSON. `governed` are the nodes under the profile; `now` is RFC 3339, for conditions that change.
+    """Return the status as JSON. `governed` are the profile's nodes; `now` is RFC 3339, for changed conditions.
 
     `extended_resource`: profiles that ask for it have it.
     """
@@ -117,7 +117,7 @@ def build(
 
 
 def counted(nodes: Iterable[fleet.Governed]) -> dict[tuple[str, ...], float]:
-    """How many nodes there are in each state, as the statuses of all profiles together have it."""
+    """Return how many nodes are in each state, over the statuses of all profiles."""
     found = list(nodes)
     tally = _tally(found)
     return {

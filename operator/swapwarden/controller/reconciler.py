@@ -116,7 +116,7 @@ class Reconciler:
             memory.forget(name)
 
     def close(self) -> None:
-        """The term is over: the next leader measures."""
+        """Forget all at the end of a term: the next leader measures."""
         self._left_out.clear()
         self._problems.clear()
 

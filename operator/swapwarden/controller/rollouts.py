@@ -84,7 +84,7 @@ class Waits:
                     self.since[wait] = before.get(wait, now)
 
     def ends(self) -> list[float]:
-        """When somebody will have been waited for too long."""
+        """Return when the next wait has lasted too long."""
         return [since + self._patience for since in self.since.values()]
 
 
@@ -119,11 +119,11 @@ class Rollouts:
         self._barred: dict[tuple[str, int], float] = {}
 
     def nudge(self) -> None:
-        """A status may have become another."""
+        """Have all profiles judged again."""
         self._changed.set()
 
     def has_ended(self, uid: str) -> bool:
-        """Whether a profile that is being deleted holds no node any more. In any thread."""
+        """Return whether a profile that is being deleted holds no node any more. In any thread."""
         return any(each.uid == uid and each.ended for each in self.judged.values())
 
     async def run(self) -> None:

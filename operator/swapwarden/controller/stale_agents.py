@@ -25,7 +25,7 @@ INTERVAL_SECONDS: Final = 15.0
 
 
 def silent(known: NodeInventory) -> list[str]:
-    """The names of nodes that are silent. One that never had an agent may be meant to have none."""
+    """Return the names of silent nodes. One that never had an agent may be meant to have none."""
     return [name for name in known.nodes if _reported(known, name) and not known.has_agent(name)]
 
 

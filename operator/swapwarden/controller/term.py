@@ -42,7 +42,7 @@ class LeaseTenure(Protocol):
     """The part of an elector.Tenure that a term needs."""
 
     def left(self) -> float:
-        """Seconds until this instance must have stopped to lead; 0 where it has."""
+        """Return the seconds until this instance must have stopped to lead; 0 if it has."""
 
 
 class Term:
@@ -66,11 +66,11 @@ class Term:
                 group.create_task(supervise.unending(part, job))
 
     def left(self) -> float:
-        """Seconds for which a write may be on its way; 0 where none may begin."""
+        """Return the seconds for which a write may be on its way; 0 if none may begin."""
         return 0.0 if self._closed else self.leadership.left()
 
     def is_valid(self) -> bool:
-        """Whether a write may begin."""
+        """Return whether a write may begin."""
         return self.left() > 0
 
     async def write(self, request: Coroutine[Any, Any, bytes]) -> bytes:

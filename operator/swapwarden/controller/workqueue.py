@@ -224,7 +224,7 @@ class WorkQueue:
                 pass
 
     def close(self) -> None:
-        """Nobody takes from it any more: nothing waits."""
+        """Drop all names: nobody takes any more."""
         DEPTH.set(0, self._name)
 
     def _take(self) -> str:

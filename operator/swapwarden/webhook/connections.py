@@ -166,14 +166,14 @@ class Connection(web.RequestHandler):
         self._stop_timer()
 
     def request_arrived(self) -> None:
-        """The body is complete: the rest depends on this process."""
+        """Note that the body is complete: the rest depends on this process."""
         if self._crowd is not None:
             self._enter(None)
             self._working = True
             self._established.working += 1
 
     def request_ended(self) -> None:
-        """The next byte begins another request."""
+        """Note that the next byte begins another request."""
         if self._working or self._crowd is not None:
             self._enter(self._established.idle)
 

@@ -21,7 +21,7 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def term(policy: names.Policy) -> dict[str, Any]:
-    """The preferred scheduling term of a policy that has one (core/v1 PreferredSchedulingTerm)."""
+    """Return the preferred scheduling term of a policy that has one (core/v1 PreferredSchedulingTerm)."""
     expression = {"key": names.SWAP_LABEL, "operator": pod_annotations.PREFERRED_LABEL[policy], "values": [_TRUE]}
     return {"weight": pod_annotations.PREFERENCE_WEIGHT, "preference": {"matchExpressions": [expression]}}
 

@@ -119,7 +119,7 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
 
 
 def signers(authorities: bytes, found: Iterable[KeyPair | None]) -> bytes:
-    """Those of a bundle (PEM) that signed one of the pairs."""
+    """Return those of a bundle (PEM) that signed one of the pairs."""
     certificates = [each for pair in found if pair is not None for each in _certificates(pair.certificate)[:1]]
     return b"".join(
         _pem(authority)
@@ -140,7 +140,7 @@ def bundle(sources: Iterable[bytes], now: datetime.datetime) -> bytes:
 
 
 def judge(pair: KeyPair | None, authorities: bytes, host: str, now: datetime.datetime) -> rotation.Validity | None:
-    """From when until when a pair can be served; None where it can't be at NOW.
+    """Return when the validity of a pair begins and ends; None if it cannot be served at NOW.
 
     It must be a certificate for HOST and its key, valid, and signed by an authority that is also valid.
     """

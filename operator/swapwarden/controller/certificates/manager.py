@@ -99,7 +99,7 @@ class CertificateManager:
         self._astray = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         try:
             await self._keep_looking()
         finally:

@@ -32,7 +32,7 @@ class Validity:
     not_after: datetime.datetime
 
     def covers(self, now: datetime.datetime) -> bool:
-        """Whether it is valid."""
+        """Return whether it is valid."""
         return self.not_before <= now < self.not_after
 
     @property
@@ -63,7 +63,7 @@ class CertificateStatus:
 
 
 def decide(view: CertificateStatus, now: datetime.datetime, overlap: datetime.timedelta = OVERLAP) -> RotationStep:
-    """The next step. After a step, look again: it may be followed by another one at once."""
+    """Return the next step. After a step, decide again: another one may follow at once."""
     if view.coming is None and (view.current is None or now >= view.current.renewal):
         return RotationStep.ISSUE
     if view.published is None:

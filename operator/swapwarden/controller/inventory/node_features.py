@@ -51,12 +51,12 @@ class FeatureRow(msgspec.Struct, frozen=True):
 
 
 def collection(namespace: str) -> str:
-    """Path of the NodeFeatures of a namespace."""
+    """Return the path of the NodeFeatures of a namespace."""
     return f"{API}/namespaces/{namespace}/{PLURAL}"
 
 
 def object_name(node: str) -> str:
-    """Name of the node's NodeFeature."""
+    """Return the name of the node's NodeFeature."""
     return f"swapwarden-{node}"
 
 
@@ -78,7 +78,7 @@ def decode(body: bytes) -> FeatureRow:
 
 
 def made(node: nodes.NodeRow, owners: list[dict[str, str]], labels: Mapping[str, str | None]) -> dict[str, Any]:
-    """A new NodeFeature that asks for LABELS."""
+    """Return a new NodeFeature that asks for LABELS."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -55,7 +55,7 @@ class NodeInventory:
             del self._pods[node], self._unended[node]
 
     def put_state(self, name: str, new: states.StateRow) -> None:
-        """The watch reports this state."""
+        """Take in a state that the watch reports."""
         last = self.standing(name)
         self._states[name] = new
         if name in self._written and new.version >= self._written[name].version:
@@ -63,7 +63,7 @@ class NodeInventory:
         self._keep(name, last)
 
     def lose_state(self, name: str, uid: str) -> None:
-        """The node's state with this uid is gone. One that was made since, and is not yet reported, stays."""
+        """Forget the node's deleted state with this uid. One that was made since stays."""
         last = self.standing(name)
         for known in (self._states, self._written):
             if name in known and known[name].uid == uid:
@@ -82,7 +82,7 @@ class NodeInventory:
         return True
 
     def labelled(self, before: nodes.NodeRow, labels: Mapping[str, str | None]) -> None:
-        """This controller set or removed (None) these labels of a Node; the watch has not reported it yet.
+        """Note that this controller set or removed (None) these labels of a Node, ahead of the watch.
 
         `before` is the row that this was decided from. If the watch has reported another one meanwhile, that counts: it
         may be newer than the answer, and would not be reported again.
@@ -91,11 +91,11 @@ class NodeInventory:
         self._changed(before, msgspec.structs.replace(before, labels=merged))
 
     def tainted(self, before: nodes.NodeRow, taints: tuple[nodes.WireTaint, ...]) -> None:
-        """A Node has these taints after a write of this controller; as in labelled()."""
+        """Note that a Node has these taints after a write of this controller; as in labelled()."""
         self._changed(before, msgspec.structs.replace(before, taints=taints))
 
     def offered(self, before: nodes.NodeRow, amount: int | None) -> None:
-        """A Node offers so much of the extended resource after a write of this controller; as in labelled()."""
+        """Note that a Node offers so much of the extended resource after a write; as in labelled()."""
         self._changed(before, msgspec.structs.replace(before, swap_resource=amount))
 
     def _changed(self, before: nodes.NodeRow, after: nodes.NodeRow) -> None:
@@ -105,11 +105,11 @@ class NodeInventory:
     # Questions
 
     def state_of(self, name: str) -> states.StateRow | None:
-        """The newest that is known of a node's state."""
+        """Return the newest known state of a node."""
         return self._written.get(name) or self._states.get(name)
 
     def report_of(self, name: str) -> states.StateRow | None:
-        """A node's state, to read what its agent reports; None while it belongs to an earlier Node of that name.
+        """Return a node's state, to read its agent's report; None while an earlier Node of that name owns it.
 
         The garbage collector is about to delete that one: what an agent found on another machine says nothing of this.
         """
@@ -117,7 +117,7 @@ class NodeInventory:
         return row if node is not None and row is not None and row.owner in {"", node.uid} else None
 
     def standing(self, name: str) -> states.StateRow | None:
-        """A node's state with what its agent reported last, also where that was deleted; None where none is known.
+        """Return a node's state with its agent's last report, even if that was deleted; None if none is known.
 
         Where it was made anew, and its agent has yet to report, the profile that it names is its own, and what an agent
         says is as before.
@@ -148,11 +148,11 @@ class NodeInventory:
         return self.state_of(name) or self.standing(name)
 
     def pods_on(self, name: str) -> Collection[pods.PodRow]:
-        """The pods of a node, ended ones included."""
+        """Return the pods of a node, ended ones included."""
         return self._pods.get(name, {}).values()
 
     def hosting(self, namespace: str) -> list[str]:
-        """The known nodes with pods of a namespace."""
+        """Return the known nodes with pods of a namespace."""
         return [
             name
             for name, found in self._pods.items()
@@ -160,27 +160,27 @@ class NodeInventory:
         ]
 
     def is_crowded(self, node: str) -> bool:
-        """Whether there are more pods than a state has room for; those that ended need none."""
+        """Return whether there are more pods than a state has room for; those that ended need none."""
         return self._unended[node] > state.MAX_PODS
 
     def is_awaited(self, name: str) -> bool:
-        """Whether a node carries the startup taint: pods wait for its agent."""
+        """Return whether a node carries the startup taint: pods wait for its agent."""
         node = self.nodes.get(name)
         return node is not None and node.place(names.STARTUP_TAINT) is not None
 
     def has_agent(self, name: str) -> bool:
-        """Whether an agent is at work on a node: its pod is Ready there; or, of agents outside of pods, it ever was."""
+        """Return whether an agent works on a node: its pod is Ready; outside of pods, it has reported."""
         if self._agent_pods is not None:
             return any(self.agent_on(row) for row in self.pods_on(name))
         row = self.report_of(name)
         return row is not None and row.observed > 0
 
     def agent_on(self, row: pods.PodRow | None) -> str:
-        """The node that a pod is a Ready agent on; empty where it is none."""
+        """Return the node that a pod is a Ready agent on; empty if it is none."""
         return row.node if row is not None and row.agent and row.namespace == self._agent_pods else ""
 
     def largest_epoch(self) -> int:
-        """The largest leadership term in any state; 0 where there is none."""
+        """Return the largest leadership term in any state; 0 if there is none."""
         return max((row.epoch for known in (self._states, self._written) for row in known.values()), default=0)
 
 

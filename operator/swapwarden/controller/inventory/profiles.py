@@ -99,11 +99,11 @@ class ProfileStore:
         self._gone: collections.deque[str] = collections.deque(maxlen=MAX_TOMBSTONES)
 
     def valid(self) -> dict[str, compiled.Profile]:
-        """The profiles to plan with, by name."""
+        """Return the profiles to plan with, by name."""
         return self._profiles(ending=False)
 
     def ending(self) -> dict[str, compiled.Profile]:
-        """Those that are being deleted, by name."""
+        """Return the profiles that are being deleted, by name."""
         return self._profiles(ending=True)
 
     def _profiles(self, *, ending: bool) -> dict[str, compiled.Profile]:
@@ -151,7 +151,7 @@ class ProfileStore:
         return True
 
     def set_stored(self, found: Iterable[revisions.Stored]) -> bool:
-        """Someone listed all ControllerRevisions; whether they say more than was known."""
+        """Take in a list of all ControllerRevisions; return whether it adds a generation."""
         stored: dict[str, dict[int, revisions.Stored]] = collections.defaultdict(dict)
         for each in found:
             stored[each.profile_uid][each.generation] = each
@@ -172,7 +172,7 @@ class ProfileStore:
         return changed
 
     def set_kept(self, name: str, uid: str, generation: int) -> None:
-        """A ControllerRevision keeps this generation from now on."""
+        """Note that a ControllerRevision keeps this generation."""
         entry = self.entries.get(name)
         if entry is not None and entry.uid == uid:
             self._remember(
@@ -184,7 +184,7 @@ class ProfileStore:
             )
 
     def forget(self, name: str, needed: Collection[Revision]) -> None:
-        """Nobody needs what a profile said in any other generation."""
+        """Forget the generations of a profile that are not `needed`."""
         entry = self.entries[name]
         if len(needed) < len(entry.revisions):
             self._remember(entry, needed)
@@ -196,7 +196,7 @@ class ProfileStore:
         self.entries[entry.name] = msgspec.structs.replace(entry, revisions=past, profile=in_force)
 
     def remove(self, name: str, uid: str) -> bool:
-        """Someone saw that this object is gone; whether it was known."""
+        """Take in that this object was deleted; return whether it was known."""
         self._gone.append(uid)
         known = self.entries.get(name)
         if known is None or known.uid != uid:
@@ -208,7 +208,7 @@ class ProfileStore:
     def replace(
         self, bodies: Iterable[Mapping[str, Any]], version: int, left_out: Container[str] = frozenset()
     ) -> Replaced:
-        """Someone listed all of them; `version` is the list's resourceVersion.
+        """Take in a list of all profiles; `version` is the list's resourceVersion.
 
         Profiles of the names `left_out` exist, but could not be decoded: their known versions stay.
         """

@@ -38,17 +38,17 @@ class WireRevision(msgspec.Struct, frozen=True):
 
 
 def collection(namespace: str) -> str:
-    """The path of ControllerRevisions."""
+    """Return the path of ControllerRevisions."""
     return f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions"
 
 
 def object_name(profile_uid: str, generation: int) -> str:
-    """The name of the revision that keeps a generation: never too long, whatever the profile is called."""
+    """Return the name of the revision that keeps a generation: short enough, however long the profile's is."""
     return f"nsp-{profile_uid}-{generation}"
 
 
 def to_object(name: str, uid: str, generation: int, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The ControllerRevision of a generation of the profile with this name and UID."""
+    """Return the ControllerRevision of a generation of the profile with this name and UID."""
     owner = {"apiVersion": names.API_VERSION, "kind": names.PROFILE_KIND, "name": name, "uid": uid, "controller": True}
     return {
         "apiVersion": "apps/v1",

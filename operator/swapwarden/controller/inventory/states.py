@@ -265,7 +265,7 @@ def decode(body: bytes) -> StateRow:
 
 
 def spec(row: StateRow) -> state.StateSpec | dict[str, Any]:
-    """The row's spec; as plain JSON where another version wrote what this one does not understand."""
+    """Return the row's spec; as plain JSON if another version wrote fields that are unknown here."""
     try:
         return _SPECS.decode(row.spec)
     except msgspec.ValidationError:
@@ -295,6 +295,6 @@ def _text(found: msgspec.Raw | None) -> str:
 
 
 def reasons(row: StateRow) -> dict[str, str]:
-    """The reason that the row gives for each pod, also where another version wrote it."""
+    """Return the reason that the row gives for each pod, even if another version wrote it."""
     view = spec_view(row)
     return {key: pod.reason or view.default_reason for key, pod in view.pods.items()}

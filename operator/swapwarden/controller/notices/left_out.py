@@ -57,6 +57,6 @@ class LeftOut:
             PODS.remove(node)
 
     def clear(self) -> None:
-        """The leadership is over: the next leader measures."""
+        """Forget all at the end of a leadership: the next leader measures."""
         for node in list(self._told):
             self.forget(node)

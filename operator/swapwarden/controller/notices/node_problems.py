@@ -42,11 +42,11 @@ class NodeProblems:
                 yield Notice(regarding.node(node), "Warning", _REASONS[problem], f"{problem}: {message}", key)
 
     def forget(self, node: str) -> None:
-        """The node is gone, or nothing is asked of it."""
+        """Forget a node that was deleted, or of which nothing is asked."""
         self._keep(node, frozenset())
 
     def clear(self) -> None:
-        """The leadership is over: the next leader measures."""
+        """Forget all at the end of a leadership: the next leader measures."""
         for node in list(self._known):
             self.forget(node)
 

@@ -53,12 +53,12 @@ DRAINED: Final = "SwapDrained"
 
 
 def message(reason: str, node: str, profile: str) -> str:
-    """The sentence for one reason of violations.PRESENT, of a pod of `node`, whose state follows `profile`."""
+    """Return the text for one reason of violations.PRESENT, of a pod of `node`, whose state follows `profile`."""
     return _MESSAGES[reason].format(node=node, profile=profile)
 
 
 def worst(row: states.StateRow, key: str) -> str:
-    """The reason that counts most of a pod's violations; empty where there is none."""
+    """Return the reason that counts most of a pod's violations; empty if there is none."""
     found = {each.reason for each in row.violations if each.pod == key}
     return next((reason for reason in PRESENT if reason in found), "")
 

@@ -8,15 +8,15 @@ from swapwarden.policy.observed import nodes, pods
 
 
 def pod(row: pods.PodRow) -> Regarding:
-    """A pod; of a static one, its mirror."""
+    """Return the reference to a pod; of a static one, to its mirror."""
     return Regarding("v1", "Pod", row.namespace, row.name, row.uid)
 
 
 def node(row: nodes.NodeRow) -> Regarding:
-    """A Node."""
+    """Return the reference to a Node."""
     return Regarding("v1", "Node", "", row.name, row.uid)
 
 
 def profile(name: str, uid: str) -> Regarding:
-    """A NodeSwapProfile."""
+    """Return the reference to a NodeSwapProfile."""
     return Regarding(names.API_VERSION, names.PROFILE_KIND, "", name, uid)

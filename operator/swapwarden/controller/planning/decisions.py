@@ -31,15 +31,15 @@ def state(view: NodeView) -> NodePlan:
 
 
 def taint(view: NodeView) -> names.TaintEffect | None:
-    """The effect of the taint that the node should carry; None for no taint."""
+    """Return the effect of the taint that the node should carry; None for no taint."""
     return taints.desired(view.profile, view.facts, view.node, applied=view.applied)
 
 
 def resource(view: NodeView) -> int | None:
-    """Bytes of the extended resource that the node should offer; None for none."""
+    """Return the bytes of the extended resource that the node should offer; None for none."""
     return extended_resource.desired(view.profile, view.facts, view.node, view.pods, applied=view.applied)
 
 
 def observations(view: NodeView) -> tuple[NodeObservation, ...]:
-    """The problems of the node that its agent does not report; none while its profile asks nothing of it."""
+    """Return the problems of the node that its agent does not report; none if its profile asks nothing of it."""
     return () if view.restoring else observe(view.profile.require, view.profile.kernel, view.facts)

@@ -51,14 +51,14 @@ def selections(planner: Planner) -> Iterator[tuple[str, compiled.Selection]]:
 def rollout_of(
     planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
 ) -> rollout.RolloutProgress:
-    """Where the rollout of a profile stands; `found` are the nodes that it governs."""
+    """Return the progress of a profile's rollout; `found` are the nodes that it governs."""
     wanted = plan.reference(profile)
     members = [_member(planner, name, wanted, overdue) for name in found]
     return rollout.progress(members, profile.max_unavailable, hold=profile.hold, paused=profile.paused)
 
 
 def leaving(planner: Planner, profile: compiled.Profile) -> list[str]:
-    """The nodes that follow a profile which is being deleted, or left it lately, and that no other one takes over."""
+    """Return the nodes that leave a deleted profile, or left it lately, and that no other one takes over."""
     left = planner.left.get(profile.uid, ())
     return [
         name
@@ -77,7 +77,7 @@ def _has_just_left(row: StateRow, profile: compiled.Profile) -> bool:
 def end_of(
     planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
 ) -> rollout.RolloutProgress:
-    """How far the end of a profile is; `found` are the nodes that leave it.
+    """Return the progress of a profile's end; `found` are the nodes that leave it.
 
     They leave for what the kubelet gives, which nobody has to be asked about.
     """
@@ -106,7 +106,7 @@ def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Over
 
 
 def generations(planner: Planner) -> dict[str, collections.Counter[int]]:
-    """How many states name which generation of each profile, by the profile's name."""
+    """Return how many states name which generation of each profile, by the profile's name."""
     named: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     for name in planner.inventory.nodes:
         row = planner.inventory.naming(name)
@@ -116,7 +116,7 @@ def generations(planner: Planner) -> dict[str, collections.Counter[int]]:
 
 
 def governed(planner: Planner, name: str) -> Governed:
-    """How far a known node is with its profile."""
+    """Return how far a known node is with its profile."""
     row = planner.inventory.report_of(name)
     pending = _pending(planner, name)
     return Governed(

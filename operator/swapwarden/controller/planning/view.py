@@ -68,7 +68,7 @@ class Planner:
         history: Mapping[state.ProfileRef, compiled.Profile],
         ending: Mapping[str, compiled.Profile],
     ) -> list[str] | None:
-        """These are the profiles now, by name; `history` has what they said in earlier generations.
+        """Take in the profiles by name; `history` has their earlier generations.
 
         Return the nodes that another one selects, or that followed one that is no more; None where none has changed.
         """
@@ -106,18 +106,18 @@ class Planner:
             del self.admitted[name]
 
     def is_admitted(self, name: str) -> bool:
-        """Whether the turn of a known node has come to follow the profile that selects it."""
+        """Return whether a known node is admitted to the profile that selects it."""
         turn, target = self.admitted.get(name), self.selection(name).profile
         return turn is not None and (turn.uid, plan.reference(turn)) == (target.uid, plan.reference(target))
 
     def state_named(self, row: StateRow) -> None:
-        """A state names this profile. An admission is used once: a node that returns waits for another."""
+        """Use up the admission of a node whose state names its profile: a node that returns waits for another."""
         turn = self.admitted.get(row.name)
         if turn is not None and row.profile == plan.reference(turn):
             del self.admitted[row.name]
 
     def selection(self, name: str) -> compiled.Selection:
-        """The profile that governs a known node."""
+        """Return the profile that governs a known node."""
         found = self._selections.get(name)
         if found is None:
             labels = self.inventory.nodes[name].labels
@@ -162,7 +162,7 @@ class Planner:
         return nodes.facts(self.inventory.nodes[name], row.facts if row is not None else None)
 
     def view(self, name: str) -> NodeView | None:
-        """All that is known of a node; None where the Node is gone."""
+        """Return all that is known of a node; None if the Node was deleted."""
         node = self.inventory.nodes.get(name)
         if node is None:
             return None
@@ -183,12 +183,12 @@ class Planner:
         )
 
     def refuses(self, row: StateRow) -> bool:
-        """Whether the profile that a known node's state names has settings that are unsafe for the node."""
+        """Return whether the profile in a known node's state has settings that are unsafe for the node."""
         named = self._recall(row.profile)
         return named is not None and bool(kernel_settings.plan(named.kernel, self._facts(row.name, row)).refused)
 
     def waits_to_show(self, name: str) -> bool:
-        """Whether the profile asks for a taint or a resource that the node lacks."""
+        """Return whether the profile asks for a taint or a resource that the node lacks."""
         node = self.inventory.nodes.get(name)
         if node is None:
             return False
@@ -197,7 +197,7 @@ class Planner:
         return taint or (profile.extended_resource and node.swap_resource is None)
 
     def is_urgent(self, row: pods.PodRow) -> bool:
-        """Whether a new pod must not wait for others: each moment it could swap although it may not."""
+        """Return whether a new pod must not wait for others, because it must not swap."""
         if row.terminal or limits.forbids_swap(row.policy):
             return not row.terminal
         if row.node not in self.inventory.nodes:
@@ -212,7 +212,7 @@ class Planner:
     # Namespaces
 
     def needs_namespaces(self) -> bool:
-        """Whether the overrides of some profile ask for labels of Namespaces, as it is or as some node follows it."""
+        """Return whether overrides of a profile, in a generation that is in use, select by labels of Namespaces."""
         asking = {named for named, profile in self._history.items() if profile.needs_namespaces()}
         followed = (
             row.profile in asking for name in self.inventory.nodes if (row := self.inventory.naming(name)) is not None
@@ -220,15 +220,15 @@ class Planner:
         return any(profile.needs_namespaces() for profile in self.profiles.values()) or (bool(asking) and any(followed))
 
     def lacks_namespaces(self, name: str) -> bool:
-        """Whether a known node cannot be planned before all Namespaces are known."""
+        """Return whether a known node cannot be planned before all Namespaces are known."""
         return self.namespaces is None and not self.restoring and self.asks_for_namespaces(name)
 
     def asks_for_namespaces(self, name: str) -> bool:
-        """Whether a known node's plan depends on labels of Namespaces."""
+        """Return whether a known node's plan depends on labels of Namespaces."""
         return any(profile.needs_namespaces() for profile in self._planned_by(name))
 
     def told_apart(self, namespace: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
-        """The nodes with pods of a namespace whose plans its `old` and `new` labels make different."""
+        """Return the nodes with pods of a namespace whose plans differ by its `old` and `new` labels."""
         concerned = {
             plan.reference(profile)
             for profile in (*self.profiles.values(), *self._history.values())

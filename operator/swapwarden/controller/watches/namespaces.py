@@ -49,7 +49,7 @@ class NamespaceWatch:
         return self._follower.heard if self._follower is not None else self.since
 
     def update(self, *, needed: bool) -> None:
-        """Whether anybody needs them now."""
+        """Follow Namespaces from now on, or no longer (`needed`)."""
         if needed and not self._needed.is_set():
             self.since = time.monotonic()
             self.synced.clear()

@@ -63,11 +63,11 @@ class Features:
         """Whether labels go to NodeFeatures; None while that is not known, or cannot be done."""
 
     def serves(self, node: str) -> bool | None:
-        """Whether the node's labels go to a NodeFeature; None while no label can be published."""
+        """Return whether the node's labels go to a NodeFeature; None while no label can be published."""
         return False if len(node) > inventory.LONGEST_NODE else self.in_use
 
     def of(self, node: str) -> inventory.FeatureRow | None:
-        """The newest that is known of the node's NodeFeature."""
+        """Return the newest known NodeFeature of a node."""
         return self._rows.get(inventory.object_name(node))
 
     def wrote(self, row: inventory.FeatureRow) -> None:
@@ -118,7 +118,7 @@ class Features:
         self._changed(row.name.removeprefix(inventory.object_name("")))
 
     def lost(self, row: inventory.FeatureRow) -> None:
-        """The API server has no such NodeFeature any more."""
+        """Forget a NodeFeature that was deleted."""
         known = self._rows.get(row.name)
         if known is not None and known.uid == row.uid:
             del self._rows[row.name]

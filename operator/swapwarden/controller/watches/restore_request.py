@@ -52,7 +52,7 @@ def _decoded(body: bytes) -> _ConfigMap:
 
 
 def is_order(body: bytes) -> bool:
-    """Whether a ConfigMap, as it came from the API server, orders to restore. msgspec.DecodeError where it is none."""
+    """Return whether a ConfigMap orders to restore. Raise msgspec.DecodeError if it is none."""
     return _decoded(body).data.get(KEY) == YES
 
 
@@ -82,7 +82,7 @@ class RestoreRequest:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:

@@ -109,7 +109,7 @@ class Fenced(Writes):
         self._limit = limit
 
     def delay(self, *, reserve: float = 0.0) -> float:
-        """Seconds until there may be another write, and this share of a second's writes be left to others."""
+        """Return the seconds until the next write may begin, with this share of a second's writes left to others."""
         return self._limit.delay(reserve=reserve)
 
     async def ready(self) -> None:
@@ -137,5 +137,5 @@ async def unless_superseded(write: Coroutine[Any, Any, bytes], *more: int) -> by
 
 
 def owned_by(node: nodes.NodeRow) -> list[dict[str, str]]:
-    """The ownerReferences of what the garbage collector is to remove with a Node."""
+    """Return the ownerReferences of an object that must be deleted with a Node."""
     return [{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}]

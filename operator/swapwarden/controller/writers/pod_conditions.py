@@ -29,7 +29,7 @@ async def write(writes: Writes, pod: pods.PodRow, verdict: PodVerdict) -> bytes:
 
 
 def body(pod: pods.PodRow, verdict: PodVerdict, now: datetime.datetime) -> dict[str, Any]:
-    """The strategic merge patch of a pod's status: of its list of conditions this one, by its type."""
+    """Return the strategic merge patch of a pod's status: this condition in the list, by its type."""
     condition = {
         "type": ConditionType.SWAP_POLICY_ENFORCED,
         "status": verdict.status,

@@ -51,7 +51,7 @@ class StateWriter:
         self._refused: dict[str, frozenset[str]] = {}
 
     def forget(self, name: str) -> None:
-        """The Node is gone."""
+        """Forget a deleted node."""
         self._dropped.pop(name, None)
         self._refused.pop(name, None)
 
@@ -122,7 +122,7 @@ def _created(node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str
 
 
 def state_patch(row: states.StateRow, node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str, Any] | None:
-    """The merge patch that makes `row` say `spec` in the leadership term `epoch`; None where it does already.
+    """Return the merge patch that makes `row` say `spec` in the term `epoch`; None if it does already.
 
     One that an earlier Node of the name owns is not taken over: when it is collected, the node gets one of its own.
     """

@@ -54,14 +54,14 @@ class StrictFields:
         return _LENIENT if self.left() else _STRICT
 
     def written(self, params: Mapping[str, str]) -> None:
-        """A write with these parameters was done."""
+        """Note that a write with these parameters was done."""
         if params is _STRICT and self._until is not None:
             log.info("the CustomResourceDefinition of NodeSwapStates has all fields now")
             self._until = None
             LACKING.set(0)
 
     def refused(self, error: errors.ApiError) -> bool:
-        """Whether a write was refused because of fields that the definition lacks: it can be repeated without."""
+        """Return whether a write was refused for fields that the definition lacks: it can be repeated without."""
         if error.status not in _REFUSALS or _REFUSED not in error.message:
             return False
         self._lacks(sorted(set(_FIELD.findall(error.message))) or ["fields"])
