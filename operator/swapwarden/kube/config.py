@@ -118,7 +118,10 @@ class Config:
         return self.token_file.token() if self.token_file else self.static_token
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return a context to verify the server and present the client certificate; None for plain http on loopback."""
+        """Return a context to verify the server and present the client certificate; None for plain http on loopback.
+
+        ConfigError if a certificate or key cannot be read.
+        """
         if self.server.startswith("http:"):
             return None
         try:
@@ -181,7 +184,10 @@ def is_in_pod() -> bool:
 
 
 def in_cluster(folder: pathlib.Path = SERVICE_ACCOUNT) -> Config:
-    """Return the configuration of a pod: its service account's token, CA and namespace; the API server's service."""
+    """Return the configuration of a pod: its service account's token, CA and namespace; the API server's service.
+
+    ConfigError if the process runs in no pod, or ca.crt cannot be read.
+    """
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:

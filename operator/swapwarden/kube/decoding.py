@@ -120,7 +120,7 @@ def identity(body: bytes | msgspec.Raw) -> Identity:
 
 
 def version(body: bytes | msgspec.Raw) -> str:
-    """Return an object's resourceVersion."""
+    """Return an object's resourceVersion; msgspec.DecodeError if it has none."""
     found = identity(body).resource_version
     if not found:
         raise msgspec.DecodeError("it has no resourceVersion")

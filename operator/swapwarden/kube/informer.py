@@ -126,7 +126,7 @@ class _Projector(Generic[W, R]):
         """Keys of objects whose current version is invalid."""
 
     def page(self, body: bytes, found: dict[str, R], left_out: set[str]) -> decoding.ListMetadata:
-        """Add the rows of one page, and the keys of its invalid objects."""
+        """Add the rows of one page, and the keys of its invalid objects. msgspec.DecodeError if it is no list."""
         objects: Iterable[tuple[str, W | None]]
         try:
             page = self._pages.decode(body)

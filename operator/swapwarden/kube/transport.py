@@ -210,7 +210,7 @@ class _Connection:
                 raise EOFError(str(error)) from error
 
     async def whole_body(self) -> bytes:
-        """Read the whole body. TooLarge beyond MAX_BODY_BYTES."""
+        """Read the whole body. TooLarge beyond MAX_BODY_BYTES, Unreachable if the connection breaks."""
         while not self._answer.done:
             try:
                 await self._feed()

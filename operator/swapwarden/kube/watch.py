@@ -142,7 +142,7 @@ class _LineCutter:
         return self._size > 0
 
     def cut(self, piece: bytes) -> list[bytes]:
-        """Return the lines that end in this piece, without empty ones; keep the rest."""
+        """Return the lines that end in this piece, without empty ones; keep the rest. Broken beyond MAX_LINE_BYTES."""
         *ends, rest = piece.split(b"\n")
         lines = []
         for end in ends:

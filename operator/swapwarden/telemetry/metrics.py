@@ -83,7 +83,7 @@ class Counter(_Scalar):
                 self._values.setdefault(labels, 0.0)
 
     def inc(self, *labels: str, by: float = 1.0) -> None:
-        """Add `by` (not negative) to the value of these label values."""
+        """Add `by` to the value of these label values; ValueError if it is negative."""
         self._check(labels)
         if by < 0:
             raise ValueError(f"counter {self.name} cannot go down (by {by})")
@@ -192,7 +192,7 @@ class Registry:
         return iter(list(self._metrics.values()))
 
     def add(self, metric: M) -> M:
-        """Register a metric; a second one of the same name is an error."""
+        """Register a metric; ValueError for a second one of the same name."""
         if metric.name in self._metrics:
             raise ValueError(f"metric {metric.name} is registered twice")
         self._metrics[metric.name] = metric

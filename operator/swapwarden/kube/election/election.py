@@ -192,7 +192,7 @@ class Election:
         )
 
     def free_at(self) -> float:
-        """Return the time from which this instance may take the Lease."""
+        """Return the time from which this instance may take the Lease, in seconds of the clock of `now`."""
         seen, grace = self.observed, self.observed.deletion_grace_until
         if seen.lease is None:
             return _NEVER

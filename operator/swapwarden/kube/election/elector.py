@@ -137,7 +137,7 @@ class Elector:
         self._said = ""
 
     def start(self, *, candidate: bool = True) -> None:
-        """Begin to watch the Lease, and compete for it as a `candidate`. Call this once."""
+        """Begin to watch the Lease, and compete for it as a `candidate`. RuntimeError at a second call."""
         if self._thread is not None:
             raise RuntimeError("start() was called twice")
         self._election.candidate = candidate
