@@ -66,10 +66,13 @@ class CgroupTree:
         return "kubelet-" if self.naming == "kind" else ""
 
     def group(self, path: pathlib.Path, **files: str) -> pathlib.Path:
-        """Make a cgroup; the limit is made last, as a kernel never shows one without its usage."""
+        """Make a cgroup; the limit appears last and with its value, as a kernel shows none without usage or value."""
         path.mkdir(parents=True)
+        aside = self.root.parent / f"limit of {path.name}"
         for name, text in FILES.items():
-            (path / name).write_text(files.get(name.replace(".", "_"), text))
+            file = aside if name == "memory.swap.max" else path / name
+            file.write_text(files.get(name.replace(".", "_"), text))
+        aside.rename(path / "memory.swap.max")
         return path
 
     def level(self, qos: str) -> pathlib.Path:
