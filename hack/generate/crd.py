@@ -140,7 +140,7 @@ def profile_crd() -> Schema:
         kind=names.PROFILE_KIND,
         plural=names.PROFILE_PLURAL,
         short="nsp",
-        description="The swap policy of a set of nodes.",
+        description="The swap policy of a set of nodes. If it is deleted, its nodes leave it in waves.",
         properties={"spec": spec, "status": status},
         columns=[
             _column("Behavior", ".spec.swap.behavior", "How pods get swap."),

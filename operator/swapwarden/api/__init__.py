@@ -1,1 +1,1 @@
-"""The API between users and the parts of Swapwarden: names, the two kinds, and their CRDs."""
+"""The API between users and the parts of Swapwarden: names, values and the two kinds."""

@@ -72,9 +72,6 @@ BUILT_IN_PROFILE: Final = "(built-in)"
 MAX_SWAP: Final = "max"
 """How the kernel's memory.swap.max spells "no limit"."""
 
-NODE_NAME_EXTRA: Final = "authentication.kubernetes.io/node-name"
-"""Key in a request's userInfo.extra that names the node of a bound service account token (Kubernetes 1.30)."""
-
 
 class Policy(enum.StrEnum):
     """Values of the policy annotation and of the namespace label that are understood."""

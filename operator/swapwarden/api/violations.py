@@ -12,7 +12,7 @@ from typing import Final
 class ViolationReason(enum.StrEnum):
     """Why a cgroup does not hold what the spec says; the order in which agents list them.
 
-    What a tenant can cause in any number comes behind what concerns others.
+    Those that a tenant can multiply come last.
     """
 
     INTERNAL_ERROR = "InternalError"

@@ -31,7 +31,7 @@ class WorkloadControlled(rules.Model):
 BeforePlan = Literal["NoSwap", "Unmanaged"]
 Requirement = Literal["Encrypted", "TmpfsNoSwap", "DedicatedDevice"]
 Backing = Literal["NVMe", "SSD", "HDD", "Virtual", "Network", "Zram", "File"]
-"""Those of names.Backing that somebody may want: not what the agent cannot tell."""
+"""The kinds of names.Backing that a profile can allow: those that the agent can recognise."""
 
 
 class Swap(rules.Model):
@@ -150,13 +150,13 @@ class Rollout(rules.Model):
 class Zswap(rules.Model):
     """The compressed cache in front of swap, of kernels that are built with it (CONFIG_ZSWAP)."""
 
-    enabled: bool | None = pydantic.Field(default=None, description="Whether it is on. Absent: as it is.")
+    enabled: bool | None = pydantic.Field(default=None, description="Whether it is on. Absent: unchanged.")
     compressor: Literal["lzo", "lzo-rle", "lz4", "lz4hc", "zstd", "deflate", "842"] | None = pydantic.Field(
         default=None,
-        description="Name of the kernel's compression algorithm, which must be built in or loaded. Absent: as it is.",
+        description="Name of the kernel's compression algorithm, which must be built in or loaded. Absent: unchanged.",
     )
     max_pool_percent: Annotated[int, pydantic.Field(ge=1, le=50)] | None = pydantic.Field(
-        default=None, description="How much of the node's memory it may take, in percent. Absent: as it is."
+        default=None, description="How much of the node's memory it may take, in percent. Absent: unchanged."
     )
 
 
@@ -173,8 +173,8 @@ class Kernel(rules.Model):
     min_free_kbytes: Annotated[int, pydantic.Field(ge=1024, le=16_777_216)] | None = pydantic.Field(
         default=None,
         description=(
-            "vm.min_free_kbytes: memory in KiB that the kernel keeps free. A node that this is more than 5 % of the"
-            " memory of does not get it, and says so."
+            "vm.min_free_kbytes: memory in KiB that the kernel keeps free. Nodes where it exceeds 5 % of the memory do"
+            " not get it (Degraded, SettingsRefused)."
         ),
     )
     watermark_scale_factor: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = pydantic.Field(
@@ -189,7 +189,7 @@ class Kernel(rules.Model):
         description="vm.page-cluster: 2 to this power pages are read from swap at once. 0 for SSD, zram and zswap.",
     )
     zswap: Zswap | None = pydantic.Field(
-        default=None, description="The compressed cache in front of swap. Absent: as it is."
+        default=None, description="The compressed cache in front of swap. Absent: unchanged."
     )
 
 
@@ -224,7 +224,7 @@ class SystemUnitIo(rules.Model):
         default=None,
         description=(
             "Share of these disks' time, beside the 100 that its neighbours have (io.weight); only where the node's"
-            " administrator has turned on iocost for the disk. Absent: as it is."
+            " administrator has turned on iocost for the disk. Absent: unchanged."
         ),
     )
 
@@ -236,7 +236,7 @@ class SystemUnit(rules.Model):
         rules.Rule(
             "has(self.swap) || has(self.io)",
             lambda unit: unit.swap is not None or unit.io is not None,
-            "a unit needs swap or io: without both nothing is to be done about it",
+            "a unit needs swap or io: without both it changes nothing",
         ),
     )
 
@@ -246,9 +246,9 @@ class SystemUnit(rules.Model):
             " pods are in is refused on the node. Unique in the profile."
         )
     )
-    swap: SystemUnitSwap | None = pydantic.Field(default=None, description="Swap of the unit. Absent: as it is.")
+    swap: SystemUnitSwap | None = pydantic.Field(default=None, description="Swap of the unit. Absent: unchanged.")
     io: SystemUnitIo | None = pydantic.Field(
-        default=None, description="I/O of the unit on the disks that the node swaps to. Absent: as it is."
+        default=None, description="I/O of the unit on the disks that the node swaps to. Absent: unchanged."
     )
 
 

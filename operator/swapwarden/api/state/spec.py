@@ -146,7 +146,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     before_plan: Annotated[
         names.BeforePlan,
         msgspec.Meta(
-            description="For pods that are not in pods yet. NoSwap: their cgroups get 0. Unmanaged: nothing is written."
+            description="For pods without an entry in pods yet. NoSwap: their cgroups get 0. Unmanaged: no write."
         ),
     ] = names.BeforePlan.NO_SWAP
     epoch: Annotated[

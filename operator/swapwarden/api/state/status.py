@@ -134,7 +134,7 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         msgspec.Meta(
             max_length=316,
             pattern=conditions.TYPE_PATTERN,
-            description="Ready, Compatible, Applied, Degraded, Drifted, SettingsApplied, StrictInEffect or a finding.",
+            description="Ready, Compatible, Applied, Degraded, Drifted, SettingsApplied, StrictInEffect, a diagnostic.",
         ),
     ]
     status: Annotated[
@@ -184,11 +184,11 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     setting: Annotated[
         str, msgspec.Meta(max_length=64, description="The setting by its name in spec. Absent: swapMax.")
     ] = ""
-    wanted: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of memory.swap.max.")] = ""
-    found: Annotated[str, msgspec.Meta(max_length=32, description="The observed value.")] = ""
+    wanted: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of the setting's file.")] = ""
+    found: Annotated[str, msgspec.Meta(max_length=32, description="The observed value of that file.")] = ""
     swap_bytes: Annotated[
         int,
-        msgspec.Meta(ge=0, description="memory.swap.current then, in bytes."),
+        msgspec.Meta(ge=0, description="Swap in use then, in bytes (memory.swap.current)."),
     ] = 0
     message: Annotated[str, msgspec.Meta(max_length=512, description="A sentence for people.")] = ""
 
