@@ -27,6 +27,8 @@ PATTERNS: Final = {
         r"(^|[.;:]\s+)(So|Thus|Nor|Only then|Never|Not) (is|are|was|were|does|do|did|has|have|can)\b",
         "the subject first",
     ),
+    "dated": (r"\b(anew|[Ww]hoever|another now)\b", "again, recreate; users who, each that; the current one differs"),
+    "where": (r"\bwhere (none|that|no)\b", "if there is none, if unknown, if so"),
     "seen": (r"\b(was|were) seen\b|\bto be had\b", "who saw it; is available"),
 }
 """Name -> (regular expression, what to write instead)."""

@@ -44,6 +44,8 @@ def test_each_pattern_finds_its_wording_and_leaves_plain_text(name: str) -> None
         "riddle": "The node has recovered at last.",
         "cleft": "A pod gets 0, which is what was asked.",
         "inversion": "The pod gets 0. So does its container.",
+        "dated": "The state is made anew.",
+        "where": "Return the limit, None where that is unknown.",
         "seen": "Such nodes were seen often.",
     }
     plain = "Report what the kernel holds. It holds too much: also the node's limit. What does a pod get? Who knows?"

@@ -123,7 +123,7 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
         generated = metadata.get("generateName")
         named = {"name": f"{generated}x"} if isinstance(generated, str) and generated else {}
         document = {**document, "metadata": {"namespace": namespace, **named, **metadata}}
-        # An export of a live object has a UID, but the pod is created anew.
+        # An export of a live object has a UID, but the pod is created again.
         document["metadata"].pop("uid", None)
     log = documents.Log()
     read = objects.collect([documents.Found(one.place, document)], log)

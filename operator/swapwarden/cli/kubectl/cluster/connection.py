@@ -50,7 +50,7 @@ Ask = Callable[[Plugin], Credentials]
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """Values of flags in place of the kubeconfig's; empty where none is given."""
+    """Values of flags in place of the kubeconfig's; empty if not given."""
 
     cluster: str = ""
     user: str = ""

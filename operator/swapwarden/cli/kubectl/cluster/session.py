@@ -326,7 +326,7 @@ def _failure(request: str, error: errors.ApiError) -> CommandError:
 
 
 def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
-    """Run `work` with a session of its own. CommandError where that fails."""
+    """Run `work` with a session of its own. CommandError if that fails."""
     try:
         return asyncio.run(_run(_load(target), target, work))
     except errors.ConfigError as error:

@@ -194,7 +194,7 @@ def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, meas
 def _planned(spec: state.StateSpec | None, row: pods.PodRow) -> tuple[Limit, dict[str, Limit]]:
     """Return the limit of a pod by its node's state, and those of its containers by name; None if not enforced.
 
-    Of a container it is the pod's, or its own where that is less; a value that nobody writes may be anything.
+    Of a container it is the pod's, or its own if less; a value that nobody writes may be anything.
     """
     pod = spec.pods.get(row.key) if spec is not None and spec.mode is names.Mode.ENFORCE else None
     if spec is None or pod is None or pod.swap_max is None:

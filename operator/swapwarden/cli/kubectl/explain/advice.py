@@ -161,7 +161,7 @@ def _policy(it: PlannedPod, advice: Advice) -> PlannedPod:
 
 
 def _annotated(it: PlannedPod, written: dict[str, str | None]) -> PlannedPod:
-    """Return the pod made anew with these annotations; None: without it."""
+    """Return the pod recreated with these annotations; None: without it."""
     every: dict[str, str | None] = {**it.pod.metadata.annotations, **written}
     kept = {key: value for key, value in every.items() if value is not None}
     metadata = msgspec.structs.replace(it.pod.metadata, annotations=kept)
@@ -185,7 +185,7 @@ def _whole_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
 
 
 def _container(it: PlannedPod, advice: Advice, change: Callable[[qos.Resources], qos.Resources]) -> PlannedPod:
-    """Return the pod made anew with other resources of a container."""
+    """Return the pod recreated with other resources of a container."""
 
     def changed(every: list[pods.WireContainer]) -> list[pods.WireContainer]:
         return [

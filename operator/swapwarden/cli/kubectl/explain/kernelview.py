@@ -73,7 +73,7 @@ _WRONG: Final[dict[str, tuple[LimitStatus, str]]] = {
     ViolationReason.AUDIT: (LimitStatus.NOT_WRITTEN, "mode Audit: the limit would be written"),
     ViolationReason.AWAITING_STATE: (LimitStatus.AWAITING_STATE, ""),
 }
-"""By the reason of a violation; with words before the agent's own message, where that is not a sentence."""
+"""By the reason of a violation; with words before the agent's own message if that is no sentence."""
 
 
 def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> KernelState:

@@ -48,7 +48,7 @@ class Observed(msgspec.Struct, frozen=True):
     others: tuple[_PodRow, ...] | None = None
     """The other pods of the node; None where they may not be seen, or were not asked for."""
     has_agent: bool | None = None
-    """Whether a Ready agent is on the node; None where that is not known."""
+    """Whether a Ready agent is on the node; None if unknown."""
     used: usage.PodUse | None = None
     """None where nobody could be asked."""
     unseen: tuple[str, ...] = ()

@@ -93,7 +93,7 @@ def _of_container(one: pods.ContainerRow, planned: PlannedPod) -> str:
         share = _share(one, planned)
         return f"{share}, at most {own}" if own else share
     if planned.profile.behavior is names.Behavior.KUBELET:
-        return f"{own}, or the kubelet's where that is less"
+        return f"{own}, or the kubelet's if less"
     if not own:
         return "no limit of its own: below the pod's" if planned.has_whole_limit else "no limit"
     top = planned.profile.max_per_container
@@ -116,7 +116,7 @@ def _of_pod(row: pods.PodRow, planned: PlannedPod) -> str:
     profile, facts = planned.profile, planned.facts
     own = "" if row.swap_limit is None else f"its limit {exact(quantity.capped(row.swap_limit))}"
     if profile.behavior is names.Behavior.KUBELET:
-        return f"{own}, or the kubelet's where that is less" if own else "no limit: what the kubelet gives"
+        return f"{own}, or the kubelet's if less" if own else "no limit: what the kubelet gives"
     starts = any(one.kind is phases.Kind.INIT for one in row.containers)
     total = "the larger of its containers together and its start-up" if starts else "its containers together"
     if profile.behavior is names.Behavior.LIMITED_SWAP:

@@ -68,7 +68,7 @@ class PlannedPod(msgspec.Struct, frozen=True):
         if self.pod.is_mirror:
             return f"the pod's file on {self.row.node}"
         workload = workloads.guess(self.pod)
-        return f"the pod template of {workload}" if workload else "the pod, made anew"
+        return f"the pod template of {workload}" if workload else "the pod, recreated"
 
 
 def own_limit(one: pods.ContainerRow) -> int | None:

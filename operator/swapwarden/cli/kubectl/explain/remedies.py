@@ -77,7 +77,7 @@ def _more(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def _together(planned: PlannedPod, now: int) -> list[Advice]:
-    """Return the fewest steps found that give more only when all of them are made; empty where none are found."""
+    """Return the fewest steps found that give more only when all of them are made; empty if none are found."""
     paths = (_path([first], tried(planned, first), now) for first in steps.towards_swap(planned))
     return min((_needed(path, planned, now) for path in paths if path), key=len, default=[])
 

@@ -39,7 +39,7 @@ def exact(number: int) -> str:
 
 
 def with_bytes(swap_max: str | None) -> str:
-    """Return a value of memory.swap.max with its size, where that is easier to read: 402653184 (384Mi), 0, max."""
+    """Return a value of memory.swap.max with its size if that is easier to read: 402653184 (384Mi), 0, max."""
     if swap_max is None:
         return "nothing"
     if swap_max in {"0", names.MAX_SWAP} or int(swap_max) < 10_000:

@@ -111,7 +111,7 @@ def _cell(given: str | Cell) -> Cell:
 
 
 def painted(cell: Cell, *, coloured: bool) -> str:
-    """Return a cell's text, in its style where that is wanted."""
+    """Return a cell's text, in its style if coloured."""
     return _painter(coloured=coloured)(_cell(cell))
 
 

@@ -97,7 +97,7 @@ async def _pod(asked: session.Session, name: str, change: _PolicyRequest) -> Non
             change,
             f"{told}, which ends it. Without --apply, the commands are printed",
             f"{told}. These commands delete and recreate it:",
-            patches.anew(pod, change.value, change.options),
+            patches.recreating(pod, change.value, change.options),
         )
     elif (kind := workloads.kind_of_owner(owner)) is None:
         told = f"the pod is made by {owner.kind} {owner.name} ({owner.api_version}), a kind that is not known here"

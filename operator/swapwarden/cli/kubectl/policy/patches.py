@@ -72,7 +72,7 @@ def of_namespace(name: str) -> Iterator[str]:
         yield f"pods of {name} get no default: the namespace must start without Swapwarden's webhook"
 
 
-def anew(pod: workloads.DetailedPod, value: str | None, options: Sequence[str] = ()) -> str:
+def recreating(pod: workloads.DetailedPod, value: str | None, options: Sequence[str] = ()) -> str:
     """Return the commands that end a pod which nobody manages, and make it again with another policy."""
     of_ours = (names.POLICY_ANNOTATION, names.POLICY_SOURCE_ANNOTATION)
     words = [] if value is None else [f"{names.POLICY_ANNOTATION}={value}"]
@@ -155,7 +155,7 @@ def of_immutable(kind: kinds.WorkloadKind, name: str, value: str | None) -> str:
         else f"with the annotation {names.POLICY_ANNOTATION}: {value} in {'.'.join(kind.template)}.metadata.annotations"
     )
     return (
-        f"the pod template of {kind.word}/{name} is immutable: make it anew {what} from its manifest"
+        f"the pod template of {kind.word}/{name} is immutable: recreate it {what} from its manifest"
         " (kubectl replace --force -f FILE), which ends its pods"
     )
 

@@ -35,7 +35,7 @@ def _change(before: str, after: str) -> str:
 
 
 def _most(given: simulation.SimulatedLimit, shown: Callable[[int], str]) -> str | None:
-    """Return the most that the pod can use; None where that is not known."""
+    """Return the most that the pod can use; None if unknown."""
     limit = given.bytes
     return None if limit is None else names.MAX_SWAP if limit == float("inf") else shown(int(limit))
 

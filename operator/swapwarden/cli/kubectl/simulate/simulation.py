@@ -52,11 +52,11 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     audit: bool = False
     """Whether the profile only reports."""
     kubelet: str | None = None
-    """Where the kubelet decides: the most that it gives the pod, bytes or max; None where that is not known."""
+    """Where the kubelet decides: the most that it gives the pod, bytes or max; None if unknown."""
 
     @property
     def bytes(self) -> float | None:
-        """The most that the pod can use: infinite where nothing limits it, None where that is not known."""
+        """The most that the pod can use: infinite where nothing limits it, None if unknown."""
         if self.reason is None:
             return None
         own = math.inf if self.audit else _number(self.swap_max)
@@ -75,7 +75,7 @@ class PodChange(msgspec.Struct, frozen=True):
     before: SimulatedLimit
     after: SimulatedLimit
     used: int | None = None
-    """Swap in use now, in bytes; None where that is not known."""
+    """Swap in use now, in bytes; None if unknown."""
 
     @property
     def direction(self) -> Direction:
@@ -242,7 +242,7 @@ class _Kubelet:
         )
 
     def gives(self, row: pods.PodRow, facts: nodes.NodeFacts) -> str | None:
-        """Return a pod's limit in bytes, or max; None where that is not known."""
+        """Return a pod's limit in bytes, or max; None if unknown."""
         if not facts.swap_bytes:
             return "0"
         if self._found is None or not self._found.swap_behavior:

@@ -57,18 +57,18 @@ def test_the_commands_are_words_of_a_shell() -> None:
 
 
 def test_a_pod_of_nobody_is_made_anew() -> None:
-    get, annotate, replace = patches.anew(pod(name="solo"), "Disabled").split(" | ")
+    get, annotate, replace = patches.recreating(pod(name="solo"), "Disabled").split(" | ")
     assert get == "kubectl get pod solo -n batch -o yaml"
     assert annotate == f"kubectl annotate --local --overwrite -f - -o yaml {POLICY}=Disabled"
     assert replace == "kubectl replace --force -f -"
     defaulted = {POLICY: "Disabled", "swapwarden.dev/policy-source": "namespace"}
     assert (
-        patches.anew(pod(annotations=defaulted), "Avoid")
+        patches.recreating(pod(annotations=defaulted), "Avoid")
         .split(" | ")[1]
         .endswith(f" {POLICY}=Avoid swapwarden.dev/policy-source-")
     )
     assert (
-        patches.anew(pod(annotations=defaulted), None)
+        patches.recreating(pod(annotations=defaulted), None)
         .split(" | ")[1]
         .endswith(f" {POLICY}- swapwarden.dev/policy-source-")
     )
