@@ -17,7 +17,7 @@ from swapwarden.policy.profile import compiled
 COALESCE_SECONDS: Final = 0.025
 """How long changes of a node's pods gather before they are written: etcd stores the whole object with each write."""
 PATIENT_SECONDS: Final = 1.0
-"""The same where nothing but the start of a pod's containers, or its end, is new: the pod's own limit stands already,
+"""The same if only the start of a pod's containers, or its end, is new: the pod's own limit stands already,
 and a pod's containers start one after the other."""
 
 
@@ -30,7 +30,7 @@ class Due(NamedTuple):
     urgent: bool = False
     """Whether it precedes others that are due."""
     owner: str = ""
-    """The namespace for whose pods that is; empty where it is for no pod's sake."""
+    """The namespace for whose pods that is; empty if it is for no pod's sake."""
 
 
 class Changes(NamedTuple):
@@ -48,7 +48,7 @@ class Cluster:
     """The inventory and the planner of one process."""
 
     def __init__(self, *, agent_pods: str | None = None) -> None:
-        """Agents are pods in the namespace `agent_pods`, or run outside of pods where that is None."""
+        """Agents are pods in the namespace `agent_pods`, or run outside of pods if that is None."""
         self.inventory: Final = NodeInventory(agent_pods=agent_pods)
         self.planner: Final = Planner(self.inventory)
 
@@ -73,7 +73,7 @@ class Cluster:
     def _due_for(self, old: pods.PodRow | None, new: pods.PodRow) -> Due:
         urgent = self.planner.is_urgent(new) and (old is None or old.node != new.node)
         if self.inventory.is_crowded(new.node):
-            # Each write moves a large object, and most of these pods never run: whoever makes them must not have the
+            # Each write moves a large object, and most of these pods never run: their creators must not have the
             # API server, and this process, work on this node alone.
             return Due(new.node, PATIENT_SECONDS, urgent, new.namespace)
         if urgent:

@@ -17,7 +17,7 @@ class Change(msgspec.Struct, frozen=True):
     labels: dict[str, str | None]
     """Labels to set, or to take away (None)."""
     again: float | None
-    """Seconds after which to decide again; None where nothing is pending."""
+    """Seconds after which to decide again; None if nothing is pending."""
 
 
 class Labels:

@@ -74,7 +74,7 @@ class LabelPublisher:
         return True
 
     async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels) -> bool:
-        """Have the node's NodeFeature ask for its labels; errors.ApiError where it became another one meanwhile."""
+        """Have the node's NodeFeature ask for its labels; errors.ApiError if it changed meanwhile."""
         row = self._features.of(node.name)
         change = self._asked.decide(node.name, wanted, row.labels if row else {}, self._now())
         self._look_again(node.name, change)

@@ -95,7 +95,7 @@ class Leadership:
         )
         self._elected: elector.Tenure | None = None
         self.leader: Leader | None = None
-        """Of this leadership, also where no write may begin in it any more."""
+        """The leader of this term, even if no write may begin any more."""
         self._tasks = set[asyncio.Task[None]]()
         self._unsure_until = -math.inf
         self._stopping = False

@@ -47,7 +47,7 @@ MEND_SECONDS: Final = 60.0
 PROBE_SECONDS: Final = 10.0
 PROBE_TIMEOUT: Final = 5.0
 MISSES: Final = 3
-"""Probes in a row that kopf may leave without an answer before it is started anew."""
+"""Probes in a row that kopf may leave without an answer before it is restarted."""
 STARTS: Final = 5
 """Starts in a row after which kopf answers no probe and the process is at fault."""
 

@@ -54,7 +54,7 @@ class ProfileRevisions:
         self._on_change = on_change
 
     async def ensure(self, name: str) -> None:
-        """Have all that is needed of a profile's past kept. errors.KubeError where it is not; TermOver."""
+        """Keep all generations of a profile that are needed. Raise errors.KubeError on failure, and TermOver."""
         entry = self._store.entries[name]
         for each in entry.needed(self._named().get(name, ())):
             if each.stored:

@@ -62,7 +62,7 @@ class ProfileStatuses:
         if answer is None:
             await self._read(entry)
             return False
-        # Now that the status says it: what it said before was reported before, whoever led then.
+        # After the write: each leader reports the news of the statuses that it wrote.
         for notice in notices.notices(regarding.profile(entry.name, entry.uid), entry.status, status):
             self._recorder.post(notice)
         self._store.offer(decoding.decode(answer, dict[str, Any]))

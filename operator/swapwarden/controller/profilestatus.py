@@ -237,7 +237,7 @@ def _degraded(
 
 
 def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The condition on what the profile requires of nodes; none where it requires nothing."""
+    """The condition on what the profile requires of nodes; none if it requires nothing."""
     if entry.profile is not None and entry.profile.require is not None:
         if unmet:
             yield _condition(

@@ -127,7 +127,7 @@ class Reconciler:
     async def _write_state(
         self, node: nodes.NodeRow, row: states.StateRow | None, spec: state.StateSpec
     ) -> states.StateRow | None:
-        """Make the node's state say `spec`, where `row` is what it was; what it is now, None where that failed."""
+        """Make the node's state say `spec`, where `row` is what it was; what it is now, None if that failed."""
         try:
             written, again = await self._states.write(self._writes, node, row, spec)
         except errors.ApiError as error:

@@ -169,7 +169,7 @@ class Rollouts:
                 await self._bring(name, judged)
                 self._backoffs.pop(name, None)
             except TermOver as error:
-                # It may have been renewed meanwhile; else whoever leads next looks at all profiles.
+                # It may have been renewed meanwhile; else the next leader looks at all profiles.
                 if self._statuses.may_write():
                     self._retry(name, error)
             except (errors.KubeError, msgspec.MsgspecError) as error:

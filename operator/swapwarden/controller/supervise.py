@@ -22,7 +22,7 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 
 BACKOFF_SECONDS: Final = (0.5, 60.0)
 CALM_SECONDS: Final = 120.0
-"""A part that has run for so long begins its waits anew."""
+"""Seconds after which a running part begins with its shortest wait again."""
 
 
 def begin(parts: Iterable[str]) -> None:

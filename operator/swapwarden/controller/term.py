@@ -74,7 +74,7 @@ class Term:
         return self.left() > 0
 
     async def write(self, request: Coroutine[Any, Any, bytes]) -> bytes:
-        """Await a request that writes, for no longer than the term lasts. TermOver where that is too short."""
+        """Await a request that writes, for no longer than the term lasts. TermOver if that is too short."""
         left = self.left()
         if left <= 0:
             request.close()
@@ -108,7 +108,7 @@ class Term:
     async def drain(self, seconds: float | None = None) -> None:
         """Let no write begin any more, wait for those in flight, and cancel those that are not done in time.
 
-        That is DRAIN_SECONDS where no other is given.
+        That is DRAIN_SECONDS by default.
         """
         self._close(DRAIN_SECONDS if seconds is None else seconds)
         while self._writing:

@@ -160,7 +160,7 @@ class WorkQueue:
         return self._now() if self._now else asyncio.get_running_loop().time()
 
     def add(self, name: str, delay: float = 0.0, *, urgent: bool = False, owner: str = "") -> None:
-        """Make `name` due in `delay` seconds, or earlier where it already is.
+        """Make `name` due in `delay` seconds, or earlier if it already is.
 
         `owner` is for whom that is, such as a namespace.
         """
@@ -239,7 +239,7 @@ class WorkQueue:
         return name
 
     def done(self, name: str) -> None:
-        """Give `name` back; it is due again where it was added meanwhile."""
+        """Give `name` back; it is due again if it was added meanwhile."""
         del self.busy[name]
         wish = self._again.pop(name, None)
         if wish is not None:

@@ -200,7 +200,7 @@ class CertificateManager:
         return datetime.timedelta(seconds=time.monotonic() - self._published[1])
 
     async def _registered(self) -> Json:
-        """The webhook configuration; empty where there is none."""
+        """The webhook configuration; empty if there is none."""
         try:
             found: Json = json.loads(await self._api.get(self._registration, timeout=TIMEOUT))
         except errors.ApiError as error:

@@ -55,11 +55,11 @@ class CertificateStatus:
     """How things stand."""
 
     current: Validity | None
-    """The pair that is served. None where there is none that can be: absent, expired, for another name, untrusted."""
+    """The pair that is served. None if there is none that can be: absent, expired, for another name, untrusted."""
     coming: Validity | None
     """The pair that was issued to follow it, or None."""
     published: datetime.timedelta | None
-    """For how long the registration has been seen to trust what it should; None where it does not."""
+    """For how long the registration has been seen to trust what it should; None if it does not."""
 
 
 def decide(view: CertificateStatus, now: datetime.datetime, overlap: datetime.timedelta = OVERLAP) -> RotationStep:

@@ -46,7 +46,7 @@ class FeatureRow(msgspec.Struct, frozen=True):
     uid: str
     version: int
     owner: str
-    """UID of the Node that owns it; empty where none does."""
+    """UID of the Node that owns it; empty if none does."""
     labels: dict[str, str]
 
 
@@ -73,7 +73,7 @@ def project(wire: WireFeature) -> FeatureRow:
 
 
 def decode(body: bytes) -> FeatureRow:
-    """Make a row from the answer to a request. ValueError (msgspec.DecodeError is one) where it is no NodeFeature."""
+    """Make a row from the answer to a request. ValueError (msgspec.DecodeError is one) if it is no NodeFeature."""
     return project(decoding.decode(body, WireFeature))
 
 

@@ -19,7 +19,7 @@ class NodeInventory:
         self._agent_pods = agent_pods
         self.nodes: dict[str, nodes.NodeRow] = {}
         self._pods: dict[str, dict[str, pods.PodRow]] = {}
-        # How many pods of a node have not ended. To count them anew for each new pod would, with 100,000 on one node,
+        # How many pods of a node have not ended. To count them again for each new pod would, with 100,000 on one node,
         # hold up everything else for minutes.
         self._unended: collections.Counter[str] = collections.Counter()
         self._states: dict[str, states.StateRow] = {}
@@ -135,7 +135,7 @@ class NodeInventory:
         return msgspec.structs.replace(last, **asked, facts=facts, generation=last.observed + 1)
 
     def _keep(self, name: str, last: states.StateRow | None) -> None:
-        """Remember what a node's state said until its agent has reported all of it anew."""
+        """Remember what a node's state said until its agent has reported all of it again."""
         row, node = self.report_of(name), self.nodes.get(name)
         anew = row is not None and row.observed and row.facts is not None
         if anew or node is None or last is None or not (last.observed or last.facts is not None):

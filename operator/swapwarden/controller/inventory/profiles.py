@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
     """resourceVersion: a larger one is newer."""
     generation: int
     profile: compiled.Profile | None
-    """The newest valid version; None where none is known."""
+    """The newest valid version; None if none is known."""
     error: str
     """The fault of the newest version; empty if it is valid."""
     status: Mapping[str, Any]
@@ -87,7 +87,7 @@ class Replaced(NamedTuple):
 
 
 class ProfileStore:
-    """Takes objects from whoever has seen some, in any order, and keeps the newest of each name.
+    """Takes objects from kopf, lists and writes, in any order, and keeps the newest of each name.
 
     A `quiet` one logs no invalid profiles: its reader reports them.
     """
@@ -127,7 +127,7 @@ class ProfileStore:
         compiled, error = _compile(body)
         same = known if known is not None and known.uid == meta.uid else None
         ending = meta.deletion_timestamp is not None
-        # The API server raises the generation where it begins a deletion (k/k: staging/src/k8s.io/apiserver/pkg/
+        # The API server raises the generation when it begins a deletion (k/k: staging/src/k8s.io/apiserver/pkg/
         # registry/rest/delete.go, BeforeDelete): no node is to follow that one.
         past = _revisions(meta.generation, body["spec"], None if ending else compiled, same)
         if compiled is None and past:
@@ -162,7 +162,7 @@ class ProfileStore:
                 each.generation: msgspec.structs.replace(each, stored=_keeps(past.get(each.generation), each))
                 for each in entry.revisions
             }
-            # Of an object that was put back from a copy, generations begin anew.
+            # Generations of an object that was restored from a copy begin at 1 again.
             missed = [each for each in past.values() if each.generation < entry.generation]
             for each in missed:
                 if each.generation not in known and (old := _recompiled(entry, each)) is not None:

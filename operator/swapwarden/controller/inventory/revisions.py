@@ -21,7 +21,7 @@ class Stored(msgspec.Struct, frozen=True):
     profile_uid: str
     generation: int
     spec: Mapping[str, Any] | None
-    """None where another version of Swapwarden wrote it."""
+    """None if another version of Swapwarden wrote it."""
 
 
 class _Data(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,7 +65,7 @@ def to_object(name: str, uid: str, generation: int, spec: Mapping[str, Any]) -> 
 
 
 def project(wire: WireRevision) -> Stored | None:
-    """Read a ControllerRevision; None where it is no profile's. It may be anybody's: nothing of it is certain."""
+    """Read a ControllerRevision; None if it is no profile's. It may be anybody's: nothing of it is certain."""
     owner = next((each for each in wire.metadata.owner_references if each.kind == names.PROFILE_KIND), None)
     if owner is None or wire.metadata.name != object_name(owner.uid, wire.revision):
         return None

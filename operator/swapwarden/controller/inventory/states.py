@@ -73,7 +73,7 @@ class StateRow(msgspec.Struct, frozen=True):
     version: int
     """resourceVersion: a larger one of the same collection is newer (KEP-5504)."""
     owner: str
-    """UID of the Node that owns it; empty where none does."""
+    """UID of the Node that owns it; empty if none does."""
     generation: int
     epoch: int
     profile: state.ProfileRef
@@ -94,9 +94,9 @@ class StateRow(msgspec.Struct, frozen=True):
     before: tuple[str, ...] = ()
     """Problems of the node before it followed its profile, as in rollout.RolloutNode."""
     unapplied: str = ""
-    """Why the agent says that they do not; empty where it says that they do, or nothing."""
+    """Why the agent says that they do not; empty if it says that they do, or nothing."""
     incompatible: str = ""
-    """Why the agent says that it can do nothing on its node; empty where it can."""
+    """Why the agent says that it can do nothing on its node; empty if it can."""
     settled: bool = False
     """Whether the agent has done all that it can do on its node, even if that is nothing."""
     exposed_pods: tuple[WireExposure, ...] = ()
@@ -138,7 +138,7 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     pods: dict[str, PodInSpec] = {}
 
     def pod(self, key: str) -> PodInSpec | None:
-        """Return a pod with its reason, which need not stand with it; None where the spec does not name it."""
+        """Return a pod with its reason, which need not stand with it; None if the spec does not name it."""
         pod = self.pods.get(key)
         return pod if pod is None or pod.reason else PodInSpec(self.default_reason, pod.swap_max)
 
@@ -169,7 +169,7 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 def _understood(kind: type[_S], raw: msgspec.Raw) -> _S:
     """Decode a struct field by field, without those that another version wrote and this one does not understand.
 
-    msgspec.ValidationError where it is no struct, or lacks what it must have.
+    msgspec.ValidationError if it is no struct, or lacks what it must have.
     """
     parts, kept = decoding.decode(raw, dict[str, msgspec.Raw]), dict[str, Any]()
     for field in msgspec.structs.fields(kind):
@@ -260,7 +260,7 @@ def _told(condition: state.Condition | None, *bad: str) -> str:
 
 
 def decode(body: bytes) -> StateRow:
-    """Make a row from the answer to a request. ValueError (msgspec.DecodeError is one) where it is no NodeSwapState."""
+    """Make a row from the answer to a request. ValueError (msgspec.DecodeError is one) if it is no NodeSwapState."""
     return project(_STATES.decode(body))
 
 

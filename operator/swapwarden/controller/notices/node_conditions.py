@@ -24,7 +24,7 @@ _REASONS: Final[dict[str, str]] = {
 def notices(old: states.StateRow | None, new: states.StateRow, node: nodes.NodeRow) -> Iterator[Notice]:
     """Yield a notice for each problem that `new` reports and `old` did not, or for another reason.
 
-    `old` is None where it is not known. Two leaders give one problem the same key.
+    `old` is None if it is not known. Two leaders give one problem the same key.
     """
     before = {(each.type, each.reason) for each in old.abnormal_conditions} if old is not None else set()
     for condition in new.abnormal_conditions:

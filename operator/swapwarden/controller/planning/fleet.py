@@ -26,9 +26,9 @@ class Governed(msgspec.Struct, frozen=True):
     degraded: str
     """The problem that its agent reports; empty if there is none."""
     pending: str = ""
-    """Why it has not applied the plan; empty where it has."""
+    """Why it has not applied the plan; empty if it has."""
     incompatible: str = ""
-    """Why its agent can do nothing there; empty where it can."""
+    """Why its agent can do nothing there; empty if it can."""
     has_agent: bool = True
     unmet: str = ""
     """The unmet requirements of its profile; empty if there are none, or swap is off."""
@@ -70,7 +70,7 @@ def leaving(planner: Planner, profile: compiled.Profile) -> list[str]:
 
 
 def _has_just_left(row: StateRow, profile: compiled.Profile) -> bool:
-    """Whether its agent has yet to take up that it follows this profile no longer, whoever led then."""
+    """Whether its agent still acts on this profile, which its state no longer names."""
     return row.acted is not None and row.acted.name == profile.name and row.acted != row.profile
 
 
@@ -144,7 +144,7 @@ def _listed(found: Mapping[str, str]) -> str:
 
 
 def _pending(planner: Planner, name: str) -> str:
-    """Why a known node has not applied a plan by this generation of its profile; empty where it has."""
+    """Why a known node has not applied a plan by this generation of its profile; empty if it has."""
     row = planner.inventory.report_of(name)
     wanted = plan.reference(planner.selection(name).profile)
     if plan.reference(planner.in_force(name)) != wanted:

@@ -25,7 +25,7 @@ class NodeView(msgspec.Struct, frozen=True):
     report: StateRow | None
     """Its state, to read what its agent reports; None while that belongs to an earlier Node of that name."""
     standing: StateRow | None
-    """The same with what an agent reported last, also where that state was deleted."""
+    """The same with what an agent reported last, even if that state was deleted."""
     facts: nodes.NodeFacts
     target: compiled.Profile
     """The profile that selects it."""
@@ -70,7 +70,7 @@ class Planner:
     ) -> list[str] | None:
         """Take in the profiles by name; `history` has their earlier generations.
 
-        Return the nodes that another one selects, or that followed one that is no more; None where none has changed.
+        Return the nodes that another one selects, or that followed one that is no more; None if none has changed.
         """
         self._history = history
         if found == self.profiles and ending == self.ending:
@@ -127,8 +127,8 @@ class Planner:
     def in_force(self, name: str) -> compiled.Profile:
         """Return the profile that a known node follows: the one in its state, until it is admitted to another.
 
-        Of a state that was deleted, what it said last counts. Where nobody knows any more what that profile said, and
-        where no profile selects the node, it is admitted at once, unless its profile is being deleted.
+        The last content of a deleted state counts. If nobody knows that profile any more, or no profile selects the
+        node, it is admitted at once, unless its profile is being deleted.
         """
         return self._in_force(name, self.inventory.standing(name))
 

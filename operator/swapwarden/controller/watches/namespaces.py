@@ -29,7 +29,7 @@ class NamespaceWatch:
         known: Callable[[namespaces.Labels | None], None],
         on_change: Callable[[str, dict[str, str] | None, dict[str, str] | None], None],
     ) -> None:
-        """`known` takes all of them once they are known, and None where they are not; `on_change` each that changes."""
+        """`known` takes all of them once they are known, and None if they are not; `on_change` each that changes."""
         self._api = api
         self._known = known
         self._on_change = on_change

@@ -74,7 +74,7 @@ class RestoreRequest:
         """Set after the first look: a controller that starts during a restore must not enforce first."""
 
     def notice(self) -> events.Notice:
-        """Make the notice that it was given: one for each time, whoever leads then."""
+        """Make the notice that it was given: one for each order, the same for all leaders."""
         found = self._given_by
         regarding = events.Regarding("v1", "ConfigMap", self._namespace, CONFIG_MAP, found.uid)
         return events.Notice(
@@ -99,7 +99,7 @@ class RestoreRequest:
                 await asyncio.sleep(self._interval)
 
     async def look(self) -> None:
-        """Look once. errors.KubeError where that could not be done."""
+        """Look once. errors.KubeError on failure."""
         try:
             body = await self._api.get(self._path, timeout=TIMEOUT)
         except errors.ApiError as error:

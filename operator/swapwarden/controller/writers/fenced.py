@@ -1,4 +1,4 @@
-"""How the controller writes: under its own name, counted, and where it leads, within its term and at its rate."""
+"""How the controller writes: under its own name, counted, within its term and at its rate."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Writes:
         return await self._send(kind, "POST", path, body, content_type=transport.JSON, params=params)
 
     async def delete(self, kind: str, path: str, uid: str) -> bytes:
-        """DELETE the object with this UID; status 409 where it is another one."""
+        """DELETE the object with this UID; status 409 if it is another one."""
         return await self._send(kind, "DELETE", path, {"preconditions": {"uid": uid}}, content_type=transport.JSON)
 
     async def merge_patch(self, kind: str, path: str, body: object, **params: str) -> bytes:
@@ -127,7 +127,7 @@ class Fenced(Writes):
 
 
 async def unless_superseded(write: Coroutine[Any, Any, bytes], *more: int) -> bytes | None:
-    """Await a write; None where the object is gone, or another one: the watch will report it. `more` are statuses."""
+    """Await a write; None if the object is gone, or another one: the watch will report it. `more` are statuses."""
     try:
         return await write
     except errors.ApiError as error:

@@ -23,7 +23,7 @@ async def change_taints(writes: Writes, name: str, patch: taints.Patch) -> bytes
 
 
 async def offer(writes: Writes, name: str, uid: str, amount: int | None) -> bytes:
-    """Have a Node offer `amount` bytes of the extended resource, or none of it; status 409 where it has another uid."""
+    """Have a Node offer `amount` bytes of the extended resource, or none of it; status 409 if it has another uid."""
     capacity = {names.SWAP_RESOURCE: None if amount is None else str(amount)}
     body = {"metadata": {"uid": uid}, "status": {"capacity": capacity}}
     return await writes.merge_patch("resource", f"{NODES}/{name}/status", body)

@@ -12,7 +12,7 @@ KIND: Final = "revision"
 
 
 async def create(writes: Fenced, namespace: str, name: str, uid: str, revision: Revision) -> bool:
-    """Store what the profile with this name and UID says in a generation; False where the name is taken."""
+    """Store what the profile with this name and UID says in a generation; False if the name is taken."""
     body = revisions.to_object(name, uid, revision.generation, revision.spec)
     await writes.ready()
     return await unless_superseded(writes.create(KIND, revisions.collection(namespace), body)) is not None

@@ -26,9 +26,9 @@ class Outcome(NamedTuple):
     """The result of a write."""
 
     row: states.StateRow | None
-    """The state as the API server has it; None where it was refused for what an older definition lacks."""
+    """The state as the API server has it; None if it was refused for what an older definition lacks."""
     again: float | None = None
-    """Seconds after which to write again; None where there is no need."""
+    """Seconds after which to write again; None if there is no need."""
 
 
 class Accepted(NamedTuple):
@@ -36,7 +36,7 @@ class Accepted(NamedTuple):
 
     spec: state.StateSpec
     again: float | None = None
-    """Seconds after which it may take all of it; None where it does."""
+    """Seconds after which it may take all of it; None if it does."""
 
 
 class StateWriter:
@@ -71,7 +71,7 @@ class StateWriter:
     ) -> Outcome:
         """Make the node's state say `spec`, where `row` is what it was; None: there is none, and one is made.
 
-        Deposed where the API server has a later term's; status 404 where the state is gone, 409 where it is another.
+        Deposed if the API server has a later term's state; status 404 if the state is gone, 409 if it is another.
         """
         epoch = writes.term.epoch
         patch = _created(node, spec, epoch) if row is None else state_patch(row, node, spec, epoch)

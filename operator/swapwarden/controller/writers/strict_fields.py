@@ -46,7 +46,7 @@ class StrictFields:
         LACKING.set(0)
 
     def left(self) -> float:
-        """Return the seconds for which fields that the definition lacks are left to be dropped; 0 where none is."""
+        """Return the seconds for which fields that the definition lacks are left to be dropped; 0 if none is."""
         return 0.0 if self._until is None else max(0.0, self._until - self._now())
 
     def params(self) -> Mapping[str, str]:
