@@ -62,15 +62,17 @@ class Repairs:
         self._contentions = contentions
         self._clock = clock
 
-    def book(self, file: records.ControlFile, write: CgroupWrite, used: int) -> bool:
-        """Count a repair, and an exposure if a running pod was above its value. Return whether it was one."""
+    def book(self, file: records.ControlFile, write: CgroupWrite, used: int) -> int | None:
+        """Count a repair, and an exposure if a running pod was above its value.
+
+        Return the bytes in use that count as taken from now on; None without an exposure.
+        """
         found, value, noticed, since, swap, ran, down = write
         foreign = file.last_applied is not None and found != file.last_applied
         now, until = self._clock(), time.time()
         exposed, pod = None, file.pod
-        file.times.right_at = now
         if not (foreign or ran):
-            return False
+            return None
         if file.spec.exposes(found, value) and pod is not None and pod.containers and not self._is_bound(file, pod):
             # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
             used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
@@ -79,19 +81,17 @@ class Repairs:
             grown = max(0, used - max(file.status.in_use, limit))
             grown = pod.tally.overlap.taken(grown, own=file is pod.file, begins=since >= pod.tally.last)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
-            file.status = file.status._replace(in_use=used)  # the next turn must not count it again
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
         if foreign:
             REPAIRS.inc(file.kind, "above" if found > value else "below")
             if down is None:
-                file.times.touched_at = noticed
                 REPAIR_SECONDS.observe(now - noticed)
             self._attribution.note(file, found, noticed, exposed=exposed, cause=down)
             if found < value and not file.is_systemds(found):
                 self._contentions.record_lowering(file, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)
-        return exposed is not None
+        return None if exposed is None else used
 
     def _is_bound(self, file: records.ControlFile, pod: records.Pod) -> bool:
         """Return whether a cgroup above the file's, in its pod, bounds it: by a limit and a value that are no larger.

@@ -8,17 +8,21 @@ from typing import Final, NamedTuple
 from swapwarden.agent.host import cgroupfs
 
 
-class Exposed(enum.Enum):
-    """Which values other than the desired one break a promise."""
+class Exposed(enum.IntEnum):
+    """Which values other than the desired one break a promise: the sign of their difference to it."""
 
-    ABOVE = "above"
-    BELOW = "below"
+    ABOVE = 1
+    """A limit: it is lowered at once, and raised only after all that waited before."""
+    BELOW = -1
+    """A protection: it is raised at once, and lowered only after all that waited before."""
 
 
 class CgroupFile(NamedTuple):
-    """A file with one number. Bytes."""
+    """A file with one number, which Cgroups reads and writes. Bytes."""
 
     name: str
+    systemd_property: str = ""
+    """Its name in a unit; empty: units have none."""
     usage: str = ""
     """The file that counts its use; empty: none does."""
     unset: int = cgroupfs.NO_LIMIT
@@ -26,15 +30,16 @@ class CgroupFile(NamedTuple):
     denied: int | None = 0
     """Its desired value for a pod that no state has named yet; None: any."""
     exposed: Exposed = Exposed.ABOVE
+    """In which direction a value breaks a promise, and so in which order values are written (WriteOrder)."""
     reclaims: bool = False
     """Whether a write of a smaller value lasts until the kernel has reclaimed memory (memory_high_write)."""
 
     def exposes(self, found: int, desired: int) -> bool:
         """Return whether holding `found` breaks what `desired` promises."""
-        return found > desired if self.exposed is Exposed.ABOVE else found < desired
+        return (found - desired) * self.exposed > 0
 
 
-SWAP_MAX: Final = CgroupFile(cgroupfs.SWAP_MAX, cgroupfs.SWAP_CURRENT)
+SWAP_MAX: Final = CgroupFile(cgroupfs.SWAP_MAX, "MemorySwapMax", cgroupfs.SWAP_CURRENT)
 
 
 class File(NamedTuple):

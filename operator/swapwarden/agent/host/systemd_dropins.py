@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from swapwarden.agent.host import files
+from swapwarden.agent.host import cgroup_files, files
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ UNITS: Final = "/etc/systemd/system"
 PREFIX: Final = "kubepods"
 """Of slices, if the kubelet has no cgroupRoot."""
 FILE: Final = "50-swapwarden.conf"
-CONTENT: Final = b"[Slice]\nMemorySwapMax=0\n"
+CONTENT: Final = f"[Slice]\n{cgroup_files.SWAP_MAX.systemd_property}=0\n".encode()
 CLASSES: Final = ("burstable", "besteffort")
 
 _SLICE: Final = re.compile(r"[A-Za-z0-9_:.\\]+(-[A-Za-z0-9_:.\\]+)*[.]slice")

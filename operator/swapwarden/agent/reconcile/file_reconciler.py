@@ -98,7 +98,6 @@ class FileReconciler:
         write to it.
         """
         before, order = file.status, self._work.order
-        order.serial = self._work.waiting.serial
         if written and noticed - file.times.written_at > attribution.MOMENT_SECONDS:
             file.times.touched_at = noticed
         try:
@@ -114,6 +113,8 @@ class FileReconciler:
             wait = _retries(file).refused.next()
         if file.desired.value is resolve.Handling.RESTORE:
             file.status = file.status._replace(to_restore=self._limits.holds_ours(file.key))
+        if order.turn is not None:
+            order.end()
         if wait is not None:
             self._work.due.at(file, schedule.Why.RETRY, self._work.clock() + wait)
         elif (file, schedule.Why.RETRY) in self._work.due.times:
@@ -207,16 +208,17 @@ class FileReconciler:
                     file, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
                 )
                 return wait if wait is not None or file.contention is None else self._contentions.retry_in(file)
-            if action.write > found and not self._work.order.may_raise(file, mark):
+            eases = (action.write - found) * file.spec.exposed
+            if eases > 0 and not self._work.order.may_raise(file, mark):
                 return self._settled(file, found, swap, looked=looked, seen=False)
-            if action.write < found:
+            if eases < 0:
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             write = repairs.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
             found, used = self._apply(file, write)
             looked, since = times.written_at, self._work.clock()
             noticed = noticed if found == action.write else since
             ran = down = None
-        if write.value < write.found:
+        if eases < 0:
             self._work.order.lower_first(file)
         raise ContestedError(f"{file.path}: another writer changes it all the time")
 
@@ -318,7 +320,7 @@ class FileReconciler:
             self._fs.write(file.name, write.value)
             return self._wrote(file, write)
         except Exception:
-            if write.value < write.found:
+            if (write.value - write.found) * file.spec.exposed < 0:
                 self._work.order.lower_first(file)
             raise
 
@@ -335,7 +337,12 @@ class FileReconciler:
         if write.value < cgroupfs.NO_LIMIT:
             with contextlib.suppress(cgroupfs.CgroupError):  # the write has been made
                 used = self._usage(file)
-        if self.repairs.book(file, write, used or 0):
+        if write.down is None and file.last_applied is not None and write.found != file.last_applied:
+            file.times.touched_at = write.noticed
+        file.times.right_at = self._work.clock()
+        taken = self.repairs.book(file, write, used or 0)
+        if taken is not None:
+            file.status = file.status._replace(in_use=taken)  # the next turn must not count it again
             self._work.reports.touch()
         WRITES.inc(file.kind, "ok" if found == write.value else "overwritten")
         # It counts from the read-back on, not only from the next event on.

@@ -214,6 +214,10 @@ class Failures:
             if failure.reason is not None:
                 self._reports.touch()
 
+    def begin_comparison(self) -> None:
+        """Forget that the tree could not be read whole: a comparison of all begins."""
+        self.cut_short = False
+
     def unreadable(self, error: cgroupfs.CgroupError) -> None:
         """Note that the tree of pods cannot be read whole: events do not suffice until all is compared."""
         self.cut_short = True

@@ -83,7 +83,7 @@ class TreeReconciler:
         else:
             self.problem = None
             self._waits.reset()
-            self._work.failures.cut_short = False
+            self._work.failures.begin_comparison()
             self.comparison = Comparison(self.comparison.last, begun, finds=True)
             self._begin(begun)
             self._work.failures.attempt(
@@ -185,7 +185,8 @@ class TreeReconciler:
         self._begin(now)
         # Last: a comparison that never began would keep all others from beginning.
         if self.comparison.began is None:
-            self.comparison.began, self._work.failures.cut_short = now, False
+            self.comparison.began = now
+            self._work.failures.begin_comparison()
 
     def lose(self) -> None:
         """Forget all of the tree."""

@@ -4,6 +4,8 @@ A cgroup can use the least of its own limit and of those above it. If one of the
 lowered, it could for a moment use more than both the old limits and the new ones allow. So a file is lowered at once,
 and raised only after all keys of its pod that waited before it had their turns; the limit of all pods after all keys.
 Keys that arrive later hold up no raise.
+
+Of a protection (cgroup_files.Exposed.BELOW) the reverse is true: it is raised at once, and to lower it is what waits.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ class WriteOrder:
         """Files that must be lowered, and still may hold more."""
         self.raises: dict[object, dict[records.ControlFile, tuple[int, queue.Mark]]] = {}
         """Waiting raises by pod: the queue's serial when the wait began, and the file's mark."""
-        self.serial = 0
-        """The same of the file that has its turn: the file reconciler sets it."""
+        self.turn: tuple[records.ControlFile, int] | None = None
+        """The file that has its turn after a wait, and the serial of when it began."""
 
     def lower_first(self, file: records.ControlFile) -> None:
         """Note that a file must be lowered: until `lowered`, those above it are not raised."""
@@ -41,18 +43,28 @@ class WriteOrder:
         That one could use the raise. So the file waits until the other is lowered, removed, or gets another desired
         value: too little swap breaks no promise, and the status reports the other.
         """
-        return any(each.path.startswith(f"{file.path}/") and _bars(each, file) for each in self.unlowered)
+        return any(
+            each.spec is file.spec and each.path.startswith(f"{file.path}/") and _bars(each, file)
+            for each in self.unlowered
+        )
 
     def begin(self, file: records.ControlFile) -> None:
         """Begin a file's turn. A file that waits already waits for no later key."""
-        self.serial = self.raises.get(file.pod, {}).get(file, (self.serial, None))[0]
-        self.drop(file)
+        waiting = self.raises.get(file.pod, {}).get(file)
+        if waiting is not None:
+            self.turn = file, waiting[0]
+            self.drop(file)
+
+    def end(self) -> None:
+        """End the turn."""
+        self.turn = None
 
     def may_raise(self, file: records.ControlFile, mark: queue.Mark) -> bool:
         """Return whether the file in turn may be raised. If not, it waits with its mark until it is `released`."""
-        if not self._waits(file, self.serial):
+        serial = self._waiting.serial if self.turn is None or self.turn[0] is not file else self.turn[1]
+        if not self._waits(file, serial):
             return True
-        self.raises.setdefault(file.pod, {})[file] = self.serial, mark
+        self.raises.setdefault(file.pod, {})[file] = serial, mark
         return False
 
     def released(self, group: object) -> Iterator[tuple[records.ControlFile, queue.Mark]]:

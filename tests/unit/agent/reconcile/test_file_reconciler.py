@@ -7,10 +7,25 @@ from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import records
-from swapwarden.agent.reconcile import file_reconciler, schedule
+from swapwarden.agent.reconcile import file_reconciler, queue, schedule
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, apply, compare, due, look_again, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import (
+    MIB,
+    Node,
+    apply,
+    compare,
+    due,
+    is_idle,
+    look_again,
+    mark,
+    reasons,
+    settle,
+    snapshot,
+    state,
+    unheard,
+    until,
+)
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
@@ -571,6 +586,32 @@ async def test_a_file_that_promises_a_minimum_is_exposed_by_less(plain: Node) ->
     look_again(agent, file)
     assert (pod / "memory.low").read_text().split() == [str(MIB // 2)], "as another writer last had it"
     assert swap_max(pod) == "max"
+
+
+async def test_a_promised_minimum_is_raised_at_once_and_lowered_after_what_waited_before(plain: Node) -> None:
+    agent = plain.start(state({1: cgroupfs.NO_LIMIT}))
+    pod = await plain.run(1, "app")
+    (pod / "memory.low").write_text("0\n")
+    known = plain.known(pod)
+    low = cgroup_files.CgroupFile("memory.low", unset=0, denied=None, exposed=cgroup_files.Exposed.BELOW)
+    file = records.ControlFile(known.path, known.file.inode, known, spec=low)
+    (app,) = known.containers.values()
+    idle = []
+    real = plain.cgroups.write
+
+    def written(name: str, limit: int) -> None:
+        idle.append(is_idle(agent))
+        real(name, limit)
+
+    for desired in (2 * MIB, MIB):
+        file.desired = records.Desired(desired, desired)
+        mark(agent, app)
+        agent.work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(0.0, 0.0))
+        with unheard(agent), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plain.cgroups, "write", written)
+            settle(agent)
+        assert (pod / "memory.low").read_text().split() == [str(desired)]
+    assert idle == [False, True], "the second one waited for the container"
 
 
 async def test_a_limit_is_set_where_nothing_counts_the_swap_in_use(plain: Node) -> None:
