@@ -51,7 +51,7 @@ class Node(Protocol):
         """Have systemd read its units again."""
 
     def reboot(self) -> None:
-        """Boot the node anew; its kubelet may not be up yet when this returns."""
+        """Reboot the node; its kubelet may not be up yet when this returns."""
 
     def record(self) -> Recording:
         """Record every memory.swap.max below `kubepods` from now on."""

@@ -357,7 +357,7 @@ def test_while_no_agent_runs(
         return restarts(pod) > before and pod["status"]["containerStatuses"][0]["ready"]
 
     with pressed(guarded.node, guarded.folders.values()):
-        eventually(replaced, "the agent runs anew")
+        eventually(replaced, "the agent runs again")
     eventually(lambda: guarded.swapwarden.metrics(name, "agent"), "it answers")
     settled()
     for each in QOS:

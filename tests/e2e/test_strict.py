@@ -222,7 +222,7 @@ def test_daemon_reloads_while_pods_start(
         pods = [namespace.wait_ready(name) for name in names]
         node.daemon_reload()
         assert [above(recording, pod) for pod in pods] == [""] * len(pods)
-    # All that is older than the files was read anew.
+    # systemd has read all older units again.
     eventually(lambda: verdict(swapwarden) == "True/InForce", "every pod is covered")
 
 

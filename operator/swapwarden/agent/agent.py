@@ -27,7 +27,7 @@ from swapwarden.kube import client, config
 log = logging.getLogger(__name__)
 
 FAULT_SECONDS: Final = 5.0
-"""Before a part of the agent that failed unexpectedly starts anew."""
+"""Before a part of the agent that failed unexpectedly is restarted."""
 ALIVE_SECONDS: Final = 30.0
 """The longest time between beats: reports of a time without an agent are exact to that. Otherwise an idle agent only
 watches its state and rarely compares all."""

@@ -90,7 +90,7 @@ def test_losing_the_state_lets_nothing_go(tree: CgroupTree, api: FakeApi, start:
     applied(api, generation)
 
 
-def test_a_state_made_anew_is_trusted_whatever_its_generation(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+def test_a_recreated_state_is_trusted_whatever_its_generation(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     api.put(pods({1: str(MIB)}), generation=50)
     start().wait_ready()
@@ -167,7 +167,7 @@ def test_a_state_that_cannot_be_understood_changes_nothing(tree: CgroupTree, api
     until(lambda: api.condition("Degraded")[0] == "False")
 
 
-def test_a_state_made_anew_that_cannot_be_read_says_so(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+def test_a_recreated_state_that_cannot_be_read_is_reported(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     api.put(pods({1: str(MIB)}))
     start().wait_ready()

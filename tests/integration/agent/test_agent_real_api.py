@@ -149,7 +149,7 @@ def test_it_reports_problems_of_the_kubelet_while_they_last(node: Node) -> None:
         assert agent.rss < 40 * MIB
 
 
-def test_a_state_that_is_deleted_and_made_anew(node: Node) -> None:
+def test_a_state_that_is_deleted_and_recreated(node: Node) -> None:
     pod = node.tree.pod(1)
     with node.agent() as agent:
         agent.wait_ready()

@@ -65,7 +65,7 @@ class Fetched(NamedTuple):
     status: dict[str, Any] | None
     """None: the object does not exist."""
     state: spec.ReceivedState | None = None
-    """To be applied whatever its generation: an object may be made anew, and etcd restored from a backup."""
+    """To be applied whatever its generation: an object may be recreated, and etcd restored from a backup."""
 
 
 class Changed(NamedTuple):

@@ -122,7 +122,7 @@ class Inventory:
         return self.root is not None and self._fs.inode(self.root.path) == self.root.inode
 
     def prune_levels(self) -> None:
-        """Forget levels that were removed or made anew; the parent's list shows new ones.
+        """Forget levels that were removed or recreated; the parent's list shows new ones.
 
         An unreadable level stays: entering it reports why.
         """

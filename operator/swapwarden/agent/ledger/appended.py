@@ -1,4 +1,4 @@
-"""Appends lines to a file, and writes it anew once it has grown or lacks a line. A full disk stops nothing."""
+"""Appends lines to a file, and rewrites it once it has grown or lacks a line. A full disk stops nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 FAILURES = metrics.counter("swapwarden_agent_journal_failures_total", "Lines that could not be written to the ledger.")
 
 COMPACT_BYTES: Final = 256 * 1024
-"""Size beyond which the file is written anew, unless its content takes half of that."""
+"""Size beyond which the file is rewritten, unless its content takes half of that."""
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Read of the file at most. The agent never leaves as much there."""
 LINE_BYTES: Final = 64 * 1024
 """Longest line that is read."""
 RETRY_SECONDS: Final = 1.0
-"""Between attempts to write the file anew while that fails: each repair may have a line."""
+"""Between attempts to rewrite the file while that fails: each repair may have a line."""
 LOG_SECONDS: Final = 60.0
 """Between log lines about failures."""
 
@@ -39,7 +39,7 @@ class AppendedFile:
         self._fd = -1
         self._size = self._floor = 0
         self._logged = self._tried = float("-inf")
-        """When a failure was last logged, and when writing the file anew last failed."""
+        """When a failure was last logged, and when rewriting the file last failed."""
         self.behind: OSError | None = None
         """Why the file lacks something."""
 
@@ -55,7 +55,7 @@ class AppendedFile:
                 yield b""
 
     def lacks_lines(self) -> bool:
-        """Return whether an earlier run began to write the file anew and could not."""
+        """Return whether an earlier run began to rewrite the file and could not."""
         return self._new.exists()
 
     def append(self, line: bytes) -> OSError | None:

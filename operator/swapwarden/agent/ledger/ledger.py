@@ -264,7 +264,7 @@ class SettingRecords(_Records[SettingRecord]):
         if record == before:
             return
         line = _encode(_LedgerLine(gone=key) if record is None else _LedgerLine(setting=record))
-        self._set(key, record)  # first: to append may be to write all anew
+        self._set(key, record)  # first: an append may rewrite the whole file
         error = self._append(line)
         if error is not None:
             self._set(key, before)

@@ -80,7 +80,7 @@ POD_USED = _gauge(
 )
 POD_LIMIT = _gauge(
     "swapwarden_pod_swap_limit_bytes",
-    "Swap that the pod may use: the least memory.swap.max of its cgroup and of those above; +Inf where none has a"
+    "Swap that the pod may use: the least memory.swap.max of its cgroup and of those above; +Inf if none has a"
     " limit. For the pods that use most.",
     labels=("pod_uid",),
 )
@@ -103,7 +103,7 @@ CONTAINER_USED = _gauge(
 )
 CONTAINER_LIMIT = _gauge(
     "swapwarden_container_swap_limit_bytes",
-    "Swap that the container may use: the least memory.swap.max of its cgroup and of those above; +Inf where none has a"
+    "Swap that the container may use: the least memory.swap.max of its cgroup and of those above; +Inf if none has a"
     " limit. In the pods that use most.",
     labels=("pod_uid", "container_id"),
 )

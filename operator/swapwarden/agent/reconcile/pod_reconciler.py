@@ -20,7 +20,7 @@ STIRS: Final = 10
 """Times that what happens inside of a container's cgroup is looked at at once; after that so many seconds later."""
 STIR_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 60.0
-"""After so long without anything it counts anew."""
+"""After so long without an event the count starts again."""
 
 
 class PodReconciler:

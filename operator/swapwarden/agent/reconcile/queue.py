@@ -134,7 +134,7 @@ class Failure(NamedTuple):
     """Why one key could not be reconciled."""
 
     reason: ViolationReason | None
-    """None where that is normal for a moment, and no violation."""
+    """None if that is normal for a moment, and no violation."""
     message: str
     backoff: backoff.Backoff
 

@@ -74,7 +74,7 @@ def next_write(
     `cap`: a smaller value in the file is as good.
     `held` is the agent's last value in the file, None before the first one; more than that is another writer's doing.
     The pod could live with `held`, be it the limit or, during a drain, more. So it gets that again if no more is in
-    use, and beyond it room only for swap that it took meanwhile. If the room were measured anew each time, each rewrite
+    use, and beyond it room only for swap that it took meanwhile. If the room were measured each time, each rewrite
     would raise the limit of a pod that uses all it may.
     `units`: `found` is systemd's value for the cgroup, which it writes without regard to the swap in use. If that is
     less than `held` during a drain, it is a cut like any other, and undone if it could get the pod killed.

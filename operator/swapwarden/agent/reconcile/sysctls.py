@@ -163,7 +163,7 @@ class Sysctls:
             concerned = sorted(state.kernel.keys() | self._recorded())
             found = tuple(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message) for name in concerned)
         except Exception:
-            self.due.set()  # whoever runs it again must not lose this pass
+            self.due.set()  # the next run must not lose this pass
             raise
         if self._state is None or _asked(self._state) != _asked(state):
             return None  # `set_desired` has already set what to report until the next pass

@@ -71,7 +71,7 @@ class Units:
         self._state: spec.NodeSpec | None = None
         self._homes: dict[str, Home] = {}
         self._heard: frozenset[str] = frozenset()
-        """Names of which events matter: units', and those of slices with units, which may be made anew."""
+        """Names of which events matter: units', and those of slices with units, which may be recreated."""
         self._lacking: list[problems.SettingProblem] = []
         self.unfinished = ""
         """Why `bring` did not finish all of them, or empty."""

@@ -66,7 +66,7 @@ class Source(Protocol):
 
 
 class _Object:
-    """The object at the API server. A list, or an object made anew, starts another one."""
+    """The object at the API server. A list, or a recreated object, starts another one."""
 
     __slots__ = ("certain", "shown", "stored", "written")
 
@@ -210,7 +210,7 @@ class StatusWriter:
         self.found(found)
 
     def _wrote_all(self, wanted: dict[str, Any], *, overtaken: bool) -> None:
-        """`overtaken`: the object was read anew during the write, and may be another than the one written to."""
+        """`overtaken`: the object was read again during the write, and may be another than the one written to."""
         self._backoff.reset()
         PATCHES.inc("ok")
         known = self._object

@@ -166,7 +166,7 @@ async def test_whatever_a_watch_says_is_heard_and_so_is_its_end(api: Api, follow
     assert follower.heard == 4
 
 
-async def test_a_state_made_anew_counts_whatever_its_generation(api: Api, follow: Follow) -> None:
+async def test_a_recreated_state_counts_whatever_its_generation(api: Api, follow: Follow) -> None:
     api.lists = [made("a", 5)]
     api.watches = [[event("DELETED", "a", 5), event("ADDED", "b", 1)]]
     follower = follow()

@@ -207,7 +207,7 @@ async def test_the_evidence_is_known_after_a_restart(plain: Node) -> None:
         plain.stop()
 
 
-async def test_unknown_pods_are_denied_after_a_restart_whoever_made_them_at_0(plain: Node) -> None:
+async def test_unknown_pods_are_denied_after_a_restart_even_if_systemd_made_them_at_0(plain: Node) -> None:
     plain.start(asked())
     pod = born(plain, 1)
     await until(lambda: held(plain) == {uid(1)})

@@ -37,9 +37,7 @@ def test_a_file_is_whole_or_an_error(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_fifo_holds_nobody_up_and_links_are_followed_where_that_is_meant(
-    tmp_path: pathlib.Path, *, follow: bool
-) -> None:
+def test_a_fifo_blocks_no_read_and_links_are_followed_only_on_request(tmp_path: pathlib.Path, *, follow: bool) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert files.content(tmp_path / "fifo", 9, follow=follow) == b""
     (tmp_path / "file").write_bytes(b"12345")

@@ -87,7 +87,7 @@ async def test_a_pod_that_is_removed_while_being_written_is_no_failure(plain: No
 
 
 @pytest.mark.parametrize("level", [False, True])
-async def test_a_pod_made_anew_under_its_name_stays_known_when_the_event_of_its_end_is_late(
+async def test_a_recreated_pod_stays_known_when_the_event_of_its_end_is_late(
     plain: Node, monkeypatch: pytest.MonkeyPatch, level: bool
 ) -> None:
     """As static pods are. Were it forgotten, so would be what its file held before."""
@@ -135,7 +135,7 @@ async def test_a_level_that_was_removed_before_it_was_read_is_known_when_it_is_m
     assert swap_max(pod) == "max"
 
 
-async def test_a_level_made_anew_unseen_is_watched_again(plain: Node) -> None:
+async def test_a_level_recreated_without_an_event_is_watched_again(plain: Node) -> None:
     agent = plain.start()
     (plain.tree.root / "old").mkdir()
     plain.tree.level("burstable").rename(plain.tree.root / "old" / "level")

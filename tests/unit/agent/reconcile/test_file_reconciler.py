@@ -661,7 +661,7 @@ async def test_a_value_counts_as_not_restored_until_it_is(plain: Node, monkeypat
     assert (swap_max(pod), snapshot(agent).to_restore) == ("max", 0)
 
 
-async def test_what_has_come_back_needs_no_memory_any_more(plain: Node) -> None:
+async def test_returned_pages_need_no_memory_any_more(plain: Node) -> None:
     """The node has 3 GiB available: enough for the swap of one of these pods, not for that of both."""
     agent = plain.start()
     apply(agent, state({1: 3000 * MIB, 2: 3000 * MIB}))

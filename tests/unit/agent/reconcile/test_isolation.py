@@ -804,7 +804,7 @@ async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
 # crun's cgroup inside, and what containers make themselves
 
 
-async def test_cruns_cgroup_made_anew_is_heard_of(plain: Node) -> None:
+async def test_events_of_a_recreated_cgroup_of_crun_arrive(plain: Node) -> None:
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
@@ -864,7 +864,7 @@ async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
 
 
 @pytest.mark.parametrize("populated", [0, 1])
-async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_while(
+async def test_a_folder_that_is_recreated_all_the_time_is_read_once_in_a_while(
     plain: Node, monkeypatch: pytest.MonkeyPatch, populated: int
 ) -> None:
     monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.1)
@@ -905,7 +905,7 @@ async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_wh
     inner.rename(plain.folder / "old")
     plain.tree.group(inner)
     agent.catch_up()
-    assert due(agent, known, schedule.Why.SETTLED) is None, "after a while it counts anew"
+    assert due(agent, known, schedule.Why.SETTLED) is None, "after a while the count starts again"
     assert swap_max(inner) == str(MIB)
 
 

@@ -172,7 +172,7 @@ async def test_a_file_that_is_gone_waits_for_no_write(machine: Machine) -> None:
     waiting.close()
 
 
-async def test_a_cgroup_made_anew_before_a_thread_is_free_is_not_written_to(machine: Machine) -> None:
+async def test_a_cgroup_recreated_before_a_thread_is_free_is_not_written_to(machine: Machine) -> None:
     machine.file.inode += 1
     before = machine.high
     waiting = begun(machine)

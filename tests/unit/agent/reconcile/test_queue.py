@@ -80,7 +80,7 @@ def test_each_group_has_a_turn_before_any_has_its_second() -> None:
     ]
 
 
-def test_what_is_gone_waits_no_more() -> None:
+def test_a_removed_key_waits_no_more() -> None:
     waiting = queue.Queue()
     file, other = records.ControlFile("a", 1, None), records.ControlFile("b", 2, None)
     for each in (file, other):

@@ -321,7 +321,7 @@ async def test_a_container_keeps_its_value_over_a_restart_without_a_state(plain:
     assert swap_max(app) == "0"
 
 
-async def test_a_pod_made_anew_while_no_agent_ran_is_another(plain: Node) -> None:
+async def test_a_pod_recreated_while_no_agent_ran_is_another(plain: Node) -> None:
     """Values from before the first boot are not restored after the second."""
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
     apply(plain.start(), state({1: 0}))
@@ -396,7 +396,7 @@ async def test_values_that_are_not_enforced_are_not_timed(plain: Node) -> None:
     assert file_reconciler.ENFORCED_SECONDS.count() == before
 
 
-async def test_pods_that_wait_are_counted_also_where_no_status_is_written(plain: Node) -> None:
+async def test_pods_that_wait_are_counted_also_without_a_status(plain: Node) -> None:
     agent = plain.start()
     await plain.run(1, "app")
     status.publish(agent.inventory, agent.progress)

@@ -25,7 +25,7 @@ ASKED = {"vm.swappiness": "10", "vm.page-cluster": "0", "zswap.compressor": "zst
 
 
 class Node:
-    """Files as the host has them. Its agent may be started anew."""
+    """Files as the host has them. Its agent may be restarted."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.run = folder / "run"

@@ -177,7 +177,7 @@ async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> Non
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_slice_that_is_made_anew_is_watched_anew(units: Units, *, at_once: bool) -> None:
+async def test_a_recreated_slice_is_watched_again(units: Units, *, at_once: bool) -> None:
     agent = units.node.start()
     apply(agent, asking("late.service"))
     units.system.rename(units.node.folder / "kept")  # the watch stays with it, as with a cgroup that is removed

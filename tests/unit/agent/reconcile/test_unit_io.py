@@ -154,7 +154,7 @@ async def test_another_writers_value_is_repaired_counted_and_put_back(machine: M
     assert machine.held() == ([f"{DISK} target=99"], ["default 100"])
 
 
-async def test_a_service_that_starts_again_gets_them_anew(machine: Machine) -> None:
+async def test_a_restarted_service_gets_them_again(machine: Machine) -> None:
     agent = machine.start()
     apply(agent, asking("kubelet.service"))
     machine.kubelet.rename(machine.node.folder / "kept")  # its inode must not be given away again

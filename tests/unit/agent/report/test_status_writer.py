@@ -199,7 +199,7 @@ async def test_a_refusal_is_tried_again(running: Running, caplog: pytest.LogCapt
     assert caplog.text.count("trying again") == 2
 
 
-async def test_an_object_made_anew_during_a_write_gets_the_status_too(running: Running) -> None:
+async def test_an_object_recreated_during_a_write_also_gets_the_status(running: Running) -> None:
     running.reporter.found({})
     running.api.gate.clear()
     await until(lambda: len(running.api.patches) == 1)
@@ -223,7 +223,7 @@ async def test_a_watch_that_is_faster_than_the_answer_costs_no_second_write(runn
     assert running.api.patches == [{"observedGeneration": 1}, {"observedGeneration": 2}]
 
 
-async def test_a_404_of_an_object_that_was_made_anew_meanwhile_is_no_end(running: Running) -> None:
+async def test_a_404_of_an_object_recreated_meanwhile_is_no_end(running: Running) -> None:
     running.reporter.found({})
     running.api.gate.clear()
     running.api.errors = [errors.ApiError(404, "NotFound", "gone")]
