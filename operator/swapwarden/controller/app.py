@@ -124,7 +124,7 @@ class App:
             await self.leadership.stop()
 
     def parts(self) -> dict[str, supervise.Job]:
-        """Return the jobs that run whoever leads, by name."""
+        """Return the jobs that run on each instance, by name."""
         return {
             **{one.name: one.run for one in self.informers},
             "profiles": self.profiles.run,

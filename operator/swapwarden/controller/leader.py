@@ -289,7 +289,7 @@ class Leader:
             except TermOver as error:
                 # The Lease may have been renewed since the write began: then nobody else brings the node to its plan.
                 self._failed(name, "request")
-                log.info("node %s is left to whoever leads then: %s", name, error)
+                log.info("node %s is left to the leader of that time: %s", name, error)
             except errors.KubeError as error:
                 self._failed(name, "request", error.retry_after)
                 log.warning("cannot bring node %s to its plan: %s", name, error)

@@ -1,6 +1,6 @@
 """Runs kopf for one term: it reports new, changed and deleted NodeSwapProfiles, and holds those that are being deleted.
 
-Kopf's finalizer holds a profile that is being deleted until its nodes have left it, whoever leads by then.
+Kopf's finalizer holds a profile that is being deleted until its nodes have left it, under any leader.
 
 It runs in a thread and an event loop of its own, because it cancels all other tasks of its loop at its exit. An
 instance that stands by runs none. A list finds the changes that kopf misses (watches.profiles): deletions between two
@@ -206,7 +206,7 @@ class ProfileOperator:
                 else:
                     misses = self._mute = 0
         self._mute += 1
-        log.warning("kopf answers no probe any more; it is started anew")
+        log.warning("kopf answers no probe any more; it is restarted")
 
     async def _kopf(self, stop: threading.Event, port: int, call: Callable[..., None]) -> None:
         """Run kopf until it ends or `stop` is set; `call` calls in the event loop that this one was made in."""

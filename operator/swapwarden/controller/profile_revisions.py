@@ -68,7 +68,7 @@ class ProfileRevisions:
         taken = revisions.object_name(uid, wanted.generation)
         for each in await self._list():
             if each.name == taken and each.spec != wanted.spec:
-                log.error("ControllerRevision %s does not say what profile %s said; it is made anew", taken, name)
+                log.error("ControllerRevision %s does not say what profile %s said; it is written again", taken, name)
                 await writer.delete(self._writes, self._namespace, each)
                 break
         else:

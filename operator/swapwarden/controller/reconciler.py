@@ -132,7 +132,7 @@ class Reconciler:
             written, again = await self._states.write(self._writes, node, row, spec)
         except errors.ApiError as error:
             if error.status == 404 and row is not None:
-                log.warning("the state of node %s is gone; making it anew", node.name)
+                log.warning("the state of node %s is gone; creating it again", node.name)
                 self._inventory.lose_state(node.name, row.uid)
             # Another object of that name, or a write at the same moment.
             elif error.status != 409 or not await self._look(node.name):

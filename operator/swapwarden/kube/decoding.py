@@ -1,4 +1,4 @@
-"""Decode the API server's answers, whoever wrote the objects in them.
+"""Decode the API server's answers, with objects by any writer.
 
 msgspec and json recurse, also over fields that they skip, and fail at a depth that the API server still stores: about
 990 levels with Python 3.11, 9,990 with 3.13, against 10,000 (sigs.k8s.io/json, maxNestingDepth). Every user who may

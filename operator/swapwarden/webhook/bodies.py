@@ -1,7 +1,7 @@
 """Request bodies in memory: if there are too many, those that hold up others give way.
 
 Clients do not authenticate. They may claim any namespace, and share an address with the API server if a node stands
-between. So stalled bodies give way first, whoever sent them; then bodies of the address, and of its namespace, with
+between. So stalled bodies of any sender give way first; then bodies of the address, and of its namespace, with
 most of them.
 """
 

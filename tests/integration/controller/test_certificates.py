@@ -278,7 +278,7 @@ async def test_a_new_installation_works_whatever_the_leaders_clock_says(
         served = installed.served()
         assert served
         await asyncio.to_thread(handshake, served, installed.trusted()[0], tmp_path)
-        # A registration that was installed anew is not left without trust meanwhile.
+        # A registration that was installed again is not left without trust meanwhile.
         installed.cluster.cp.kubectl("replace", "-f", str(paths.MANIFESTS / "webhook-registration.yaml"))
         await until(installed.works, "trust again")
     assert installed.served() == served

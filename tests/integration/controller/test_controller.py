@@ -119,7 +119,7 @@ def test_a_deleted_or_altered_state_is_put_right(cluster: Cluster, eventually: E
     pod = cluster.pod("n4", "app", {"swapwarden.dev/swap-policy": "Disabled"})
     eventually(lambda: cluster.swap_max("n4", pod) == "0", "the plan")
     cluster.cp.request("DELETE", f"{STATES}/n4")
-    eventually(lambda: cluster.swap_max("n4", pod) == "0", "the state is made anew")
+    eventually(lambda: cluster.swap_max("n4", pod) == "0", "the state is recreated")
     other = {"spec": {"pods": {pod["metadata"]["uid"]: {"swapMax": "max"}, "00000000-aaaa": {"reason": "LimitedSwap"}}}}
     assert cluster.cp.request("PATCH", f"{STATES}/n4", other)[0] == 200
     eventually(lambda: cluster.swap_max("n4", pod) == "0", "the value is put right")

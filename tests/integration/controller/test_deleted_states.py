@@ -50,7 +50,7 @@ def test_what_an_agent_reported_outlives_its_state(cluster: Cluster, eventually:
 
         cluster.cp.request("DELETE", f"{STATES}/kept")
         eventually(
-            lambda: cluster.state("kept").get("metadata", {}).get("uid", uid) != uid, "a state that is made anew"
+            lambda: cluster.state("kept").get("metadata", {}).get("uid", uid) != uid, "a state that is recreated"
         )
         assert cluster.swap_max("kept", asking) == str(2**26), "from the beginning"
         wait_for_a_removal(cluster, "first", eventually)

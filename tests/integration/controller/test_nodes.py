@@ -1,4 +1,4 @@
-"""Nodes that change, and nodes that are made anew."""
+"""Nodes that change, and nodes that are recreated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
 
 
 @needs.NODES_TELL_SWAP
-def test_a_node_is_planned_anew_when_its_swap_changes(
+def test_a_node_is_planned_again_when_its_swap_changes(
     cluster: Cluster, eventually: Eventually, controller: Controller
 ) -> None:
     cluster.node("f-1")
@@ -53,7 +53,7 @@ def test_a_node_is_planned_anew_when_its_swap_changes(
 
 
 @needs.NODES_TELL_SWAP
-def test_a_node_made_anew_waits_for_an_agent_of_its_own(cluster: Cluster, eventually: Eventually) -> None:
+def test_a_recreated_node_waits_for_an_agent_of_its_own(cluster: Cluster, eventually: Eventually) -> None:
     def planned(pod: str) -> bool:
         made = cluster.pod("again", pod, {"swapwarden.dev/swap-policy": "Disabled"})
         eventually(lambda: cluster.swap_max("again", made) == "0", f"the plan of {pod}")

@@ -167,7 +167,7 @@ def test_states_that_are_deleted_in_the_middle_of_it_give_no_node_what_it_did_no
         assert cluster.cp.request("DELETE", STATES)[0] == 200
         eventually(
             lambda before=before: all(uid_of(cluster, name) not in {"", uid} for name, uid in before.items()),  # type: ignore[misc] # a default has no type
-            "all states are made anew",
+            "all states are recreated",
         )
         for name in NODES:
             pod = cluster.pod(name, f"{name}-{before[name]}", {"swapwarden.dev/swap-policy": "Disabled"})
@@ -211,7 +211,7 @@ def left(cluster: Cluster) -> list[str]:
     return [name for name in NODES if cluster.spec(name)["profileRef"]["name"] == "(built-in)"]
 
 
-def test_a_profile_that_is_deleted_leaves_its_nodes_in_waves_whoever_leads(
+def test_a_profile_that_is_deleted_leaves_its_nodes_in_waves_under_any_leader(
     cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually
 ) -> None:
     begin(cluster, eventually)
@@ -528,7 +528,7 @@ def test_a_turn_that_came_in_an_earlier_term_is_forgotten(
     agents.broken.add(NODES[1])
     agents.slow.clear()
     eventually(lambda: progressing(cluster) == ("False", "Stopped"), "it does worse")
-    # Somebody with a later term writes: this controller stops to lead, and leads anew.
+    # Somebody with a later term writes: this controller stops to lead, and leads again.
     epoch = cluster.spec(NODES[3])["epoch"] + 5
     assert cluster.cp.request("PATCH", f"{STATES}/{NODES[3]}", {"spec": {"epoch": epoch}})[0] == 200
     eventually(lambda: len(controller.lines("this instance leads")) == 2, "the next term")

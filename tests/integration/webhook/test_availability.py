@@ -167,7 +167,7 @@ async def test_a_new_authority_and_its_certificates_lose_no_call(
                 await until(functools.partial(serves, replica, authority.certificate), "the new certificate")
                 await load.more(PER_SECOND // 4)
             trusted = authority.certificate
-        # Those that were opened under certificates before are still in use: here all are opened anew.
+        # Those that were opened under certificates before are still in use: here all are opened again.
         await asyncio.to_thread(trust, crds, trusted)
         await load.more(PER_SECOND)
     assert load.failures == [], load.told()

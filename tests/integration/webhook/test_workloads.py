@@ -89,7 +89,7 @@ def test_kubectl_prints_a_warning(crds: ControlPlane, namespace: str, kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_or_it_is_refused_where_that_is_wanted(crds: ControlPlane, namespace: str, denying: None, kind: str) -> None:
+def test_or_it_is_refused_on_request(crds: ControlPlane, namespace: str, denying: None, kind: str) -> None:
     assert denying is None
     name = f"refused-{kind.lower()}"
     with pytest.raises(ProcessError) as refused:

@@ -125,7 +125,7 @@ def test_what_an_agent_found_outlives_its_state(seen: Seen) -> None:
     made = state_row(version=5, uid="made anew")
     seen.wrote(made)
     seen.state_changed("node-1", None, made)
-    assert known() == (2**31, True), "made anew, and its agent is silent"
+    assert known() == (2**31, True), "recreated, and its agent is silent"
     seen.state_changed("node-1", made, state_row(version=6, uid="made anew", facts=None))
     assert known() == (2**31, True)
     newer = state_row(version=7, uid="made anew", facts=msgspec.structs.replace(FOUND, swap_bytes=2**32))
@@ -163,7 +163,7 @@ def test_a_pod_that_is_not_bound_yet_concerns_no_node(seen: Seen) -> None:
     assert list(seen.inventory.pods_on("node-1")) == []
 
 
-def test_a_pod_made_anew_on_another_node_moves(seen: Seen) -> None:
+def test_a_recreated_pod_on_another_node_moves(seen: Seen) -> None:
     old, new = pod(container(), uid="1"), pod(container(), uid="2", node="node-2")
     seen.pod_changed("default/pod", None, old)
     seen.take()
@@ -356,7 +356,7 @@ def test_a_deleted_state_is_planned_again(seen: Seen) -> None:
     assert seen.take() == [("node-1", LATER)]
 
 
-def test_a_state_made_anew_outlives_the_late_news_of_the_old_ones_deletion(seen: Seen) -> None:
+def test_a_recreated_state_outlives_late_news_of_the_old_ones_deletion(seen: Seen) -> None:
     old, new = state_row(version=1, uid="old"), state_row(version=5, uid="new")
     seen.state_changed("node-1", None, old)
     seen.inventory.lose_state("node-1", "old")
@@ -657,7 +657,7 @@ def test_agents_that_are_silent_for_long_are_passed_over(seen: Seen) -> None:
     assert rollouts(seen, {("node-1", False)})["p"].next == ("node-1",)
 
 
-def test_where_no_agent_ever_answered_nothing_is_waited_for(seen: Seen) -> None:
+def test_nothing_is_waited_for_if_no_agent_ever_answered(seen: Seen) -> None:
     seen.profiles_changed({"p": LIMITED})
     for name in seen.nodes:
         heard(seen, name, LIMITED, observed=0)
@@ -698,7 +698,7 @@ def test_no_node_is_reconciled_for_a_turn_of_an_earlier_generation(seen: Seen) -
     assert seen.dirty == []
 
 
-def test_a_node_that_became_degraded_since_it_was_judged_is_judged_anew(waves: Seen) -> None:
+def test_a_node_that_became_degraded_since_it_was_judged_is_judged_again(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
     judged = rollouts(waves)["p"].next
     assert judged == ("node-2",)
@@ -738,7 +738,7 @@ def made_anew(seen: Seen, name: str) -> states.StateRow:
     return row
 
 
-def test_a_state_that_is_deleted_in_a_rollout_is_made_anew_with_what_its_node_had(waves: Seen) -> None:
+def test_a_state_that_is_deleted_in_a_rollout_is_recreated_with_what_its_node_had(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=1)  # its agent has yet to answer
     deleted(waves, "node-1", "node-2")
     assert follows(waves) == {"node-1": 2, "node-2": 1}

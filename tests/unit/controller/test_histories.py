@@ -196,7 +196,7 @@ class Histories(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def turns_come(self) -> None:
-        """As swapwarden.controller.rollouts does it where no agent answers for long."""
+        """As swapwarden.controller.rollouts does it if no agent answers for long."""
         overdue = {(name, False) for name in self.known.nodes}
         for name, progress in rollouts(self.known, overdue).items():
             self.known.admit(self.profiles[name], progress.next, overdue)

@@ -21,7 +21,7 @@ def test_a_label_is_taken_away_when_it_has_been_wrong_for_long() -> None:
     assert labels.decide("n", OFF, {}, now=701) == label_grace.Change({}, None)
 
 
-def test_swap_that_was_off_for_a_moment_starts_the_time_anew() -> None:
+def test_swap_that_was_off_for_a_moment_restarts_the_time() -> None:
     labels = label_grace.Labels(grace=600)
     labels.decide("n", OFF, {"swap": "true"}, now=0)
     labels.decide("n", ON, {"swap": "true"}, now=300)

@@ -287,7 +287,7 @@ def epoch(request: Request) -> int:
 async def quiet(bench: Bench) -> None:
     """Wait until all work is done."""
     for _ in range(20):
-        await asyncio.sleep(0)  # whoever begins to lead takes some turns of the loop to begin
+        await asyncio.sleep(0)  # a new leader takes some turns of the loop to begin
     if bench.controller.leadership.leader is not None:
         queue = bench.leader.queue
         await until(lambda: not len(queue) and not queue.busy)

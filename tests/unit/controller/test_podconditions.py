@@ -249,7 +249,7 @@ async def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -
     assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
 
 
-async def test_who_does_not_lead_writes_nothing_and_begins_anew_with_all(bench: Bench) -> None:
+async def test_who_does_not_lead_writes_nothing_and_begins_again_with_all(bench: Bench) -> None:
     bench.begins(term(1, Led(0.0)))
     bench.has(told(), with_enforced(None))
     assert await bench.look() == []

@@ -129,7 +129,7 @@ def finalizers(site: Site, name: str) -> list[str]:
     return found
 
 
-async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_whoever_leads_then(site: Site) -> None:
+async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_under_any_leader(site: Site) -> None:
     site.server.set("p")
     site.server.set("stays")
     async with site.leading():
@@ -219,7 +219,7 @@ async def test_managed_fields_as_deep_as_can_be_decoded_hide_no_spec(site: Site)
         await site.saw(("deep", 1))
 
 
-async def test_kopf_that_answers_no_probe_is_started_anew_and_then_the_process(
+async def test_kopf_that_answers_no_probe_is_restarted_and_then_the_process(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profile_operator, "PROBE_SECONDS", 0.02)
@@ -273,7 +273,7 @@ async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
         site.server.token = "another one"
         site.server.cut()
         await until(lambda: profile_operator.RESTARTS.value() > restarts, WAIT)
-    assert site.server.refused == 2, "once more with the token read anew"
+    assert site.server.refused == 2, "once more with the token read again"
     assert "the watch of profiles failed: the API server refuses this instance's credentials" in caplog.text
 
 

@@ -101,7 +101,7 @@ async def test_one_that_an_earlier_leader_stored_counts(bench: Bench) -> None:
     assert bench.asked() == [("POST", "nsp-uid-of-p-1")]
 
 
-async def test_one_that_says_something_else_is_made_anew(bench: Bench) -> None:
+async def test_one_that_says_something_else_is_recreated(bench: Bench) -> None:
     bench.store.offer(profile_object(swap=NO_SWAP))
     forged = kept(1, swap=LIMITED)
     for part in (failure(409, "AlreadyExists", "there"), page([forged], 7), reply({}), reply(kept(1))):

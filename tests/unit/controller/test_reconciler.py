@@ -175,7 +175,7 @@ async def test_a_state_that_nobody_owns_becomes_the_nodes(bench: Bench) -> None:
     assert body["spec"] == {"epoch": TERM}
 
 
-async def test_a_node_made_anew_is_planned_and_leaves_the_earlier_ones_state_to_the_garbage_collector(
+async def test_a_recreated_node_is_planned_and_leaves_the_earlier_ones_state_to_the_garbage_collector(
     bench: Bench,
 ) -> None:
     row = bench.planned(settled=True, applied=True, observed=1)
@@ -224,7 +224,7 @@ async def test_a_write_is_not_waited_for_beyond_the_end_of_its_term(bench: Bench
     assert fenced.WRITES.value("state", "over") == before + 1
 
 
-async def test_a_state_that_is_gone_is_made_anew(bench: Bench) -> None:
+async def test_a_state_that_is_gone_is_recreated(bench: Bench) -> None:
     row = bench.planned()
     bench.pod_comes()
     bench.server.answer(failure(404, "NotFound", "no such state"))
@@ -387,7 +387,7 @@ async def test_a_node_that_is_deleted_while_its_state_is_written(bench: Bench) -
     assert len(await work) == 1
 
 
-async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(bench: Bench) -> None:
+async def test_a_label_waits_for_its_time_again_in_a_new_term_and_on_a_new_node(bench: Bench) -> None:
     now = 1000.0
     bench.clock = lambda: now
     off = node(labels=LABELED, swap_bytes=0)
@@ -526,7 +526,7 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
     assert json.loads(taken.body)["metadata"]["labels"] == dict.fromkeys(LABELED.keys() - {names.SWAP_LABEL})
 
 
-async def test_a_nodefeature_that_is_gone_without_a_word_is_made_anew(asking: Bench) -> None:
+async def test_a_nodefeature_that_is_gone_without_a_word_is_recreated(asking: Bench) -> None:
     asking.features.wrote(feature_rows.decode(json.dumps(feature({})).encode()))
     asking.server.answer(failure(404, "NotFound", "gone"))
     with pytest.raises(errors.ApiError, match="gone"):
@@ -648,7 +648,7 @@ async def test_owners_of_pods_have_one_notice(bench: Bench) -> None:
 
 
 async def test_another_leader_does_not_repeat_notices(bench: Bench) -> None:
-    """Whoever wrote the state has posted its notices."""
+    """The writer of the state has posted its notices."""
     bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.planned()

@@ -207,7 +207,7 @@ async def test_a_refusal_for_one_profile_does_not_keep_the_next_from_its_status(
     async with bench.running():
         await bench.server.seen(3)
     assert [request.path.split("/")[-2] for request in bench.server.requests[:3]] == ["a", "b", "a"]
-    assert waits[0] == ("a", 7.0), "what the API server asks for, where that is more than our own pause"
+    assert waits[0] == ("a", 7.0), "what the API server asks for, if that is more than our own pause"
     assert "cannot write the status of profile a: not you" in caplog.text
 
 

@@ -35,7 +35,7 @@ def test_one_that_is_gone_is_not() -> None:
     assert stale_agents.silent(made.inventory) == []
 
 
-def test_a_node_is_silent_also_while_its_state_is_deleted_and_made_anew() -> None:
+def test_a_node_is_silent_also_while_its_state_is_deleted_and_recreated() -> None:
     made = known()
     for name in made.nodes:
         made.state_changed(name, made.inventory.state_of(name), None)

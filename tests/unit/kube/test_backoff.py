@@ -20,7 +20,7 @@ def test_the_bound_doubles_up_to_the_longest() -> None:
 
 
 @pytest.mark.usefixtures("bounds")
-def test_a_success_begins_anew() -> None:
+def test_a_success_begins_again() -> None:
     made = backoff.Backoff(0.5, 5.0)
     made.next()
     made.next()

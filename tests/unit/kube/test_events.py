@@ -287,7 +287,7 @@ async def test_after_ten_minutes_it_is_news(
     assert server.requests[1].method == method
 
 
-async def test_an_event_that_is_gone_is_made_anew(server: Scripted, recorder: events.Recorder, counts: Counts) -> None:
+async def test_an_event_that_is_gone_is_recreated(server: Scripted, recorder: events.Recorder, counts: Counts) -> None:
     server.answer(CREATED)
     server.answer(failure(404, "NotFound", "gone"))
     server.answer(CREATED)

@@ -8,7 +8,7 @@ import pytest
 from swapwarden.telemetry import turns
 
 
-async def test_keys_take_turns_whoever_came_first() -> None:
+async def test_keys_take_turns_not_in_order_of_arrival() -> None:
     queue = turns.Turns(1.0, waiting=10, waiting_per_key=4)
     order: list[str] = []
     begun, going_on = asyncio.Event(), asyncio.Event()

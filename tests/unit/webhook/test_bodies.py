@@ -80,7 +80,9 @@ async def test_of_one_address_the_namespace_that_has_most_gives_way(memory: Memo
     assert [await each.gave_way() for each in (modest, *greedy, late)] == [False] * 4 + [True, False]
 
 
-async def test_what_stalls_gives_way_first_whoever_has_most(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_bodies_give_way_first_also_those_of_small_senders(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stalled = [await memory.hold(f"address-{number}", 640 * KIB) for number in range(5)]
     whole = await memory.hold("api", 700 * KIB)
     whole.body.arrived()

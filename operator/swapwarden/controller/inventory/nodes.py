@@ -119,7 +119,7 @@ class NodeInventory:
     def standing(self, name: str) -> states.StateRow | None:
         """Return a node's state with its agent's last report, even if that was deleted; None if none is known.
 
-        Where it was made anew, and its agent has yet to report, the profile that it names is its own, and what an agent
+        If it was recreated, and its agent has yet to report, the profile that it names is its own, and what an agent
         says is as before.
         """
         row, node = self.report_of(name), self.nodes.get(name)

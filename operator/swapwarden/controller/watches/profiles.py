@@ -1,4 +1,4 @@
-"""Lists NodeSwapProfiles now and then, whoever leads. The leader also has kopf, which misses some changes."""
+"""Lists NodeSwapProfiles now and then, on each instance. The leader also has kopf, which misses some changes."""
 
 from __future__ import annotations
 

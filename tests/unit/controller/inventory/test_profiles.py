@@ -27,7 +27,7 @@ def test_an_object_becomes_a_profile(store: profile_store.ProfileStore) -> None:
     assert store.entries["p"].error == ""
 
 
-def test_the_newest_version_counts_whoever_brings_it_first(store: profile_store.ProfileStore) -> None:
+def test_the_newest_version_counts_from_any_source(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=7, swap=LIMITED))
     store.offer(profile_object(version=6))
     assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
@@ -206,7 +206,7 @@ def test_a_version_that_was_missed_counts_where_it_is_stored(store: profile_stor
 
 
 def test_revisions_of_later_generations_are_ignored(store: profile_store.ProfileStore) -> None:
-    """Of an object that was put back from a copy, generations begin anew."""
+    """Of an object that was put back from a copy, generations begin at 1 again."""
     store.offer(profile_object(generation=1, swap=NEWER))
     store.set_stored([kept(7, swap=LIMITED), kept(1, swap=LIMITED)])
     assert store.valid() == {}

@@ -88,7 +88,7 @@ def test_each_growth_is_reported_once() -> None:
     assert tell(told(x=8192)) == ["pod-x"]
 
 
-def test_sums_that_begin_anew_are_news_below_the_earlier_ones() -> None:
+def test_sums_that_begin_again_are_news_below_the_earlier_ones() -> None:
     tell = Teller()
     assert tell(told(x=8192)) == ["pod-x"]
     first = tell.last[0].key

@@ -84,7 +84,7 @@ async def test_nodes_wait_until_all_are_known_and_follow_changes(bench: Bench, s
     assert bench.swap_max() == "max"
 
 
-async def test_a_list_made_anew_takes_no_override_away(bench: Bench, server: Scripted) -> None:
+async def test_a_repeated_list_takes_no_override_away(bench: Bench, server: Scripted) -> None:
     listed = asyncio.Event()
     server.answer(page([namespace("default", 4, team="a")], 5))
     server.answer(STREAM, error(410, "Expired"), END)
@@ -102,7 +102,7 @@ async def test_a_list_made_anew_takes_no_override_away(bench: Bench, server: Scr
     assert bench.known.due == []
 
 
-async def test_it_ends_with_the_need_and_begins_anew(bench: Bench, server: Scripted) -> None:
+async def test_it_ends_with_the_need_and_begins_again(bench: Bench, server: Scripted) -> None:
     for version in (5, 7):
         server.answer(page([namespace("default", version, team="a")], version))
         server.answer(STREAM, HANG)

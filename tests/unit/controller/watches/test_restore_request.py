@@ -48,7 +48,7 @@ async def test_it_is_given_and_taken_back() -> None:
     assert set(bench.api.paths) == {"/api/v1/namespaces/ns/configmaps/swapwarden-uninstall"}
 
 
-async def test_each_order_is_an_event_of_its_own_whoever_reports_it() -> None:
+async def test_each_order_is_an_event_of_its_own_by_any_reporter() -> None:
     bench, told = Bench({}), list[events.Notice]()
     for answer in ({"restore": "true"}, {"restore": "true"}, {"restore": "false"}, {"restore": "true"}):
         if await bench.look(answer):

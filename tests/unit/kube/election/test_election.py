@@ -128,7 +128,7 @@ def test_one_who_waits_looks_often_and_exactly_when_the_lease_expires() -> None:
     assert times == [100.0, 102.0, 104.0, 106.0, 108.0, 110.0, 112.0, 114.0, 115.0]
 
 
-def test_a_renewal_begins_the_time_anew_and_a_label_does_not() -> None:
+def test_a_renewal_begins_the_time_again_and_a_label_does_not() -> None:
     made = competitor()
     made.observe(held("other", 1), 100.0)
     made.observe(held("other", 2), 107.0)

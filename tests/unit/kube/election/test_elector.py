@@ -231,7 +231,7 @@ def test_foreign_fields_of_the_lease_stay(fake: FakeApi, start: Start) -> None:
     method, path, body = next(request for request in fake.requests if request[0] == "PUT")
     assert (method, path) == ("PUT", f"{COLLECTION}/l")
     assert (body["apiVersion"], body["kind"]) == ("coordination.k8s.io/v1", "Lease")
-    assert body["metadata"]["uid"] == "u", "without it a PUT would make a deleted Lease anew"
+    assert body["metadata"]["uid"] == "u", "without it a PUT would recreate a deleted Lease"
 
 
 def test_the_lease_is_made_where_there_is_none(fake: FakeApi, start: Start) -> None:
