@@ -21,6 +21,8 @@ from tests.integration import scrapes
 
 MEMORY = {"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}}
 WANTED_MIB = 72
+SLOWLY = 12.0
+"""MiB a second: the container needs swap after five seconds."""
 ALLOWED = {"annotations": {"swapwarden.dev/swap-limit": str(LIMIT)}}
 
 
@@ -34,7 +36,8 @@ def test_a_pod_that_swaps(
 
     with swapwarden.profile("e2e-seen") as apply:
         apply(behavior="WorkloadControlled")
-        namespace.create_pod("queue", metadata=ALLOWED, containers=[greedy(WANTED_MIB, MEMORY, 64)])
+        # Slow at first: for three seconds the container has what the kubelet gave it (docs/agent.md), which is less.
+        namespace.create_pod("queue", metadata=ALLOWED, containers=[greedy(WANTED_MIB, MEMORY, SLOWLY, 64)])
         folder = cgroups.of_pod(node, namespace.wait_ready("queue"))
         eventually(lambda: int(node.read(folder / "memory.swap.current")) > MIB, "it swaps")
         eventually(lambda: (shown()["swapBytes"] or 0) > MIB, "its agent says so")
