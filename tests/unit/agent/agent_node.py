@@ -14,7 +14,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import dropin_sync, keys, queue, reconciler, schedule
+from swapwarden.agent.reconcile import dropin_sync, queue, reconciler, schedule
 from swapwarden.agent.report import conditions, status
 from swapwarden.api import names
 from swapwarden.api import state as api
@@ -174,17 +174,17 @@ def is_idle(agent: reconciler.NodeReconciler) -> bool:
     return not agent.work.waiting
 
 
-def waits(agent: reconciler.NodeReconciler) -> list[keys.Key]:
+def waits(agent: reconciler.NodeReconciler) -> list[queue.Key]:
     """Return the keys that wait to be reconciled."""
     return list(agent.work.waiting)
 
 
-def mark(agent: reconciler.NodeReconciler, key: keys.Key, noticed: float = 0.0) -> None:
+def mark(agent: reconciler.NodeReconciler, key: queue.Key, noticed: float = 0.0) -> None:
     """Have a key reconciled as one that came."""
     agent.work.waiting.mark(key, queue.Priority.ARRIVAL, queue.Mark(noticed, noticed))
 
 
-def due(agent: reconciler.NodeReconciler, key: keys.Key, why: schedule.Why) -> float | None:
+def due(agent: reconciler.NodeReconciler, key: queue.Key, why: schedule.Why) -> float | None:
     """In how many seconds a key is due for this reason."""
     when = agent.work.due.times.get((key, why))
     return None if when is None else when - agent.work.clock()
@@ -239,7 +239,7 @@ def find_tree(agent: reconciler.NodeReconciler) -> None:
 
 def find_causes(agent: reconciler.NodeReconciler) -> None:
     """Find the causes of the external writes until now, in the turns that follow."""
-    agent.work.due.at(keys.Task.CAUSES, schedule.Why.DUE, agent.work.clock())
+    agent.work.due.at(queue.Task.CAUSES, schedule.Why.DUE, agent.work.clock())
     agent.wake()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,6 @@ from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.ledger import appended
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ SETTINGS = metrics.gauge(
 BAD_STARTS = metrics.counter(
     "swapwarden_agent_originals_bad_total", "Starts of the agent that found a line of the ledger unreadable."
 )
+FAILURES = metrics.counter("swapwarden_agent_journal_failures_total", "Lines that could not be written to the ledger.")
 
 FILE: Final = "ledger.jsonl"
 EARLIER: Final = ("journal.jsonl", "originals.json")
@@ -39,6 +40,16 @@ TEXT_LENGTH: Final = 64
 """Longest value of a setting, in characters."""
 KEPT_VALUES: Final = 2
 """Of the values written to one file: the last, and the one before, in case the last write did not happen."""
+COMPACT_BYTES: Final = 256 * 1024
+"""Size beyond which the file is rewritten, unless its content takes half of that."""
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Read of the file at most. The agent never leaves as much there."""
+LINE_BYTES: Final = 64 * 1024
+"""Longest line that is read."""
+RETRY_SECONDS: Final = 1.0
+"""Between attempts to rewrite the file while that fails: each repair may have a line."""
+LOG_SECONDS: Final = 60.0
+"""Between log lines about failures."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0)]
 """Bytes; cgroupfs.NO_LIMIT for "max"."""
@@ -61,6 +72,102 @@ class Key(NamedTuple):
     """major:minor, for a file with a line for each device."""
     inode: Annotated[int, msgspec.Meta(ge=0)] = 0
     """The cgroup's. It distinguishes a cgroup from a later one of the same name."""
+
+
+class AppendedFile:
+    """A file of lines that is rewritten once it has grown or lacks one. A full disk stops nothing.
+
+    A killed process leaves all earlier lines, and perhaps the beginning of one more.
+    """
+
+    def __init__(self, path: pathlib.Path, content: Callable[[], bytes], clock: Callable[[], float]) -> None:
+        """`content` returns all that the file must hold. Nothing is opened before `write_anew`."""
+        self.path = path
+        self._new = path.with_suffix(".new")
+        self._content = content
+        self._clock = clock
+        self._fd = -1
+        self._size = self._floor = 0
+        self._logged = self._tried = float("-inf")
+        """When a failure was last logged, and when rewriting the file last failed."""
+        self.behind: OSError | None = None
+        """Why the file lacks something."""
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield what an earlier run left, and an empty line for what exceeds MAX_BYTES. OSError if it is unreadable."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as opened:
+            left = MAX_BYTES
+            while left > 0 and (line := opened.readline(LINE_BYTES)):
+                left -= len(line)
+                yield line
+            if left <= 0 and opened.read(1):
+                yield b""
+
+    def lacks_lines(self) -> bool:
+        """Return whether an earlier run began to rewrite the file and could not."""
+        return self._new.exists()
+
+    def append(self, line: bytes) -> OSError | None:
+        """Append a line; return why the file lacks it, or None."""
+        if self.behind is not None:
+            if self._clock() - self._tried < RETRY_SECONDS:
+                FAILURES.inc()
+                return self.behind
+            return self.write_anew()
+        try:
+            _write(self._fd, line)
+        except OSError:
+            # Only a new file that could not be finished shows a later run that this line is missing.
+            return self.write_anew()
+        self._size += len(line)
+        if self._size > max(COMPACT_BYTES, 2 * self._floor):
+            # If this fails, the next attempt follows after as many bytes again.
+            self._floor = self._size
+            self._replace()
+        return None
+
+    def write_anew(self) -> OSError | None:
+        """Write all to a new file in place of this one; return why that failed, or None."""
+        self.behind, self._tried = self._replace(), self._clock()
+        return self.behind
+
+    def _replace(self) -> OSError | None:
+        data, fd = self._content(), -1
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(self._new, flags, 0o600)
+            _write(fd, data)
+            self._new.replace(self.path)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            FAILURES.inc()
+            if self._clock() - self._logged >= LOG_SECONDS:
+                self._logged = self._clock()
+                log.error("cannot write the ledger", extra={"file": str(self.path), "error": str(error)})
+            return error
+        self.close()
+        self._fd = fd
+        self._size = self._floor = len(data)
+        return None
+
+    def remove(self) -> None:
+        """Leave no file behind. OSError if that fails."""
+        self._new.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write all. OSError if there is no room for all."""
+    if os.write(fd, data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class LimitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,7 +222,6 @@ class _LedgerLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 R = TypeVar("R", LimitRecord, SettingRecord)
 V = TypeVar("V", int, str)
-Append = Callable[[bytes], OSError | None]
 
 _decoder = msgspec.json.Decoder(_LedgerLine)
 _encoder = msgspec.json.Encoder()
@@ -127,34 +233,12 @@ def _encode(line: _LedgerLine) -> bytes:
 
 def _kept(wrote: tuple[V, ...], found: V, value: V) -> tuple[V, ...]:
     """Return the values to keep; an earlier one that was found shows that later ones were not written."""
-    if found in wrote[:-1]:
-        wrote = (found,)
-    values = [kept for kept in wrote if kept != value]
-    values.append(value)
-    return tuple(values[-KEPT_VALUES:])
-
-
-class NextSetting(NamedTuple):
-    """The next write to a setting."""
-
-    write: str | None
-    """None: no write."""
-    foreign: bool
-    """Whether the setting holds another writer's value, which `write` replaces, or which stays."""
-
-
-def next_setting(observed: str, wanted: str | None, record: SettingRecord | None) -> NextSetting:
-    """Decide what to write to a setting that holds `observed`; `wanted` is None to restore the earlier value."""
-    foreign = record is not None and observed not in {record.found, *record.wrote}
-    if wanted is not None:
-        return NextSetting(None, foreign=False) if observed == wanted else NextSetting(wanted, foreign)
-    if record is None or foreign or observed == record.found:
-        return NextSetting(None, foreign)
-    return NextSetting(record.found, foreign=False)
+    before: tuple[V, ...] = (found,) if found in wrote[:-1] else wrote
+    return (*(kept for kept in before if kept != value), value)[-KEPT_VALUES:]
 
 
 class _Records(Generic[R]):
-    def __init__(self, append: Append) -> None:
+    def __init__(self, append: Callable[[bytes], OSError | None]) -> None:
         self._append = append
         self._records: dict[tuple[str, str, str], R] = {}
 
@@ -282,7 +366,7 @@ class Ledger:
 
     def __init__(self, directory: pathlib.Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the file, or begin it; a full disk does not matter. OSError if it is unreadable, or LedgerError."""
-        self._file = appended.AppendedFile(directory / FILE, self._content, clock)
+        self._file = AppendedFile(directory / FILE, self._content, clock)
         self.limits = LimitRecords(self._file.append)
         self.settings = SettingRecords(self._file.append)
         self.initialised = False
@@ -291,10 +375,13 @@ class Ledger:
         """Whether no file existed: no agent ran since the last boot, or its records are gone."""
         self.complete = not self._file.lacks_lines()
         """Whether it has all values that agents wrote since the last boot, as far as can be known."""
-        if self.is_new:
-            _refuse_earlier(directory)
-        else:
+        if not self.is_new:
             self._replay()
+        elif there := [name for name in EARLIER if (directory / name).exists()]:
+            raise LedgerError(
+                f"--run-dir has the records of an earlier version ({', '.join(there)}), whose values this one cannot"
+                f" restore: uninstall that version first, or remove these files to leave values as they are"
+            )
         self._file.write_anew()
 
     def _replay(self) -> None:
@@ -361,12 +448,3 @@ class Ledger:
         lines += [_LedgerLine(limit=record) for record in self.limits]
         lines += [_LedgerLine(setting=record) for record in self.settings]
         return b"".join(map(_encode, lines))
-
-
-def _refuse_earlier(directory: pathlib.Path) -> None:
-    there = [name for name in EARLIER if (directory / name).exists()]
-    if there:
-        raise LedgerError(
-            f"--run-dir has the records of an earlier version ({', '.join(there)}), whose values this one cannot"
-            f" restore: uninstall that version first, or remove these files to leave values as they are"
-        )

@@ -7,7 +7,7 @@ import logging
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import faults, inotify
 from swapwarden.agent.inventory import inventory, layout, records
-from swapwarden.agent.reconcile import file_reconciler, keys, pod_reconciler, queue, system_units, work
+from swapwarden.agent.reconcile import file_reconciler, pod_reconciler, queue, system_units, work
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -74,12 +74,12 @@ class Events:
         """Mark a name that appeared or was removed."""
         mark = queue.Mark(noticed, self._work.horizon.caught_up)
         if not isinstance(owner, records.Level | records.Pod) and self._units.concerns(owner, event):
-            self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
+            self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, mark)
         if isinstance(owner, records.Container) and event.name != layout.INNER:
             if self._pods.puts_off(owner):
                 self._work.watching.release(owner)
         elif isinstance(owner, records.Level | records.Pod | records.Parent | records.Container):
-            self._work.waiting.mark(keys.Child(owner, event.name), queue.Priority.ARRIVAL, mark)
+            self._work.waiting.mark(queue.Child(owner, event.name), queue.Priority.ARRIVAL, mark)
 
     def _puts_off(self, file: records.ControlFile) -> bool:
         """Return whether a container writes to its inner cgroup so often that the file must wait a little."""
@@ -99,6 +99,6 @@ class Events:
             if self._evidence.rewritten(self._inventory.root_path, file):
                 self._work.reports.touch()
             elif self._units.rewritten(file):
-                self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(self._work.clock()))
+                self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(self._work.clock()))
         except Exception as error:  # noqa: BLE001 the repair matters more than this evidence
             faults.fault(str(file), error)

@@ -8,7 +8,6 @@ from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import inventory, records
 from swapwarden.agent.reconcile import (
-    keys,
     pod_reconciler,
     queue,
     schedule,
@@ -38,17 +37,17 @@ class KeyReconciler:
         self._units = units
         self._attribution = why
 
-    def reconcile(self, key: keys.Key, mark: queue.Mark, *, compare: bool = False) -> None:
+    def reconcile(self, key: queue.Key, mark: queue.Mark, *, compare: bool = False) -> None:
         """Make one key match the state; with `compare` also compare its children with the disk."""
         step = functools.partial(self._step, key, mark, compare=compare)
-        if isinstance(key, keys.Task):
+        if isinstance(key, queue.Task):
             self._work.failures.guard(step)
         else:
             self._work.failures.attempt(key, step, whole=compare or not isinstance(key, records.Pod))
 
-    def _step(self, key: keys.Key, mark: queue.Mark, *, compare: bool) -> None:
+    def _step(self, key: queue.Key, mark: queue.Mark, *, compare: bool) -> None:
         match key:
-            case keys.Child():
+            case queue.Child():
                 self._tree.look(key, mark)
             case records.Level() if self._inventory.levels.get(key.path) is key:
                 self._tree.enter(key, mark)
@@ -56,11 +55,11 @@ class KeyReconciler:
                 (self._tree.compare if compare else self._pods.reconcile)(key, mark)
             case records.Container() if key in key.pod.containers.values():
                 self._pods.bring(key, mark)
-            case keys.Task.UNITS:
+            case queue.Task.UNITS:
                 self.bring_units()
-            case keys.Task.SWEEP:
+            case queue.Task.SWEEP:
                 self._tree.swept(mark)
-            case keys.Task.CAUSES:
+            case queue.Task.CAUSES:
                 self._find_cause()
             case _:
                 raise cgroupfs.GoneError(str(key))
@@ -72,18 +71,18 @@ class KeyReconciler:
             return
         self._units.bring(self._pods.spec, root, self._work.clock())
         if self._units.unfinished:
-            self._work.failures.failed(keys.Task.UNITS, None, self._units.unfinished)
+            self._work.failures.failed(queue.Task.UNITS, None, self._units.unfinished)
         else:
-            self._work.failures.clear(keys.Task.UNITS)
+            self._work.failures.clear(queue.Task.UNITS)
         if self._units.io.again is not None:
-            self._work.due.at(keys.Task.UNITS, schedule.Why.DUE, self._work.clock() + self._units.io.again)
+            self._work.due.at(queue.Task.UNITS, schedule.Why.DUE, self._work.clock() + self._units.io.again)
         else:
-            self._work.due.cancel(keys.Task.UNITS, schedule.Why.DUE)
+            self._work.due.cancel(queue.Task.UNITS, schedule.Why.DUE)
         self._work.reports.touch()
 
     def _find_cause(self) -> None:
         """Find one cause in a turn."""
         if self._attribution.find(self._inventory.pods.values()):
-            self._work.due_in(keys.Task.CAUSES, schedule.Why.DUE, 0)
+            self._work.due_in(queue.Task.CAUSES, schedule.Why.DUE, 0)
         else:
             self._work.reports.touch()

@@ -1,4 +1,7 @@
-"""Keys that wait to be reconciled, and those that failed: repairs first, then arrivals, then one sweep in a turn."""
+"""Keys that wait to be reconciled, and those that failed: repairs first, then arrivals, then one sweep in a turn.
+
+A key is a name in a directory, a cgroup, a file, or a task of the whole node.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, faults, inotify
-from swapwarden.agent.inventory import board
-from swapwarden.agent.reconcile import keys, schedule
+from swapwarden.agent.inventory import board, layout, records
+from swapwarden.agent.reconcile import schedule
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 
@@ -19,6 +22,54 @@ SOON_SECONDS: Final = (0.01, 5.0)
 """The same for one that has only just been made, and is not ready."""
 SOON_ATTEMPTS: Final = 9
 """Tries of such a key, within some seconds, after which it waits for an event or a full comparison."""
+
+
+class Child(NamedTuple):
+    """A name in a cgroup: behind it there may be another thing now, or nothing, than was known."""
+
+    owner: inotify.Watched
+    name: str
+    found: bool = False
+    """Whether a listing found it, and no event reported it."""
+
+    def __str__(self) -> str:
+        """For logs."""
+        return f"{self.owner}/{self.name}"
+
+    @property
+    def pod(self) -> object:
+        """The group by which keys take turns: a container's pod, or the cgroup itself."""
+        return self.owner.pod if isinstance(self.owner, records.Container) else self.owner
+
+
+class Task(enum.Enum):
+    """Of the whole node."""
+
+    TREE = "tree"
+    """Find the cgroup above all pods."""
+    UNITS = "units"
+    SWEEP = "sweep"
+    """End a full comparison."""
+    CAUSES = "causes"
+    """Find out why values were written over."""
+
+
+Key = Child | Task | records.Level | records.Pod | records.Container | records.ControlFile
+
+
+def whose(key: Key) -> tuple[str, str]:
+    """Return the pod's UID and the container's id for a violation; `kubepods` and nothing if it is above all pods."""
+    owner, name = (key.owner, key.name) if isinstance(key, Child) else (key, "")
+    match owner:
+        case records.Level() if uid := layout.pod_uid(name):
+            return uid, ""
+        case records.Pod():
+            return owner.uid, layout.container_id(name) or ""
+        case records.Container():
+            return owner.pod.uid, owner.id
+        case records.ControlFile(pod=records.Pod() as pod):
+            return pod.uid, owner.container
+    return "kubepods", ""
 
 
 class Priority(enum.Enum):
@@ -47,15 +98,15 @@ class Queue:
     """Keys of a group, as of a pod, are taken in the order in which they were marked first; groups take turns."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Priority, dict[object, dict[keys.Key, Mark]]] = {priority: {} for priority in Priority}
-        self._serials: dict[tuple[Priority, keys.Key], int] = {}
+        self._waiting: dict[Priority, dict[object, dict[Key, Mark]]] = {priority: {} for priority in Priority}
+        self._serials: dict[tuple[Priority, Key], int] = {}
         """By the order of marking: all but sweeps."""
         self.count = 0
         """Of keys that wait."""
         self.serial = 0
         """Of the newest mark."""
 
-    def mark(self, key: keys.Key, priority: Priority, mark: Mark) -> None:
+    def mark(self, key: Key, priority: Priority, mark: Mark) -> None:
         """Have a key reconciled. One that waits already keeps its place, and the earlier of both times."""
         group = self._waiting[priority].setdefault(getattr(key, "pod", key), {})
         known = group.get(key)
@@ -69,7 +120,7 @@ class Queue:
                 self._serials[priority, key] = self.serial
         group[key] = mark
 
-    def take(self, *priorities: Priority) -> tuple[keys.Key, Mark] | None:
+    def take(self, *priorities: Priority) -> tuple[Key, Mark] | None:
         """Remove and return the next key of the first of these priorities that has one; None if none waits."""
         for priority in priorities:
             groups = self._waiting[priority]
@@ -85,7 +136,7 @@ class Queue:
                 return key, mark
         return None
 
-    def discard(self, key: keys.Key) -> None:
+    def discard(self, key: Key) -> None:
         """Remove a key that is gone."""
         name = getattr(key, "pod", key)
         for priority, groups in self._waiting.items():
@@ -119,7 +170,7 @@ class Queue:
         self._serials.clear()
         self.count = 0
 
-    def __iter__(self) -> Iterator[keys.Key]:
+    def __iter__(self) -> Iterator[Key]:
         """Yield all keys that wait."""
         for groups in self._waiting.values():
             for group in groups.values():
@@ -144,7 +195,7 @@ class Failures:
 
     def __init__(
         self,
-        due: schedule.Schedule,
+        due: schedule.Schedule[Key],
         watching: inotify.WatchRegistry,
         reports: board.Board,
         clock: Callable[[], float],
@@ -153,7 +204,7 @@ class Failures:
         self._watches = watching
         self._reports = reports
         self._clock = clock
-        self.of: dict[keys.Key, Failure] = {}
+        self.of: dict[Key, Failure] = {}
         self.cut_short = False
         """Whether something of the tree could not be read for reasons that are not one cgroup's."""
 
@@ -168,7 +219,7 @@ class Failures:
                 self._watches.degrade(inotify.Degraded.FAULT, faults.fault("the event loop", error))
                 self._reports.touch()
 
-    def attempt(self, key: keys.Key, step: Callable[[], None], *, whole: bool = True) -> None:
+    def attempt(self, key: Key, step: Callable[[], None], *, whole: bool = True) -> None:
         """Run a step of reconciling a key. An error is this key's violation, and the key is retried.
 
         A step that is not the `whole` leaves earlier failures of the key.
@@ -190,7 +241,7 @@ class Failures:
             if whole:
                 self.clear(key)
 
-    def failed(self, key: keys.Key, reason: ViolationReason | None, message: str) -> None:
+    def failed(self, key: Key, reason: ViolationReason | None, message: str) -> None:
         """Note a failure, and try the key again later."""
         before = self.of.get(key)
         if before is None or (before.reason is None) != (reason is None):
@@ -206,7 +257,7 @@ class Failures:
         ):
             self._schedule.at(key, schedule.Why.FAILED, self._clock() + now.backoff.next())
 
-    def clear(self, key: keys.Key) -> None:
+    def clear(self, key: Key) -> None:
         """Forget the failure of a key that was reconciled, or is gone."""
         failure = self.of.pop(key, None)
         if failure is not None:

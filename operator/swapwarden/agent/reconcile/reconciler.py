@@ -30,7 +30,6 @@ from swapwarden.agent.reconcile import (
     file_reconciler,
     headroom,
     key_reconciler,
-    keys,
     pod_reconciler,
     queue,
     schedule,
@@ -104,7 +103,7 @@ class NodeReconciler:
     def progress(self) -> records.ReconcileProgress:
         """Reconciling as the report needs it, beside the records of pods and files."""
         failures = (
-            records.KeyFailure(*keys.whose(key), failure.reason, failure.message)
+            records.KeyFailure(*queue.whose(key), failure.reason, failure.message)
             for key, failure in self.work.failures.of.items()
             if failure.reason is not None
         )
@@ -183,7 +182,7 @@ class NodeReconciler:
             if changed or (above and any(file.status.draining for file in pod.files())):
                 self._pods.mark(pod, mark)
         if everything or old is None or old.units != new.units:
-            self.work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, mark)
+            self.work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, mark)
 
     def swap_on(self, disks: swap_devices.Disks) -> None:
         """Take the disks that the node swaps to, which may have changed."""
@@ -216,7 +215,7 @@ class NodeReconciler:
         if self._events.hear(compares=compares):
             self.work.failures.guard(lambda: self.tree.sweep(self.work.horizon.caught_up))
 
-    def _reconcile(self, *priorities: queue.Priority) -> keys.Key | None:
+    def _reconcile(self, *priorities: queue.Priority) -> queue.Key | None:
         """Reconcile the next key of these priorities and return it; None if none waits."""
         taken = self.work.waiting.take(*priorities)
         if taken is None:
@@ -267,12 +266,12 @@ class NodeReconciler:
         self.work.failures.guard(self.turn)
         self._arm()
 
-    def _due(self, key: keys.Key, why: schedule.Why) -> None:
+    def _due(self, key: queue.Key, why: schedule.Why) -> None:
         now = self.work.clock()
         match key, why:
-            case keys.Task.TREE, schedule.Why.DUE:
+            case queue.Task.TREE, schedule.Why.DUE:
                 self.tree.find()
-            case keys.Task.SWEEP, schedule.Why.DUE:
+            case queue.Task.SWEEP, schedule.Why.DUE:
                 if self.tree.comparison.began is None:
                     self.tree.sweep(self.work.horizon.caught_up)
             case _, schedule.Why.AWAITS:
@@ -290,9 +289,13 @@ class NodeReconciler:
             return
         now = self.work.clock()
         for key, wanted, wait in (
-            (keys.Task.CAUSES, self._attribution.noted, attribution.MOMENT_SECONDS),
-            (keys.Task.SWEEP, self.work.watching.degraded and self.tree.comparison.began is None, inotify.POLL_SECONDS),
-            (keys.Task.TREE, self.inventory.root is None, 0.0),
+            (queue.Task.CAUSES, self._attribution.noted, attribution.MOMENT_SECONDS),
+            (
+                queue.Task.SWEEP,
+                self.work.watching.degraded and self.tree.comparison.began is None,
+                inotify.POLL_SECONDS,
+            ),
+            (queue.Task.TREE, self.inventory.root is None, 0.0),
         ):
             if wanted and (key, schedule.Why.DUE) not in self.work.due.times:
                 self.work.due.at(key, schedule.Why.DUE, now + wait)

@@ -23,11 +23,10 @@ import enum
 import heapq
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Final
-
-from swapwarden.agent.reconcile import keys
+from typing import Final, Generic, TypeVar
 
 _SLACK: Final = 64
+K = TypeVar("K")
 
 
 class Why(enum.Enum):
@@ -40,17 +39,17 @@ class Why(enum.Enum):
     AWAITS = "awaits"
 
 
-class Schedule:
+class Schedule(Generic[K]):
     """Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self.times: dict[tuple[keys.Key, Why], float] = {}
+        self.times: dict[tuple[K, Why], float] = {}
         """When each key is due, by reason. Only methods change it."""
-        self._heap: list[tuple[float, int, tuple[keys.Key, Why]]] = []
+        self._heap: list[tuple[float, int, tuple[K, Why]]] = []
         """Entries whose time is not that of `times` are skipped."""
         self._count = itertools.count()
 
-    def at(self, key: keys.Key, why: Why, when: float) -> None:
+    def at(self, key: K, why: Why, when: float) -> None:
         """Have a key due, in place of an earlier time for the same reason."""
         self.times[key, why] = when
         heapq.heappush(self._heap, (when, next(self._count), (key, why)))
@@ -58,7 +57,7 @@ class Schedule:
             self._heap = [(at, next(self._count), entry) for entry, at in self.times.items()]
             heapq.heapify(self._heap)
 
-    def cancel(self, key: keys.Key, why: Why) -> None:
+    def cancel(self, key: K, why: Why) -> None:
         """It is not due any more."""
         self.times.pop((key, why), None)
 
@@ -74,7 +73,7 @@ class Schedule:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now: float) -> Iterator[tuple[keys.Key, Why]]:
+    def due(self, now: float) -> Iterator[tuple[K, Why]]:
         """Yield and remove all that is due, the earliest first."""
         while (first := self.next) is not None and first <= now:
             entry = heapq.heappop(self._heap)[2]

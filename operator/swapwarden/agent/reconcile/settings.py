@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from swapwarden.agent.desired import problems
 from swapwarden.agent.ledger import ledger
@@ -23,6 +24,25 @@ REPAIRS = metrics.counter(
 )
 
 
+class NextSetting(NamedTuple):
+    """The next write to a setting."""
+
+    write: str | None
+    """None: no write."""
+    foreign: bool
+    """Whether the setting holds another writer's value, which `write` replaces, or which stays."""
+
+
+def next_setting(observed: str, wanted: str | None, record: ledger.SettingRecord | None) -> NextSetting:
+    """Decide what to write to a setting that holds `observed`; `wanted` is None to restore the earlier value."""
+    foreign = record is not None and observed not in {record.found, *record.wrote}
+    if wanted is not None:
+        return NextSetting(None, foreign=False) if observed == wanted else NextSetting(wanted, foreign)
+    if record is None or foreign or observed == record.found:
+        return NextSetting(None, foreign)
+    return NextSetting(record.found, foreign=False)
+
+
 class Settings:
     """Not thread-safe."""
 
@@ -36,7 +56,7 @@ class Settings:
 
         `wanted` is None to restore the earlier value.
         """
-        step = ledger.next_setting(observed, wanted, self._records.get(key))
+        step = next_setting(observed, wanted, self._records.get(key))
         if wanted is not None and step.write is not None:
             if step.foreign or self._in_force.get(key) == wanted:
                 REPAIRS.inc(key.file)

@@ -12,7 +12,7 @@ from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import inventory, layout, records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import file_reconciler, keys, pod_reconciler, queue, schedule, work
+from swapwarden.agent.reconcile import file_reconciler, pod_reconciler, queue, schedule, work
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
@@ -68,7 +68,7 @@ class TreeReconciler:
 
     def find(self) -> None:
         """Find the tree of pods and mark its children; retry later if there is none."""
-        self._work.due.cancel(keys.Task.TREE, schedule.Why.DUE)
+        self._work.due.cancel(queue.Task.TREE, schedule.Why.DUE)
         begun = self._work.clock()
         try:
             level = self._inventory.find()
@@ -79,7 +79,7 @@ class TreeReconciler:
             if problem.reason == layout.NO_POD_TREE:
                 self._first = self._absent = False
                 self._work.horizon.caught_up = begun
-            self._work.due.at(keys.Task.TREE, schedule.Why.DUE, begun + self._waits.next())
+            self._work.due.at(queue.Task.TREE, schedule.Why.DUE, begun + self._waits.next())
         else:
             self.problem = None
             self._waits.reset()
@@ -97,7 +97,7 @@ class TreeReconciler:
         root = self._inventory.root
         if root is not None and self._files.may_be_above(root):
             self._files.settle(root, now)
-        self._work.waiting.mark(keys.Task.SWEEP, queue.Priority.SWEEP, queue.Mark(now))
+        self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, queue.Mark(now))
 
     def enter(self, level: records.Level, mark: queue.Mark, *, found: bool = True) -> None:
         """Mark the unknown children of a level. CgroupError if it cannot be read."""
@@ -109,9 +109,9 @@ class TreeReconciler:
             path = cgroupfs.join(level.path, name)
             known = path in self._inventory.pods or path in self._inventory.levels
             if not known and (layout.pod_uid(name) or layout.is_level(name)):
-                self._work.waiting.mark(keys.Child(level, name, found), queue.Priority.ARRIVAL, mark)
+                self._work.waiting.mark(queue.Child(level, name, found), queue.Priority.ARRIVAL, mark)
 
-    def look(self, child: keys.Child, mark: queue.Mark) -> None:
+    def look(self, child: queue.Child, mark: queue.Mark) -> None:
         """Compare a name with the disk."""
         origin = resolve.Origin.PREEXISTING if self._first and child.found else resolve.Origin.APPEARED
         try:
@@ -198,9 +198,9 @@ class TreeReconciler:
         current = self.comparison
         if current.serial is None:
             current.serial = self._work.waiting.serial
-        finding = any(isinstance(key, keys.Child) and key.found for key in self._work.waiting)
+        finding = any(isinstance(key, queue.Child) and key.found for key in self._work.waiting)
         if finding or self._work.waiting.waits_since(current.serial):  # not yet
-            self._work.waiting.mark(keys.Task.SWEEP, queue.Priority.SWEEP, mark)
+            self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, mark)
             return
         current.serial = None
         if not self._work.failures.cut_short and current.began is not None:
@@ -208,7 +208,7 @@ class TreeReconciler:
             self._work.horizon.caught_up = max(self._work.horizon.caught_up, current.began)
             self._ledger.initialise()
         if self._work.waiting.waits(queue.Priority.SWEEP):  # another comparison began meanwhile
-            self._work.waiting.mark(keys.Task.SWEEP, queue.Priority.SWEEP, mark)
+            self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, mark)
         else:
             current.began = None
             self._work.horizon.compared()
@@ -223,7 +223,7 @@ class TreeReconciler:
         if root is not None:
             self._pods.retarget_root()
             self._files.settle(root, current.last)
-        self._work.waiting.mark(keys.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(current.last))
+        self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(current.last))
         self._work.watching.retried()
         self._work.reports.touch()
 

@@ -8,7 +8,7 @@ import errno
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroupfs, inotify
-from swapwarden.agent.reconcile import keys, schedule
+from swapwarden.agent.reconcile import queue, schedule
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import (
@@ -223,7 +223,7 @@ async def test_pods_that_ran_before_a_first_look_that_failed_are_left_alone_by_t
 async def test_an_agent_that_ends_while_it_searches_leaves_no_timer(plain: Node) -> None:
     plain.tree.remove(plain.tree.kubepods)
     agent = plain.start()
-    assert due(agent, keys.Task.TREE, schedule.Why.DUE) is not None
+    assert due(agent, queue.Task.TREE, schedule.Why.DUE) is not None
     timer = armed(agent)
     plain.stop()
     assert timer is not None

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.ledger import appended, ledger
+from swapwarden.agent.ledger import ledger
+from swapwarden.agent.reconcile.settings import next_setting
 
 MIB = 1 << 20
 MAX = cgroupfs.NO_LIMIT
@@ -60,7 +61,7 @@ class Disk:
         """Bytes of a line that still fit on a disk that is full."""
         self.kill_in: int | None = None
         """Calls until the agent is killed; half of a line is written by then."""
-        monkeypatch.setattr(appended, "os", self)
+        monkeypatch.setattr(ledger, "os", self)
         real = pathlib.Path.replace
         monkeypatch.setattr(pathlib.Path, "replace", lambda path, to: self._step(lambda: real(path, to)))
 
@@ -366,7 +367,7 @@ def test_a_setting_that_cannot_be_recorded_has_no_record(
         with pytest.raises(OSError, match="No space left"):
             book.settings.forget(pod("other"))
         assert book.settings.get(pod("other")) is not None
-        now[0] += appended.RETRY_SECONDS
+        now[0] += ledger.RETRY_SECONDS
     disk.full = False
     book.settings.record(key, "60", "1")
     assert reopened(book, tmp_path).settings.get(key) == ledger.SettingRecord(key, "60", ("1",))
@@ -417,7 +418,7 @@ RECORD = ledger.SettingRecord(SWAPPINESS, "60", ("10", "20"))
 def test_a_setting_gets_its_desired_or_its_earlier_value(
     observed: str, wanted: str | None, record: ledger.SettingRecord | None, step: tuple[str | None, bool]
 ) -> None:
-    assert ledger.next_setting(observed, wanted, record) == step
+    assert next_setting(observed, wanted, record) == step
 
 
 # A full disk
@@ -439,15 +440,15 @@ def test_a_disk_that_stays_full_is_tried_and_reported_now_and_then(
     now = [0.0]
     book = ledger.Ledger(tmp_path, lambda: now[0])
     disk.full = True
-    failures = appended.FAILURES.value()
+    failures = ledger.FAILURES.value()
     for number in range(1000):
         now[0] += 1 / 16
         book.limits.record(pod("pod", number), 5, 0)
-    assert appended.FAILURES.value() == failures + 1000
+    assert ledger.FAILURES.value() == failures + 1000
     assert disk.tries == 64
     assert caplog.text.count("cannot write the ledger") == 2
     disk.full = False
-    now[0] += appended.RETRY_SECONDS
+    now[0] += ledger.RETRY_SECONDS
     book.retry()
     assert reopened(book, tmp_path).limits.get(pod("pod", 999)) == ledger.LimitRecord(pod("pod", 999), 5, (0,))
 
@@ -470,7 +471,7 @@ def test_a_line_that_did_not_fit_does_not_spoil_the_next(tmp_path: pathlib.Path,
     disk.full, disk.torn_at = True, 9
     book.limits.record(pod("a"), 5, 0)
     disk.full = False
-    now[0] += appended.RETRY_SECONDS
+    now[0] += ledger.RETRY_SECONDS
     book.limits.record(pod("b"), 6, 0)
     bad = ledger.BAD_LINES.value()
     book = reopened(book, tmp_path)
@@ -483,14 +484,14 @@ def test_an_agent_that_starts_on_a_full_disk_knows_and_records(tmp_path: pathlib
     book = ledger.Ledger(tmp_path)
     book.limits.record(pod("old"), 5, 0)
     book.close()
-    failures = appended.FAILURES.value()
+    failures = ledger.FAILURES.value()
     disk.full = True
     book = ledger.Ledger(tmp_path, lambda: now[0])
     book.limits.record(pod("new"), 6, 0)
-    assert appended.FAILURES.value() == failures + 2
+    assert ledger.FAILURES.value() == failures + 2
     assert book.limits.get(pod("old")) == ledger.LimitRecord(pod("old"), 5, (0,))
     disk.full = False
-    now[0] += appended.RETRY_SECONDS
+    now[0] += ledger.RETRY_SECONDS
     book.limits.record(pod("newest"), 7, 0)
     assert list(limit_records(reopened(book, tmp_path))) == [pod("old"), pod("new"), pod("newest")]
 
@@ -502,7 +503,7 @@ def test_a_first_start_on_a_full_disk_records_all_once_there_is_room(tmp_path: p
     book.initialise()
     book.limits.record(pod("first"), 5, 0)
     disk.full = False
-    now[0] += appended.RETRY_SECONDS
+    now[0] += ledger.RETRY_SECONDS
     book.limits.record(pod("second"), 6, 0)
     book = reopened(book, tmp_path)
     assert list(limit_records(book)) == [pod("first"), pod("second")]
@@ -518,20 +519,20 @@ def test_the_file_stays_bounded(tmp_path: pathlib.Path) -> None:
         book.limits.record(POD, 99, number % 3)
     for number in range(2_000):
         book.settings.record(SWAPPINESS, str(number), "1")
-    assert (tmp_path / ledger.FILE).stat().st_size <= appended.COMPACT_BYTES + 200
+    assert (tmp_path / ledger.FILE).stat().st_size <= ledger.COMPACT_BYTES + 200
 
 
 def test_a_failure_to_compact_leaves_the_file_as_it_was(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appended, "COMPACT_BYTES", 300)
+    monkeypatch.setattr(ledger, "COMPACT_BYTES", 300)
     book = ledger.Ledger(tmp_path)
     (tmp_path / "ledger.new").mkdir()
-    failures = appended.FAILURES.value()
+    failures = ledger.FAILURES.value()
     for number in range(10):
         book.limits.record(POD, 99, number)
         book.settings.record(SWAPPINESS, "60", str(number))
-    assert 1 <= appended.FAILURES.value() - failures <= 4, "each attempt follows after twice as many bytes"
+    assert 1 <= ledger.FAILURES.value() - failures <= 4, "each attempt follows after twice as many bytes"
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / ledger.FILE).write_bytes((tmp_path / ledger.FILE).read_bytes())
@@ -546,7 +547,7 @@ def test_a_failure_to_compact_leaves_the_file_as_it_was(
 
 
 def test_no_more_of_a_file_is_read_than_its_bound(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appended, "MAX_BYTES", 4096)
+    monkeypatch.setattr(ledger, "MAX_BYTES", 4096)
     book = ledger.Ledger(tmp_path)
     for number in range(100):
         book.limits.mark_known(pod(f"{number}"))
@@ -575,7 +576,7 @@ def test_no_more_of_a_file_is_read_than_its_bound(tmp_path: pathlib.Path, monkey
         b'{"setting":{"key":["io.latency","","254:0",1],"found":"60","wrote":["1"]}}',
         b'{"setting":{"key":["vm.swappiness"],"found":"%s","wrote":["1"]}}' % (b"6" * 65),
         b'{"limit":' + b"[" * 100_000,
-        b'{"limit":' + b" " * appended.LINE_BYTES + b'{"key":["memory.swap.max","a","",1]}}',
+        b'{"limit":' + b" " * ledger.LINE_BYTES + b'{"key":["memory.swap.max","a","",1]}}',
         b'{"limit":{"key":["memory.swap.max","\\ud800","",1]}}',
         b"\xff\xfe",
         b"null",
@@ -728,7 +729,7 @@ class Host:
 
     def _setting(self, kind: str, key: ledger.Key, value: int) -> None:
         found, wanted = str(self.holds[key]), None if kind == "restore" else str(value)
-        step = ledger.next_setting(found, wanted, self.book.settings.get(key))
+        step = next_setting(found, wanted, self.book.settings.get(key))
         try:
             if wanted is not None and step.write is not None:
                 self.book.settings.record(key, found, wanted)
@@ -772,7 +773,7 @@ def test_killed_anywhere_on_any_disk_every_value_of_the_agent_is_on_record_with_
     """
     logging.disable()
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(appended, "COMPACT_BYTES", 400)
+        monkeypatch.setattr(ledger, "COMPACT_BYTES", 400)
         host = Host(pathlib.Path(name), Disk(monkeypatch))
         for step in steps:
             try:

@@ -19,7 +19,6 @@ from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import (
     file_reconciler,
-    keys,
     pod_reconciler,
     queue,
     reconciler,
@@ -738,7 +737,7 @@ async def test_endless_events_keep_nothing_from_being_compared(plain: Node, monk
         plain.tree.pod(number)
     agent = plain.start()
     level = next(iter(agent.inventory.levels.values()))
-    busy = keys.Child(level, "nothing")
+    busy = queue.Child(level, "nothing")
     real = agent.inventory.look
 
     def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, systemd_dropins
-from swapwarden.agent.ledger import appended
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
 from swapwarden.api import names
 
@@ -38,7 +38,7 @@ class Killer:
         self.can_tear: list[int] = []
         """Calls that were written to a file."""
         self._ledger_fds: set[int] = set()
-        for module in (appended, cgroupfs, systemd_dropins):
+        for module in (ledger, cgroupfs, systemd_dropins):
             monkeypatch.setattr(module, "os", self)
         for name in ("replace", "unlink"):
             monkeypatch.setattr(pathlib.Path, name, self._on_path(getattr(pathlib.Path, name)))
@@ -134,7 +134,7 @@ def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], ano
 
 async def test_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before each call, which is after the one before it, and in the midst of each line of the ledger."""
-    monkeypatch.setattr(appended, "COMPACT_BYTES", 400)
+    monkeypatch.setattr(ledger, "COMPACT_BYTES", 400)
     killer = Killer(monkeypatch)
 
     def lived(at: int, *, torn: bool = False) -> int:

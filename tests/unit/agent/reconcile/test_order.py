@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroupfs, inotify
-from swapwarden.agent.reconcile import keys, reconciler
+from swapwarden.agent.reconcile import queue, reconciler
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, mark, state, until
@@ -187,8 +187,8 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
         come()
 
     def come() -> None:
-        mark(agent, keys.Child(plain.known(pod), "nothing"))
-        mark(agent, keys.Child(plain.known(pod), "nothing else"))
+        mark(agent, queue.Child(plain.known(pod), "nothing"))
+        mark(agent, queue.Child(plain.known(pod), "nothing else"))
 
     monkeypatch.setattr(agent.inventory, "look", look)
     come()

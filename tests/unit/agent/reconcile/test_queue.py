@@ -7,7 +7,7 @@ import math
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.inventory import records
-from swapwarden.agent.reconcile import keys, queue
+from swapwarden.agent.reconcile import queue
 from swapwarden.agent.reconcile.queue import Mark, Priority
 
 
@@ -15,7 +15,7 @@ def pod(number: int) -> records.Pod:
     return records.Pod(f"uid-{number}", f"kubepods/pod{number}", number, resolve.Origin.APPEARED, 0.0)
 
 
-def drained(waiting: queue.Queue, priority: Priority) -> list[keys.Key]:
+def drained(waiting: queue.Queue, priority: Priority) -> list[queue.Key]:
     return [key for key, _ in iter(lambda: waiting.take(priority), None)]
 
 
@@ -62,20 +62,20 @@ def test_a_failure_is_reported_as_of_the_pod_and_container_that_it_is_about() ->
         (container, (one.uid, "c")),
         (records.ControlFile(f"{one.path}/c", 1, one, "c"), (one.uid, "c")),
         (records.ControlFile("kubepods", 1, None), ("kubepods", "")),
-        (keys.Child(container, "container"), (one.uid, "c")),
-        (keys.Child(level, name), ("12345678-1234-1234-1234-123456789012", "")),
-        (keys.Child(level, "burstable"), ("kubepods", "")),
+        (queue.Child(container, "container"), (one.uid, "c")),
+        (queue.Child(level, name), ("12345678-1234-1234-1234-123456789012", "")),
+        (queue.Child(level, "burstable"), ("kubepods", "")),
         (level, ("kubepods", "")),
-        (keys.Task.UNITS, ("kubepods", "")),
+        (queue.Task.UNITS, ("kubepods", "")),
     ):
-        assert keys.whose(key) == whose
+        assert queue.whose(key) == whose
 
 
 def test_each_group_has_a_turn_before_any_has_its_second() -> None:
     waiting, pods = queue.Queue(), [pod(number) for number in range(3)]
     for each, number in itertools.product(pods, range(2)):
-        waiting.mark(keys.Child(each, f"{number}"), Priority.ARRIVAL, Mark(0.0))
-    assert [(key.owner, key.name) for key in drained(waiting, Priority.ARRIVAL) if isinstance(key, keys.Child)] == [
+        waiting.mark(queue.Child(each, f"{number}"), Priority.ARRIVAL, Mark(0.0))
+    assert [(key.owner, key.name) for key in drained(waiting, Priority.ARRIVAL) if isinstance(key, queue.Child)] == [
         (each, f"{number}") for number, each in itertools.product(range(2), pods)
     ]
 
