@@ -49,7 +49,6 @@ LINE_BYTES: Final = 64 * 1024
 RETRY_SECONDS: Final = 1.0
 """Between attempts to rewrite the file while that fails: each repair may have a line."""
 LOG_SECONDS: Final = 60.0
-"""Between log lines about failures."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0)]
 """Bytes; cgroupfs.NO_LIMIT for "max"."""
@@ -145,7 +144,8 @@ class AppendedFile:
             FAILURES.inc()
             if self._clock() - self._logged >= LOG_SECONDS:
                 self._logged = self._clock()
-                log.error("cannot write the ledger", extra={"file": str(self.path), "error": str(error)})
+                extra = {"file": str(self.path), "error": str(error)}
+                log.error("cannot write the ledger", extra=extra)  # noqa: TRY400 a full disk needs no traceback
             return error
         self.close()
         self._fd = fd
