@@ -278,11 +278,11 @@ class Agent:
         """Return why some files do not hold their desired values; None if all do, or none are desired."""
         if not self._node.has_cgroup_v2 or self._reconciler.inventory.root is not None:
             return None
-        return str(self._reconciler.tree.problem)
+        return str(self._reconciler.tasks.problem)
 
     def stuck(self) -> str | None:
         """Return why this is not alive. An answer shows that the event loop turns."""
-        idle = time.monotonic() - self._reconciler.tree.comparison.last
+        idle = time.monotonic() - self._reconciler.tasks.comparison.last
         if self._node.has_cgroup_v2 and idle > STUCK_RESYNCS * self._arguments.resync_interval:
             return f"the last full comparison was {idle:.0f} s ago"
         return None

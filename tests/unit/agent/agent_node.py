@@ -233,7 +233,7 @@ def all_writes_heard(agent: reconciler.NodeReconciler) -> bool:
 
 def find_tree(agent: reconciler.NodeReconciler) -> None:
     """Search for the tree of pods now."""
-    agent.tree.find()
+    agent.tasks.find()
     settle(agent)
 
 

@@ -154,11 +154,11 @@ class Inventory:
             for file in gone:
                 self._drop(file)
 
-    def look(self, owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
+    def examine(self, owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         """Examine the current cgroup of a name, whatever the event was: events may be late."""
         if isinstance(owner, records.Level):
             if self.levels.get(owner.path) is owner:
-                self._look_in_level(owner, name, origin, noticed)
+                self._examine_in_level(owner, name, origin, noticed)
         elif isinstance(owner, records.Pod):
             if self.pods.get(owner.path) is not owner:
                 return
@@ -172,7 +172,7 @@ class Inventory:
         elif isinstance(owner, records.Parent) and self.root is not None and not self.is_there():
             self.lose()
 
-    def _look_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, noticed: float) -> None:
+    def _examine_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, noticed: float) -> None:
         path = cgroupfs.join(parent.path, name)
         uid = layout.pod_uid(name)
         if uid is not None:

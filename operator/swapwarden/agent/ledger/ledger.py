@@ -233,8 +233,9 @@ def _encode(line: _LedgerLine) -> bytes:
 
 def _kept(wrote: tuple[V, ...], found: V, value: V) -> tuple[V, ...]:
     """Return the values to keep; an earlier one that was found shows that later ones were not written."""
-    before: tuple[V, ...] = (found,) if found in wrote[:-1] else wrote
-    return (*(kept for kept in before if kept != value), value)[-KEPT_VALUES:]
+    if found in wrote[:-1]:
+        wrote = (found,)
+    return tuple([*(kept for kept in wrote if kept != value), value][-KEPT_VALUES:])
 
 
 class _Records(Generic[R]):

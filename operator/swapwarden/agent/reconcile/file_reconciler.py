@@ -29,12 +29,6 @@ WRITES = metrics.counter(
     labels=("kind", "result"),
     known=itertools.product(_KINDS, ("ok", "overwritten", "gone", "denied", "error")),
 )
-ENFORCED_SECONDS = metrics.histogram(
-    "swapwarden_agent_pod_enforced_seconds",
-    "Time from the agent's first look at a new pod's cgroup until it held its value from the node's state; the state"
-    " may arrive after the cgroup.",
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
-)
 
 ATTEMPTS: Final = 5
 """Writes in a row to a file that another writer changes at the same time, before letting other files have a turn."""
@@ -82,7 +76,7 @@ class FileReconciler:
         self._contentions = contention.Contentions(shared.clock)
         self.repairs = repairs.Repairs(cgroups, why, self._contentions, shared.clock)
 
-    def settle(
+    def reconcile(
         self,
         file: records.ControlFile,
         noticed: float,
@@ -123,9 +117,9 @@ class FileReconciler:
             self._work.reports.touch()
 
     def _try(self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
-        """Do the work of `settle`. Return the seconds until the next check; None for never."""
+        """Do the work of `reconcile`. Return the seconds until the next check; None for never."""
         try:
-            wait = self._bring(file, noticed, since, ran=ran)
+            wait = self._converge(file, noticed, since, ran=ran)
         except cgroupfs.GoneError as error:
             return self._gone(file, error)
         except cgroupfs.TransientError as error:
@@ -144,8 +138,6 @@ class FileReconciler:
         file.retries = None
         if self._work.order.unlowered:
             self._work.order.lowered(file)
-        if file.pod is not None and not file.pod.enforced:
-            self._time_enforcement(file, file.pod)
         return wait
 
     def recall(self, file: records.ControlFile, right_at: float = records.NEVER) -> int | None:
@@ -175,7 +167,7 @@ class FileReconciler:
         """Return whether the file holds a value that the agent must restore."""
         return file.desired.value is resolve.Handling.RESTORE and self._limits.holds_ours(file.key)
 
-    def _bring(
+    def _converge(
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None
     ) -> float | None:
         """Do the work of `_try`. PendingError while a thread waits for a write."""
@@ -356,14 +348,6 @@ class FileReconciler:
             return self._fs.read(file.usage) if file.usage else 0
         except cgroupfs.GoneError:
             return 0
-
-    def _time_enforcement(self, file: records.ControlFile, pod: records.Pod) -> None:
-        """Observe the time of a new pod once, when it holds the value of a state."""
-        if file is not pod.file or not pod.stated:
-            return
-        if isinstance(file.desired.value, int) and file.status.observed == file.desired.value:
-            pod.enforced = True
-            ENFORCED_SECONDS.observe(self._work.clock() - pod.since)
 
     def _gone(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         """Handle a missing file: its cgroup was removed (events report it), or was just made and has no files yet."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import math
 import pathlib
 import time
@@ -21,26 +22,30 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution, systemd_zero
-from swapwarden.agent.host import cgroupfs, inotify
-from swapwarden.agent.inventory import board, inventory, records
+from swapwarden.agent.host import cgroupfs, faults, inotify
+from swapwarden.agent.inventory import board, inventory, layout, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import (
-    events,
+    cgroup_reconciler,
+    container_reconciler,
     file_reconciler,
     headroom,
-    key_reconciler,
-    pod_reconciler,
     queue,
     schedule,
     system_units,
-    tree_reconciler,
+    tasks,
     unit_io,
     work,
 )
 from swapwarden.telemetry import metrics
 
+log = logging.getLogger(__name__)
+
 APPLY_SECONDS = metrics.histogram("swapwarden_agent_apply_seconds", "Time to apply a new state to all cgroups.")
+OVERFLOWS = metrics.counter(
+    "swapwarden_agent_watch_overflows_total", "Times that inotify lost events, after which all cgroups were compared."
+)
 SLICE_SECONDS: Final = 0.001
 """How long a turn takes arrivals before it reads new events."""
 
@@ -52,6 +57,92 @@ class _Applied(NamedTuple):
     begun: float
     serial: int
     """The newest mark that must have had its turn."""
+
+
+class Events:
+    """Turns the kernel's events into marks of the queue: which key may be wrong, and since when."""
+
+    def __init__(
+        self,
+        shared: work.Work,
+        known: inventory.Inventory,
+        files: file_reconciler.FileReconciler,
+        containers: container_reconciler.ContainerReconciler,
+        units: system_units.Units,
+        *,
+        evidence: systemd_zero.Evidence,
+    ) -> None:
+        self._work = shared
+        self._inventory = known
+        self._files = files
+        self._containers = containers
+        self._units = units
+        self._evidence = evidence
+
+    def hear(self, *, compares: bool) -> bool:
+        """Mark written files, and names that came or were removed. Return whether events were lost.
+
+        While a full comparison is due or under way (`compares`), there may be pods that no event reports.
+        """
+        noticed = self._work.clock()
+        written = self._files.writes
+        touched: dict[records.ControlFile, float] = {}
+        lost = False
+        for owner, event in self._work.watching.read():
+            if event.mask & inotify.Q_OVERFLOW:
+                lost = True
+                self._work.horizon.lose(self._work.clock())
+            elif isinstance(owner, records.ControlFile):
+                lossy = owner.times.right_at < self._work.horizon.lost_until
+                touched.setdefault(owner, self._work.horizon.exposed_since(owner, noticed) if lossy else noticed)
+            elif owner is not None:
+                self._mark_name(owner, event, noticed)
+        for file, since in touched.items():
+            if file.watch is not None and not (file.is_inner and self._puts_off(file)):
+                if self._evidence.wanted or file.systemd.zero or file.kind == "system":
+                    self._rewritten(file)
+                self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(noticed, since, written=True))
+        if lost:
+            self._work.horizon.count_loss(noticed)
+            OVERFLOWS.inc()
+            log.warning("too many events at once: some were lost, comparing everything")
+        if self._work.watching.drained:
+            finds = not (compares or lost) and self._inventory.root is not None
+            self._work.horizon.read(noticed, written, finds=finds)
+        return lost
+
+    def _mark_name(self, owner: inotify.Watched, event: inotify.InotifyEvent, noticed: float) -> None:
+        """Mark a name that appeared or was removed."""
+        mark = queue.Mark(noticed, self._work.horizon.caught_up)
+        if not isinstance(owner, records.Level | records.Pod) and self._units.concerns(owner, event):
+            self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, mark)
+        if isinstance(owner, records.Container) and event.name != layout.INNER:
+            if self._containers.puts_off(owner):
+                self._work.watching.release(owner)
+        elif isinstance(owner, records.Level | records.Pod | records.Parent | records.Container):
+            self._work.waiting.mark(queue.Child(owner, event.name), queue.Priority.ARRIVAL, mark)
+
+    def _puts_off(self, file: records.ControlFile) -> bool:
+        """Return whether a container writes to its inner cgroup so often that the file must wait a little."""
+        if file.pod is None:
+            return False
+        container = next((each for each in file.pod.containers.values() if file in each.files), None)
+        if container is None or not self._containers.puts_off(container):
+            return False
+        self._work.watching.release(file)
+        return True
+
+    def _rewritten(self, file: records.ControlFile) -> None:
+        """Note another writer's value: it may say which value systemd holds."""
+        if file.times.write_seq > self._work.horizon.writes:  # an event of the agent's own write
+            return
+        try:
+            if self._evidence.rewritten(self._inventory.root_path, file):
+                self._work.reports.touch()
+            elif self._units.rewritten(file):
+                self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(self._work.clock()))
+        except Exception as error:  # noqa: BLE001 the repair matters more than this evidence
+            faults.fault(str(file), error)
 
 
 class NodeReconciler:
@@ -71,23 +162,22 @@ class NodeReconciler:
     ) -> None:
         """`away` is when the last agent was last seen on the node, in monotonic seconds; None if unknown."""
         watching = inotify.WatchRegistry(readable=self.catch_up)
-        self.work = shared = work.begin(watching, reports, clock)
+        self.work = shared = work.begin(watching, reports, clock, away=away)
         self.inventory = known = inventory.Inventory(cgroups, watching, own_uid=own_uid, anchor=anchor)
         if away is not None and not book.initialised:
             book.mark_incomplete()
         self._attribution = why = attribution.Attribution(cgroups, book, clock=clock)
-        evidence = systemd_zero.Evidence(cgroups, book, clock)
+        self._evidence = evidence = systemd_zero.Evidence(cgroups, book, clock)
         space = headroom.Headroom(cgroups, proc)
-        files = file_reconciler.FileReconciler(shared, cgroups, book, space, why=why, own_uid=own_uid)
+        self._files = files = file_reconciler.FileReconciler(shared, cgroups, book, space, why=why, own_uid=own_uid)
         io = unit_io.UnitIoReconciler(cgroups, book.settings)
         self._units = units = system_units.Units(cgroups, book, watching, files, io, reports=reports)
-        self._pods = pods = pod_reconciler.PodReconciler(
-            shared, known, book, files, why=why, evidence=evidence, away=away
+        containers = container_reconciler.ContainerReconciler(shared, known, book, files, why)
+        self._cgroups = cgroup_reconciler.CgroupReconciler(
+            shared, known, book, files, containers, why=why, evidence=evidence
         )
-        self.tree = tree = tree_reconciler.TreeReconciler(shared, known, book, files=files, pods=pods)
-        self._files = files
-        self._keys = key_reconciler.KeyReconciler(shared, known, tree, pods, units=units, why=why)
-        self._events = events.Events(shared, known, files=files, pods=pods, units=units, evidence=evidence)
+        self.tasks = tasks.NodeTasks(shared, known, book, files=files, cgroups=self._cgroups, units=units, why=why)
+        self._events = Events(shared, known, files, containers, units, evidence=evidence)
         self.alarm = schedule.Alarm(self.wake)
         self._applied: _Applied | None = None
         self._generation = 0
@@ -109,9 +199,9 @@ class NodeReconciler:
         )
         units = self._units
         return records.ReconcileProgress(
-            spec=self._pods.spec,
+            spec=self.work.in_force.spec,
             watches=len(self.work.watching.owners),
-            problem=self.tree.problem,
+            problem=self.tasks.problem,
             degraded=self.work.watching.degraded,
             generation=self._generation,
             lost=self.work.horizon.losses(self.work.clock()) if self.work.horizon.ever_lost else 0,
@@ -126,16 +216,16 @@ class NodeReconciler:
     @property
     def evidence(self) -> systemd_zero.ZeroEvidence:
         """Evidence that systemd holds pods at 0, for guarantee Strict."""
-        return self._pods.evidence.view(self.root, self.inventory.pods.values())
+        return self._evidence.view(self.root, self.inventory.pods.values())
 
     def start(self, cached: spec.NodeSpec | None) -> None:
         """Begin, with the state of an earlier run in force, if there is one. Call it in the running event loop."""
         self.alarm.on = True
         self._generation = 0 if cached is None else cached.generation
-        self._pods.follow(cached)
+        self._cgroups.follow(cached)
         self.work.watching.open()
         asyncio.get_running_loop().add_reader(self._files.pending.fileno(), self._writes_ended)
-        self.work.failures.guard(self.tree.find)
+        self.work.failures.guard(self.tasks.find)
         while self.work.waiting:
             self.work.failures.guard(self.turn)
         self._arm()
@@ -160,35 +250,17 @@ class NodeReconciler:
     def set_desired(self, new: spec.NodeSpec) -> None:
         """Put a state in force: mark all that differs from the last one; turns reconcile it."""
         begun = self.work.clock()
-        self.work.failures.guard(lambda: self._set_desired(new))
+        self.work.failures.guard(self._hear)  # values written until now replaced the old state's
+        self.work.failures.guard(self._repair, functools.partial(self._cgroups.apply, new))
         self._applied = _Applied(new.generation, begun, self.work.waiting.serial)
         self.work.reports.busy = True
         self._arm()
-
-    def _set_desired(self, new: spec.NodeSpec) -> None:
-        self.work.failures.guard(self._hear)  # values written until now replaced the old state's
-        self._repair()
-        mark = queue.Mark(self.work.clock())
-        old = self._pods.spec
-        self.work.failures.guard(lambda: self._pods.follow(new))
-        everything = old is None or (old.mode, old.before_plan) != (new.mode, new.before_plan)
-        above = everything or old is None or old.kubepods != new.kubepods
-        if above and self.inventory.root is not None:
-            self._pods.retarget_root()
-            self.work.waiting.mark(self.inventory.root, queue.Priority.ARRIVAL, mark)
-        for pod in self.inventory.pods.values():
-            changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
-            # A draining file can be lowered as far as the limit above binds it.
-            if changed or (above and any(file.status.draining for file in pod.files())):
-                self._pods.mark(pod, mark)
-        if everything or old is None or old.units != new.units:
-            self.work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, mark)
 
     def swap_on(self, disks: swap_devices.Disks) -> None:
         """Take the disks that the node swaps to, which may have changed."""
         if disks != self._units.io.disks:
             self._units.io.disks = disks
-            self.work.failures.guard(self._keys.bring_units)
+            self.work.failures.guard(self.tasks.reconcile_units)
             self._arm()
 
     def catch_up(self) -> None:
@@ -205,15 +277,15 @@ class NodeReconciler:
         known = self.work.horizon.caught_up
         self._hear()  # events until now make no finds
         self._repair()
-        self.tree.sweep(known)
+        self.tasks.sweep(known)
 
     # Turns of the event loop
 
     def _hear(self) -> None:
         """Mark keys by inotify's events."""
-        compares = bool(self.work.watching.degraded) or self.tree.comparison.began is not None
+        compares = bool(self.work.watching.degraded) or self.tasks.comparison.began is not None
         if self._events.hear(compares=compares):
-            self.work.failures.guard(lambda: self.tree.sweep(self.work.horizon.caught_up))
+            self.work.failures.guard(lambda: self.tasks.sweep(self.work.horizon.caught_up))
 
     def _reconcile(self, *priorities: queue.Priority) -> queue.Key | None:
         """Reconcile the next key of these priorities and return it; None if none waits."""
@@ -221,17 +293,25 @@ class NodeReconciler:
         if taken is None:
             return None
         key, mark = taken
-        if not isinstance(key, records.ControlFile):
-            self._keys.reconcile(key, mark, compare=queue.Priority.SWEEP in priorities)
-        elif mark.since <= mark.noticed:
-            self._files.settle(key, mark.noticed, since=mark.since, written=mark.written)
-        elif key.pod is None or self.inventory.pods.get(key.pod.path) is key.pod:  # no event reported it
-            self._pods.look(key)
-            self._files.settle(key, mark.noticed, since=self.work.horizon.last_right(key))
+        if isinstance(key, records.ControlFile):
+            self._reconcile_file(key, mark)
+        elif isinstance(key, queue.Task):
+            self.tasks.run(key, mark)
+        else:
+            self._cgroups.reconcile(key, mark, compare=queue.Priority.SWEEP in priorities)
         if self.work.order.raises:
             for file, waited in self.work.order.released(getattr(key, "pod", key)):
                 self.work.waiting.mark(file, queue.Priority.REPAIR, waited)
         return key
+
+    def _reconcile_file(self, file: records.ControlFile, mark: queue.Mark) -> None:
+        if mark.since <= mark.noticed:
+            self._files.reconcile(file, mark.noticed, since=mark.since, written=mark.written)
+        elif file.pod is None or self.inventory.pods.get(file.pod.path) is file.pod:  # no event reported it
+            self._cgroups.find_evidence(file)
+            self._files.reconcile(file, mark.noticed, since=self.work.horizon.last_right(file))
+        if file.pod is not None and not file.pod.enforced:
+            self._cgroups.time_enforcement(file.pod)
 
     def _repair(self) -> None:
         """Reconcile all repairs."""
@@ -270,10 +350,10 @@ class NodeReconciler:
         now = self.work.clock()
         match key, why:
             case queue.Task.TREE, schedule.Why.DUE:
-                self.tree.find()
+                self.tasks.find()
             case queue.Task.SWEEP, schedule.Why.DUE:
-                if self.tree.comparison.began is None:
-                    self.tree.sweep(self.work.horizon.caught_up)
+                if self.tasks.comparison.began is None:
+                    self.tasks.sweep(self.work.horizon.caught_up)
             case _, schedule.Why.AWAITS:
                 self.work.reports.touch()
             case _, schedule.Why.FAILED:
@@ -292,7 +372,7 @@ class NodeReconciler:
             (queue.Task.CAUSES, self._attribution.noted, attribution.MOMENT_SECONDS),
             (
                 queue.Task.SWEEP,
-                self.work.watching.degraded and self.tree.comparison.began is None,
+                self.work.watching.degraded and self.tasks.comparison.began is None,
                 inotify.POLL_SECONDS,
             ),
             (queue.Task.TREE, self.inventory.root is None, 0.0),

@@ -56,7 +56,7 @@ class Units:
         cgroups: cgroupfs.Cgroups,
         book: ledger.Ledger,
         watching: inotify.WatchRegistry,
-        settles: file_reconciler.FileReconciler,
+        files: file_reconciler.FileReconciler,
         io: unit_io.UnitIoReconciler,
         *,
         reports: board.Board,
@@ -67,21 +67,21 @@ class Units:
         self._fs = cgroups
         self._limits = book.limits
         self._watches = watching
-        self._settler = settles
+        self._files = files
         self._state: spec.NodeSpec | None = None
         self._homes: dict[str, Home] = {}
         self._heard: frozenset[str] = frozenset()
         """Names of which events matter: units', and those of slices with units, which may be recreated."""
         self._lacking: list[problems.SettingProblem] = []
         self.unfinished = ""
-        """Why `bring` did not finish all of them, or empty."""
+        """Why `reconcile` did not finish all of them, or empty."""
         self.concerned = False
         """Whether there is a unit or problem to report."""
         self._units: dict[str, Unit] = {}
         """By path."""
 
-    def bring(self, state: spec.NodeSpec, root: str, noticed: float) -> None:
-        """Bring the units that the state names to its values, and restore others. `root` is the cgroup above all pods.
+    def reconcile(self, state: spec.NodeSpec, root: str, noticed: float) -> None:
+        """Reconcile the units that the state names, and restore others. `root` is the cgroup above all pods.
 
         It must be called again whenever units may have appeared or disappeared.
         """
@@ -98,7 +98,7 @@ class Units:
         with self._each("slices and services"):
             self._watch_homes(found, root)
         limits = {path: limit for path, name in found.items() if (limit := wants[name].limit) is not None}
-        self._bring_limits(found, limits, state.mode, noticed)
+        self._reconcile_limits(found, limits, state.mode, noticed)
         with self._each("io"):
             self.io.reconcile(wants, state.mode, found)
         self.concerned = bool(wants or self._units or self.io.shortfalls)
@@ -117,7 +117,7 @@ class Units:
         self.unfinished = message
         self._lacking.append(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message))
 
-    def _bring_limits(
+    def _reconcile_limits(
         self, found: Mapping[str, str], limits: Mapping[str, int], mode: names.Mode, noticed: float
     ) -> None:
         """Bring units to their limits, by path; units without a limit get their earlier value."""
@@ -132,9 +132,9 @@ class Units:
             }.items()
         ):
             with self._each(name):
-                self._bring_limit(path, name, limits.get(path, resolve.Handling.RESTORE), mode, noticed)
+                self._reconcile_limit(path, name, limits.get(path, resolve.Handling.RESTORE), mode, noticed)
 
-    def _bring_limit(
+    def _reconcile_limit(
         self, path: str, name: str, enforced: resolve.DesiredValue, mode: names.Mode, noticed: float
     ) -> None:
         if path in self._units and self._fs.inode(path) != self._units[path].inode:
@@ -144,13 +144,13 @@ class Units:
             return
         value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
         unit.desired = records.Desired(value, enforced)
-        self._settler.settle(unit, noticed)
-        done = unit.status.reason is None and not self._settler.must_restore(unit) and not self._is_covered(unit)
+        self._files.reconcile(unit, noticed)
+        done = unit.status.reason is None and not self._files.must_restore(unit) and not self._is_covered(unit)
         if enforced is resolve.Handling.RESTORE and done:
             self._drop(path)
 
     def concerns(self, owner: inotify.Watched, event: inotify.InotifyEvent) -> bool:
-        """Return whether an event is about a named unit: then `bring` must be called."""
+        """Return whether an event is about a named unit: then `reconcile` must be called."""
         return isinstance(owner, Home | records.Parent) and (event.name in self._heard)
 
     def rewritten(self, file: records.ControlFile) -> bool:
@@ -180,7 +180,7 @@ class Units:
     @property
     def to_restore(self) -> int:
         """Files that hold a value that the agent must restore."""
-        return sum(map(self._settler.must_restore, self._units.values())) + self.io.to_restore
+        return sum(map(self._files.must_restore, self._units.values())) + self.io.to_restore
 
     def shortfalls(self) -> Iterator[problems.SettingProblem]:
         """Yield settings that differ from the state."""
@@ -256,13 +256,13 @@ class Units:
             if entry is None and _has_drop_in(self._board, name) and self._is_at_zero(path):
                 # systemd made it so after a boot. A restore writes no limit, its value without the drop-in.
                 self._limits.set_systemd_zero(unit.key, held=True)
-            self._settler.recall(unit)
+            self._files.recall(unit)
         return unit
 
     def _drop(self, path: str) -> None:
         unit = self._units.pop(path)
         self._watches.release(unit)
-        self._settler.drop(unit)
+        self._files.drop(unit)
 
     def _watch_homes(self, found: dict[str, str], root: str) -> None:
         """Watch for new units: a service that restarts has a new cgroup, and a missing one may appear.

@@ -1,13 +1,26 @@
-"""Shared by the reconcilers of trees, pods and files: waiting keys, the schedule, failures."""
+"""Shared by the reconcilers: waiting keys, the schedule, failures, the state in force."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 
+from swapwarden.agent.desired import spec
 from swapwarden.agent.host import inotify
 from swapwarden.agent.inventory import board
-from swapwarden.agent.reconcile import event_horizon, queue, schedule, write_order
+from swapwarden.agent.reconcile import queue, schedule, write_order
+from swapwarden.api import names
+
+
+@dataclasses.dataclass(slots=True)
+class InForce:
+    """The state in force. Only CgroupReconciler.follow changes it."""
+
+    spec: spec.NodeSpec | None = None
+    mode: names.Mode = names.Mode.ENFORCE
+    """As resolve.mode_of(spec)."""
+    away: float | None = None
+    """When the last agent was last seen on the node, in monotonic seconds; None if unknown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,12 +30,13 @@ class Work:
     waiting: queue.Queue
     due: schedule.Schedule[queue.Key]
     order: write_order.WriteOrder
-    horizon: event_horizon.EventHorizon
+    horizon: queue.EventHorizon
     failures: queue.Failures
     watching: inotify.WatchRegistry
     reports: board.Board
     clock: Callable[[], float]
     """Monotonic seconds."""
+    in_force: InForce
 
     def due_in(self, key: queue.Key, why: schedule.Why, seconds: float) -> None:
         """Have a key due, unless it is already."""
@@ -30,10 +44,12 @@ class Work:
             self.due.at(key, why, self.clock() + seconds)
 
 
-def begin(watching: inotify.WatchRegistry, reports: board.Board, clock: Callable[[], float]) -> Work:
+def begin(
+    watching: inotify.WatchRegistry, reports: board.Board, clock: Callable[[], float], *, away: float | None
+) -> Work:
     """Nothing waits yet."""
     waiting = queue.Queue()
     due: schedule.Schedule[queue.Key] = schedule.Schedule()
     failures = queue.Failures(due, watching, reports, clock)
-    order, horizon = write_order.WriteOrder(waiting), event_horizon.EventHorizon(clock())
-    return Work(waiting, due, order, horizon, failures, watching, reports, clock)
+    order, horizon = write_order.WriteOrder(waiting), queue.EventHorizon(clock())
+    return Work(waiting, due, order, horizon, failures, watching, reports, clock, InForce(away=away))

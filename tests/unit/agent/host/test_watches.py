@@ -8,7 +8,7 @@ import pathlib
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import inotify
-from swapwarden.agent.reconcile import event_horizon, events
+from swapwarden.agent.reconcile import queue, reconciler
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, snapshot, state, until, watched
@@ -114,18 +114,18 @@ async def test_events_that_the_kernel_drops_are_made_up_for(plain: Node) -> None
     agent = plain.start()
     first, second = plain.tree.pod(1), plain.tree.pod(2)
     await until(lambda: [swap_max(pod) for pod in (first, second)] == ["0", "0"])
-    overflows = events.OVERFLOWS.value()
+    overflows = reconciler.OVERFLOWS.value()
     assert snapshot(agent).recent.lost == 0
     for times in (1, 2):
         for _ in range(QUEUE // 2 + 1):  # of two files in turn: events that are alike and follow each other become one
             for pod in (first, second):
                 write(pod, "max")
         third = plain.tree.pod(2 + times)
-        await until(lambda times=times: events.OVERFLOWS.value() == overflows + times)  # type: ignore[misc] # as above
+        await until(lambda times=times: reconciler.OVERFLOWS.value() == overflows + times)  # type: ignore[misc] # as above
         await until(lambda pod=third: [swap_max(each) for each in (first, second, pod)] == ["0", "0", "0"])  # type: ignore[misc] # as above
         assert snapshot(agent).recent.lost == times
     assert snapshot(agent).degraded == ""
-    plain.later += event_horizon.LOST_SECONDS
+    plain.later += queue.LOST_SECONDS
     assert snapshot(agent).recent.lost == 0
 
 

@@ -105,13 +105,13 @@ async def test_a_recreated_pod_stays_known_when_the_event_of_its_end_is_late(
     anew = plain.known(pod)
     assert anew.file.inode != before
     told: list[str] = []
-    real = agent.inventory.look
+    real = agent.inventory.examine
 
     def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         told.append(name)
         real(owner, name, origin, noticed)
 
-    monkeypatch.setattr(agent.inventory, "look", look)
+    monkeypatch.setattr(agent.inventory, "examine", look)
     await until(lambda: path.name in told)  # its end, and its beginning
     assert plain.known(pod) is anew
     apply(agent, state({1: 0}, mode=names.Mode.RESTORE, generation=2))

@@ -18,12 +18,13 @@ from swapwarden.agent.drift import attribution, contention, repairs, systemd_zer
 from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import (
+    cgroup_reconciler,
+    container_reconciler,
     file_reconciler,
-    pod_reconciler,
     queue,
     reconciler,
     schedule,
-    tree_reconciler,
+    tasks,
 )
 from swapwarden.agent.report import status
 from swapwarden.api import names
@@ -371,7 +372,7 @@ async def test_what_fails_all_the_time_fills_no_log(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent.inventory, "look", fail)
+    monkeypatch.setattr(agent.inventory, "examine", fail)
     await until(lambda: mistakes.count > 20)
     assert len([each for each in caplog.records if each.exc_info]) == 1
     assert failures(agent)[0][2] == "InternalError"
@@ -701,9 +702,9 @@ async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monke
     write(made[-1], "max")
     await until(lambda: len(left) == 1)
     assert left[0] > 100
-    resyncs = tree_reconciler.RESYNCS.value()
+    resyncs = tasks.RESYNCS.value()
     await until(lambda: is_idle(agent))
-    assert tree_reconciler.RESYNCS.value() == resyncs
+    assert tasks.RESYNCS.value() == resyncs
 
 
 async def test_a_level_that_cannot_be_looked_at_once_stops_no_comparison(
@@ -738,21 +739,21 @@ async def test_endless_events_keep_nothing_from_being_compared(plain: Node, monk
     agent = plain.start()
     level = next(iter(agent.inventory.levels.values()))
     busy = queue.Child(level, "nothing")
-    real = agent.inventory.look
+    real = agent.inventory.examine
 
     def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         real(owner, name, origin, noticed)
         if name == busy.name:
             mark(agent, busy, noticed)
 
-    monkeypatch.setattr(agent.inventory, "look", look)
+    monkeypatch.setattr(agent.inventory, "examine", look)
     mark(agent, busy)
     for lost in (False, True):
-        before = agent.tree.comparison.last
+        before = agent.tasks.comparison.last
         plain.later += 1
         agent.resync()
         async with asyncio.timeout(10):
-            while agent.tree.comparison.last == before:
+            while agent.tasks.comparison.last == before:
                 if lost:
                     agent.resync()
                 await asyncio.sleep(0)
@@ -768,7 +769,7 @@ async def test_a_pod_that_failed_when_it_came_is_tried_again(
         raise ZeroDivisionError("a mistake")
 
     broken = pytest.MonkeyPatch()
-    broken.setattr(pod_reconciler.PodReconciler, "reconcile", fail)
+    broken.setattr(cgroup_reconciler.CgroupReconciler, "reconcile_pod", fail)
     pod = plain.tree.pod(1)
     await until(lambda: mistakes.count > 1)
     assert failures(agent) == [(uid(1), "", "InternalError")]
@@ -866,7 +867,7 @@ async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
 async def test_a_folder_that_is_recreated_all_the_time_is_read_once_in_a_while(
     plain: Node, monkeypatch: pytest.MonkeyPatch, populated: int
 ) -> None:
-    monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.1)
+    monkeypatch.setattr(container_reconciler, "STIR_SECONDS", 0.1)
     monkeypatch.setattr(queue, "SOON_SECONDS", (0.0001, 0.0001))
     agent = plain.start(state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
     pod = await plain.run(1, "app")
@@ -888,7 +889,7 @@ async def test_a_folder_that_is_recreated_all_the_time_is_read_once_in_a_while(
         agent.catch_up()
     plain.tree.group(inner)
     lasted = asyncio.get_running_loop().time() - begun
-    assert looks <= pod_reconciler.STIRS + lasted / pod_reconciler.STIR_SECONDS
+    assert looks <= container_reconciler.STIRS + lasted / container_reconciler.STIR_SECONDS
     await until(lambda: swap_max(inner) == str(MIB))
     inner.rename(plain.folder / "gone")
     plain.tree.group(inner, cgroup_events="populated 0\n")
@@ -900,7 +901,7 @@ async def test_a_folder_that_is_recreated_all_the_time_is_read_once_in_a_while(
     assert failures(agent) == []
     (known,) = plain.known(pod).containers.values()
     await until(lambda: due(agent, known, schedule.Why.SETTLED) is None)
-    plain.later += pod_reconciler.CALM_SECONDS + 1
+    plain.later += container_reconciler.CALM_SECONDS + 1
     inner.rename(plain.folder / "old")
     plain.tree.group(inner)
     agent.catch_up()
@@ -912,7 +913,7 @@ async def test_a_folder_that_is_recreated_all_the_time_is_read_once_in_a_while(
 async def test_what_containers_do_in_a_loop_does_not_fill_the_queue_of_events(
     plain: Node, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.1)
+    monkeypatch.setattr(container_reconciler, "STIR_SECONDS", 0.1)
     agent = plain.start()
     made = await inside(plain, agent, 2)
     heard = 0
@@ -937,7 +938,7 @@ async def test_what_containers_do_in_a_loop_does_not_fill_the_queue_of_events(
                 plain.tree.group(inner)
         agent.catch_up()
     lasted = asyncio.get_running_loop().time() - begun
-    assert heard <= 10 * len(made) * (pod_reconciler.STIRS + lasted / pod_reconciler.STIR_SECONDS)
+    assert heard <= 10 * len(made) * (container_reconciler.STIRS + lasted / container_reconciler.STIR_SECONDS)
     await until(lambda: {swap_max(inner) for inner in made} == {str(MIB)})
     for inner in made:
         write(inner, "max")
@@ -959,7 +960,7 @@ async def inside(node: Node, agent: reconciler.NodeReconciler, count: int) -> li
 async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.01)
+    monkeypatch.setattr(container_reconciler, "STIR_SECONDS", 0.01)
     monkeypatch.setattr(attribution, "MOMENT_SECONDS", 0.0)
     agent = plain.start()
     (inner,) = await inside(plain, agent, 1)
@@ -1015,7 +1016,7 @@ async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_p
 async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_reconciler, "STIR_SECONDS", 0.1)
+    monkeypatch.setattr(container_reconciler, "STIR_SECONDS", 0.1)
     agent = plain.start()
     (inner,) = await inside(plain, agent, 1)
     path, looks = str(inner.relative_to(plain.tree.root)), 0
@@ -1032,7 +1033,7 @@ async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
         write(inner, "max")
         agent.catch_up()
     lasted = asyncio.get_running_loop().time() - begun
-    assert looks <= pod_reconciler.STIRS + lasted / pod_reconciler.STIR_SECONDS
+    assert looks <= container_reconciler.STIRS + lasted / container_reconciler.STIR_SECONDS
     # The pod around it is repaired as fast as ever.
     write(inner.parent, "max")
     agent.catch_up()
@@ -1068,7 +1069,7 @@ async def test_cgroups_that_containers_lower_are_listed_once_and_behind_others(p
         for inner in made:
             write(inner, "0")
         agent.catch_up()
-        plain.later += pod_reconciler.CALM_SECONDS / 10
+        plain.later += container_reconciler.CALM_SECONDS / 10
         compare(agent)
     assert {swap_max(inner) for inner in made} == {"0"}, "they may have less, if they like"
     found = built(agent, FACTS).violations

@@ -180,7 +180,7 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
     monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)
     pod = plain.tree.pod(1)
     agent = plain.start(state({1: 0}, kubepods=0))
-    real = agent.inventory.look
+    real = agent.inventory.examine
 
     def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         real(owner, name, origin, noticed)
@@ -190,7 +190,7 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
         mark(agent, queue.Child(plain.known(pod), "nothing"))
         mark(agent, queue.Child(plain.known(pod), "nothing else"))
 
-    monkeypatch.setattr(agent.inventory, "look", look)
+    monkeypatch.setattr(agent.inventory, "examine", look)
     come()
     agent.set_desired(state({1: MIB}, kubepods=64 * MIB, generation=2))
     await until(lambda: (swap_max(pod), swap_max(plain.tree.kubepods)) == (str(MIB), str(64 * MIB)))

@@ -8,7 +8,7 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.reconcile import file_reconciler, pod_reconciler, reconciler
+from swapwarden.agent.reconcile import cgroup_reconciler, container_reconciler, file_reconciler, reconciler
 from swapwarden.agent.report import status
 from swapwarden.api import names
 from swapwarden.api import state as api
@@ -118,7 +118,7 @@ async def test_containers_get_their_values_in_both_orders(node: Node) -> None:
 async def test_what_each_container_gets_reaches_those_that_start_later(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 0.05)
+    monkeypatch.setattr(container_reconciler, "YOUNG_SECONDS", 0.05)
     pod = node.tree.pod(1)
     early = node.tree.container(pod, "early", memory_swap_max="0\n")
     agent = node.start()
@@ -133,7 +133,7 @@ async def test_what_each_container_gets_reaches_those_that_start_later(
 async def test_a_runtime_is_not_disturbed_while_it_makes_a_container(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 3600.0)
+    monkeypatch.setattr(container_reconciler, "YOUNG_SECONDS", 3600.0)
     repaired = repairs.REPAIRS.value("container", "below")
     pod = plain.tree.pod(1)
     agent = plain.start()
@@ -150,7 +150,7 @@ async def test_a_runtime_is_not_disturbed_while_it_makes_a_container(
 
 
 async def test_what_a_slow_runtime_wrote_over_it_is_put_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(container_reconciler, "YOUNG_SECONDS", 0.0)
     agent = node.start()
     pod = node.tree.pod(1)
     apply(agent, state({1: 2 * MIB}, each=MIB))
@@ -164,7 +164,7 @@ async def test_what_a_slow_runtime_wrote_over_it_is_put_back(node: Node, monkeyp
 
 
 async def test_a_new_container_is_also_restored_in_the_end(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_reconciler, "YOUNG_SECONDS", 3600.0)
+    monkeypatch.setattr(container_reconciler, "YOUNG_SECONDS", 3600.0)
     pod = plain.tree.pod(1)
     agent = plain.start()
     apply(agent, state({1: 2 * MIB}, each=MIB))
@@ -376,24 +376,24 @@ async def test_what_went_while_no_agent_ran_is_forgotten(plain: Node) -> None:
 async def test_a_new_pods_wait_for_its_value_is_timed_once(plain: Node) -> None:
     found = plain.tree.pod(1)
     agent = plain.start(cached=state({1: 0}))
-    before = file_reconciler.ENFORCED_SECONDS.count()
+    before = cgroup_reconciler.ENFORCED_SECONDS.count()
     late, early = plain.tree.pod(2), plain.tree.pod(3)
     await until(lambda: [swap_max(pod) for pod in (found, late, early)] == ["0", "0", "0"])
-    assert file_reconciler.ENFORCED_SECONDS.count() == before
+    assert cgroup_reconciler.ENFORCED_SECONDS.count() == before
     apply(agent, state({1: MIB, 2: MIB, 3: 0}))
-    assert file_reconciler.ENFORCED_SECONDS.count() == before + 2
+    assert cgroup_reconciler.ENFORCED_SECONDS.count() == before + 2
     apply(agent, state({1: 2 * MIB, 2: 2 * MIB, 3: 2 * MIB}))
-    assert file_reconciler.ENFORCED_SECONDS.count() == before + 2
+    assert cgroup_reconciler.ENFORCED_SECONDS.count() == before + 2
 
 
 async def test_values_that_are_not_enforced_are_not_timed(plain: Node) -> None:
     agent = plain.start(cached=state({1: 0}, mode=names.Mode.AUDIT))
-    before = file_reconciler.ENFORCED_SECONDS.count()
+    before = cgroup_reconciler.ENFORCED_SECONDS.count()
     pod = plain.tree.pod(1)
     await until(lambda: len(agent.inventory.pods.values()) == 1)
     apply(agent, state({1: 0}))
     assert swap_max(pod) == "0"
-    assert file_reconciler.ENFORCED_SECONDS.count() == before
+    assert cgroup_reconciler.ENFORCED_SECONDS.count() == before
 
 
 async def test_pods_that_wait_are_counted_also_without_a_status(plain: Node) -> None:
@@ -503,8 +503,8 @@ async def test_a_comparison_is_over_when_containers_were_compared_too(
     for path in made:
         write(path, "max")
     lose_events(agent)
-    before = agent.tree.comparison.last
+    before = agent.tasks.comparison.last
     plain.later += 1
     agent.resync()
-    await until(lambda: agent.tree.comparison.last > before)
+    await until(lambda: agent.tasks.comparison.last > before)
     assert {swap_max(path) for path in made} == {str(MIB)}

@@ -1,4 +1,4 @@
-"""Keeps the inventory complete: finds the tree of pods, takes in new cgroups, forgets removed ones, compares all."""
+"""Runs the tasks of the whole node: the search for its tree of pods, comparisons of all, its units, causes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import functools
 import logging
+from collections.abc import Callable
 from typing import Final
 
-from swapwarden.agent.desired import resolve
+from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import inventory, layout, records
+from swapwarden.agent.inventory import inventory, layout
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import file_reconciler, pod_reconciler, queue, schedule, work
-from swapwarden.api.violations import ViolationReason
+from swapwarden.agent.reconcile import cgroup_reconciler, file_reconciler, queue, schedule, system_units, work
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -40,8 +40,8 @@ class Comparison:
     """The newest mark that must have had its turn before it ends; None while its other keys wait."""
 
 
-class TreeReconciler:
-    """Reconciles levels, names in levels and pods, and the end of a comparison."""
+class NodeTasks:
+    """One in a turn. A mistake in one must not end the agent."""
 
     def __init__(
         self,
@@ -50,21 +50,59 @@ class TreeReconciler:
         book: ledger.Ledger,
         *,
         files: file_reconciler.FileReconciler,
-        pods: pod_reconciler.PodReconciler,
+        cgroups: cgroup_reconciler.CgroupReconciler,
+        units: system_units.Units,
+        why: attribution.Attribution,
     ) -> None:
         self._work = shared
         self._inventory = known
         self._ledger = book
         self._files = files
-        self._pods = pods
+        self._cgroups = cgroups
+        self._units = units
+        self._attribution = why
         self.problem: layout.TreeError | None = None
         """Why no tree was found; None if one was."""
-        self._absent = True
-        """Whether pods that are found now ran without an agent until now."""
-        self._first = not book.initialised
-        """Whether pods that are found now were there before any agent."""
         self._waits = backoff.Backoff(*FIND_SECONDS)
         self.comparison = Comparison(shared.clock())
+
+    def run(self, task: queue.Task, mark: queue.Mark) -> None:
+        """Run a task that waited."""
+        match task:
+            case queue.Task.UNITS:
+                step: Callable[[], None] = self.reconcile_units
+            case queue.Task.SWEEP:
+                step = functools.partial(self._swept, mark)
+            case queue.Task.CAUSES:
+                step = self._find_cause
+            case queue.Task.TREE:
+                step = self.find
+        self._work.failures.guard(step)
+
+    def reconcile_units(self) -> None:
+        """Reconcile the node's units, once there is a state and a tree of pods, whose cgroups are never among them."""
+        root, state = self._inventory.root_path, self._work.in_force.spec
+        if state is None or root is None:
+            return
+        self._units.reconcile(state, root, self._work.clock())
+        if self._units.unfinished:
+            self._work.failures.failed(queue.Task.UNITS, None, self._units.unfinished)
+        else:
+            self._work.failures.clear(queue.Task.UNITS)
+        if self._units.io.again is not None:
+            self._work.due.at(queue.Task.UNITS, schedule.Why.DUE, self._work.clock() + self._units.io.again)
+        else:
+            self._work.due.cancel(queue.Task.UNITS, schedule.Why.DUE)
+        self._work.reports.touch()
+
+    def _find_cause(self) -> None:
+        """Find one cause in a turn."""
+        if self._attribution.find(self._inventory.pods.values()):
+            self._work.due_in(queue.Task.CAUSES, schedule.Why.DUE, 0)
+        else:
+            self._work.reports.touch()
+
+    # The tree
 
     def find(self) -> None:
         """Find the tree of pods and mark its children; retry later if there is none."""
@@ -77,8 +115,8 @@ class TreeReconciler:
                 log.warning("no tree of pods yet: %s", problem)
             self.problem = problem
             if problem.reason == layout.NO_POD_TREE:
-                self._first = self._absent = False
-                self._work.horizon.caught_up = begun
+                self._cgroups.ran()
+                self._work.horizon.catch_up(begun)
             self._work.due.at(queue.Task.TREE, schedule.Why.DUE, begun + self._waits.next())
         else:
             self.problem = None
@@ -87,76 +125,17 @@ class TreeReconciler:
             self.comparison = Comparison(self.comparison.last, begun, finds=True)
             self._begin(begun)
             self._work.failures.attempt(
-                level, functools.partial(self.enter, level, queue.Mark(begun, self._work.horizon.caught_up))
+                level, functools.partial(self._cgroups.enter, level, queue.Mark(begun, self._work.horizon.caught_up))
             )
         self._work.reports.touch()
 
     def _begin(self, now: float) -> None:
         """Lower the root's limit first; a raise waits until the comparison ends."""
-        self._pods.retarget_root()
+        self._cgroups.retarget_root()
         root = self._inventory.root
         if root is not None and self._files.may_be_above(root):
-            self._files.settle(root, now)
+            self._files.reconcile(root, now)
         self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, queue.Mark(now))
-
-    def enter(self, level: records.Level, mark: queue.Mark, *, found: bool = True) -> None:
-        """Mark the unknown children of a level. CgroupError if it cannot be read."""
-        try:
-            names = self._inventory.enter(level)
-        except cgroupfs.DeniedError as error:  # it is nobody's but the node's
-            raise cgroupfs.CgroupError(str(error)) from None
-        for name in names:
-            path = cgroupfs.join(level.path, name)
-            known = path in self._inventory.pods or path in self._inventory.levels
-            if not known and (layout.pod_uid(name) or layout.is_level(name)):
-                self._work.waiting.mark(queue.Child(level, name, found), queue.Priority.ARRIVAL, mark)
-
-    def look(self, child: queue.Child, mark: queue.Mark) -> None:
-        """Compare a name with the disk."""
-        origin = resolve.Origin.PREEXISTING if self._first and child.found else resolve.Origin.APPEARED
-        try:
-            self._inventory.look(child.owner, child.name, origin, mark.noticed)
-        finally:
-            self._follow(mark, found=child.found)
-
-    def compare(self, pod: records.Pod, mark: queue.Mark) -> None:
-        """Compare a pod and its children with the disk."""
-        error: cgroupfs.CgroupError | None = None
-        try:
-            same = self._inventory.refresh(pod, mark.noticed)
-        except cgroupfs.CgroupError as unknown:  # its children are unknown; its own limit holds all the same
-            same, error = True, unknown
-        finally:
-            self._follow(mark)
-        if same:
-            self._pods.reconcile(pod, mark)
-        if error is not None:
-            raise error
-
-    def _follow(self, mark: queue.Mark, *, found: bool = False) -> None:
-        """Take in new cgroups, and forget removed ones."""
-        for what, came, denied in self._inventory.changes():
-            match what:
-                case records.ControlFile():
-                    self._files.drop(what)
-                    continue
-                case records.Level() if came:
-                    self._work.failures.attempt(what, functools.partial(self.enter, what, mark, found=found))
-                case records.Container() if came and self._pods.puts_off(what):
-                    self._work.watching.release(what)
-                case records.Container() if came:
-                    self._work.waiting.mark(what, queue.Priority.ARRIVAL, queue.Mark(mark.noticed))
-                case records.Pod() if came:
-                    # The inventory has it now, so an error is the pod's.
-                    late = self._absent and found
-                    self._work.failures.attempt(what, functools.partial(self._pods.take_in, what, mark, late=late))
-                    if denied:
-                        self._work.failures.failed(what, ViolationReason.ACCESS_DENIED, denied)
-                case _:
-                    self._work.failures.clear(what)
-                    for why in schedule.Why:
-                        self._work.due.cancel(what, why)
-            self._work.reports.touch()
 
     # Comparisons of all
 
@@ -177,7 +156,7 @@ class TreeReconciler:
             return
         self._inventory.prune_levels()
         mark = queue.Mark(now, self._work.horizon.drained)
-        self._follow(mark)
+        self._cgroups.take_changes(mark)
         for level in self._inventory.levels.values():
             self._work.waiting.mark(level, queue.Priority.SWEEP, queue.Mark(now, known))
         for pod in self._inventory.pods.values():
@@ -191,9 +170,9 @@ class TreeReconciler:
     def lose(self) -> None:
         """Forget all of the tree."""
         self._inventory.lose()
-        self._follow(queue.Mark(self._work.clock()))
+        self._cgroups.take_changes(queue.Mark(self._work.clock()))
 
-    def swept(self, mark: queue.Mark) -> None:
+    def _swept(self, mark: queue.Mark) -> None:
         """End a comparison, once all earlier marks had their turns."""
         current = self.comparison
         if current.serial is None:
@@ -204,8 +183,8 @@ class TreeReconciler:
             return
         current.serial = None
         if not self._work.failures.cut_short and current.began is not None:
-            self._absent = self._first = False
-            self._work.horizon.caught_up = max(self._work.horizon.caught_up, current.began)
+            self._cgroups.ran()
+            self._work.horizon.catch_up(current.began)
             self._ledger.initialise()
         if self._work.waiting.waits(queue.Priority.SWEEP):  # another comparison began meanwhile
             self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, mark)
@@ -221,8 +200,8 @@ class TreeReconciler:
             for record in self._ledger.limits:
                 self._forget_gone(record.key)
         if root is not None:
-            self._pods.retarget_root()
-            self._files.settle(root, current.last)
+            self._cgroups.retarget_root()
+            self._files.reconcile(root, current.last)
         self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(current.last))
         self._work.watching.retried()
         self._work.reports.touch()

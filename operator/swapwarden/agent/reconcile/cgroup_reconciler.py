@@ -1,0 +1,260 @@
+"""Reconciles the cgroups of pods and those above: takes in new ones, decides their values, forgets removed ones."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from swapwarden.agent.desired import resolve, spec
+from swapwarden.agent.drift import attribution, systemd_zero
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import inventory, layout, records
+from swapwarden.agent.ledger import ledger
+from swapwarden.agent.reconcile import container_reconciler, file_reconciler, queue, schedule, work
+from swapwarden.api import names
+from swapwarden.api.violations import ViolationReason
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+ENFORCED_SECONDS = metrics.histogram(
+    "swapwarden_agent_pod_enforced_seconds",
+    "Time from the agent's first look at a new pod's cgroup until it held its value from the node's state; the state"
+    " may arrive after the cgroup.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+
+
+class CgroupReconciler:
+    """A pod's turn reconciles its own file; its containers are marked, and have turns of their own.
+
+    An error is the key's own: queue.Failures records it, and no other key stops.
+    """
+
+    def __init__(
+        self,
+        shared: work.Work,
+        known: inventory.Inventory,
+        book: ledger.Ledger,
+        files: file_reconciler.FileReconciler,
+        containers: container_reconciler.ContainerReconciler,
+        *,
+        why: attribution.Attribution,
+        evidence: systemd_zero.Evidence,
+    ) -> None:
+        self._work = shared
+        self._inventory = known
+        self._limits = book.limits
+        self._files = files
+        self._containers = containers
+        self._attribution = why
+        self._evidence = evidence
+        self.first = not book.initialised
+        """Whether pods that are found now were there before any agent."""
+        self.absent = True
+        """Whether pods that are found now ran without an agent until now."""
+
+    def ran(self) -> None:
+        """Note that pods that are found from now on appeared while this agent ran."""
+        self.first = self.absent = False
+
+    # A state
+
+    def follow(self, new: spec.NodeSpec | None) -> None:
+        """Put a state in force, before anything is written for it."""
+        self._work.in_force.spec, self._work.in_force.mode = new, resolve.mode_of(new)
+        self._evidence.follow(new, self._inventory.root_path, self._inventory.pods.values())
+
+    def apply(self, new: spec.NodeSpec) -> None:
+        """Put a state in force, and mark all that differs from the last one."""
+        mark = queue.Mark(self._work.clock())
+        old = self._work.in_force.spec
+        self._work.failures.guard(functools.partial(self.follow, new))
+        everything = old is None or (old.mode, old.before_plan) != (new.mode, new.before_plan)
+        above = everything or old is None or old.kubepods != new.kubepods
+        if above and self._inventory.root is not None:
+            self.retarget_root()
+            self._work.waiting.mark(self._inventory.root, queue.Priority.ARRIVAL, mark)
+        for pod in self._inventory.pods.values():
+            changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
+            # A draining file can be lowered as far as the limit above binds it.
+            if changed or (above and any(file.status.draining for file in pod.files())):
+                self._work.waiting.mark(pod, queue.Priority.ARRIVAL, mark)
+                self._mark_containers(pod, mark)
+        if everything or old is None or old.units != new.units:
+            self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, mark)
+
+    def retarget_root(self) -> None:
+        """Decide the value of the cgroup above all pods."""
+        file = self._inventory.root
+        if file is not None:
+            of_root = functools.partial(resolve.of_root, self._work.in_force.spec)
+            file.desired = records.Desired(of_root(mode=self._work.in_force.mode), of_root(mode=names.Mode.ENFORCE))
+
+    # Keys
+
+    def reconcile(self, key: queue.Key, mark: queue.Mark, *, compare: bool = False) -> None:
+        """Make one cgroup or name match the state; with `compare` also compare its children with the disk."""
+        step = functools.partial(self._step, key, mark, compare=compare)
+        self._work.failures.attempt(key, step, whole=compare or not isinstance(key, records.Pod))
+
+    def _step(self, key: queue.Key, mark: queue.Mark, *, compare: bool) -> None:
+        match key:
+            case queue.Child():
+                self._examine(key, mark)
+            case records.Level() if self._inventory.levels.get(key.path) is key:
+                self.enter(key, mark)
+            case records.Pod() if self._inventory.pods.get(key.path) is key:
+                (self._compare if compare else self.reconcile_pod)(key, mark)
+            case records.Container() if key in key.pod.containers.values():
+                self._containers.reconcile(key, mark)
+            case _:
+                raise cgroupfs.GoneError(str(key))
+
+    def enter(self, level: records.Level, mark: queue.Mark, *, found: bool = True) -> None:
+        """Mark the unknown children of a level. CgroupError if it cannot be read."""
+        try:
+            listed = self._inventory.enter(level)
+        except cgroupfs.DeniedError as error:  # it is nobody's but the node's
+            raise cgroupfs.CgroupError(str(error)) from None
+        for name in listed:
+            path = cgroupfs.join(level.path, name)
+            known = path in self._inventory.pods or path in self._inventory.levels
+            if not known and (layout.pod_uid(name) or layout.is_level(name)):
+                self._work.waiting.mark(queue.Child(level, name, found), queue.Priority.ARRIVAL, mark)
+
+    def _examine(self, child: queue.Child, mark: queue.Mark) -> None:
+        """Compare a name with the disk."""
+        origin = resolve.Origin.PREEXISTING if self.first and child.found else resolve.Origin.APPEARED
+        try:
+            self._inventory.examine(child.owner, child.name, origin, mark.noticed)
+        finally:
+            self.take_changes(mark, found=child.found)
+
+    def _compare(self, pod: records.Pod, mark: queue.Mark) -> None:
+        """Compare a pod and its children with the disk."""
+        error: cgroupfs.CgroupError | None = None
+        try:
+            same = self._inventory.refresh(pod, mark.noticed)
+        except cgroupfs.CgroupError as unknown:  # its children are unknown; its own limit holds all the same
+            same, error = True, unknown
+        finally:
+            self.take_changes(mark)
+        if same:
+            self.reconcile_pod(pod, mark)
+        if error is not None:
+            raise error
+
+    def take_changes(self, mark: queue.Mark, *, found: bool = False) -> None:
+        """Take in new cgroups, and forget removed ones."""
+        for what, came, denied in self._inventory.changes():
+            match what:
+                case records.ControlFile():
+                    self._files.drop(what)
+                    continue
+                case records.Level() if came:
+                    self._work.failures.attempt(what, functools.partial(self.enter, what, mark, found=found))
+                case records.Container() if came and self._containers.puts_off(what):
+                    self._work.watching.release(what)
+                case records.Container() if came:
+                    self._work.waiting.mark(what, queue.Priority.ARRIVAL, queue.Mark(mark.noticed))
+                case records.Pod() if came:
+                    # The inventory has it now, so an error is the pod's.
+                    late = self.absent and found
+                    self._work.failures.attempt(what, functools.partial(self._take_in, what, mark, late=late))
+                    if denied:
+                        self._work.failures.failed(what, ViolationReason.ACCESS_DENIED, denied)
+                case _:
+                    self._work.failures.clear(what)
+                    for why in schedule.Why:
+                        self._work.due.cancel(what, why)
+            self._work.reports.touch()
+
+    # Pods
+
+    def _take_in(self, pod: records.Pod, mark: queue.Mark, *, late: bool) -> None:
+        """Reconcile a pod for the first time; `late` if it ran without an agent until now.
+
+        A pod with a container already ran before the agent found it, at an unknown time: events have no time, and that
+        of a cgroup's directory is when its inode came to memory (set_default_inode_attr in the kernel's
+        fs/kernfs/inode.c), which under memory pressure can be long after it was made. So its exposure is counted from
+        when the agent last knew all pods: it is at most that long.
+        """
+        file, state = pod.file, self._work.in_force
+        entry = self._limits.get(file.key)
+        # Where systemd's 0 is all that was noted, the agent has not known the pod before.
+        known = entry is not None and (entry.found is None or bool(entry.wrote))
+        if known or state.mode is not names.Mode.ENFORCE:
+            pod.origin = resolve.Origin.PREEXISTING
+        applied = self._files.recall(file)
+        if applied is not None:
+            pod.last = applied
+        found = pod.origin is resolve.Origin.PREEXISTING
+        pod.enforced = found or late
+        ran, since = None, mark.noticed
+        if late:
+            ran = names.Cause.AGENT_DOWN
+            since = mark.noticed if state.away is None else state.away
+        else:
+            file.created_at = mark.noticed
+            if not found:
+                ran, since = names.Cause.AGENT_LATE, mark.since
+        self.reconcile_pod(pod, queue.Mark(mark.noticed), since=since, ran=ran)
+        self._attribution.look(file)  # its limit first
+        if found and self._limits.get(file.key) is None:
+            self._limits.mark_known(file.key)
+        if resolve.awaits_entry(state.spec, pod.uid, origin=pod.origin, last=pod.last):
+            self._work.due_in(pod, schedule.Why.AWAITS, resolve.AWAIT_SECONDS)
+
+    def _mark_containers(self, pod: records.Pod, mark: queue.Mark) -> None:
+        for container in pod.containers.values():
+            self._work.waiting.mark(container, queue.Priority.ARRIVAL, mark)
+
+    def reconcile_pod(
+        self, pod: records.Pod, mark: queue.Mark, *, since: float | None = None, ran: names.Cause | None = None
+    ) -> None:
+        """Decide the value of a pod's own file, and write it; its containers follow.
+
+        `since` is when the pod may have begun to run without a limit, and `ran` why. Without these, a pod that a state
+        names for the first time ran without a limit until now.
+        """
+        self._mark_containers(pod, mark)
+        state, mode = self._work.in_force.spec, self._work.in_force.mode
+        entry = None if state is None else state.pods.get(pod.uid)
+        if mode is not names.Mode.ENFORCE:
+            pod.last = None
+            pod.enforced = True
+        elif entry is not None:
+            pod.last = entry.limit
+        file = pod.file
+        self.find_evidence(file)
+        enforced = resolve.of_pod(
+            state, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=pod.last, denied=file.spec.denied
+        )
+        value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
+        file.desired = records.Desired(value, enforced)
+        if file.last_applied is not None:
+            ran = None
+        elif since is None and entry is not None and not pod.stated:
+            ran, since = names.Cause.STATE_LATE, pod.since
+        if entry is not None:
+            pod.stated = True
+            pod.origin = resolve.Origin.PREEXISTING
+        right = self._work.horizon.last_right(file, mark.since) if since is None else since
+        self._files.reconcile(file, mark.noticed, since=right, ran=ran)
+        if not pod.enforced:
+            self.time_enforcement(pod)
+
+    def find_evidence(self, file: records.ControlFile) -> None:
+        """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
+        if file.pod is None or file is not file.pod.file or file.times.write_seq:
+            return
+        if self._evidence.wanted or self._limits.get(file.key) is not None:
+            self._evidence.came(self._inventory.root_path, file.pod)
+
+    def time_enforcement(self, pod: records.Pod) -> None:
+        """Observe the time of a new pod once, when its file holds the value of a state."""
+        status, value = pod.file.status, pod.file.desired.value
+        if pod.stated and isinstance(value, int) and status.observed == status.confirmed == value:
+            pod.enforced = True
+            ENFORCED_SECONDS.observe(self._work.clock() - pod.since)

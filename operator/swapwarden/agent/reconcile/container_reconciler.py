@@ -1,0 +1,110 @@
+"""Decides the values of containers' files, and has them written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from swapwarden.agent.desired import resolve
+from swapwarden.agent.drift import attribution
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import container_files, inventory, records
+from swapwarden.agent.ledger import ledger
+from swapwarden.agent.reconcile import file_reconciler, queue, schedule, work
+from swapwarden.api import names
+
+YOUNG_SECONDS: Final = 3.0
+"""How long runtimes and systemd normally take to write to a new container's files: a value of the agent's would be
+written over, and be repaired, at every start. The pod's own limit holds from the start."""
+STIRS: Final = 10
+"""Times that events inside of a container's cgroup are examined at once; after that so many seconds later."""
+STIR_SECONDS: Final = 1.0
+CALM_SECONDS: Final = 60.0
+"""After so long without an event the count starts again."""
+
+
+class ContainerReconciler:
+    """A container's turn reconciles its files."""
+
+    def __init__(
+        self,
+        shared: work.Work,
+        known: inventory.Inventory,
+        book: ledger.Ledger,
+        files: file_reconciler.FileReconciler,
+        why: attribution.Attribution,
+    ) -> None:
+        self._work = shared
+        self._inventory = known
+        self._limits = book.limits
+        self._files = files
+        self._attribution = why
+
+    def puts_off(self, container: records.Container) -> bool:
+        """Return whether a container causes so many events that it must wait a little.
+
+        Until then the caller ends its watch: a loop in a container would fill the queue of all events.
+        """
+        now = self._work.clock()
+        container.stirs = 1 if now - container.stirred > CALM_SECONDS else container.stirs + 1
+        container.stirred = now
+        if container.stirs <= STIRS:
+            return False
+        self._work.due_in(container, schedule.Why.SETTLED, STIR_SECONDS)
+        return True
+
+    def reconcile(self, container: records.Container, mark: queue.Mark) -> None:
+        """Decide the values of a container's files, and write them."""
+        state, mode = self._work.in_force.spec, self._work.in_force.mode
+        of_pod = None if state is None else state.pods.get(container.pod.uid)
+        entry = own = None if of_pod is None else of_pod.container(container.id)
+        if of_pod is not None and own is None:
+            entry = of_pod.each
+        young = container.since + YOUNG_SECONDS - self._work.clock()
+        if not container.files and entry is not own and young > 0:  # others still write to its files
+            self._work.due_in(container, schedule.Why.SETTLED, young)
+            return
+        error: Exception | None = None
+        try:
+            if entry is not None or self._was_written(container):
+                # Each time: if it cannot be watched, no event reports crun's inner cgroup.
+                self._open(container)
+        except Exception as unknown:  # noqa: BLE001 raised once the known files have their values
+            # A cgroup inside without a process is checked again, but not if the container makes new ones without end.
+            if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
+                error = unknown
+        for file in container.files:
+            enforced, at_most = file.desired.if_enforced, file.desired.at_most
+            if entry is not None:
+                enforced, at_most = entry.limit, entry.cap
+            elif of_pod is not None:
+                enforced = resolve.Handling.RESTORE
+            value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
+            file.desired = records.Desired(value, enforced, at_most)
+            self._files.reconcile(file, mark.noticed, since=self._work.horizon.last_right(file, mark.since))
+        if error is not None:
+            raise error
+
+    def _was_written(self, container: records.Container) -> bool:
+        """Return whether an earlier run may have written to it: it keeps that value until a state has another one."""
+        return any(self._limits.has_name(cgroupfs.SWAP_MAX, path) for path in container_files.paths(container))
+
+    def _open(self, container: records.Container) -> None:
+        known = set(container.files)
+        try:
+            self._inventory.open(container)
+        finally:
+            for change in self._inventory.changes():
+                if isinstance(change.what, records.ControlFile):
+                    self._files.drop(change.what)
+            for file in [file for file in container.files if file not in known]:
+                self._know(file, container)
+
+    def _know(self, file: records.ControlFile, container: records.Container) -> None:
+        """Take over the records of a new file."""
+        file.created_at = container.since
+        self._attribution.look(file)
+        # As with its pod, time without an agent counts.
+        away = self._work.in_force.away
+        applied = self._files.recall(file, records.NEVER if away is None else away)
+        if applied is not None:
+            file.desired = file.desired._replace(if_enforced=applied)
