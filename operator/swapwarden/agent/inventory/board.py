@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from typing import Final, NamedTuple
 
-from swapwarden.agent.desired import problems
+from swapwarden.agent.desired import problems, spec
+from swapwarden.agent.inventory import layout
+from swapwarden.api.violations import ViolationReason
 
 PODS: Final = "pods"
 """The drop-in files for guarantee Strict."""
@@ -35,6 +37,40 @@ class DropInStatus(NamedTuple):
     """Whether files may exist that must not."""
     held: frozenset[str] = frozenset()
     """The slices that may have a file: those with one, and during a write those that get one."""
+
+
+class KeyFailure(NamedTuple):
+    """A key other than a file that could not be reconciled."""
+
+    pod: str
+    """UID of the pod; `kubepods` for cgroups above pods."""
+    container: str
+    reason: ViolationReason
+    message: str
+
+
+class ReconcileProgress(NamedTuple):
+    """The part of the report on reconciling that is not in the records of pods and files."""
+
+    spec: spec.NodeSpec | None
+    """The state in force."""
+    watches: int
+    """Of inotify, in use."""
+    problem: layout.TreeError | None
+    """Why the tree of pods was not found."""
+    degraded: str
+    """Why not everything can be watched, or empty."""
+    generation: int
+    """Of the newest state that was applied, apart from failures."""
+    lost: int
+    """How often the kernel dropped events lately."""
+    failures: tuple[KeyFailure, ...]
+    others: str
+    """A description of recent writers other than systemd, or empty."""
+    settings: tuple[problems.SettingProblem, ...] | None
+    """Settings of the node that are not as desired; None if none must be set or restored."""
+    to_restore: int
+    """Settings that still hold a value that the agent must restore."""
 
 
 class Board:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from swapwarden.agent.host import cgroupfs, inotify
-from swapwarden.agent.inventory import layout, records
+from swapwarden.agent.inventory import records
 
 
 def paths(container: records.Container) -> tuple[str, str]:
     """Return the cgroups that can have a container's files: its own, and crun's inside of it."""
-    return container.path, cgroupfs.join(container.path, layout.INNER)
+    return container.path, cgroupfs.join(container.path, records.INNER)
 
 
 class ContainerFiles:

@@ -174,10 +174,10 @@ class Inventory:
 
     def _examine_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, noticed: float) -> None:
         path = cgroupfs.join(parent.path, name)
-        uid = layout.pod_uid(name)
+        uid = records.pod_uid(name)
         if uid is not None:
             self._track(uid, path, origin, noticed)
-        elif layout.is_level(name):
+        elif records.is_level(name):
             inode = self._fs.inode(path)
             known = self.levels.get(path)
             if known is not None and known.inode != inode:
@@ -232,7 +232,7 @@ class Inventory:
         self._changes.append(TreeChange(pod, came=False))
 
     def _add_container(self, pod: records.Pod, name: str, *, since: float = -math.inf) -> records.Container | None:
-        container = layout.container_id(name)
+        container = records.container_id(name)
         if container is None:
             return None
         return pod.containers.setdefault(name, records.Container(pod, container, cgroupfs.join(pod.path, name), since))

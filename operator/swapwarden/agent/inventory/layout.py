@@ -1,22 +1,15 @@
-"""Knows the names that kubelets and runtimes give to cgroups, and finds the tree of pods.
+"""Finds the tree of pods in the cgroup file system.
 
-Pure: the caller passes the function that lists directories. The layouts, where L is `-burstable`, `-besteffort` or
-nothing (Guaranteed):
-
-- systemd: `kubepods.slice/[kubepodsL.slice/]kubepodsL-pod<uid with _>.slice/cri-containerd-<id>.scope`
-- cgroupfs: `kubepods/[burstable/|besteffort/]pod<uid>/<id>`
-- kind, or any `cgroupRoot`: the same below other cgroups, under systemd with their names in front
-  (`kubelet.slice/kubelet-kubepods.slice/...`)
-- KEP-5894 puts pods of the system into one more level, `system`, below the root.
+Pure: the caller passes the function that lists directories.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import records
 
 Listing = Callable[[str], Sequence[str]]
 """Names of the child directories of a directory, given relative to the root of the cgroup file system ("")."""
@@ -24,20 +17,8 @@ Listing = Callable[[str], Sequence[str]]
 MAX_DEPTH: Final = 24
 """Of the walk. The kernel itself allows any depth; real trees, clusters in clusters included, stay far below this."""
 
-_LEVELS: Final = frozenset({"burstable", "besteffort", "system"})
-_ROOT = re.compile(r"kubepods|(?:.+-)?kubepods\.slice")
-_LEVEL_SLICE = re.compile(r"(?:.+-)?kubepods(?:-system)?(?:-burstable|-besteffort)?\.slice")
-_UID = r"[0-9a-fA-F][0-9a-fA-F{}]{{6,126}}[0-9a-fA-F]"
-_POD = re.compile(rf"pod({_UID.format('-')})")
-_POD_SLICE = re.compile(rf"(?:.+-)?kubepods(?:-system)?(?:-burstable|-besteffort)?-pod({_UID.format('_')})\.slice")
-_CONTAINER = re.compile(r"(?:[a-z][a-z-]*-)?([0-9a-f]{64})(?:\.scope)?")
-_NOT_A_CONTAINER: Final = "crio-conmon-"
-
 NO_POD_TREE: Final = "NoPodTree"
 """Reason of a TreeError: no tree exists."""
-
-INNER: Final = "container"
-"""crun makes a cgroup of this name below the scope, and puts the processes there."""
 
 
 class PodCgroup(NamedTuple):
@@ -55,36 +36,11 @@ class TreeError(Exception):
         self.reason = reason
 
 
-def is_root(name: str) -> bool:
-    """Return whether a directory of this name is the cgroup above all pods of a node."""
-    return _ROOT.fullmatch(name) is not None
-
-
-def is_level(name: str) -> bool:
-    """Return whether a directory of this name, below the root of pods and outside pods, has pods of one class."""
-    return name in _LEVELS or _LEVEL_SLICE.fullmatch(name) is not None
-
-
-def pod_uid(name: str) -> str | None:
-    """Return the UID in the name of a pod's cgroup, with dashes; None for other names."""
-    if match := _POD.fullmatch(name):
-        return match[1]
-    if match := _POD_SLICE.fullmatch(name):
-        return match[1].replace("_", "-")
-    return None
-
-
-def container_id(name: str) -> str | None:
-    """Return the container id in the name of a cgroup below a pod; None for other names, such as conmon's."""
-    match = _CONTAINER.fullmatch(name)
-    return match[1] if match and not name.startswith(_NOT_A_CONTAINER) else None
-
-
 def levels(list_dirs: Listing, root: str) -> Iterator[str]:
     """Yield the root of pods and each cgroup between it and pods: new pods appear there."""
     yield root
     for name in list_dirs(root):
-        if is_level(name):
+        if records.is_level(name):
             yield from levels(list_dirs, cgroupfs.join(root, name))
 
 
@@ -92,14 +48,14 @@ def pods(list_dirs: Listing, root: str) -> Iterator[PodCgroup]:
     """Yield the pods of one node, without searching inside pods."""
     for level in levels(list_dirs, root):
         for name in list_dirs(level):
-            uid = pod_uid(name)
+            uid = records.pod_uid(name)
             if uid is not None:
                 yield PodCgroup(uid, cgroupfs.join(level, name))
 
 
 def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: int = MAX_DEPTH) -> Iterator[str]:
     """Yield the roots of pods at or below `start`; those of clusters that run inside a pod only with `inside`."""
-    found = is_root(start.rpartition("/")[2])
+    found = records.is_root(start.rpartition("/")[2])
     if found:
         yield start
     if depth > 0 and (inside or not found):

@@ -1,14 +1,24 @@
-"""The agent's records of its node's cgroups. Limits in bytes, times in monotonic seconds."""
+"""The agent's records of its node's cgroups, and what the names mean that kubelets and runtimes give to these.
+
+Limits in bytes, times in monotonic seconds. The names, where L is `-burstable`, `-besteffort` or nothing (Guaranteed):
+
+- systemd: `kubepods.slice/[kubepodsL.slice/]kubepodsL-pod<uid with _>.slice/cri-containerd-<id>.scope`
+- cgroupfs: `kubepods/[burstable/|besteffort/]pod<uid>/<id>`
+- kind, or any `cgroupRoot`: the same below other cgroups, under systemd with their names in front
+  (`kubelet.slice/kubelet-kubepods.slice/...`)
+- KEP-5894 puts pods of the system into one more level, `system`, below the root.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent.desired import problems, resolve, spec
+from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
-from swapwarden.agent.inventory import exposure, layout
+from swapwarden.agent.inventory import exposure
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
@@ -17,39 +27,42 @@ from swapwarden.kube import backoff
 _UNITS: Final = (".slice", ".scope", ".service")
 NEVER: Final = float("-inf")
 
+_LEVELS: Final = frozenset({"burstable", "besteffort", "system"})
+_ROOT = re.compile(r"kubepods|(?:.+-)?kubepods\.slice")
+_LEVEL_SLICE = re.compile(r"(?:.+-)?kubepods(?:-system)?(?:-burstable|-besteffort)?\.slice")
+_UID = r"[0-9a-fA-F][0-9a-fA-F{}]{{6,126}}[0-9a-fA-F]"
+_POD = re.compile(rf"pod({_UID.format('-')})")
+_POD_SLICE = re.compile(rf"(?:.+-)?kubepods(?:-system)?(?:-burstable|-besteffort)?-pod({_UID.format('_')})\.slice")
+_CONTAINER = re.compile(r"(?:[a-z][a-z-]*-)?([0-9a-f]{64})(?:\.scope)?")
+_NOT_A_CONTAINER: Final = "crio-conmon-"
 
-class KeyFailure(NamedTuple):
-    """A key other than a file that could not be reconciled."""
-
-    pod: str
-    """UID of the pod; `kubepods` for cgroups above pods."""
-    container: str
-    reason: ViolationReason
-    message: str
+INNER: Final = "container"
+"""crun makes a cgroup of this name below the scope, and puts the processes there."""
 
 
-class ReconcileProgress(NamedTuple):
-    """The part of the report on reconciling that is not in the records of pods and files."""
+def is_root(name: str) -> bool:
+    """Return whether a directory of this name is the cgroup above all pods of a node."""
+    return _ROOT.fullmatch(name) is not None
 
-    spec: spec.NodeSpec | None
-    """The state in force."""
-    watches: int
-    """Of inotify, in use."""
-    problem: layout.TreeError | None
-    """Why the tree of pods was not found."""
-    degraded: str
-    """Why not everything can be watched, or empty."""
-    generation: int
-    """Of the newest state that was applied, apart from failures."""
-    lost: int
-    """How often the kernel dropped events lately."""
-    failures: tuple[KeyFailure, ...]
-    others: str
-    """A description of recent writers other than systemd, or empty."""
-    settings: tuple[problems.SettingProblem, ...] | None
-    """Settings of the node that are not as desired; None if none must be set or restored."""
-    to_restore: int
-    """Settings that still hold a value that the agent must restore."""
+
+def is_level(name: str) -> bool:
+    """Return whether a directory of this name, below the root of pods and outside pods, has pods of one class."""
+    return name in _LEVELS or _LEVEL_SLICE.fullmatch(name) is not None
+
+
+def pod_uid(name: str) -> str | None:
+    """Return the UID in the name of a pod's cgroup, with dashes; None for other names."""
+    if match := _POD.fullmatch(name):
+        return match[1]
+    if match := _POD_SLICE.fullmatch(name):
+        return match[1].replace("_", "-")
+    return None
+
+
+def container_id(name: str) -> str | None:
+    """Return the container id in the name of a cgroup below a pod; None for other names, such as conmon's."""
+    match = _CONTAINER.fullmatch(name)
+    return match[1] if match and not name.startswith(_NOT_A_CONTAINER) else None
 
 
 class Contention:
@@ -171,7 +184,7 @@ class FileIdentity(inotify.Watched):
         self.usage = f"{self.path}/{self.spec.usage}" if self.spec.usage else ""
         self.key = ledger.Key(self.spec.name, self.path, inode=self.inode)
         self.kind = "kubepods" if self.pod is None else "container" if self.container else "pod"
-        self.is_inner = self.container != "" and self.path.endswith(f"/{layout.INNER}")
+        self.is_inner = self.container != "" and self.path.endswith(f"/{INNER}")
 
     def __str__(self) -> str:
         """For logs."""

@@ -74,10 +74,7 @@ class Key(NamedTuple):
 
 
 class AppendedFile:
-    """A file of lines that is rewritten once it has grown or lacks one. A full disk stops nothing.
-
-    A killed process leaves all earlier lines, and perhaps the beginning of one more.
-    """
+    """A killed process leaves all earlier lines, and perhaps the beginning of one more. A full disk stops nothing."""
 
     def __init__(self, path: pathlib.Path, content: Callable[[], bytes], clock: Callable[[], float]) -> None:
         """`content` returns all that the file must hold. Nothing is opened before `write_anew`."""
@@ -235,7 +232,9 @@ def _kept(wrote: tuple[V, ...], found: V, value: V) -> tuple[V, ...]:
     """Return the values to keep; an earlier one that was found shows that later ones were not written."""
     if found in wrote[:-1]:
         wrote = (found,)
-    return tuple([*(kept for kept in wrote if kept != value), value][-KEPT_VALUES:])
+    values = [kept for kept in wrote if kept != value]
+    values.append(value)
+    return tuple(values[-KEPT_VALUES:])
 
 
 class _Records(Generic[R]):

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from swapwarden.agent.host import block_devices, cgroupfs, files, mounts
-from swapwarden.agent.inventory import layout
+from swapwarden.agent.inventory import layout, records
 from swapwarden.agent.node import kubelet_config
 from swapwarden.api import names, state
 
@@ -212,7 +212,7 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Collection[str]) -> C
     without = limited = swapping = 0
     burstable = (pod for pod in layout.pods(cgroups.dirs, root) if "burstable" in pod.path)
     for pod, _ in zip(burstable, range(_PODS), strict=False):
-        paths = [cgroupfs.join(pod.path, name) for name in cgroups.dirs(pod.path) if layout.container_id(name)]
+        paths = [cgroupfs.join(pod.path, name) for name in cgroups.dirs(pod.path) if records.container_id(name)]
         known = [value for path in paths if (value := _effective(cgroups, path, ours)) is not None]
         if len(known) < max(2, len(paths)):
             continue
@@ -225,7 +225,7 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Collection[str]) -> C
 
 def _effective(cgroups: cgroupfs.Cgroups, path: str, ours: Collection[str]) -> int | None:
     """Return a container's limit, with that of the cgroup that crun makes inside; None if unknown or the agent's."""
-    inner = cgroupfs.join(path, layout.INNER)
+    inner = cgroupfs.join(path, records.INNER)
     if path in ours or inner in ours:
         return None
     known = [value for each in (path, inner) if (value := _limit(cgroups, each)) is not None]

@@ -8,7 +8,7 @@ import logging
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import inventory, layout, records
+from swapwarden.agent.inventory import inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import container_reconciler, file_reconciler, queue, schedule, work
 from swapwarden.api import names
@@ -120,7 +120,7 @@ class CgroupReconciler:
         for name in listed:
             path = cgroupfs.join(level.path, name)
             known = path in self._inventory.pods or path in self._inventory.levels
-            if not known and (layout.pod_uid(name) or layout.is_level(name)):
+            if not known and (records.pod_uid(name) or records.is_level(name)):
                 self._work.waiting.mark(queue.Child(level, name, found), queue.Priority.ARRIVAL, mark)
 
     def _examine(self, child: queue.Child, mark: queue.Mark) -> None:

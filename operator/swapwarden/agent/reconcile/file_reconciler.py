@@ -228,12 +228,16 @@ class FileReconciler:
         if held is not None and barred:
             target = held  # another raised it; to its own limit it is raised when the others are lowered
             self._work.order.may_raise(file, mark)
+        cap = less or (file.contention is not None and file.contention.until is not None)
+        if swap == 0:  # nothing has to drain
+            holds = found == target or (cap and found < target)
+            return swap_drain.Action(None if holds else target, draining=False), barred
         return swap_drain.next_write(
             target,
             found,
             swap,
             functools.partial(self._headroom.usages, file.path),
-            cap=less or (file.contention is not None and file.contention.until is not None),
+            cap=cap,
             held=held,
             units=swap > limit and file.is_systemds(found),
             above=functools.partial(self._above, file),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, faults, inotify
-from swapwarden.agent.inventory import board, layout, records
+from swapwarden.agent.inventory import board, records
 from swapwarden.agent.reconcile import schedule
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
@@ -63,10 +63,10 @@ def whose(key: Key) -> tuple[str, str]:
     """Return the pod's UID and the container's id for a violation; `kubepods` and nothing if it is above all pods."""
     owner, name = (key.owner, key.name) if isinstance(key, Child) else (key, "")
     match owner:
-        case records.Level() if uid := layout.pod_uid(name):
+        case records.Level() if uid := records.pod_uid(name):
             return uid, ""
         case records.Pod():
-            return owner.uid, layout.container_id(name) or ""
+            return owner.uid, records.container_id(name) or ""
         case records.Container():
             return owner.pod.uid, owner.id
         case records.ControlFile(pod=records.Pod() as pod):

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify
-from swapwarden.agent.inventory import board, inventory, layout, records
+from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import (
@@ -116,7 +116,7 @@ class Events:
         mark = queue.Mark(noticed, self._work.horizon.caught_up)
         if not isinstance(owner, records.Level | records.Pod) and self._units.concerns(owner, event):
             self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, mark)
-        if isinstance(owner, records.Container) and event.name != layout.INNER:
+        if isinstance(owner, records.Container) and event.name != records.INNER:
             if self._containers.puts_off(owner):
                 self._work.watching.release(owner)
         elif isinstance(owner, records.Level | records.Pod | records.Parent | records.Container):
@@ -190,15 +190,15 @@ class NodeReconciler:
         return self.inventory.root_path
 
     @property
-    def progress(self) -> records.ReconcileProgress:
+    def progress(self) -> board.ReconcileProgress:
         """Reconciling as the report needs it, beside the records of pods and files."""
         failures = (
-            records.KeyFailure(*queue.whose(key), failure.reason, failure.message)
+            board.KeyFailure(*queue.whose(key), failure.reason, failure.message)
             for key, failure in self.work.failures.of.items()
             if failure.reason is not None
         )
         units = self._units
-        return records.ReconcileProgress(
+        return board.ReconcileProgress(
             spec=self.work.in_force.spec,
             watches=len(self.work.watching.owners),
             problem=self.tasks.problem,

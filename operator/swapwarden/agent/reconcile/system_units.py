@@ -15,7 +15,7 @@ from typing import Final
 
 from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.host import cgroupfs, faults, inotify
-from swapwarden.agent.inventory import board, layout, records
+from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, unit_io
 from swapwarden.api import names
@@ -240,7 +240,7 @@ class Units:
 
     def _service(self, name: str) -> str | None:
         """Return the path of a service: in system.slice, or in another slice (such as runtime.slice)."""
-        slices = [each for each in self._fs.dirs("") if each.endswith(_SLICE) and not layout.is_root(each)]
+        slices = [each for each in self._fs.dirs("") if each.endswith(_SLICE) and not records.is_root(each)]
         for each in sorted(slices, key=lambda home: (home != _SYSTEM, home)):
             if name in self._fs.dirs(each):
                 return cgroupfs.join(each, name)
@@ -286,7 +286,7 @@ class Units:
 
 
 def _is_of_pods(path: str) -> bool:
-    return any(layout.is_root(part) or layout.is_level(part) for part in path.split("/"))
+    return any(records.is_root(part) or records.is_level(part) for part in path.split("/"))
 
 
 def _has_drop_in(reports: board.Board, name: str) -> bool:

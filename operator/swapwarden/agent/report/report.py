@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from swapwarden.agent.desired import problems
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import board, inventory, records
+from swapwarden.agent.inventory import board, inventory
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import diagnostics, node_watch
 from swapwarden.agent.report import conditions, status, violations
@@ -29,7 +29,7 @@ class Reconciled(Protocol):
         """The cgroups there are."""
 
     @property
-    def progress(self) -> records.ReconcileProgress:
+    def progress(self) -> board.ReconcileProgress:
         """How reconciling stands, beside the records of pods and files."""
 
     @property

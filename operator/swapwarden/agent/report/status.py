@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.host import cgroupfs, inotify
-from swapwarden.agent.inventory import exposure, inventory, layout, records
+from swapwarden.agent.inventory import board, exposure, inventory, layout, records
 from swapwarden.agent.report import violations
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
@@ -107,7 +107,7 @@ class Snapshot(NamedTuple):
 
 def collect(
     known: inventory.Inventory,
-    progress: records.ReconcileProgress,
+    progress: board.ReconcileProgress,
     *,
     cgroups: cgroupfs.Cgroups,
     now: float,
@@ -174,7 +174,7 @@ def _cost(
     return state.PreviewCost(state.ProfileRef(preview.profile, preview.generation), len(taken), sum(taken))
 
 
-def publish(known: inventory.Inventory, progress: records.ReconcileProgress) -> None:
+def publish(known: inventory.Inventory, progress: board.ReconcileProgress) -> None:
     """Set the metrics of all pods, also while the API server has no object for a status."""
     AWAITING.set(sum(_awaits_entry(progress.spec, pod) for pod in known.pods.values()))
     failing = collections.Counter(file.status.reason for file in known.files() if file.status.reason)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import exposure, records
+from swapwarden.agent.inventory import board, exposure, records
 from swapwarden.api import names, state
 from swapwarden.api.violations import FAILURES, ViolationReason
 
@@ -58,7 +58,7 @@ def _draining(file: records.ControlFile) -> str:
     return f"{max(0, left)} bytes more than the limit are in use; they can grow little, and fall as pages are touched"
 
 
-def of_failure(failed: records.KeyFailure) -> state.Violation:
+def of_failure(failed: board.KeyFailure) -> state.Violation:
     """Return the violation of a cgroup that could not be reconciled."""
     message = failed.message[:512]
     return state.Violation(pod=failed.pod[:128], reason=failed.reason, container=failed.container, message=message)

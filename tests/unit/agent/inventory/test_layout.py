@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.agent.inventory import layout
+from swapwarden.agent.inventory import layout, records
 
 Dirs = dict[str, Any]
 HEX = "0123456789abcdef"
@@ -98,13 +98,13 @@ def test_a_tree_in_any_style_is_found_whole(
 
     def inside() -> Dirs:
         nested = build(inner, style, runtime)
-        return {layout.INNER: nested} if crun else nested
+        return {records.INNER: nested} if crun else nested
 
     dirs = build(pods, style, runtime, above=above, system=system, inside=inside)
     list_dirs = listing(dirs)
     root = layout.find(list_dirs)
     found = {
-        pod.uid: {cid for name in list_dirs(pod.path) if (cid := layout.container_id(name))}
+        pod.uid: {cid for name in list_dirs(pod.path) if (cid := records.container_id(name))}
         for pod in layout.pods(list_dirs, root)
     }
     assert found == {uid: ids for uid, (_, ids) in pods.items()}
@@ -178,21 +178,21 @@ def test_the_system_level_holds_pods_too() -> None:
     ],
 )
 def test_names_that_are_no_pods(name: str) -> None:
-    assert layout.pod_uid(name) is None
+    assert records.pod_uid(name) is None
 
 
 @pytest.mark.parametrize(
     "name", ["container", f"crio-conmon-{CID}.scope", CID[:-1], f"{CID}0", "init.scope", f"../{CID}", f"{CID}.slice"]
 )
 def test_names_that_are_no_containers(name: str) -> None:
-    assert layout.container_id(name) is None
+    assert records.container_id(name) is None
 
 
 @pytest.mark.parametrize("name", [CID, f"crio-{CID}", f"crio-{CID}.scope", f"cri-containerd-{CID}.scope"])
 def test_names_of_containers(name: str) -> None:
-    assert layout.container_id(name) == CID
+    assert records.container_id(name) == CID
 
 
 @pytest.mark.parametrize("name", ["kubepods-extra", "mykubepods", "kubepods.service", "xkubepods.slice"])
 def test_names_that_are_no_roots(name: str) -> None:
-    assert not layout.is_root(name)
+    assert not records.is_root(name)

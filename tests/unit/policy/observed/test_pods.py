@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.agent.inventory import layout
+from swapwarden.agent.inventory import records
 from swapwarden.api import state
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
@@ -156,7 +156,7 @@ def test_a_pod_that_is_no_mirror_names_no_cgroup_but_its_own(annotations: dict[s
 @given(st.from_regex(re.compile(state.POD_KEY), fullmatch=True) | st.text(max_size=140))
 def test_a_mirrors_key_is_one_that_an_agent_can_find(key: str) -> None:
     row = mirror(annotations={**MIRROR, "kubernetes.io/config.hash": key})
-    found = layout.pod_uid(f"pod{key}") == key and "\n" not in key
+    found = records.pod_uid(f"pod{key}") == key and "\n" not in key
     assert row.key == (key if found else "u-1")
 
 
