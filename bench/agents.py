@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from swapwarden.agent.desired import spec
-from swapwarden.agent.report import conditions, status, status_writer
+from swapwarden.agent.report import collector, status, status_writer
 from swapwarden.api import merge, names, state
 from swapwarden.controller.writers import states
 from swapwarden.kube import backoff, client, config, errors, informer
@@ -142,8 +142,8 @@ def _status(seen: _Seen) -> dict[str, Any]:
     desired = spec.NodeSpec(
         "", seen.generation, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}, profile=profile
     )
-    snapshot = status.Snapshot(desired, seen.generation, status.Tree("kubepods.slice"), violations=())
-    verdicts = conditions.verdicts(snapshot, FACTS)
+    snapshot = collector.Snapshot(desired, seen.generation, collector.Tree("kubepods.slice"), violations=())
+    verdicts = status.verdicts(snapshot, FACTS)
     found: dict[str, Any] = msgspec.to_builtins(status.build(snapshot, FACTS, verdicts, (), load.BEGUN))
     return found
 

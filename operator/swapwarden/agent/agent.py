@@ -264,7 +264,8 @@ class Agent:
         otherwise.
         """
         snapshot = self._report.snapshot()
-        if snapshot.mode is names.Mode.RESTORE and snapshot.tree.root is not None and not snapshot.to_restore:
+        restores = snapshot.spec is not None and snapshot.spec.mode is names.Mode.RESTORE
+        if restores and snapshot.tree.root is not None and not snapshot.to_restore:
             try:
                 alive.remove()
                 self._ledger.remove()

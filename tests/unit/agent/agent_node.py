@@ -15,7 +15,7 @@ from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import dropin_sync, queue, reconciler, schedule
-from swapwarden.agent.report import conditions, status
+from swapwarden.agent.report import collector, status
 from swapwarden.api import names
 from swapwarden.api import state as api
 
@@ -117,9 +117,9 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.001)
 
 
-def snapshot(agent: reconciler.NodeReconciler) -> status.Snapshot:
+def snapshot(agent: reconciler.NodeReconciler) -> collector.Snapshot:
     """How things stand, as the status would report it."""
-    return status.collect(
+    return collector.collect(
         agent.inventory,
         agent.progress,
         cgroups=agent.inventory._fs,
@@ -130,7 +130,7 @@ def snapshot(agent: reconciler.NodeReconciler) -> status.Snapshot:
 def built(agent: reconciler.NodeReconciler, facts: api.Facts) -> api.StateStatus:
     """The status that an agent would write."""
     found = snapshot(agent)
-    return status.build(found, facts, conditions.verdicts(found, facts), [], "2026-01-01T00:00:00Z")
+    return status.build(found, facts, status.verdicts(found, facts), [], "2026-01-01T00:00:00Z")
 
 
 def unseen(file: records.ControlFile) -> bool:

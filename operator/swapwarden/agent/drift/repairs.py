@@ -77,9 +77,10 @@ class Repairs:
             # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
             used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
             # A pod that was above several of its limits at once was so for that time once.
+            begins = since >= pod.tally.overlap.last
             lasted = pod.tally.overlap.lasted(since, now)
             grown = max(0, used - max(file.status.in_use, limit))
-            grown = pod.tally.overlap.taken(grown, own=file is pod.file, begins=since >= pod.tally.last)
+            grown = pod.tally.overlap.taken(grown, own=file is pod.file, begins=begins)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
         if foreign:

@@ -138,6 +138,8 @@ class Overlap:
 
     times: tuple[tuple[float, float], ...] = ()
     """Begin and end of the last periods; overlapping exposures are one period."""
+    last: float = float("-inf")
+    """When the last exposure ended."""
     own: int = 0
     """Bytes taken beyond the pod's own limit in the last period."""
     below: int = 0
@@ -168,16 +170,18 @@ class Overlap:
             first, last = times.pop()
             seconds -= last - max(first, since)
             begun = min(begun, first)
-        self.times = (*times, (begun, ended))[-TIMES:]
+        self.times, self.last = (*times, (begun, ended))[-TIMES:], ended
         return max(0.0, seconds)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Tally:
-    """The exposures of one pod. Times are monotonic seconds, except `since`, in seconds since 1970."""
+    """The exposures of one pod. Times are monotonic seconds, except `created`, in seconds since 1970."""
 
-    since: float = dataclasses.field(default_factory=time.time)
+    created: float = dataclasses.field(default_factory=time.time)
     """The node's time when the sums began: its cgroup was made, or the agent started."""
+    since: str = ""
+    """The same as a metav1.MicroTime, from the first exposure on."""
     reported: int = 0
     """The part of `attributed` that a written status has reported."""
     count: int = 0
@@ -185,8 +189,6 @@ class Tally:
     grown: int = 0
     attributed: int = 0
     """The part of `grown` with a known cause."""
-    last: float = float("-inf")
-    """When the last one ended."""
     overlap: Overlap = dataclasses.field(default_factory=Overlap)
     rewritten: float = float("-inf")
     """When the last one ended that another writer caused."""
@@ -205,7 +207,8 @@ class Tally:
         self.count += one.count
         self.milliseconds += one.milliseconds
         self.grown += one.grown
-        self.last, self.found, self.wanted = ended, found, wanted
+        self.since = self.since or moment(self.created)
+        self.found, self.wanted = found, wanted
         if rewritten:
             self.rewritten = ended
         self._log(uid, one, until)

@@ -14,7 +14,7 @@ from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import board, inventory
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import diagnostics, node_watch
-from swapwarden.agent.report import conditions, status, violations
+from swapwarden.agent.report import collector, status
 from swapwarden.api import names, times
 
 PASSING_SECONDS: Final = 120.0
@@ -56,7 +56,7 @@ class Report:
         self.passes_at = math.inf
         """Monotonic seconds from which on something that the status reports may be over: no event follows."""
 
-    def snapshot(self) -> status.Snapshot:
+    def snapshot(self) -> collector.Snapshot:
         """Return how things stand on the node."""
         progress, sysctls = self._reconciled.progress, self._board.sysctls
         pods, slices = self._board.drop_ins[board.PODS], self._board.drop_ins[board.SLICES]
@@ -68,12 +68,12 @@ class Report:
             problem = problems.SettingProblem("systemUnits", names.Problem.WRITE_FAILED, message)
             settings = (*(settings or ()), problem)
         to_restore = progress.to_restore + sysctls.to_restore + pods.left + slices.left
-        return status.collect(
+        return collector.collect(
             self._reconciled.inventory,
             progress._replace(settings=settings, to_restore=to_restore),
             cgroups=self._fs,
             now=time.monotonic(),
-            guarantee=conditions.strict(self._reconciled.evidence, mounted=pods.mounted, failed=pods.failed),
+            guarantee=status.strict(self._reconciled.evidence, mounted=pods.mounted, failed=pods.failed),
             refused=self._board.refused,
         )
 
@@ -87,7 +87,7 @@ class Report:
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
         """Take note that the API server has this status."""
-        if violations.acknowledge(self._reconciled.inventory.pods.values(), written.get("exposures", [])):
+        if collector.acknowledge(self._reconciled.inventory.pods.values(), written.get("exposures", [])):
             self._board.touch()
 
     def expire(self) -> None:
@@ -97,12 +97,12 @@ class Report:
 
     async def publish(self) -> None:
         """Set the metrics, also while there is no object with a status. Repairs come in between."""
-        status.publish(self._reconciled.inventory, self._reconciled.progress)
+        collector.publish(self._reconciled.inventory, self._reconciled.progress)
         systemd_zero.publish(self._reconciled.evidence)
         await asyncio.sleep(0)
-        conditions.publish(self._verdicts(self.snapshot()))
+        status.publish(self._verdicts(self.snapshot()))
 
-    def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.ConditionVerdict]:
+    def _verdicts(self, snapshot: collector.Snapshot) -> Mapping[str, collector.ConditionVerdict]:
         facts = self._node.facts
         found = diagnostics.conditions(facts, self._node.look, snapshot.recent.lost)
-        return conditions.verdicts(snapshot, facts, found)
+        return status.verdicts(snapshot, facts, found)

@@ -1,189 +1,272 @@
-"""Collects how things stand on the node, and makes the status of its NodeSwapState of that."""
+"""Builds the status of the node's NodeSwapState from a snapshot: its conditions, and lists of bounded length.
+
+Messages are for people. Conditions are metrics as well.
+"""
 
 from __future__ import annotations
 
-import collections
-import contextlib
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroupfs, inotify
-from swapwarden.agent.inventory import board, exposure, inventory, layout, records
-from swapwarden.agent.report import violations
+from swapwarden.agent.desired import problems
+from swapwarden.agent.drift import systemd_zero
+from swapwarden.agent.host import systemd_dropins
+from swapwarden.agent.node import diagnostics
+from swapwarden.agent.report import collector
 from swapwarden.api import names, state
-from swapwarden.api.conditions import ConditionType
-from swapwarden.api.violations import FAILURES, ViolationReason
+from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
+from swapwarden.api.violations import ViolationReason
 from swapwarden.telemetry import metrics
 
-AWAITING = metrics.gauge(
-    "swapwarden_agent_pods_awaiting_state",
-    "New pods that no state includes yet; most get no swap until then.",
-)
-FAILING = metrics.gauge(
-    "swapwarden_agent_failing_cgroups",
-    "Cgroups that the agent cannot bring to their desired values, by reason: InternalError, WriteFailed, Unreadable or"
-    " AccessDenied (docs/agent.md).",
-    labels=("reason",),
+CONDITIONS = metrics.reading(
+    "gauge",
+    "swapwarden_agent_condition",
+    "1 for the current status and reason of each condition of the node's NodeSwapState, also while the API server is"
+    " away.",
+    labels=("type", "status", "reason"),
 )
 
 _ORDER: Final[dict[str, int]] = {reason: number for number, reason in enumerate(ViolationReason)}
-_UNMANAGED: Final = resolve.Handling.UNMANAGED
 _ESSENTIAL: Final = ("pod", "container", "reason")
 """Fields of a violation whose change is written without delay."""
+_FAILING: Final = {
+    ViolationReason.INTERNAL_ERROR: "met an unexpected error in the agent",
+    ViolationReason.WRITE_FAILED: "cannot be written",
+    ViolationReason.UNREADABLE: "cannot be listed",
+    ViolationReason.ACCESS_DENIED: "are closed to the agent by their own processes",
+}
+_DEGRADING: Final = (ViolationReason.INTERNAL_ERROR, ViolationReason.WRITE_FAILED)
+"""Without the failures that a container can cause in its own cgroup: any user who can run one could stop a profile's
+rollout. Cgroups that cannot be listed make the agent poll, with the reason Polling."""
+_MEANT: Final = frozenset({names.Problem.AUDIT, names.Problem.NO_EFFECT})
+"""Problems of settings that the author of the profile must have intended."""
+_PASSING: Final = frozenset(
+    {names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED, names.Problem.PENDING} | _MEANT
+)
+"""Problems of settings that do not make a node degraded."""
+_NAMED: Final = 8
+"""Pods that a message names."""
 
 
-class ConditionVerdict(NamedTuple):
-    """A condition without the time of its last transition."""
-
-    status: str
-    reason: str
-    message: str
-
-
-class Recent(NamedTuple):
-    """Events of the last minutes."""
-
-    drifting: int = 0
-    """Pods that another writer raised above their value."""
-    contested: int = 0
-    """Cgroups left to another writer, which lowers them; without those that a container may have made itself."""
-    others: str = ""
-    """A description of other writers than systemd; empty if none is known."""
-    lost: int = 0
-    """How often the kernel dropped events; all cgroups were compared after each."""
-    unreported: frozenset[str] = frozenset()
-    """UIDs of pods that took swap while exposed, which no status has reported."""
-    exposures: Sequence[state.ExposedPod] = ()
-    """Pods that were above their values in the last minutes, or whose exposure no status has reported yet."""
+def _compatible(snapshot: collector.Snapshot, facts: state.Facts) -> collector.ConditionVerdict:
+    if facts.cgroup_version != 2:
+        return collector.ConditionVerdict(
+            "False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root"
+        )
+    if snapshot.tree.problem is not None and snapshot.tree.problem.reason == "NoSwapController":
+        return collector.ConditionVerdict("False", snapshot.tree.problem.reason, str(snapshot.tree.problem))
+    if snapshot.tree.root is None:
+        reason = "Searching" if snapshot.tree.problem is None else snapshot.tree.problem.reason
+        return collector.ConditionVerdict(
+            "Unknown", reason, str(snapshot.tree.problem or "looking for the cgroups of pods")
+        )
+    return collector.ConditionVerdict("True", ConditionType.COMPATIBLE, f"pods are below /{snapshot.tree.root}")
 
 
-class Tree(NamedTuple):
-    """The place of the pods' cgroups."""
+def _applied(snapshot: collector.Snapshot, compatible: collector.ConditionVerdict) -> collector.ConditionVerdict:  # noqa: PLR0911 a table, one line per row
+    if compatible.status != "True":
+        return collector.ConditionVerdict(
+            "False",
+            AppliedReason.INCOMPATIBLE if compatible.status == "False" else AppliedReason.NO_POD_TREE,
+            compatible.message,
+        )
+    if snapshot.spec is None:
+        return collector.ConditionVerdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
+    mode, failing = snapshot.spec.mode, _failing(snapshot)
+    # If nothing must be written, a cgroup that its owner locks the agent out of does no harm. One with a value that the
+    # agent must restore counts in to_restore.
+    if failing is not None and (mode is names.Mode.ENFORCE or failing.reason != ViolationReason.ACCESS_DENIED):
+        return failing
+    if snapshot.unseen:
+        message = f"{snapshot.unseen} cgroups are not confirmed to hold their desired values yet"
+        return collector.ConditionVerdict("False", AppliedReason.RECONCILING, message)
+    if mode is not names.Mode.ENFORCE and snapshot.to_restore:
+        return collector.ConditionVerdict(
+            "False", AppliedReason.RESTORING, f"{snapshot.to_restore} files are yet to be restored"
+        )
+    if mode is names.Mode.RESTORE:
+        return collector.ConditionVerdict("True", AppliedReason.RESTORED, "all cgroups hold their earlier values")
+    if mode is names.Mode.AUDIT:
+        return collector.ConditionVerdict(
+            "True", ViolationReason.AUDIT, "nothing is written; violations has the writes of Enforce"
+        )
+    draining = sum(violation.reason == ViolationReason.DRAINING for violation in snapshot.violations)
+    if draining:
+        return collector.ConditionVerdict(
+            "False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than their limit"
+        )
+    yielded = sum(violation.reason == ViolationReason.YIELDED for violation in snapshot.violations)
+    if yielded:
+        return collector.ConditionVerdict(
+            "False",
+            ViolationReason.YIELDED,
+            f"{yielded} cgroups hold less than desired: another writer keeps lowering them",
+        )
+    unknown = [each for each in snapshot.violations if each.reason == ViolationReason.NOT_SUPPORTED]
+    if unknown:
+        listed = ", ".join(each.setting for each in unknown)
+        return collector.ConditionVerdict(
+            "False", ViolationReason.NOT_SUPPORTED, f"this agent does not know {listed}: update it"
+        )
+    return collector.ConditionVerdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold their desired values")
 
-    root: str | None
-    """The cgroup above all pods; None if none was found."""
-    problem: layout.TreeError | None = None
-    """Why none was found."""
+
+def _failing(snapshot: collector.Snapshot) -> collector.ConditionVerdict | None:
+    """Return the worst failure that keeps cgroups from their values; None without one."""
+    for reason, what in _FAILING.items():
+        failed = sum(violation.reason == reason for violation in snapshot.violations)
+        if failed:
+            return collector.ConditionVerdict("False", reason, f"{failed} cgroups {what}; violations says why")
+    return None
 
 
-class Snapshot(NamedTuple):
-    """The agent's records at one time, from which status and metrics are built."""
-
-    spec: spec.NodeSpec | None
-    """The state in force."""
-    generation: int
-    """Of the state whose values were applied last."""
-    tree: Tree
-    violations: Sequence[state.Violation]
-    degraded: str = ""
-    """Why not everything can be watched, or empty."""
-    refused: str = ""
-    """Why the newest state was refused, or empty."""
-    to_restore: int = 0
-    """Files that still hold a value that the agent must restore."""
-    unseen: int = 0
-    """Files without a failure whose desired value was not read back yet."""
-    recent: Recent = Recent()
-    cost: state.PreviewCost | None = None
-    """How much swap in use the preview would take from pods; None without a preview."""
-    settings: Sequence[problems.SettingProblem] | None = None
-    """Settings of the node that differ from its profile; None if none must be set or restored."""
-    guarantee: ConditionVerdict | None = None
-    """The condition StrictInEffect, or None."""
-
-    @property
-    def mode(self) -> names.Mode:
-        """Of the state in force."""
-        return resolve.mode_of(self.spec)
-
-    @property
-    def passing(self) -> bool:
-        """Whether it has events of the last minutes: no later event marks their end."""
-        return bool(self.recent.exposures or self.recent.drifting or self.recent.others or self.recent.lost)
+def _degraded(snapshot: collector.Snapshot) -> collector.ConditionVerdict:
+    if snapshot.refused:
+        return collector.ConditionVerdict("True", "StateRefused", snapshot.refused)
+    for reason in _DEGRADING:
+        failed = [violation.message for violation in snapshot.violations if violation.reason == reason]
+        if failed:
+            return collector.ConditionVerdict(
+                "True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}"
+            )
+    failing = [short for short in snapshot.settings or () if short.reason not in _PASSING]
+    if failing:
+        return collector.ConditionVerdict("True", "SettingsNotApplied", _settings(failing).message)
+    if snapshot.degraded:
+        return collector.ConditionVerdict("True", "Polling", snapshot.degraded)
+    return collector.ConditionVerdict("False", "AsExpected", "")
 
 
-def collect(
-    known: inventory.Inventory,
-    progress: board.ReconcileProgress,
-    *,
-    cgroups: cgroupfs.Cgroups,
-    now: float,
-    guarantee: ConditionVerdict | None = None,
-    refused: str = "",
-) -> Snapshot:
-    """Build a snapshot from the records. `now` is in monotonic seconds."""
-    current = progress.spec
-    audit = current is not None and current.mode is names.Mode.AUDIT
-    found: list[state.Violation | None] = []
-    exposures: list[state.ExposedPod] = []
-    unreported: list[str] = []
-    to_restore = drifting = unseen = contested = 0
-    for file in known.files():
-        unseen += file.status.reason is None and file.status.confirmed != file.desired.value is not _UNMANAGED
-        contested += file.contention is not None and violations.yielded(file) and not file.is_inner
-        to_restore += file.status.to_restore
-        found.append(violations.of_file(file, audit=audit))
-    for pod in known.pods.values():
-        drifting += now - pod.tally.rewritten < exposure.RECENT_SECONDS
-        # It took swap, by a known cause, that no status has reported.
-        is_unreported = pod.tally.attributed > pod.tally.reported
-        if is_unreported or now - pod.tally.last < exposure.RECENT_SECONDS:
-            unreported += [pod.uid] * is_unreported
-            exposures.append(violations.of_exposure(pod))
-        # A pod without a container runs nothing, such as the rest of a deleted pod.
-        if pod.containers and now - pod.since >= resolve.AWAIT_SECONDS and _awaits_entry(current, pod):
-            found.append(violations.of_silence(pod))
-    found += [violations.of_failure(each) for each in progress.failures]
-    found += [violations.of_unsupported(each) for each in (current.unsupported if current else ())]
-    return Snapshot(
-        spec=current,
-        generation=progress.generation,
-        tree=Tree(None if known.root is None else known.root.path, progress.problem),
-        violations=violations.once(each for each in found if each is not None),
-        degraded=progress.degraded,
-        refused=refused,
-        to_restore=to_restore + progress.to_restore,
-        unseen=unseen,
-        recent=Recent(drifting, contested, progress.others, progress.lost, frozenset(unreported), exposures),
-        cost=_cost(known, current, cgroups),
-        settings=progress.settings,
-        guarantee=guarantee,
+def _ready(applied: collector.ConditionVerdict, degraded: collector.ConditionVerdict) -> collector.ConditionVerdict:
+    """Sum up; Applied is true on compatible nodes only."""
+    if degraded.status == "True":
+        return collector.ConditionVerdict("False", ConditionType.DEGRADED, "")
+    return applied._replace(message="")
+
+
+def _drift(recent: collector.Recent) -> collector.ConditionVerdict:
+    if recent.contested:
+        reason: str = ViolationReason.YIELDED
+        message = f"{recent.contested} cgroups are left to another writer, which keeps lowering them"
+    elif recent.drifting or recent.others:
+        # systemd's writes end by themselves; other writers remain.
+        reason = "OtherWriter" if recent.others else REWRITTEN
+        drifting = f"{recent.drifting} running pods were above their limit recently; repaired"
+        message = drifting if recent.drifting else "values were overwritten recently; repaired"
+    else:
+        return collector.ConditionVerdict("False", "Quiet", "")
+    return collector.ConditionVerdict("True", reason, f"{message}; {recent.others}" if recent.others else message)
+
+
+def _settings(shortfalls: Sequence[problems.SettingProblem]) -> collector.ConditionVerdict:
+    if not shortfalls:
+        return collector.ConditionVerdict("True", "AsSpecified", "all settings of the node have their desired values")
+    order = list(names.Problem)
+    worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
+    message = "; ".join(f"{short.name}: {short.message}" for short in worst)
+    if worst[0].reason is names.Problem.PENDING:
+        return collector.ConditionVerdict("Unknown", worst[0].reason, message)
+    return collector.ConditionVerdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
+
+
+def verdicts(
+    snapshot: collector.Snapshot, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
+) -> Mapping[str, collector.ConditionVerdict]:
+    """Return the conditions of `snapshot` by type; a condition from `found` exists only while it is true."""
+    compatible = _compatible(snapshot, facts)
+    applied, degraded = _applied(snapshot, compatible), _degraded(snapshot)
+    said: dict[str, collector.ConditionVerdict] = {
+        ConditionType.READY: _ready(applied, degraded),
+        ConditionType.COMPATIBLE: compatible,
+        ConditionType.APPLIED: applied,
+        ConditionType.DEGRADED: degraded,
+        ConditionType.DRIFTED: _drift(snapshot.recent),
+        **({} if snapshot.guarantee is None else {ConditionType.STRICT_IN_EFFECT: snapshot.guarantee}),
+    }
+    if snapshot.settings is not None:
+        said[ConditionType.SETTINGS_APPLIED] = _settings(snapshot.settings)
+    return said | {
+        each.kind: collector.ConditionVerdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found
+    }
+
+
+def strict(view: systemd_zero.ZeroEvidence, *, mounted: bool, failed: str) -> collector.ConditionVerdict | None:
+    """Return the condition StrictInEffect; None if guarantee Strict neither is nor was in use.
+
+    `mounted`: the agent installs the files itself; `failed`: why it could not install or remove them.
+    """
+    if not view.wanted:
+        return _strict_left(view, failed)
+    if view.root is None:
+        return collector.ConditionVerdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
+    begin = systemd_zero.prefix(view.root)
+    if begin is None:
+        return collector.ConditionVerdict(
+            "False",
+            "CgroupfsDriver",
+            "the kubelet's cgroup driver is cgroupfs: nothing overwrites the agent's values, even while no agent runs;"
+            " but a pod that starts meanwhile has no limit until one runs",
+        )
+    if failed:
+        return collector.ConditionVerdict("False", "InstallFailed", f"the drop-in files cannot be installed: {failed}")
+    if view.proved:
+        return _strict_in_force(view)
+    return _strict_not_in_force(view, begin, mounted=mounted)
+
+
+def _strict_in_force(view: systemd_zero.ZeroEvidence) -> collector.ConditionVerdict:
+    if not view.others:
+        return collector.ConditionVerdict(
+            "True", "InForce", "systemd makes Burstable and BestEffort pods at 0, and takes them back to it"
+        )
+    return collector.ConditionVerdict(
+        "True",
+        "OlderPods",
+        f"systemd makes Burstable and BestEffort pods at 0; {view.others} of {view.others + len(view.held)} have not"
+        " had a 0 from systemd yet: pods older than the files are covered from its next reload on"
+        " (systemctl daemon-reload)",
     )
 
 
-def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:
-    return resolve.awaits_entry(current, pod.uid, origin=pod.origin, last=pod.last)
+def _strict_not_in_force(view: systemd_zero.ZeroEvidence, begin: str, *, mounted: bool) -> collector.ConditionVerdict:
+    first, second = (
+        f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
+    )
+    if mounted:
+        remedy = f"{first} and {second} are installed"
+        if not view.refuted:
+            return collector.ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod has started at 0 yet")
+        remedy += ": find what overrides them with `systemctl cat` of a pod's slice"
+    else:
+        remedy = (
+            f"install {first} and {second} as `swapwarden agent --print-drop-ins={begin}` prints them,"
+            " or set agent.dropIns.mount in the chart"
+        )
+    if view.refuted:
+        return collector.ConditionVerdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
+    return collector.ConditionVerdict("Unknown", "NoEvidence", f"no pod had 0 before the agent wrote to it; {remedy}")
 
 
-def _cost(
-    known: inventory.Inventory, current: spec.NodeSpec | None, cgroups: cgroupfs.Cgroups
-) -> state.PreviewCost | None:
-    """Return how much swap in use the preview would take from pods; None without a preview."""
-    if current is None or current.preview is None:
+def _strict_left(view: systemd_zero.ZeroEvidence, failed: str) -> collector.ConditionVerdict | None:
+    if failed:
+        return collector.ConditionVerdict("False", "RemoveFailed", f"the drop-in files cannot be removed: {failed}")
+    if not view.held:
         return None
-    preview = current.preview
-    over = []
-    for pod in known.pods.values():
-        if pod.uid in preview.pods:
-            with contextlib.suppress(cgroupfs.CgroupError):  # if it matters, the file's own failure reports it
-                over.append(cgroups.read(cgroupfs.join(pod.path, cgroupfs.SWAP_CURRENT)) - preview.pods[pod.uid])
-    taken = [each for each in over if each > 0]
-    return state.PreviewCost(state.ProfileRef(preview.profile, preview.generation), len(taken), sum(taken))
+    more = f" and {len(view.held) - _NAMED} more" if len(view.held) > _NAMED else ""
+    return collector.ConditionVerdict(
+        "False",
+        "ReloadNeeded",
+        f"systemd takes {len(view.held)} pods' slices back to 0 until it reads its units again: run `systemctl"
+        f" daemon-reload` on the node (first remove {systemd_dropins.FILE} if you installed it yourself):"
+        f" {', '.join(view.held[:_NAMED])}{more}",
+    )
 
 
-def publish(known: inventory.Inventory, progress: board.ReconcileProgress) -> None:
-    """Set the metrics of all pods, also while the API server has no object for a status."""
-    AWAITING.set(sum(_awaits_entry(progress.spec, pod) for pod in known.pods.values()))
-    failing = collections.Counter(file.status.reason for file in known.files() if file.status.reason)
-    failing.update(each.reason for each in progress.failures)
-    for reason in FAILURES:
-        FAILING.set(failing[reason], reason.value)
-    inventory.PODS.set(len(known.pods))
-    inotify.WATCHES.set(progress.watches)
-    exposure.flush()
+def publish(verdicts: Mapping[str, collector.ConditionVerdict]) -> None:
+    """Publish all conditions, by type."""
+    CONDITIONS.hold({(kind, verdict.status, verdict.reason): 1 for kind, verdict in verdicts.items()})
 
 
 def _rank(violation: state.Violation) -> tuple[int, bool, str, str]:
@@ -200,9 +283,9 @@ def _rank_exposure(exposure: state.ExposedPod, unreported: Container[str]) -> tu
 
 
 def build(
-    snapshot: Snapshot,
+    snapshot: collector.Snapshot,
     facts: state.Facts,
-    verdicts: Mapping[str, ConditionVerdict],
+    verdicts: Mapping[str, collector.ConditionVerdict],
     previous: Iterable[Mapping[str, Any]],
     now: str,
 ) -> state.StateStatus:

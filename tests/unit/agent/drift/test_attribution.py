@@ -17,7 +17,7 @@ from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import reconciler
-from swapwarden.agent.report import violations
+from swapwarden.agent.report import collector
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
@@ -319,9 +319,9 @@ async def test_swap_taken_is_reported_until_a_status_is_written(plain: Node, ful
     assert (violation.swap_bytes, violation.wanted) == (MIB, "0")
     told = [{"pod": uid, "swapBytes": MIB, "causes": ["UnitValue"], "since": violation.since}]
     for incomplete in ([], [{**told[0], "causes": []}], [{**told[0], "swapBytes": MIB - 1}]):
-        violations.acknowledge(agent.inventory.pods.values(), incomplete)
+        collector.acknowledge(agent.inventory.pods.values(), incomplete)
         assert snapshot(agent).recent.unreported == {uid}
-    violations.acknowledge(agent.inventory.pods.values(), told)
+    collector.acknowledge(agent.inventory.pods.values(), told)
     assert snapshot(agent).recent.unreported == set()
     assert exposed(agent) == []
 
@@ -538,10 +538,10 @@ async def test_many_rewrites_are_one_line_of_the_log(plain: Node, caplog: pytest
 
 def test_the_longest_cause_is_first() -> None:
     tally = exposure.Tally()
-    assert violations.causes(tally) == []
+    assert collector.causes(tally) == []
     for cause, milliseconds in ((Cause.START, 1.0), (Cause.RELOAD, 5.0), (Cause.START, 2.0)):
         tally.attribute(cause, exposure.Exposure(1, milliseconds, 0))
-    assert violations.causes(tally) == [Cause.RELOAD, Cause.START]
+    assert collector.causes(tally) == [Cause.RELOAD, Cause.START]
 
 
 def told_and_true(tally: exposure.Overlap, found: list[tuple[int, int]]) -> tuple[float, int]:

@@ -9,7 +9,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.report import conditions
+from swapwarden.agent.report import status
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import (
@@ -37,7 +37,7 @@ def born(node: Node, number: int, qos: str = "burstable", value: str = "0") -> p
 
 def told(node: Node, *, mounted: bool = False, failed: str = "") -> tuple[str, str] | None:
     assert node.enforcer is not None
-    found = conditions.strict(node.enforcer.evidence, mounted=mounted, failed=failed)
+    found = status.strict(node.enforcer.evidence, mounted=mounted, failed=failed)
     return None if found is None else found[:2]
 
 
@@ -98,7 +98,7 @@ async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
     await until(lambda: swap_max(pod) == "0")
     # The agent wrote that itself.
     assert told(plain) == ("Unknown", "NoEvidence")
-    message = conditions.strict(agent.evidence, mounted=False, failed="")
+    message = status.strict(agent.evidence, mounted=False, failed="")
     assert message is not None
     assert "/etc/systemd/system/kubepods-besteffort-.slice.d/50-swapwarden.conf" in message.message
     assert "--print-drop-ins=kubepods" in message.message
@@ -223,7 +223,7 @@ async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
     apply(agent, asked({1: 0, 2: MIB}))
     born(plain, 3)
     await until(lambda: told(plain) == ("True", "OlderPods"))
-    verdict = conditions.strict(agent.evidence, mounted=True, failed="")
+    verdict = status.strict(agent.evidence, mounted=True, failed="")
     assert verdict is not None
     assert "2 of 3" in verdict.message
     write(older, "max")  # as systemd does at a resize: it has not read the files for this one
@@ -299,7 +299,7 @@ async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node
     pods = [born(plain, number) for number in range(12)]
     await until(lambda: len(held(plain)) == 12)
     apply(agent, state(dict.fromkeys(range(12), MIB), generation=2))
-    verdict = conditions.strict(agent.evidence, mounted=True, failed="")
+    verdict = status.strict(agent.evidence, mounted=True, failed="")
     assert verdict is not None
     assert verdict.reason == "ReloadNeeded"
     assert verdict.message.endswith("and 4 more")

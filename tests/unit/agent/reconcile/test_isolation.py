@@ -26,7 +26,7 @@ from swapwarden.agent.reconcile import (
     schedule,
     tasks,
 )
-from swapwarden.agent.report import status
+from swapwarden.agent.report import collector
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
@@ -149,8 +149,8 @@ async def test_a_container_that_closes_its_cgroup_stops_no_other(plain: Node, mo
         lose_events(agent)
         compare(agent)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
-        status.publish(agent.inventory, agent.progress)
-        assert status.FAILING.value("AccessDenied") > 0
+        collector.publish(agent.inventory, agent.progress)
+        assert collector.FAILING.value("AccessDenied") > 0
         closed.chmod(0o755)
         await until(lambda: swap_max(closed) == str(MIB))
         await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))

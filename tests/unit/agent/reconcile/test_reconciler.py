@@ -9,7 +9,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.reconcile import cgroup_reconciler, container_reconciler, file_reconciler, reconciler
-from swapwarden.agent.report import status
+from swapwarden.agent.report import collector
 from swapwarden.api import names
 from swapwarden.api import state as api
 
@@ -399,11 +399,11 @@ async def test_values_that_are_not_enforced_are_not_timed(plain: Node) -> None:
 async def test_pods_that_wait_are_counted_also_without_a_status(plain: Node) -> None:
     agent = plain.start()
     await plain.run(1, "app")
-    status.publish(agent.inventory, agent.progress)
-    assert status.AWAITING.value() == 1
+    collector.publish(agent.inventory, agent.progress)
+    assert collector.AWAITING.value() == 1
     apply(agent, state({1: 0}))
-    status.publish(agent.inventory, agent.progress)
-    assert status.AWAITING.value() == 0
+    collector.publish(agent.inventory, agent.progress)
+    assert collector.AWAITING.value() == 0
 
 
 # A state is applied in turns

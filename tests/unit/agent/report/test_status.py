@@ -7,7 +7,7 @@ import msgspec
 from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import diagnostics
-from swapwarden.agent.report import conditions, status, violations
+from swapwarden.agent.report import collector, status
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 
@@ -15,36 +15,36 @@ from testbed.base import paths
 
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
 SPEC = spec.NodeSpec("u", 4, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}, profile=("p", 2))
-GOOD = status.Snapshot(SPEC, 4, status.Tree("kubepods.slice"), violations=[])
+GOOD = collector.Snapshot(SPEC, 4, collector.Tree("kubepods.slice"), violations=[])
 DRAINING = state.Violation("p", "Draining", wanted="0", found="4096", swap_bytes=4096)
 FAILED = state.Violation("p", "WriteFailed", wanted="0", found="max", message="denied")
 YIELDED = state.Violation("p", "Yielded", wanted="4096", found="0")
 EXPOSED = state.ExposedPod("p", count=3, milliseconds=5)
 
 
-def with_mode(mode: names.Mode) -> status.Snapshot:
+def with_mode(mode: names.Mode) -> collector.Snapshot:
     return GOOD._replace(spec=SPEC._replace(mode=mode))
 
 
-def lately(**recent: Any) -> status.Snapshot:
-    return GOOD._replace(recent=status.Recent(**recent))
+def lately(**recent: Any) -> collector.Snapshot:
+    return GOOD._replace(recent=collector.Recent(**recent))
 
 
-def without_tree(problem: layout.TreeError) -> status.Snapshot:
-    return GOOD._replace(tree=status.Tree(None, problem))
+def without_tree(problem: layout.TreeError) -> collector.Snapshot:
+    return GOOD._replace(tree=collector.Tree(None, problem))
 
 
 def build(
-    snapshot: status.Snapshot,
+    snapshot: collector.Snapshot,
     facts: state.Facts,
     previous: list[dict[str, Any]],
     now: str,
     found: Iterable[diagnostics.Diagnostic] = (),
 ) -> state.StateStatus:
-    return status.build(snapshot, facts, conditions.verdicts(snapshot, facts, found), previous, now)
+    return status.build(snapshot, facts, status.verdicts(snapshot, facts, found), previous, now)
 
 
-def verdicts(snapshot: status.Snapshot, facts: state.Facts = FACTS) -> dict[str, tuple[str, str]]:
+def verdicts(snapshot: collector.Snapshot, facts: state.Facts = FACTS) -> dict[str, tuple[str, str]]:
     built = build(snapshot, facts, [], "2026-01-01T00:00:00Z")
     return {condition.type: (condition.status, condition.reason) for condition in built.conditions}
 
@@ -78,7 +78,7 @@ def test_all_is_well() -> None:
 
 
 def test_a_node_is_ready_where_all_is_applied_and_nothing_is_degraded() -> None:
-    def ready(snapshot: status.Snapshot) -> tuple[str, str]:
+    def ready(snapshot: collector.Snapshot) -> tuple[str, str]:
         return verdicts(snapshot)["Ready"]
 
     assert ready(GOOD._replace(violations=[DRAINING])) == ("False", "Draining")
@@ -88,7 +88,7 @@ def test_a_node_is_ready_where_all_is_applied_and_nothing_is_degraded() -> None:
 
 
 def test_applied() -> None:
-    def applied(snapshot: status.Snapshot = GOOD, **changes: Any) -> tuple[str, str]:
+    def applied(snapshot: collector.Snapshot = GOOD, **changes: Any) -> tuple[str, str]:
         return verdicts(snapshot._replace(**changes))["Applied"]
 
     restore = with_mode(names.Mode.RESTORE)
@@ -235,7 +235,7 @@ def test_a_unit_that_drains_or_is_missing_is_reported_and_stops_nothing() -> Non
 
 
 def test_a_setting_that_the_agent_does_not_know_is_reported_once_and_harms_nothing_else() -> None:
-    unknown = violations.of_unsupported(spec.Unsupported("memoryHigh", "x", 3))
+    unknown = collector.of_unsupported(spec.Unsupported("memoryHigh", "x", 3))
     assert (unknown.pod, unknown.setting, unknown.reason) == ("x", "memoryHigh", "NotSupported")
     found = verdicts(GOOD._replace(violations=[unknown]))
     assert found["Applied"] == ("False", "NotSupported")
