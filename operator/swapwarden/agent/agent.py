@@ -125,10 +125,10 @@ class Agent:
         self._board = board.Board()
         pods, slices = _path(arguments.drop_in_dir), _path(arguments.slice_drop_in_dir)
         self._drop_ins = (
-            dropin_sync.DropInSync(pods, systemd_dropins.bring, self._board, board.PODS, disks),
-            dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, self._board, board.SLICES, disks),
+            dropin_sync.DropInSync(pods, systemd_dropins.reconcile_pods, self._board, board.PODS, disks),
+            dropin_sync.DropInSync(slices, systemd_dropins.reconcile_slices, self._board, board.SLICES, disks),
         )
-        self._drop_ins[1].look()
+        self._drop_ins[1].observe()
         given = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
         roots = {place: pathlib.Path(root) for place, root in given.items() if root}
         self._sysctls = sysctls.Sysctls(self._ledger.settings, roots, self._board, kernel)

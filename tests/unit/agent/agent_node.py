@@ -24,13 +24,18 @@ from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, container_id, uid
 MIB = 1 << 20
 
 
+def swap(limit: int) -> spec.Settings:
+    """Settings with a limit of swap only."""
+    return {cgroupfs.SWAP_MAX: spec.Setting(limit)}
+
+
 def state(
     entries: dict[int, int | None] | None = None,
     *,
     mode: names.Mode = names.Mode.ENFORCE,
     unknown: names.BeforePlan = names.BeforePlan.NO_SWAP,
     kubepods: int | None = None,
-    containers: dict[int, dict[str, spec.ContainerEntry]] | None = None,
+    containers: dict[int, dict[str, spec.Setting]] | None = None,
     each: int | None = None,
     generation: int = 1,
 ) -> spec.NodeSpec:
@@ -38,9 +43,9 @@ def state(
     inner = containers or {}
     made = {
         uid(number): spec.PodEntry(
-            limit,
-            {container_id(name)[:13]: c for name, c in inner.get(number, {}).items()},
-            None if each is None else spec.ContainerEntry(each, cap=False),
+            {} if limit is None else swap(limit),
+            {container_id(name)[:13]: {cgroupfs.SWAP_MAX: c} for name, c in inner.get(number, {}).items()},
+            None if each is None else swap(each),
         )
         for number, limit in (entries or {}).items()
     }

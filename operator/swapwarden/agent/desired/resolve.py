@@ -1,4 +1,4 @@
-"""Decides the value of a memory.swap.max from the state and from how the agent found the cgroup. Pure."""
+"""Decides the value of a cgroup file from the state and from how the agent found the cgroup. Pure."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def of_pod(
     mode: names.Mode,
     origin: Origin,
     last: int | None,
-    denied: int | None = cgroup_files.SWAP_MAX.denied,
+    file: cgroup_files.CgroupFile = cgroup_files.SWAP_MAX,
 ) -> DesiredValue:
-    """Return the desired value of a pod's cgroup.
+    """Return the desired value of a file of a pod's cgroup.
 
     `state` is the state in force (None before the first one), `pod` its entry for this pod. `last` is the value from an
-    earlier entry: a pod that ends is removed from the state before its cgroup is removed. `denied` is for a pod that no
-    state has named yet; None leaves the current value.
+    earlier entry: a pod that ends is removed from the state before its cgroup is removed.
     """
     if mode is not names.Mode.ENFORCE:
         return Handling.RESTORE
     if pod is not None:
-        return Handling.RESTORE if pod.limit is None else pod.limit
+        setting = pod.settings.get(file.name)
+        return Handling.RESTORE if setting is None else setting.value
     if last is not None:
         return last
     if origin is Origin.PREEXISTING:
@@ -66,7 +66,7 @@ def of_pod(
     allow = state is not None and state.before_plan is names.BeforePlan.UNMANAGED
     if allow:
         return Handling.RESTORE
-    return Handling.UNMANAGED if denied is None else denied
+    return Handling.UNMANAGED if file.denied is None else file.denied
 
 
 def awaits_entry(state: spec.NodeSpec | None, uid: str, *, origin: Origin, last: int | None) -> bool:

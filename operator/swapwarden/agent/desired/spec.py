@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.api import names, state
 from swapwarden.kube import decoding
 
@@ -20,24 +20,30 @@ class ReceivedState(msgspec.Struct, frozen=True):
     status: dict[str, Any] = {}
 
 
-class ContainerEntry(NamedTuple):
-    """Settings of a container's cgroups, in bytes."""
+class Setting(NamedTuple):
+    """The desired value of a cgroup file, in bytes."""
 
-    limit: int
-    cap: bool
+    value: int
+    at_most: bool = False
     """Whether a smaller value is as good."""
 
 
+Settings = Mapping[str, Setting]
+"""By the name of the cgroup file. A file without a setting must hold the value that it held before."""
+
+
 class PodEntry(NamedTuple):
-    """Settings of a pod's cgroup, in bytes; None: the value that it held before."""
+    """Settings of a pod's cgroups."""
 
-    limit: int | None
-    containers: Mapping[str, ContainerEntry]
+    settings: Settings
+    """Of its own."""
+    containers: Mapping[str, Settings]
     """By the beginning of a container's id, as in the state."""
-    each: ContainerEntry | None = None
+    each: Settings | None = None
+    """Of other containers; None: they have none."""
 
-    def container(self, container_id: str) -> ContainerEntry | None:
-        """Return the entry of one container; None if it has no entry of its own."""
+    def container(self, container_id: str) -> Settings | None:
+        """Return the settings of one container; None if it has none of its own."""
         return self.containers.get(container_id[: state.ID_LENGTH])
 
 
@@ -124,14 +130,24 @@ def _pod(pod: state.PodSettings, page: int) -> PodEntry:
     named = ((each.id, _container(each, page)) for each in pod.containers.values() if each.id)
     default = None if pod.container_default is None else _container(pod.container_default, page)
     containers = {container_id: each for container_id, each in named if each is not None}
-    return PodEntry(_bytes(pod.swap_max, page), containers, default)
+    return PodEntry(_settings(pod, page), containers, default)
 
 
-def _container(settings: state.ContainerDefault, page: int) -> ContainerEntry | None:
-    if settings.swap_max is not None and settings.swap_at_most is not None:
-        raise ValueError("a container has both swapMax and swapAtMost")
-    limit = _bytes(settings.swap_max or settings.swap_at_most, page)
-    return None if limit is None else ContainerEntry(limit, settings.swap_max is None)
+def _container(settings: state.ContainerDefault, page: int) -> Settings | None:
+    return _settings(settings, page) or None
+
+
+def _settings(settings: state.CgroupSettings, page: int) -> Settings:
+    """Return the settings that are there. ValueError if a file has both a value and a ceiling."""
+    found = {}
+    for file in cgroup_files.OF_PODS:
+        exact: str | None = getattr(settings, file.field)
+        ceiling: str | None = getattr(settings, file.ceiling, None)
+        if exact is not None and ceiling is not None:
+            raise ValueError(f"a container has both {_NAMES[file.field]} and {_NAMES[file.ceiling]}")
+        if (limit := _bytes(exact or ceiling, page)) is not None:
+            found[file.name] = Setting(limit, at_most=exact is None)
+    return found
 
 
 def _preview(preview: state.ProfilePreview, page: int) -> Preview:
@@ -148,6 +164,7 @@ _KNOWN: Final = {
     kind: frozenset(field.encode_name for field in msgspec.structs.fields(kind))
     for kind in (state.CgroupSettings, state.PodSettings, state.ContainerDefault, state.ContainerSettings)
 }
+_NAMES: Final = {field.name: field.encode_name for field in msgspec.structs.fields(state.ContainerDefault)}
 _OF_UNITS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(state.UnitSettings))
 
 
@@ -164,14 +181,14 @@ def _without_reasons(plain: _Part) -> _Part:
 def _take_unsupported(plain: _Part) -> Iterator[Unsupported]:
     """Yield settings that this agent does not know, each once."""
     found: dict[str, list[str]] = {}
-    for owner, settings, known in _settings(plain):
+    for owner, settings, known in _each_settings(plain):
         for name in settings.keys() - known:
             found.setdefault(name, []).append(owner)
     for name, owners in sorted(found.items()):
         yield Unsupported(name, owners[0], len(owners))
 
 
-def _settings(plain: _Part) -> Iterator[tuple[str, _Part, frozenset[str]]]:
+def _each_settings(plain: _Part) -> Iterator[tuple[str, _Part, frozenset[str]]]:
     """Yield all settings of cgroups, with whose they are and the names that are known."""
     yield from _dicts([(_KUBEPODS, plain.get("kubepods"))], _KNOWN[state.CgroupSettings])
     yield from _dicts(_items(plain.get("units")), _OF_UNITS)

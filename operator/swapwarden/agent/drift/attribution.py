@@ -125,7 +125,7 @@ class Attribution:
         """Describe recent writers other than systemd; empty if there are none."""
         return self._signs.described(self._clock())
 
-    def look(self, file: records.ControlFile) -> bool:
+    def observe(self, file: records.ControlFile) -> bool:
         """Note the other resources of the file's cgroup. Return whether they differ from those noted before."""
         before, now = file.resources, self._fs.resources(file.path)
         if not any(now):  # gone meanwhile
@@ -181,7 +181,7 @@ class Attribution:
         running = self._running
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
         unit = file.is_systemds(found)
-        cause = cause_of(Signs(note.age, file.container != "", unit, self.look(file), together, len(running)))
+        cause = cause_of(Signs(note.age, file.container != "", unit, self.observe(file), together, len(running)))
         other = cause is names.Cause.OTHER_WRITER
         aside = cause in _ASIDE and file.container != "" and found == _MAX
         # systemd's value for a container is the kubelet's number. Tools that write it past systemd do so in a rhythm.

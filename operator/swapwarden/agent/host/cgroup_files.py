@@ -21,6 +21,10 @@ class CgroupFile(NamedTuple):
     """A file with one number, which Cgroups reads and writes. Bytes."""
 
     name: str
+    field: str = ""
+    """Of api.state.CgroupSettings: the value that it must hold."""
+    ceiling: str = ""
+    """Of api.state.ContainerDefault: the same, where a smaller value is as good."""
     systemd_property: str = ""
     """Its name in a unit; empty: units have none."""
     usage: str = ""
@@ -39,10 +43,15 @@ class CgroupFile(NamedTuple):
         return (found - desired) * self.exposed > 0
 
 
-SWAP_MAX: Final = CgroupFile(cgroupfs.SWAP_MAX, "MemorySwapMax", cgroupfs.SWAP_CURRENT)
+SWAP_MAX: Final = CgroupFile(
+    cgroupfs.SWAP_MAX, "swap_max", "swap_at_most", "MemorySwapMax", usage=cgroupfs.SWAP_CURRENT
+)
+OF_PODS: Final = (SWAP_MAX,)
+"""The files that the agent sets in the cgroups of pods and containers, in the order of reconciling. SWAP_MAX is the
+first: exposures count its use."""
 
 
-class File(NamedTuple):
+class DeviceFile(NamedTuple):
     """A file with a line for each block device."""
 
     name: str
@@ -54,8 +63,8 @@ class File(NamedTuple):
     """The kernel's build option for it."""
 
 
-LATENCY: Final = File(
+LATENCY: Final = DeviceFile(
     "io.latency", "systemUnits.io.latencyTargetMilliseconds", "target=max", "CONFIG_BLK_CGROUP_IOLATENCY"
 )
-WEIGHT: Final = File("io.weight", "systemUnits.io.weight", "default", "CONFIG_BLK_CGROUP_IOCOST")
+WEIGHT: Final = DeviceFile("io.weight", "systemUnits.io.weight", "default", "CONFIG_BLK_CGROUP_IOCOST")
 FILES: Final = {file.name: file for file in (LATENCY, WEIGHT)}

@@ -74,7 +74,7 @@ def slices(units: Collection[str], root: str) -> tuple[str, ...]:
     return tuple(name for name in units if _SLICE.fullmatch(name) and name not in above and PREFIX not in name)
 
 
-def bring_slices(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
+def reconcile_slices(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
     """Write the files of `wanted` slices with a folder in `directory`, and remove others. OSError if that fails."""
     for folder in sorted(directory.iterdir()):
         name = folder.name.removesuffix(_FOLDER)
@@ -87,7 +87,7 @@ def bring_slices(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
 
 
 def installed(directory: pathlib.Path) -> frozenset[str]:
-    """Return the slices with a file as `bring_slices` writes it; none if the directory cannot be read."""
+    """Return the slices with a file as `reconcile_slices` writes it; none if the directory cannot be read."""
     names = (name.removesuffix(_FOLDER) for name in files.names(directory, f"*{_FOLDER}"))
     return frozenset(
         name for name in names if _SLICE.fullmatch(name) and _content(directory / f"{name}{_FOLDER}" / FILE) == CONTENT
@@ -138,7 +138,7 @@ def _replace(folder: pathlib.Path) -> None:
         os.close(directory)
 
 
-def bring(directory: pathlib.Path, prefix: str) -> None:
+def reconcile_pods(directory: pathlib.Path, prefix: str) -> None:
     """Install both files for slices that begin with `prefix`; if that is empty, remove them. OSError as these."""
     if prefix:
         install(directory, prefix)

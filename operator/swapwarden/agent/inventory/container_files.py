@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swapwarden.agent.host import cgroupfs, inotify
+from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
 from swapwarden.agent.inventory import records
 
 
@@ -33,17 +33,20 @@ class ContainerFiles:
             raise cgroupfs.DeniedError(f"{own}: cannot be watched")
 
     def _open(self, container: records.Container, path: str, gone: list[records.ControlFile], *, counts: bool) -> bool:
-        """Update one file; return whether the known one is gone. `counts`: without a look whether it is in use."""
+        """Update one cgroup's files; return whether the known ones are gone. `counts`: even if it is not in use."""
         inode = self._fs.inode(path)
-        known = next((file for file in container.files if file.path == path), None)
-        if known is not None and known.inode == inode:
+        known = [file for file in container.files if file.path == path]
+        if known and known[0].inode == inode:
             return False
-        if known is not None:
-            container.files.remove(known)
-            gone.append(known)
+        for file in known:
+            container.files.remove(file)
+            gone.append(file)
         if inode is not None and (counts or self._is_in_use(path)):
-            container.files.append(records.ControlFile(path, inode, container.pod, container.id))
-        return known is not None
+            container.files += (
+                records.ControlFile(path, inode, container.pod, container.id, spec=each)
+                for each in cgroup_files.OF_PODS
+            )
+        return bool(known)
 
     def _is_in_use(self, inner: str) -> bool:
         """Return whether it is crun's: the container's processes are in it. A container may make any other."""

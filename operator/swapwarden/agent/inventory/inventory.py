@@ -72,7 +72,7 @@ class Inventory:
         if self.root is not None:
             yield self.root
         for pod in self.pods.values():
-            yield pod.file
+            yield from pod.own
             for container in pod.containers.values():
                 yield from container.files
 
@@ -154,11 +154,11 @@ class Inventory:
             for file in gone:
                 self._drop(file)
 
-    def examine(self, owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
+    def observe(self, owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         """Examine the current cgroup of a name, whatever the event was: events may be late."""
         if isinstance(owner, records.Level):
             if self.levels.get(owner.path) is owner:
-                self._examine_in_level(owner, name, origin, noticed)
+                self._observe_in_level(owner, name, origin, noticed)
         elif isinstance(owner, records.Pod):
             if self.pods.get(owner.path) is not owner:
                 return
@@ -172,7 +172,7 @@ class Inventory:
         elif isinstance(owner, records.Parent) and self.root is not None and not self.is_there():
             self.lose()
 
-    def _examine_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, noticed: float) -> None:
+    def _observe_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, noticed: float) -> None:
         path = cgroupfs.join(parent.path, name)
         uid = records.pod_uid(name)
         if uid is not None:
@@ -204,7 +204,7 @@ class Inventory:
         self._untrack(path)
         if inode is None:
             return
-        pod = records.Pod(uid, path, inode, origin, noticed)
+        pod = records.Pod(path, uid, inode, origin, noticed)
         self._watches.watch(pod, self._fs.absolute(path), inotify.CHILDREN)
         names, denied = [], ""
         try:
@@ -215,7 +215,8 @@ class Inventory:
             self._watches.release(pod)
             raise
         self.pods[path] = pod
-        self._watches.watch(pod.file, self._fs.absolute(pod.file.name), inotify.CONTENT)
+        for file in pod.own:
+            self._watches.watch(file, self._fs.absolute(file.name), inotify.CONTENT)
         for name in names:
             self._add_container(pod, name)
         self._changes.append(TreeChange(pod, came=True, denied=denied))
@@ -226,7 +227,8 @@ class Inventory:
         if pod is None:
             return
         self._watches.release(pod)
-        self._drop(pod.file)
+        for file in pod.own:
+            self._drop(file)
         for name in list(pod.containers):
             self._remove_container(pod, name)
         self._changes.append(TreeChange(pod, came=False))
@@ -235,7 +237,7 @@ class Inventory:
         container = records.container_id(name)
         if container is None:
             return None
-        return pod.containers.setdefault(name, records.Container(pod, container, cgroupfs.join(pod.path, name), since))
+        return pod.containers.setdefault(name, records.Container(cgroupfs.join(pod.path, name), pod, container, since))
 
     def _remove_container(self, pod: records.Pod, name: str) -> None:
         container = pod.containers.pop(name, None)

@@ -146,7 +146,7 @@ class SystemdHold:
     """systemd's value for the unit of a file's cgroup, which it may write again. Bytes."""
 
     value: int | None = None
-    """None while unknown. Attribution writes it."""
+    """None while unknown. Attribution writes it, after the record was made."""
     zero: bool = False
     """Whether systemd held the pod at 0 (guarantee Strict), whatever the value. systemd_zero writes it."""
 
@@ -170,6 +170,8 @@ class FileIdentity(inotify.Watched):
     pod: Pod | None
     container: str = ""
     spec: cgroup_files.CgroupFile = cgroup_files.SWAP_MAX
+    is_units: bool = False
+    """Whether its cgroup is a slice or service of the node, without pods."""
     name: str = dataclasses.field(init=False)
     usage: str = dataclasses.field(init=False)
     """The file that counts its use; empty: none does."""
@@ -183,7 +185,10 @@ class FileIdentity(inotify.Watched):
         self.name = f"{self.path}/{self.spec.name}"
         self.usage = f"{self.path}/{self.spec.usage}" if self.spec.usage else ""
         self.key = ledger.Key(self.spec.name, self.path, inode=self.inode)
-        self.kind = "kubepods" if self.pod is None else "container" if self.container else "pod"
+        if self.pod is None:
+            self.kind = "system" if self.is_units else "kubepods"
+        else:
+            self.kind = "container" if self.container else "pod"
         self.is_inner = self.container != "" and self.path.endswith(f"/{INNER}")
 
     def __str__(self) -> str:
@@ -192,8 +197,8 @@ class FileIdentity(inotify.Watched):
 
     @property
     def is_tenants(self) -> bool:
-        """As Container."""
-        return self.container != ""
+        """As Container; a service with Delegate= may also own its cgroup."""
+        return self.container != "" or self.is_units
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -201,6 +206,8 @@ class ControlFile(FileIdentity):
     """A file with its desired value and its status."""
 
     desired: Desired = dataclasses.field(default=UNMANAGED, init=False)
+    last_stated: int | None = dataclasses.field(default=None, init=False)
+    """A pod's: its value in the last state that had one."""
     last_applied: int | None = dataclasses.field(default=None, init=False)
     """The agent's value that it last read there; another value found later is another writer's."""
     status: FileStatus = dataclasses.field(default=UNKNOWN, init=False)
@@ -217,7 +224,8 @@ class ControlFile(FileIdentity):
 
     def __post_init__(self) -> None:
         FileIdentity.__post_init__(self)
-        if not self.container:
+        # A runtime may have set a container's unit, an administrator a service's.
+        if not (self.container or self.is_units):
             self.systemd.value = self.spec.unset
 
     def is_systemds(self, value: int) -> bool:
@@ -230,12 +238,22 @@ class ControlFile(FileIdentity):
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
-class Container(inotify.Watched):
+class Cgroup(inotify.Watched):
+    """A cgroup below that of all pods, or that one."""
+
+    path: str
+
+    def __str__(self) -> str:
+        """For logs."""
+        return f"/{self.path}"
+
+
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
+class Container(Cgroup):
     """A container's cgroup; with crun a second one below it."""
 
     pod: Pod
     id: str
-    path: str
     since: float
     """When it appeared; NEVER if it existed before."""
     stirs: int = dataclasses.field(default=0, init=False)
@@ -243,61 +261,50 @@ class Container(inotify.Watched):
     stirred: float = dataclasses.field(default=NEVER, init=False)
     """When the last of these was."""
     files: list[ControlFile] = dataclasses.field(default_factory=list, init=False)
+    """In each of these cgroups one for each description of cgroup_files.OF_PODS."""
 
     @property
     def is_tenants(self) -> bool:
         """A runtime may give it to the container's user."""
         return True
 
-    def __str__(self) -> str:
-        """For logs."""
-        return f"/{self.path}"
-
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
-class Pod(inotify.Watched):
+class Pod(Cgroup):
     """A pod's cgroup."""
 
     uid: str
-    path: str
     inode: dataclasses.InitVar[int]
     origin: resolve.Origin
     since: float
-    last: int | None = dataclasses.field(default=None, init=False)
-    """Its limit in the last state that had one."""
     stated: bool = dataclasses.field(default=False, init=False)
     """Whether a state ever had an entry for it."""
     enforced: bool = dataclasses.field(default=False, init=False)
     """Whether its file held the value of a state once, or it appeared while nothing was enforced."""
+    own: tuple[ControlFile, ...] = dataclasses.field(init=False)
+    """Its own files, one for each description of cgroup_files.OF_PODS."""
     file: ControlFile = dataclasses.field(init=False)
+    """Of these its memory.swap.max."""
     containers: dict[str, Container] = dataclasses.field(default_factory=dict, init=False)
     """By the name of the cgroup."""
     tally: exposure.Tally = dataclasses.field(default_factory=exposure.Tally, init=False)
 
     def __post_init__(self, inode: int) -> None:
-        self.file = ControlFile(self.path, inode, self)
-
-    def __str__(self) -> str:
-        """For logs."""
-        return f"/{self.path}"
+        self.own = tuple(ControlFile(self.path, inode, self, spec=each) for each in cgroup_files.OF_PODS)
+        self.file = self.own[0]
 
     def files(self) -> Iterator[ControlFile]:
         """Yield its files, ancestors first."""
-        yield self.file
+        yield from self.own
         for container in self.containers.values():
             yield from container.files
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
-class Level(inotify.Watched):
+class Level(Cgroup):
     """A cgroup in which pods appear."""
 
-    path: str
     inode: int
-
-    def __str__(self) -> str:
-        """For logs."""
-        return f"/{self.path}"
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

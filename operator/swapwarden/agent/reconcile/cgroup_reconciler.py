@@ -101,7 +101,7 @@ class CgroupReconciler:
     def _step(self, key: queue.Key, mark: queue.Mark, *, compare: bool) -> None:
         match key:
             case queue.Child():
-                self._examine(key, mark)
+                self._observe(key, mark)
             case records.Level() if self._inventory.levels.get(key.path) is key:
                 self.enter(key, mark)
             case records.Pod() if self._inventory.pods.get(key.path) is key:
@@ -123,11 +123,11 @@ class CgroupReconciler:
             if not known and (records.pod_uid(name) or records.is_level(name)):
                 self._work.waiting.mark(queue.Child(level, name, found), queue.Priority.ARRIVAL, mark)
 
-    def _examine(self, child: queue.Child, mark: queue.Mark) -> None:
+    def _observe(self, child: queue.Child, mark: queue.Mark) -> None:
         """Compare a name with the disk."""
         origin = resolve.Origin.PREEXISTING if self.first and child.found else resolve.Origin.APPEARED
         try:
-            self._inventory.examine(child.owner, child.name, origin, mark.noticed)
+            self._inventory.observe(child.owner, child.name, origin, mark.noticed)
         finally:
             self.take_changes(mark, found=child.found)
 
@@ -180,15 +180,14 @@ class CgroupReconciler:
         fs/kernfs/inode.c), which under memory pressure can be long after it was made. So its exposure is counted from
         when the agent last knew all pods: it is at most that long.
         """
-        file, state = pod.file, self._work.in_force
-        entry = self._limits.get(file.key)
+        state = self._work.in_force
+        entries = [entry for file in pod.own if (entry := self._limits.get(file.key)) is not None]
         # Where systemd's 0 is all that was noted, the agent has not known the pod before.
-        known = entry is not None and (entry.found is None or bool(entry.wrote))
+        known = any(entry.found is None or entry.wrote for entry in entries)
         if known or state.mode is not names.Mode.ENFORCE:
             pod.origin = resolve.Origin.PREEXISTING
-        applied = self._files.recall(file)
-        if applied is not None:
-            pod.last = applied
+        for file in pod.own:
+            file.last_stated = self._files.recall(file)
         found = pod.origin is resolve.Origin.PREEXISTING
         pod.enforced = found or late
         ran, since = None, mark.noticed
@@ -196,14 +195,16 @@ class CgroupReconciler:
             ran = names.Cause.AGENT_DOWN
             since = mark.noticed if state.away is None else state.away
         else:
-            file.created_at = mark.noticed
+            for file in pod.own:
+                file.created_at = mark.noticed
             if not found:
                 ran, since = names.Cause.AGENT_LATE, mark.since
         self.reconcile_pod(pod, queue.Mark(mark.noticed), since=since, ran=ran)
-        self._attribution.look(file)  # its limit first
-        if found and self._limits.get(file.key) is None:
-            self._limits.mark_known(file.key)
-        if resolve.awaits_entry(state.spec, pod.uid, origin=pod.origin, last=pod.last):
+        for file in pod.own:
+            self._attribution.observe(file)  # its limit first
+            if found and self._limits.get(file.key) is None:
+                self._limits.mark_known(file.key)
+        if resolve.awaits_entry(state.spec, pod.uid, origin=pod.origin, last=pod.file.last_stated):
             self._work.due_in(pod, schedule.Why.AWAITS, resolve.AWAIT_SECONDS)
 
     def _mark_containers(self, pod: records.Pod, mark: queue.Mark) -> None:
@@ -213,7 +214,7 @@ class CgroupReconciler:
     def reconcile_pod(
         self, pod: records.Pod, mark: queue.Mark, *, since: float | None = None, ran: names.Cause | None = None
     ) -> None:
-        """Decide the value of a pod's own file, and write it; its containers follow.
+        """Decide the values of a pod's own files, and write them; its containers follow.
 
         `since` is when the pod may have begun to run without a limit, and `ran` why. Without these, a pod that a state
         names for the first time ran without a limit until now.
@@ -221,27 +222,29 @@ class CgroupReconciler:
         self._mark_containers(pod, mark)
         state, mode = self._work.in_force.spec, self._work.in_force.mode
         entry = None if state is None else state.pods.get(pod.uid)
-        if mode is not names.Mode.ENFORCE:
-            pod.last = None
-            pod.enforced = True
-        elif entry is not None:
-            pod.last = entry.limit
-        file = pod.file
-        self.find_evidence(file)
-        enforced = resolve.of_pod(
-            state, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=pod.last, denied=file.spec.denied
-        )
-        value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
-        file.desired = records.Desired(value, enforced)
-        if file.last_applied is not None:
-            ran = None
-        elif since is None and entry is not None and not pod.stated:
-            ran, since = names.Cause.STATE_LATE, pod.since
+        enforces, first = mode is names.Mode.ENFORCE, entry is not None and not pod.stated
+        pod.enforced = pod.enforced or not enforces
+        for file in pod.own:
+            if not enforces:
+                file.last_stated = None
+            elif entry is not None:
+                setting = entry.settings.get(file.spec.name)
+                file.last_stated = None if setting is None else setting.value
+            self.find_evidence(file)
+            enforced = resolve.of_pod(
+                state, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=file.last_stated, file=file.spec
+            )
+            file.desired = records.Desired(enforced if enforces else resolve.Handling.RESTORE, enforced)
         if entry is not None:
             pod.stated = True
             pod.origin = resolve.Origin.PREEXISTING
-        right = self._work.horizon.last_right(file, mark.since) if since is None else since
-        self._files.reconcile(file, mark.noticed, since=right, ran=ran)
+        for file in pod.own:
+            why, begun = (ran, since) if file.last_applied is None else (None, since)
+            if begun is None and first and file.last_applied is None:
+                why, begun = names.Cause.STATE_LATE, pod.since
+            if begun is None:
+                begun = self._work.horizon.last_right(file, mark.since)
+            self._files.reconcile(file, mark.noticed, since=begun, ran=why)
         if not pod.enforced:
             self.time_enforcement(pod)
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import attribution
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import container_files, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, queue, schedule, work
@@ -74,8 +74,9 @@ class ContainerReconciler:
                 error = unknown
         for file in container.files:
             enforced, at_most = file.desired.if_enforced, file.desired.at_most
-            if entry is not None:
-                enforced, at_most = entry.limit, entry.cap
+            setting = None if entry is None else entry.get(file.spec.name)
+            if setting is not None:
+                enforced, at_most = setting
             elif of_pod is not None:
                 enforced = resolve.Handling.RESTORE
             value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
@@ -86,7 +87,8 @@ class ContainerReconciler:
 
     def _was_written(self, container: records.Container) -> bool:
         """Return whether an earlier run may have written to it: it keeps that value until a state has another one."""
-        return any(self._limits.has_name(cgroupfs.SWAP_MAX, path) for path in container_files.paths(container))
+        paths = container_files.paths(container)
+        return any(self._limits.has_name(each.name, path) for each in cgroup_files.OF_PODS for path in paths)
 
     def _open(self, container: records.Container) -> None:
         known = set(container.files)
@@ -102,7 +104,7 @@ class ContainerReconciler:
     def _know(self, file: records.ControlFile, container: records.Container) -> None:
         """Take over the records of a new file."""
         file.created_at = container.since
-        self._attribution.look(file)
+        self._attribution.observe(file)
         # As with its pod, time without an agent counts.
         away = self._work.in_force.away
         applied = self._files.recall(file, records.NEVER if away is None else away)

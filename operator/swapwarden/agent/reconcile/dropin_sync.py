@@ -57,14 +57,14 @@ class DropInSync(Generic[Wanted]):
     def __init__(
         self,
         directory: pathlib.Path | None,
-        bring: Callable[[pathlib.Path, Wanted], None],
+        reconcile: Callable[[pathlib.Path, Wanted], None],
         reports: board.Board,
         name: str,
         disks: worker.Worker,
     ) -> None:
         """`directory` None: the folders are not mounted, and nothing is done. `name` is that of the board's status."""
         self._directory = directory
-        self._bring: Callable[[pathlib.Path, Wanted], None] = bring
+        self._reconcile: Callable[[pathlib.Path, Wanted], None] = reconcile
         self._board = reports
         self._name = name
         self._disks = disks
@@ -84,13 +84,13 @@ class DropInSync(Generic[Wanted]):
         if self.status != before:
             self._board.touch()
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Record which slices have a file: must be called before anything depends on it."""
         if self._directory is not None:
             self._report(held=systemd_dropins.installed(self._directory))
 
     def want(self, wanted: Wanted | None) -> None:
-        """Set the desired files, as an argument of `bring`; empty: none. None: not known yet, so nothing changes."""
+        """Set the desired files, as an argument of `reconcile`; empty: none. None: not known yet, nothing changes."""
         if self._directory is None or wanted is None or wanted == self._wanted:
             return
         self._wanted = wanted
@@ -128,7 +128,7 @@ class DropInSync(Generic[Wanted]):
             self._report(held=held, failed="", left=self.status.left and wanted != self._wanted)
 
     def _brought(self, directory: pathlib.Path, wanted: Wanted) -> frozenset[str]:
-        self._bring(directory, wanted)
+        self._reconcile(directory, wanted)
         return systemd_dropins.installed(directory)
 
     def _failed(self, error: OSError) -> float:

@@ -191,7 +191,7 @@ class Sysctls:
         audited = state.kernel if state.mode is names.Mode.AUDIT else {}
         concerned = self._recorded() | wanted.keys() | audited.keys()
         steps = [_Step(name, wanted.get(name), audited.get(name)) for name in SETTINGS if name in concerned]
-        await self._kernel.do(KEY, lambda: _each(self._look, steps), WRITE_SECONDS)
+        await self._kernel.do(KEY, lambda: _each(self._observe, steps), WRITE_SECONDS)
         if self._state is None or _asked(self._state) != _asked(state):
             return ()
         _each(self._decide, steps)
@@ -203,7 +203,7 @@ class Sysctls:
         ]
         return tuple(found)
 
-    def _look(self, step: _Step) -> None:
+    def _observe(self, step: _Step) -> None:
         step.observed = self._read(step.name)
 
     def _decide(self, step: _Step) -> None:

@@ -31,23 +31,6 @@ class Home(inotify.Watched):
     inode: int
 
 
-class Unit(records.ControlFile):
-    """The memory.swap.max of a unit."""
-
-    __slots__ = ("unit_name",)
-
-    def __init__(self, name: str, path: str, inode: int) -> None:
-        super().__init__(path, inode, None)
-        self.kind = "system"
-        self.unit_name = name
-        self.systemd.value = None  # an administrator may have set MemorySwapMax
-
-    @property
-    def is_tenants(self) -> bool:
-        """A service with Delegate= may own its cgroup."""
-        return True
-
-
 class Units:
     """Not thread-safe: only the event loop may use it."""
 
@@ -77,7 +60,7 @@ class Units:
         """Why `reconcile` did not finish all of them, or empty."""
         self.concerned = False
         """Whether there is a unit or problem to report."""
-        self._units: dict[str, Unit] = {}
+        self._units: dict[str, records.ControlFile] = {}
         """By path."""
 
     def reconcile(self, state: spec.NodeSpec, root: str, noticed: float) -> None:
@@ -122,12 +105,12 @@ class Units:
     ) -> None:
         """Bring units to their limits, by path; units without a limit get their earlier value."""
         recorded = (record.key.path for record in self._limits)
-        left = {path: path.rpartition("/")[2] for path in recorded if not _is_of_pods(path)}
+        left = {path: _name(path) for path in recorded if not _is_of_pods(path)}
         # Ancestors first: a path sorts before those below it.
         for path, name in sorted(
             {
                 **left,
-                **{path: unit.unit_name for path, unit in self._units.items()},
+                **{path: _name(path) for path in self._units},
                 **{path: found[path] for path in limits},
             }.items()
         ):
@@ -155,15 +138,15 @@ class Units:
 
     def rewritten(self, file: records.ControlFile) -> bool:
         """Examine a file after an external write. Return whether the evidence that systemd holds it at 0 changed."""
-        if not isinstance(file, Unit):
+        if not file.is_units:
             return False
         before = self._is_covered(file)
-        covered = self._is_at_zero(file.path) and (before or _has_drop_in(self._board, file.unit_name))
+        covered = self._is_at_zero(file.path) and (before or _has_drop_in(self._board, _name(file.path)))
         if covered != before:
             self._limits.set_systemd_zero(file.key, held=covered)
         return covered != before
 
-    def _is_covered(self, unit: Unit) -> bool:
+    def _is_covered(self, unit: records.ControlFile) -> bool:
         entry = self._limits.get(unit.key)
         return entry is not None and entry.systemd_zero
 
@@ -191,24 +174,24 @@ class Units:
             if short is not None:
                 yield short
 
-    def _short(self, unit: Unit) -> problems.SettingProblem | None:
+    def _short(self, unit: records.ControlFile) -> problems.SettingProblem | None:
         if unit.status.reason is not None:
-            return problems.SettingProblem(unit.unit_name, names.Problem.WRITE_FAILED, unit.status.message)
+            return problems.SettingProblem(_name(unit.path), names.Problem.WRITE_FAILED, unit.status.message)
         if unit.status.draining:
             left = unit.status.in_use >> 20  # to the MiB: it changes all the time
             more = f"{left} MiB of swap are still in use; they can grow little, and fall as pages are touched"
-            return problems.SettingProblem(unit.unit_name, names.Problem.DRAINING, more)
+            return problems.SettingProblem(_name(unit.path), names.Problem.DRAINING, more)
         if unit.desired.value is resolve.Handling.RESTORE and self._is_covered(unit):
             more = (
                 "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
             )
-            return problems.SettingProblem(unit.unit_name, names.Problem.RELOAD_NEEDED, more)
+            return problems.SettingProblem(_name(unit.path), names.Problem.RELOAD_NEEDED, more)
         if (
             self._state is not None
             and self._state.mode is names.Mode.AUDIT
             and resolve.differs(unit.desired.if_enforced, unit.status.observed, at_most=False)
         ):
-            return problems.SettingProblem(unit.unit_name, names.Problem.AUDIT, "memory.swap.max would be lowered")
+            return problems.SettingProblem(_name(unit.path), names.Problem.AUDIT, "memory.swap.max would be lowered")
         return None
 
     def _find(self, name: str, root: str) -> str:
@@ -246,12 +229,12 @@ class Units:
                 return cgroupfs.join(each, name)
         return None
 
-    def _known(self, path: str, name: str) -> Unit | None:
+    def _known(self, path: str, name: str) -> records.ControlFile | None:
         """Return the record of the unit's file; None if its cgroup has just been removed."""
         unit = self._units.get(path)
         inode = self._fs.inode(path)
         if unit is None and inode is not None:
-            unit = self._units[path] = Unit(name, path, inode)
+            unit = self._units[path] = records.ControlFile(path, inode, None, is_units=True)
             entry = self._limits.get(unit.key)
             if entry is None and _has_drop_in(self._board, name) and self._is_at_zero(path):
                 # systemd made it so after a boot. A restore writes no limit, its value without the drop-in.
@@ -283,6 +266,11 @@ class Units:
             if inode is not None:
                 home = self._homes.setdefault(path, Home(inode))
                 self._watches.watch(home, self._fs.absolute(path), inotify.CHILDREN)
+
+
+def _name(path: str) -> str:
+    """Return the name of the unit whose cgroup this is."""
+    return path.rpartition("/")[2]
 
 
 def _is_of_pods(path: str) -> bool:

@@ -27,7 +27,7 @@ _QOS: Final = "io.cost.qos"
 _OFF: Final = "enable=0"
 
 
-_Asked = dict[cgroup_files.File, str]
+_Asked = dict[cgroup_files.DeviceFile, str]
 
 
 def _asked(wants: spec.UnitEntry) -> _Asked:
@@ -94,7 +94,7 @@ class UnitIoReconciler:
                 self.to_restore += is_there
                 yield problems.SettingProblem(f"{key.path} {key.file}", short.reason, str(short))
 
-    def _without_disks(self, asked: Iterable[cgroup_files.File]) -> Iterator[problems.SettingProblem]:
+    def _without_disks(self, asked: Iterable[cgroup_files.DeviceFile]) -> Iterator[problems.SettingProblem]:
         name = ", ".join(file.field for file in asked)
         if not name:
             return
@@ -111,7 +111,7 @@ class UnitIoReconciler:
     def _of_unit(
         self, name: str, path: str, inode: int, asked: _Asked, mode: names.Mode
     ) -> Iterator[problems.SettingProblem]:
-        shorts: dict[cgroup_files.File, dict[str, problems.SettingError]] = {file: {} for file in asked}
+        shorts: dict[cgroup_files.DeviceFile, dict[str, problems.SettingError]] = {file: {} for file in asked}
         for file, value in asked.items():
             for disk in self.disks.numbers:
                 try:
@@ -133,7 +133,7 @@ class UnitIoReconciler:
                     f"{message}; {helps[0].name} is there" if spared else message,
                 )
 
-    def _require(self, name: str, path: str, file: cgroup_files.File, disk: str) -> None:
+    def _require(self, name: str, path: str, file: cgroup_files.DeviceFile, disk: str) -> None:
         """SettingError if a cgroup has no such file, or the file has no effect on the disk."""
         if not self._fs.has(path, file.name):
             if cgroupfs.IO in self._fs.controllers(path):

@@ -147,7 +147,7 @@ def collect(
 
 
 def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:
-    return resolve.awaits_entry(current, pod.uid, origin=pod.origin, last=pod.last)
+    return resolve.awaits_entry(current, pod.uid, origin=pod.origin, last=pod.file.last_stated)
 
 
 def _cost(

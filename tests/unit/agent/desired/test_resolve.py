@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 
@@ -40,8 +40,8 @@ def test_pod_target_in_enforce() -> None:
         current = None if unknown is None else state(names.Mode.ENFORCE, unknown)
         return resolve.of_pod(current, pod, mode=names.Mode.ENFORCE, origin=origin, last=last)
 
-    assert target(spec.PodEntry(5 * PAGE, {}), last=0) == 5 * PAGE
-    assert target(spec.PodEntry(None, {}), last=0) is resolve.Handling.RESTORE
+    assert target(spec.PodEntry({"memory.swap.max": spec.Setting(5 * PAGE)}, {}), last=0) == 5 * PAGE
+    assert target(spec.PodEntry({}, {}), last=0) is resolve.Handling.RESTORE
     assert target(last=7 * PAGE) == 7 * PAGE
     assert target(unknown=None) == 0
     assert target() == 0
@@ -67,7 +67,8 @@ def test_the_root_is_left_alone_until_a_state_arrives_and_put_back_when_one_has_
 
 
 def test_a_file_that_is_not_denied_keeps_what_it_holds_until_a_state_names_its_pod() -> None:
-    target = resolve.of_pod(None, None, mode=names.Mode.ENFORCE, origin=resolve.Origin.APPEARED, last=None, denied=None)
+    low = cgroup_files.CgroupFile("memory.low", denied=None)
+    target = resolve.of_pod(None, None, mode=names.Mode.ENFORCE, origin=resolve.Origin.APPEARED, last=None, file=low)
     assert target is resolve.Handling.UNMANAGED
 
 

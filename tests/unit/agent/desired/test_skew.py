@@ -65,7 +65,7 @@ def test_what_an_older_controller_does_not_say_has_its_default() -> None:
     found = taken({"profileRef": {"name": "p"}, "pods": {"x": {"reason": "LimitedSwap"}}})
     assert (found.mode, found.before_plan, found.kubepods) == (names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None)
     assert found.guarantee is names.Guarantee.STANDARD
-    assert found.pods == {"x": spec.PodEntry(None, {})}
+    assert found.pods == {"x": spec.PodEntry({}, {})}
 
 
 def test_units_have_their_own_settings() -> None:
@@ -79,8 +79,8 @@ def test_units_have_their_own_settings() -> None:
 def test_containers_are_found_by_the_beginning_of_their_id() -> None:
     containers = {"a": CONTAINER, "low": {"id": "f" * 13, "swapAtMost": "8192"}, "waits": {"swapMax": "0"}}
     pod = taken({**SPEC, "pods": {"x": {**POD, "containers": containers}}}).pods["x"]
-    assert pod.container(ID + "d" * 51) == spec.ContainerEntry(0, cap=False)
-    assert pod.container("f" * 64) == spec.ContainerEntry(8192, cap=True)
+    assert pod.container(ID + "d" * 51) == {"memory.swap.max": spec.Setting(0)}
+    assert pod.container("f" * 64) == {"memory.swap.max": spec.Setting(8192, at_most=True)}
     assert pod.container("0" * 64) is None
     assert len(pod.containers) == 2, "one that does not run yet has no cgroup"
 

@@ -120,7 +120,7 @@ def test_a_crash_while_storing_leaves_the_old(tmp_path: pathlib.Path, monkeypatc
         state_cache.store(tmp_path, "n1", wire("8192"), BOOT)
     loaded = state_cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
-    assert spec.parse(loaded.state, PAGE).pods["a"].limit == 4096
+    assert spec.parse(loaded.state, PAGE).pods["a"].settings["memory.swap.max"].value == 4096
 
 
 @pytest.mark.parametrize(

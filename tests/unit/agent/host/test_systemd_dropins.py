@@ -117,7 +117,7 @@ class Kept:
 
     def bring(self, directory: pathlib.Path, prefix: str) -> None:
         self.brought.append(prefix)
-        systemd_dropins.bring(directory, prefix)
+        systemd_dropins.reconcile_pods(directory, prefix)
 
 
 class Waits:
@@ -207,7 +207,7 @@ async def test_a_check_does_not_shorten_the_backoff(kept: Kept) -> None:
 
 
 async def test_without_a_mount_there_is_nothing_to_do() -> None:
-    keeper = dropin_sync.DropInSync(None, systemd_dropins.bring, board.Board(), board.PODS, worker.Worker())
+    keeper = dropin_sync.DropInSync(None, systemd_dropins.reconcile_pods, board.Board(), board.PODS, worker.Worker())
     keeper.want("")
     assert not keeper.status.left
     assert not keeper.status.mounted
@@ -223,14 +223,14 @@ def of_slices(units: pathlib.Path, *names: str) -> list[pathlib.Path]:
 
 def test_slices_that_are_named_and_mounted_have_a_file(units: pathlib.Path) -> None:
     system, user = of_slices(units, "system.slice", r"a\x2db-c.slice")
-    systemd_dropins.bring_slices(units, ("system.slice", "other.slice"))
+    systemd_dropins.reconcile_slices(units, ("system.slice", "other.slice"))
     assert [file.exists() for file in (system, user)] == [True, False]
     assert system.read_text() == "[Slice]\nMemorySwapMax=0\n"
     assert systemd_dropins.installed(units) == {"system.slice"}
     assert not (units / "other.slice.d").exists()
-    systemd_dropins.bring_slices(units, (r"a\x2db-c.slice",))
+    systemd_dropins.reconcile_slices(units, (r"a\x2db-c.slice",))
     assert [file.exists() for file in (system, user)] == [False, True]
-    systemd_dropins.bring_slices(units, ())
+    systemd_dropins.reconcile_slices(units, ())
     assert not user.exists()
     assert user.parent.is_dir()
 
@@ -239,10 +239,10 @@ def test_slices_that_are_named_and_mounted_have_a_file(units: pathlib.Path) -> N
 def test_no_folder_of_a_service_or_of_many_slices_is_written_to(units: pathlib.Path, name: str) -> None:
     """Were it mounted: who writes a service's drop-ins says what it runs."""
     [file] = of_slices(units, name)
-    systemd_dropins.bring_slices(units, (name,))
+    systemd_dropins.reconcile_slices(units, (name,))
     assert list(file.parent.iterdir()) == []
     file.write_bytes(systemd_dropins.CONTENT)
-    systemd_dropins.bring_slices(units, ())
+    systemd_dropins.reconcile_slices(units, ())
     assert file.exists()
     assert systemd_dropins.installed(units) == frozenset()
 
@@ -250,10 +250,10 @@ def test_no_folder_of_a_service_or_of_many_slices_is_written_to(units: pathlib.P
 def test_files_of_others_are_left_alone_when_a_slice_is_no_longer_named(units: pathlib.Path) -> None:
     [file] = of_slices(units, "system.slice")
     file.write_text("[Slice]\nMemorySwapMax=1G\n")
-    systemd_dropins.bring_slices(units, ())
+    systemd_dropins.reconcile_slices(units, ())
     assert file.read_text() == "[Slice]\nMemorySwapMax=1G\n"
     assert systemd_dropins.installed(units) == frozenset()
-    systemd_dropins.bring_slices(units, ("system.slice",))
+    systemd_dropins.reconcile_slices(units, ("system.slice",))
     assert file.read_bytes() == systemd_dropins.CONTENT
 
 
@@ -280,13 +280,17 @@ def test_slices_with_pods_and_services_have_none(root: str, slices: tuple[str, .
 
 async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> None:
     system, user = of_slices(units, "system.slice", "user.slice")
-    keeper = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board(), board.SLICES, worker.Worker())
+    keeper = dropin_sync.DropInSync(
+        units, systemd_dropins.reconcile_slices, board.Board(), board.SLICES, worker.Worker()
+    )
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice", "user.slice", "other.slice"))
     await until(lambda: system.exists() and user.exists())
     await until(lambda: keeper.status.held == {"system.slice", "user.slice"})
-    again = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board(), board.SLICES, worker.Worker())
-    again.look()
+    again = dropin_sync.DropInSync(
+        units, systemd_dropins.reconcile_slices, board.Board(), board.SLICES, worker.Worker()
+    )
+    again.observe()
     assert again.status.held == keeper.status.held, "the next agent knows before it writes any"
     keeper.want(("user.slice",))
     await until(lambda: not system.exists())
@@ -307,7 +311,7 @@ async def test_a_slice_counts_as_held_before_its_file_is_known_to_be_there(
     loop = asyncio.get_running_loop()
 
     def slow(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
-        systemd_dropins.bring_slices(directory, wanted)
+        systemd_dropins.reconcile_slices(directory, wanted)
         loop.call_soon_threadsafe(written.set)
         disk.wait()
 

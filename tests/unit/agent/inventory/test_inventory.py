@@ -33,7 +33,7 @@ async def test_cruns_inner_cgroup_gets_the_value_too(plain: Node) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
     scope = plain.tree.container(pod, "app")
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
     await until(lambda: swap_max(scope) == str(MIB))
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
@@ -52,7 +52,7 @@ async def test_cruns_inner_cgroup_is_found_without_an_event(plain: Node, monkeyp
 
     with monkeypatch.context() as short:
         short.setattr(inotify.Inotify, "add", full)
-        apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
+        apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
         await until(lambda: swap_max(scope) == str(MIB))
         inner = plain.tree.group(scope / "container")
         compare(agent)
@@ -105,13 +105,13 @@ async def test_a_recreated_pod_stays_known_when_the_event_of_its_end_is_late(
     anew = plain.known(pod)
     assert anew.file.inode != before
     told: list[str] = []
-    real = agent.inventory.examine
+    real = agent.inventory.observe
 
     def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         told.append(name)
         real(owner, name, origin, noticed)
 
-    monkeypatch.setattr(agent.inventory, "examine", look)
+    monkeypatch.setattr(agent.inventory, "observe", look)
     await until(lambda: path.name in told)  # its end, and its beginning
     assert plain.known(pod) is anew
     apply(agent, state({1: 0}, mode=names.Mode.RESTORE, generation=2))
@@ -150,7 +150,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
     pod = plain.tree.pod(1)
     gone = plain.tree.container(pod, "gone")
     agent = plain.start()
-    wants = {name: spec.ContainerEntry(MIB, cap=False) for name in ("gone", "new")}
+    wants = {name: spec.Setting(MIB, at_most=False) for name in ("gone", "new")}
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: wants}))
     plain.tree.remove(gone)
     new = plain.tree.container(pod, "new")
@@ -163,7 +163,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
 async def test_watches_are_ended_by_hand(plain: Node) -> None:
     """On cgroupfs they never end by themselves; a directory that is moved away stands for one that is removed there."""
     agent = plain.start()
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
     before = watched(agent)
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")

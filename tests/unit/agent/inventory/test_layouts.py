@@ -14,7 +14,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, apply, compare, snapshot, until
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, snapshot, swap, until
 from tests.unit.agent.cgroup_tree import swap_max
 
 BURSTABLE = "2f1c0a77-93d4-4c5e-8b0e-5d1f6f0a9e01"
@@ -160,11 +160,8 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
     layout = LAYOUTS[name]
     plain.tree.remove(plain.tree.kubepods)
     limits = {uid: (number + 1) * MIB for number, uid in enumerate(layout.pods)}
-    inner = {
-        cid[:13]: spec.ContainerEntry((number + 1) * 16 * MIB, cap=False)
-        for number, cid in enumerate(layout.containers)
-    }
-    entries = {uid: spec.PodEntry(limit, inner) for uid, limit in limits.items()}
+    inner = {cid[:13]: swap((number + 1) * 16 * MIB) for number, cid in enumerate(layout.containers)}
+    entries = {uid: spec.PodEntry(swap(limit), inner) for uid, limit in limits.items()}
     state = spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, 64 * MIB, entries)
     if late:
         agent = plain.start(state)
@@ -175,7 +172,11 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
         agent = plain.start(state)
     expected = {layout.root: str(64 * MIB)}
     expected |= {path: str(limits[uid]) for uid, path in layout.pods.items()}
-    expected |= {path: str(inner[cid[:13]].limit) for cid, paths in layout.containers.items() for path in paths}
+    expected |= {
+        path: str(inner[cid[:13]]["memory.swap.max"].value)
+        for cid, paths in layout.containers.items()
+        for path in paths
+    }
     await until(lambda: written(plain) == expected)
     assert agent.root == layout.root
     # Pods that ran before the agent were above their values until now; nothing else is wrong.

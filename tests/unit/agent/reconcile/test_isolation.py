@@ -48,6 +48,7 @@ from tests.unit.agent.agent_node import (
     settle,
     snapshot,
     state,
+    swap,
     until,
     waits,
 )
@@ -56,7 +57,7 @@ from tests.unit.agent.cgroup_tree import container_id, swap_max, uid, write
 PODS = range(1, 7)
 HOSTILE = 3
 FACTS = state_api.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
-WANTED = spec.ContainerEntry(MIB, cap=False)
+WANTED = spec.Setting(MIB, at_most=False)
 EVENT = inotify.InotifyEvent(0, inotify.CONTENT, "")
 LOST = (None, inotify.InotifyEvent(-1, inotify.Q_OVERFLOW, ""))
 
@@ -279,7 +280,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             def of_pod(
                 current: spec.NodeSpec | None, entry: spec.PodEntry | None, **more: object
             ) -> resolve.DesiredValue:
-                if entry is not None and entry.limit == 7 * MIB:
+                if entry is not None and entry.settings == swap(7 * MIB):
                     fail()
                 return real(current, entry, **more)  # type: ignore[arg-type] # as they are given
 
@@ -302,7 +303,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             )
         new = crowd.state()
         if where == "pod":
-            new = new._replace(pods={**new.pods, uid(HOSTILE): new.pods[uid(HOSTILE)]._replace(limit=7 * MIB)})
+            new = new._replace(pods={**new.pods, uid(HOSTILE): new.pods[uid(HOSTILE)]._replace(settings=swap(7 * MIB))})
         if where == "evidence":
             new = new._replace(guarantee=names.Guarantee.STRICT)
         apply(agent, new)
@@ -372,7 +373,7 @@ async def test_what_fails_all_the_time_fills_no_log(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent.inventory, "examine", fail)
+    monkeypatch.setattr(agent.inventory, "observe", fail)
     await until(lambda: mistakes.count > 20)
     assert len([each for each in caplog.records if each.exc_info]) == 1
     assert failures(agent)[0][2] == "InternalError"
@@ -403,7 +404,7 @@ async def test_a_capped_container_is_put_back(plain: Node, loss: names.Mode | No
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=True)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=True)}}))
     assert swap_max(app) == str(MIB)
     apply(agent, state({1: cgroupfs.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
     assert swap_max(app) == "max"
@@ -481,7 +482,7 @@ async def test_an_exposure_without_an_event_counts_from_when_the_file_was_last_r
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     compare(agent)
-    apply(agent, state({1: MIB}, containers={1: {"app": spec.ContainerEntry(0, cap=False)}}))
+    apply(agent, state({1: MIB}, containers={1: {"app": spec.Setting(0, at_most=False)}}))
     (late,) = snapshot(agent).recent.exposures
     compare(agent)
     before = late.milliseconds
@@ -739,14 +740,14 @@ async def test_endless_events_keep_nothing_from_being_compared(plain: Node, monk
     agent = plain.start()
     level = next(iter(agent.inventory.levels.values()))
     busy = queue.Child(level, "nothing")
-    real = agent.inventory.examine
+    real = agent.inventory.observe
 
     def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         real(owner, name, origin, noticed)
         if name == busy.name:
             mark(agent, busy, noticed)
 
-    monkeypatch.setattr(agent.inventory, "examine", look)
+    monkeypatch.setattr(agent.inventory, "observe", look)
     mark(agent, busy)
     for lost in (False, True):
         before = agent.tasks.comparison.last
@@ -995,11 +996,11 @@ async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_p
 ) -> None:
     """A pod that drains keeps more than such a container had, unless the container drains itself."""
     agent = plain.start()
-    before = spec.ContainerEntry(64 * MIB, cap=False) if drains else WANTED
+    before = spec.Setting(64 * MIB, at_most=False) if drains else WANTED
     apply(agent, state({1: 64 * MIB}, containers={1: {"app": before}}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
-    await until(lambda: swap_max(app) == str(before.limit))
+    await until(lambda: swap_max(app) == str(before.value))
     for each in (pod, app) if drains else (pod,):
         for value, file in ((32 * MIB, "memory.swap.current"), (63 * MIB, "memory.current"), (64 * MIB, "memory.max")):
             write(each, str(value), file)
@@ -1210,7 +1211,7 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     for generation in range(1, 13):
         chaos.on = chance.random() < 0.8
         pod, container = (chance.choice([0, MIB, 2 * MIB, cgroupfs.NO_LIMIT]) for _ in range(2))
-        inner = {number: {"app": spec.ContainerEntry(container, cap=False)} for number in PODS}
+        inner = {number: {"app": spec.Setting(container, at_most=False)} for number in PODS}
         apply(agent, state(dict.fromkeys(PODS, pod), containers=inner, generation=generation))
         held = {(cgroupfs.render(pod), cgroupfs.render(container))}
         assert crowd.others() == held, "in the same pass"

@@ -79,7 +79,7 @@ class Killer:
         raise Killed
 
 
-FIRST = {1: {"app": spec.ContainerEntry(MIB, cap=False)}}
+FIRST = {1: {"app": spec.Setting(MIB, at_most=False)}}
 LIFE = (
     state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=FIRST),
     state({1: MIB, 2: 0}, kubepods=32 * MIB, each=2 * MIB, generation=2),
@@ -203,9 +203,9 @@ def test_drop_ins_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pyte
         killer.calls, killer.at = 0, at
         steps: list[Callable[[], None]] = [
             lambda: systemd_dropins.install(folder, "kubepods"),
-            lambda: systemd_dropins.bring_slices(folder, ("system.slice",)),
+            lambda: systemd_dropins.reconcile_slices(folder, ("system.slice",)),
             lambda: systemd_dropins.remove(folder),
-            lambda: systemd_dropins.bring_slices(folder, ()),
+            lambda: systemd_dropins.reconcile_slices(folder, ()),
         ]
         deaths = 0
         while steps:

@@ -27,12 +27,12 @@ some_limits = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, cgroupfs.N
 in_use = st.sampled_from([0, 0, PAGE, 40 * MIB])
 """Bytes of swap: cgroups that have some are at their memory limit."""
 caps = st.booleans()
-containers = st.builds(spec.ContainerEntry, some_limits, caps)
+containers = st.builds(spec.Setting, some_limits, caps)
 pods = st.builds(
     spec.PodEntry,
     st.none() | some_limits,
     st.dictionaries(st.sampled_from([container_id(name)[:13] for name in CONTAINERS]), containers),
-    st.none() | st.builds(spec.ContainerEntry, some_limits, st.just(False)),
+    st.none() | st.builds(spec.Setting, some_limits, st.just(False)),
 )
 states = st.builds(
     lambda kubepods, found, mode: state(kubepods=kubepods, mode=mode)._replace(pods=found),
@@ -65,9 +65,11 @@ class Tree:
         for number in range(PODS):
             path, pod = self._node.pod_path(number), plan.pods.get(uid(number))
             if pod is not None:
-                named[path] = pod.limit
+                named[path] = pod.settings["memory.swap.max"].value
                 named |= {
-                    self._node.container_path(path, name): pod.containers[container_id(name)[:13]].limit
+                    self._node.container_path(path, name): pod.containers[container_id(name)[:13]][
+                        "memory.swap.max"
+                    ].value
                     for name in CONTAINERS
                     if container_id(name)[:13] in pod.containers
                 }
@@ -138,7 +140,7 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
     [
         state(
             {0: cgroupfs.NO_LIMIT},
-            containers={0: {name: spec.ContainerEntry(0, cap=False) for name in CONTAINERS}},
+            containers={0: {name: spec.Setting(0, at_most=False) for name in CONTAINERS}},
         )
     ],
 )
@@ -180,7 +182,7 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
     monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)
     pod = plain.tree.pod(1)
     agent = plain.start(state({1: 0}, kubepods=0))
-    real = agent.inventory.examine
+    real = agent.inventory.observe
 
     def look(owner: inotify.Watched, name: str, origin: resolve.Origin, noticed: float) -> None:
         real(owner, name, origin, noticed)
@@ -190,7 +192,7 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
         mark(agent, queue.Child(plain.known(pod), "nothing"))
         mark(agent, queue.Child(plain.known(pod), "nothing else"))
 
-    monkeypatch.setattr(agent.inventory, "examine", look)
+    monkeypatch.setattr(agent.inventory, "observe", look)
     come()
     agent.set_desired(state({1: MIB}, kubepods=64 * MIB, generation=2))
     await until(lambda: (swap_max(pod), swap_max(plain.tree.kubepods)) == (str(MIB), str(64 * MIB)))

@@ -12,7 +12,7 @@ from swapwarden.agent.reconcile.queue import Mark, Priority
 
 
 def pod(number: int) -> records.Pod:
-    return records.Pod(f"uid-{number}", f"kubepods/pod{number}", number, resolve.Origin.APPEARED, 0.0)
+    return records.Pod(f"kubepods/pod{number}", f"uid-{number}", number, resolve.Origin.APPEARED, 0.0)
 
 
 def drained(waiting: queue.Queue, priority: Priority) -> list[queue.Key]:
@@ -54,7 +54,7 @@ def test_the_queue_answers_whether_older_keys_of_a_group_or_of_all_wait() -> Non
 
 def test_a_failure_is_reported_as_of_the_pod_and_container_that_it_is_about() -> None:
     one = pod(1)
-    container = records.Container(one, "c", f"{one.path}/c", 0.0)
+    container = records.Container(f"{one.path}/c", one, "c", 0.0)
     level = records.Level("kubepods", 1)
     name = "kubepods-pod12345678_1234_1234_1234_123456789012.slice"
     for key, whose in (

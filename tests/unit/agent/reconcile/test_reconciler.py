@@ -103,7 +103,7 @@ async def test_containers_get_their_values_in_both_orders(node: Node) -> None:
     agent = node.start()
     pod = node.tree.pod(1)
     early = node.tree.container(pod, "early", memory_swap_max="0\n")
-    wants = {1: {"early": spec.ContainerEntry(MIB, cap=False), "late": spec.ContainerEntry(2 * MIB, cap=False)}}
+    wants = {1: {"early": spec.Setting(MIB, at_most=False), "late": spec.Setting(2 * MIB, at_most=False)}}
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers=wants))
     late = node.tree.container(pod, "late", memory_swap_max="0\n")
     other = node.tree.container(pod, "other", memory_swap_max="0\n")
@@ -225,7 +225,7 @@ async def test_restore_and_audit_write_the_earlier_values(node: Node, mode: name
     pods = [node.tree.pod(1, memory_swap_max=f"{8 * MIB}\n"), node.tree.pod(2)]
     app = node.tree.container(pods[1], "app", memory_swap_max="0\n")
     agent = node.start()
-    wants = {2: {"app": spec.ContainerEntry(MIB, cap=False)}}
+    wants = {2: {"app": spec.Setting(MIB, at_most=False)}}
     apply(agent, state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants))
     files = [node.tree.kubepods, *pods, app]
     assert [swap_max(path) for path in files] == [str(64 * MIB), "0", str(MIB), str(MIB)]
@@ -300,7 +300,7 @@ async def test_250_pods_at_once(plain: Node) -> None:
 
 async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain: Node) -> None:
     app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
-    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}})
+    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}})
     apply(plain.start(), wants)
     plain.stop()
     write(app, "max")
@@ -312,7 +312,7 @@ async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain:
 
 async def test_a_container_keeps_its_value_over_a_restart_without_a_state(plain: Node) -> None:
     app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
-    apply(plain.start(), state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.ContainerEntry(MIB, cap=False)}}))
+    apply(plain.start(), state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
     plain.stop()
     write(app, "0")
     agent = plain.start()
@@ -495,9 +495,7 @@ async def test_a_comparison_is_over_when_containers_were_compared_too(
     made = [plain.tree.container(pod, f"app{number}") for number in range(20)]
     apply(
         agent,
-        state(
-            {1: 2 * MIB}, containers={1: {f"app{number}": spec.ContainerEntry(MIB, cap=False) for number in range(20)}}
-        ),
+        state({1: 2 * MIB}, containers={1: {f"app{number}": spec.Setting(MIB, at_most=False) for number in range(20)}}),
     )
     await until(lambda: {swap_max(path) for path in made} == {str(MIB)})
     for path in made:
