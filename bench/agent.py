@@ -75,7 +75,7 @@ async def reconcile(count: int) -> None:
     """Return the seconds, and seconds of CPU, to bring so many pods to a state, and the bytes of memory held then."""
     with tempfile.TemporaryDirectory() as folder:
         cgroups = cgroupfs.Cgroups(str(ROOT), os.sysconf("SC_PAGE_SIZE"))
-        pods = {uid: spec.PodEntry({cgroupfs.SWAP_MAX: spec.Setting(LIMIT)}, {}) for uid in uids(count)}
+        pods = {uid: spec.PodEntry({cgroupfs.SWAP_MAX: spec.FileSetting(LIMIT)}, {}) for uid in uids(count)}
         state = spec.NodeSpec("", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, pods)
         agent = reconciler.NodeReconciler(
             cgroups,

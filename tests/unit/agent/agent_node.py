@@ -24,9 +24,9 @@ from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, container_id, uid
 MIB = 1 << 20
 
 
-def swap(limit: int) -> spec.Settings:
+def swap(limit: int) -> spec.FileSettings:
     """Settings with a limit of swap only."""
-    return {cgroupfs.SWAP_MAX: spec.Setting(limit)}
+    return {cgroupfs.SWAP_MAX: spec.FileSetting(limit)}
 
 
 def state(
@@ -35,7 +35,7 @@ def state(
     mode: names.Mode = names.Mode.ENFORCE,
     unknown: names.BeforePlan = names.BeforePlan.NO_SWAP,
     kubepods: int | None = None,
-    containers: dict[int, dict[str, spec.Setting]] | None = None,
+    containers: dict[int, dict[str, spec.FileSetting]] | None = None,
     each: int | None = None,
     generation: int = 1,
 ) -> spec.NodeSpec:

@@ -20,7 +20,7 @@ class ReceivedState(msgspec.Struct, frozen=True):
     status: dict[str, Any] = {}
 
 
-class Setting(NamedTuple):
+class FileSetting(NamedTuple):
     """The desired value of a cgroup file, in bytes."""
 
     value: int
@@ -28,21 +28,21 @@ class Setting(NamedTuple):
     """Whether a smaller value is as good."""
 
 
-Settings = Mapping[str, Setting]
+FileSettings = Mapping[str, FileSetting]
 """By the name of the cgroup file. A file without a setting must hold the value that it held before."""
 
 
 class PodEntry(NamedTuple):
     """Settings of a pod's cgroups."""
 
-    settings: Settings
+    settings: FileSettings
     """Of its own."""
-    containers: Mapping[str, Settings]
+    containers: Mapping[str, FileSettings]
     """By the beginning of a container's id, as in the state."""
-    each: Settings | None = None
+    each: FileSettings | None = None
     """Of other containers; None: they have none."""
 
-    def container(self, container_id: str) -> Settings | None:
+    def container(self, container_id: str) -> FileSettings | None:
         """Return the settings of one container; None if it has none of its own."""
         return self.containers.get(container_id[: state.ID_LENGTH])
 
@@ -133,12 +133,12 @@ def _pod(pod: state.PodSettings, page: int) -> PodEntry:
     return PodEntry(_settings(pod, page), containers, default)
 
 
-def _container(settings: state.ContainerDefault, page: int) -> Settings | None:
+def _container(settings: state.ContainerDefault, page: int) -> FileSettings | None:
     return _settings(settings, page) or None
 
 
-def _settings(settings: state.CgroupSettings, page: int) -> Settings:
-    """Return the settings that are there. ValueError if a file has both a value and a ceiling."""
+def _settings(settings: state.CgroupSettings, page: int) -> FileSettings:
+    """Return the settings of one cgroup. ValueError if a file has both a value and a ceiling."""
     found = {}
     for file in cgroup_files.OF_PODS:
         exact: str | None = getattr(settings, file.field)
@@ -146,7 +146,7 @@ def _settings(settings: state.CgroupSettings, page: int) -> Settings:
         if exact is not None and ceiling is not None:
             raise ValueError(f"a container has both {_NAMES[file.field]} and {_NAMES[file.ceiling]}")
         if (limit := _bytes(exact or ceiling, page)) is not None:
-            found[file.name] = Setting(limit, at_most=exact is None)
+            found[file.name] = FileSetting(limit, at_most=exact is None)
     return found
 
 

@@ -15,7 +15,10 @@ def state(mode: names.Mode, unknown: names.BeforePlan) -> spec.NodeSpec:
     return spec.NodeSpec("u", 1, mode, unknown, None, {})
 
 
-pod_ = st.one_of(st.none(), st.builds(spec.PodEntry, st.one_of(st.none(), limit_), st.just({})))
+settings_: st.SearchStrategy[spec.FileSettings] = st.just({}) | st.builds(
+    lambda limit: {cgroupfs.SWAP_MAX: spec.FileSetting(limit)}, limit_
+)
+pod_ = st.one_of(st.none(), st.builds(spec.PodEntry, settings_, st.just({})))
 origin_ = st.sampled_from(resolve.Origin)
 unknown_ = st.sampled_from(names.BeforePlan)
 
@@ -40,7 +43,7 @@ def test_pod_target_in_enforce() -> None:
         current = None if unknown is None else state(names.Mode.ENFORCE, unknown)
         return resolve.of_pod(current, pod, mode=names.Mode.ENFORCE, origin=origin, last=last)
 
-    assert target(spec.PodEntry({"memory.swap.max": spec.Setting(5 * PAGE)}, {}), last=0) == 5 * PAGE
+    assert target(spec.PodEntry({"memory.swap.max": spec.FileSetting(5 * PAGE)}, {}), last=0) == 5 * PAGE
     assert target(spec.PodEntry({}, {}), last=0) is resolve.Handling.RESTORE
     assert target(last=7 * PAGE) == 7 * PAGE
     assert target(unknown=None) == 0

@@ -79,8 +79,8 @@ def test_units_have_their_own_settings() -> None:
 def test_containers_are_found_by_the_beginning_of_their_id() -> None:
     containers = {"a": CONTAINER, "low": {"id": "f" * 13, "swapAtMost": "8192"}, "waits": {"swapMax": "0"}}
     pod = taken({**SPEC, "pods": {"x": {**POD, "containers": containers}}}).pods["x"]
-    assert pod.container(ID + "d" * 51) == {"memory.swap.max": spec.Setting(0)}
-    assert pod.container("f" * 64) == {"memory.swap.max": spec.Setting(8192, at_most=True)}
+    assert pod.container(ID + "d" * 51) == {"memory.swap.max": spec.FileSetting(0)}
+    assert pod.container("f" * 64) == {"memory.swap.max": spec.FileSetting(8192, at_most=True)}
     assert pod.container("0" * 64) is None
     assert len(pod.containers) == 2, "one that does not run yet has no cgroup"
 

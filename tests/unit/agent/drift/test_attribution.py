@@ -206,7 +206,7 @@ async def test_a_pod_that_is_removed_is_not_resized(plain: Node) -> None:
 async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
-    apply(plain.start(), state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
+    apply(plain.start(), state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}}))
     assert swap_max(app) == str(MIB)
     counted = Counted()
     write(app, "4096")
@@ -224,7 +224,7 @@ async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) 
 async def test_the_kubelets_number_is_known_to_the_next_agent(plain: Node, *, fought: bool) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
-    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}})
+    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}})
     apply(plain.start(), wants)
     assert swap_max(app) == str(MIB)
     counted = Counted()
@@ -247,7 +247,7 @@ async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds
     pod = plain.tree.pod(1)
     app = plain.tree.group(pod / f"crio-{container_id('app')}.scope", memory_swap_max="8192\n")
     agent = plain.start()
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(4096, at_most=False)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(4096, at_most=False)}}))
     assert swap_max(app) == "4096"
     plain.later += 3600
     counted = Counted()
@@ -285,7 +285,7 @@ async def test_values_written_over_while_no_agent_ran(plain: Node, caplog: pytes
 
 
 async def test_a_containers_value_written_over_while_no_agent_ran_counts_as_long(plain: Node) -> None:
-    wants = state({1: 64 * MIB}, containers={1: {"app": spec.Setting(MIB, at_most=False)}})
+    wants = state({1: 64 * MIB}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}})
     apply(plain.start(), wants)
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
@@ -351,7 +351,7 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
     plain: Node, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     agent = plain.start()
-    inner = {name: spec.Setting(MIB, at_most=False) for name in ("app", "sidecar")}
+    inner = {name: spec.FileSetting(MIB, at_most=False) for name in ("app", "sidecar")}
     apply(agent, state({1: 5 * MIB}, containers={1: inner}))
     pod = await plain.run(1, *inner)
     files = [pod, *(plain.tree.container_path(pod, name) for name in inner)]
@@ -597,7 +597,7 @@ async def test_causes_are_found_one_at_a_time(plain: Node, monkeypatch: pytest.M
 async def test_what_systemd_holds_of_a_container_is_known_after_a_restart_without_a_write(plain: Node) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
-    enforced = state({1: MIB}, containers={1: {"app": spec.Setting(0, at_most=False)}})
+    enforced = state({1: MIB}, containers={1: {"app": spec.FileSetting(0, at_most=False)}})
     apply(plain.start(), enforced)
     assert swap_max(app) == "0"
     plain.stop()

@@ -114,12 +114,12 @@ async def test_what_happens_now_and_then_is_no_fight(plain: Node) -> None:
 async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node) -> None:
     agent = plain.start()
     limit = 64 * MIB
-    apply(agent, state({1: limit}, containers={1: {"app": spec.Setting(limit, at_most=False)}}))
+    apply(agent, state({1: limit}, containers={1: {"app": spec.FileSetting(limit, at_most=False)}}))
     container = plain.tree.container(plain.tree.pod(1), "app")
     await until(lambda: swap_max(container) == str(limit))
     await attack(container, "4096", str(limit), contention.ROUNDS + 1)
     await until(lambda: "Yielded" in reasons(agent))
-    apply(agent, state({1: limit}, containers={1: {"app": spec.Setting(limit, at_most=True)}}, generation=2))
+    apply(agent, state({1: limit}, containers={1: {"app": spec.FileSetting(limit, at_most=True)}}, generation=2))
     assert "Yielded" not in reasons(agent)
     plain.later += contention.YIELD_SECONDS
     compare(agent)

@@ -137,7 +137,7 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    apply(agent, state({1: 0}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
+    apply(agent, state({1: 0}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}}))
     shortfalls = inotify.SHORTFALLS.value("unreadable")
 
     def full(*_: object, **__: object) -> None:

@@ -33,7 +33,7 @@ async def test_cruns_inner_cgroup_gets_the_value_too(plain: Node) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
     scope = plain.tree.container(pod, "app")
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}}))
     await until(lambda: swap_max(scope) == str(MIB))
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
@@ -52,7 +52,7 @@ async def test_cruns_inner_cgroup_is_found_without_an_event(plain: Node, monkeyp
 
     with monkeypatch.context() as short:
         short.setattr(inotify.Inotify, "add", full)
-        apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
+        apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}}))
         await until(lambda: swap_max(scope) == str(MIB))
         inner = plain.tree.group(scope / "container")
         compare(agent)
@@ -150,7 +150,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
     pod = plain.tree.pod(1)
     gone = plain.tree.container(pod, "gone")
     agent = plain.start()
-    wants = {name: spec.Setting(MIB, at_most=False) for name in ("gone", "new")}
+    wants = {name: spec.FileSetting(MIB, at_most=False) for name in ("gone", "new")}
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: wants}))
     plain.tree.remove(gone)
     new = plain.tree.container(pod, "new")
@@ -163,7 +163,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
 async def test_watches_are_ended_by_hand(plain: Node) -> None:
     """On cgroupfs they never end by themselves; a directory that is moved away stands for one that is removed there."""
     agent = plain.start()
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}}))
     before = watched(agent)
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")

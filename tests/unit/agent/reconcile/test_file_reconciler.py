@@ -122,7 +122,7 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     pod = plain.tree.pod(1)
     low = plain.tree.container(pod, "low", memory_swap_max=f"{MIB}\n")
     high = plain.tree.container(pod, "high", memory_swap_max=f"{4 * MIB}\n")
-    wants = {1: {"low": spec.Setting(2 * MIB, at_most=True), "high": spec.Setting(2 * MIB, at_most=True)}}
+    wants = {1: {"low": spec.FileSetting(2 * MIB, at_most=True), "high": spec.FileSetting(2 * MIB, at_most=True)}}
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers=wants))
     await until(lambda: swap_max(high) == str(2 * MIB))
     write(low, str(3 * MIB))
@@ -145,7 +145,7 @@ async def test_a_cap_leaves_a_smaller_value_written_at_the_same_time(
             write(app, "4096")
 
     monkeypatch.setattr(plain.cgroups, "write", overtaken)
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=True)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=True)}}))
     await until(lambda: swap_max(app) != "max")
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
@@ -155,7 +155,7 @@ async def test_a_smaller_value_under_a_cap_is_not_the_desired_one(plain: Node) -
     app = plain.tree.container(
         plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
     )
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=True)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=True)}}))
     compare(agent)
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
@@ -375,7 +375,7 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "write", deny)
-    wants = {n: {"app": spec.Setting(MIB, at_most=False)} for n in (1, 2)}
+    wants = {n: {"app": spec.FileSetting(MIB, at_most=False)} for n in (1, 2)}
     apply(agent, state({1: MIB, 2: MIB}, containers=wants))
     failed = [violation.pod for violation in snapshot(agent).violations if violation.reason == "AccessDenied"]
     assert failed == [uid(2)]
@@ -457,7 +457,7 @@ async def test_a_full_container_gets_no_room_by_its_pods_raise(plain: Node) -> N
     for path in (pod, app):
         for file, value in (("max", 64), ("current", 63), ("swap.current", 10)):
             write(path, str(value * MIB), f"memory.{file}")
-    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.Setting(0, at_most=False)}}, generation=2))
+    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.FileSetting(0, at_most=False)}}, generation=2))
     assert (swap_max(pod), swap_max(app)) == (str(1024 * MIB), "0")
 
 
@@ -470,7 +470,7 @@ async def test_a_momentary_cut_by_others_is_no_reason_to_cut_the_cgroups_below(p
         write(app, str(value * MIB), f"memory.{file}")
     await until(lambda: swap_max(pod) == str(1024 * MIB))
     write(pod, "0")
-    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.Setting(0, at_most=False)}}, generation=2))
+    apply(agent, state({1: 1024 * MIB}, containers={1: {"app": spec.FileSetting(0, at_most=False)}}, generation=2))
     assert swap_max(app) == str(56 * MIB)
 
 
@@ -491,7 +491,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         real(path, limit)
 
     def raised(limit: int) -> spec.NodeSpec:
-        return state({1: MIB}, containers={1: {"app": spec.Setting(limit, at_most=False)}})
+        return state({1: MIB}, containers={1: {"app": spec.FileSetting(limit, at_most=False)}})
 
     with monkeypatch.context() as refusing:
         refusing.setattr(plain.cgroups, "write", deny)
@@ -560,7 +560,7 @@ async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "write", deny)
-    apply(agent, state({1: MIB}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
+    apply(agent, state({1: MIB}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}}))
     compare(agent)
     assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])
 
@@ -638,7 +638,7 @@ async def test_a_pod_is_not_raised_while_the_kernel_fails_to_lower_a_container(
 
     with monkeypatch.context() as failing:
         failing.setattr(plain.cgroups, "write", fail)
-        apply(agent, state({1: MIB}, containers={1: {"app": spec.Setting(0, at_most=False)}}))
+        apply(agent, state({1: MIB}, containers={1: {"app": spec.FileSetting(0, at_most=False)}}))
         compare(agent)
         assert (swap_max(pod), swap_max(app), reasons(agent)) == ("0", "max", ["WriteFailed"])
     compare(agent)

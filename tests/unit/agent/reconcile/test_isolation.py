@@ -57,7 +57,7 @@ from tests.unit.agent.cgroup_tree import container_id, swap_max, uid, write
 PODS = range(1, 7)
 HOSTILE = 3
 FACTS = state_api.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
-WANTED = spec.Setting(MIB, at_most=False)
+WANTED = spec.FileSetting(MIB, at_most=False)
 EVENT = inotify.InotifyEvent(0, inotify.CONTENT, "")
 LOST = (None, inotify.InotifyEvent(-1, inotify.Q_OVERFLOW, ""))
 
@@ -404,7 +404,7 @@ async def test_a_capped_container_is_put_back(plain: Node, loss: names.Mode | No
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=True)}}))
+    apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=True)}}))
     assert swap_max(app) == str(MIB)
     apply(agent, state({1: cgroupfs.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
     assert swap_max(app) == "max"
@@ -482,7 +482,7 @@ async def test_an_exposure_without_an_event_counts_from_when_the_file_was_last_r
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     compare(agent)
-    apply(agent, state({1: MIB}, containers={1: {"app": spec.Setting(0, at_most=False)}}))
+    apply(agent, state({1: MIB}, containers={1: {"app": spec.FileSetting(0, at_most=False)}}))
     (late,) = snapshot(agent).recent.exposures
     compare(agent)
     before = late.milliseconds
@@ -996,7 +996,7 @@ async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_p
 ) -> None:
     """A pod that drains keeps more than such a container had, unless the container drains itself."""
     agent = plain.start()
-    before = spec.Setting(64 * MIB, at_most=False) if drains else WANTED
+    before = spec.FileSetting(64 * MIB, at_most=False) if drains else WANTED
     apply(agent, state({1: 64 * MIB}, containers={1: {"app": before}}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
@@ -1211,7 +1211,7 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     for generation in range(1, 13):
         chaos.on = chance.random() < 0.8
         pod, container = (chance.choice([0, MIB, 2 * MIB, cgroupfs.NO_LIMIT]) for _ in range(2))
-        inner = {number: {"app": spec.Setting(container, at_most=False)} for number in PODS}
+        inner = {number: {"app": spec.FileSetting(container, at_most=False)} for number in PODS}
         apply(agent, state(dict.fromkeys(PODS, pod), containers=inner, generation=generation))
         held = {(cgroupfs.render(pod), cgroupfs.render(container))}
         assert crowd.others() == held, "in the same pass"

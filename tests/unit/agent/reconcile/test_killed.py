@@ -79,7 +79,7 @@ class Killer:
         raise Killed
 
 
-FIRST = {1: {"app": spec.Setting(MIB, at_most=False)}}
+FIRST = {1: {"app": spec.FileSetting(MIB, at_most=False)}}
 LIFE = (
     state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=FIRST),
     state({1: MIB, 2: 0}, kubepods=32 * MIB, each=2 * MIB, generation=2),

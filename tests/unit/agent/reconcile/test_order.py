@@ -17,7 +17,7 @@ from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.reconcile import queue, reconciler
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, mark, state, until
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, mark, state, swap, until
 from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
 
 PODS = 2
@@ -27,12 +27,12 @@ some_limits = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, cgroupfs.N
 in_use = st.sampled_from([0, 0, PAGE, 40 * MIB])
 """Bytes of swap: cgroups that have some are at their memory limit."""
 caps = st.booleans()
-containers = st.builds(spec.Setting, some_limits, caps)
+containers = st.builds(spec.FileSetting, some_limits, caps).map(lambda each: {cgroupfs.SWAP_MAX: each})
 pods = st.builds(
     spec.PodEntry,
-    st.none() | some_limits,
+    st.just({}) | st.builds(swap, some_limits),
     st.dictionaries(st.sampled_from([container_id(name)[:13] for name in CONTAINERS]), containers),
-    st.none() | st.builds(spec.Setting, some_limits, st.just(False)),
+    st.none() | st.builds(swap, some_limits),
 )
 states = st.builds(
     lambda kubepods, found, mode: state(kubepods=kubepods, mode=mode)._replace(pods=found),
@@ -61,11 +61,12 @@ class Tree:
         held = self.held()
         if plan.mode is not names.Mode.ENFORCE:
             return held
-        named = {self.files[0]: plan.kubepods}
+        named: dict[pathlib.Path, int | None] = {self.files[0]: plan.kubepods}
         for number in range(PODS):
             path, pod = self._node.pod_path(number), plan.pods.get(uid(number))
             if pod is not None:
-                named[path] = pod.settings["memory.swap.max"].value
+                if cgroupfs.SWAP_MAX in pod.settings:
+                    named[path] = pod.settings[cgroupfs.SWAP_MAX].value
                 named |= {
                     self._node.container_path(path, name): pod.containers[container_id(name)[:13]][
                         "memory.swap.max"
@@ -140,7 +141,7 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
     [
         state(
             {0: cgroupfs.NO_LIMIT},
-            containers={0: {name: spec.Setting(0, at_most=False) for name in CONTAINERS}},
+            containers={0: {name: spec.FileSetting(0, at_most=False) for name in CONTAINERS}},
         )
     ],
 )

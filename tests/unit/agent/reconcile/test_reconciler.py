@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.reconcile import cgroup_reconciler, container_reconciler, file_reconciler, reconciler
 from swapwarden.agent.report import collector
 from swapwarden.api import names
@@ -26,7 +27,7 @@ from tests.unit.agent.agent_node import (
     state,
     until,
 )
-from tests.unit.agent.cgroup_tree import swap_max, uid, write
+from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
 
 
 async def test_a_pod_that_appears_gets_what_the_state_says(node: Node) -> None:
@@ -103,7 +104,7 @@ async def test_containers_get_their_values_in_both_orders(node: Node) -> None:
     agent = node.start()
     pod = node.tree.pod(1)
     early = node.tree.container(pod, "early", memory_swap_max="0\n")
-    wants = {1: {"early": spec.Setting(MIB, at_most=False), "late": spec.Setting(2 * MIB, at_most=False)}}
+    wants = {1: {"early": spec.FileSetting(MIB, at_most=False), "late": spec.FileSetting(2 * MIB, at_most=False)}}
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers=wants))
     late = node.tree.container(pod, "late", memory_swap_max="0\n")
     other = node.tree.container(pod, "other", memory_swap_max="0\n")
@@ -225,7 +226,7 @@ async def test_restore_and_audit_write_the_earlier_values(node: Node, mode: name
     pods = [node.tree.pod(1, memory_swap_max=f"{8 * MIB}\n"), node.tree.pod(2)]
     app = node.tree.container(pods[1], "app", memory_swap_max="0\n")
     agent = node.start()
-    wants = {2: {"app": spec.Setting(MIB, at_most=False)}}
+    wants = {2: {"app": spec.FileSetting(MIB, at_most=False)}}
     apply(agent, state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants))
     files = [node.tree.kubepods, *pods, app]
     assert [swap_max(path) for path in files] == [str(64 * MIB), "0", str(MIB), str(MIB)]
@@ -300,7 +301,7 @@ async def test_250_pods_at_once(plain: Node) -> None:
 
 async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain: Node) -> None:
     app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
-    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}})
+    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}})
     apply(plain.start(), wants)
     plain.stop()
     write(app, "max")
@@ -312,7 +313,7 @@ async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain:
 
 async def test_a_container_keeps_its_value_over_a_restart_without_a_state(plain: Node) -> None:
     app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
-    apply(plain.start(), state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.Setting(MIB, at_most=False)}}))
+    apply(plain.start(), state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}}))
     plain.stop()
     write(app, "0")
     agent = plain.start()
@@ -495,7 +496,9 @@ async def test_a_comparison_is_over_when_containers_were_compared_too(
     made = [plain.tree.container(pod, f"app{number}") for number in range(20)]
     apply(
         agent,
-        state({1: 2 * MIB}, containers={1: {f"app{number}": spec.Setting(MIB, at_most=False) for number in range(20)}}),
+        state(
+            {1: 2 * MIB}, containers={1: {f"app{number}": spec.FileSetting(MIB, at_most=False) for number in range(20)}}
+        ),
     )
     await until(lambda: {swap_max(path) for path in made} == {str(MIB)})
     for path in made:
@@ -506,3 +509,28 @@ async def test_a_comparison_is_over_when_containers_were_compared_too(
     agent.resync()
     await until(lambda: agent.tasks.comparison.last > before)
     assert {swap_max(path) for path in made} == {str(MIB)}
+
+
+async def test_a_second_file_of_pods_and_containers_needs_only_its_description(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    high = cgroup_files.CgroupFile("memory.high", "swap_max", "swap_at_most")
+    monkeypatch.setattr(cgroup_files, "OF_PODS", (cgroup_files.SWAP_MAX, high))
+    entry = {"swapMax": str(2 * MIB), "containers": {"app": {"id": container_id("app")[:13], "swapAtMost": str(MIB)}}}
+    received = {"metadata": {"generation": 1}, "spec": {"profileRef": {"name": "p"}, "pods": {uid(1): entry}}}
+    desired = spec.parse(msgspec.json.decode(msgspec.json.encode(received), type=spec.ReceivedState), PAGE)
+    agent = plain.start(desired)
+    pod = plain.tree.pod(1, memory_high=f"{8 * MIB}\n")
+    app = plain.tree.container(pod, "app", memory_high="max\n")
+
+    def held() -> list[str]:
+        return [(path / name).read_text().strip() for path in (pod, app) for name in ("memory.swap.max", "memory.high")]
+
+    await until(lambda: held() == [str(2 * MIB), str(2 * MIB), str(MIB), str(MIB)])
+    write(pod, "max", "memory.high")
+    write(app, "max", "memory.high")
+    await until(lambda: held() == [str(2 * MIB), str(2 * MIB), str(MIB), str(MIB)])
+    plain.stop()
+    agent = plain.start(desired._replace(mode=names.Mode.RESTORE, generation=2))
+    await until(lambda: held() == ["max"] * 4)
+    assert snapshot(agent).to_restore == 0
