@@ -26,6 +26,7 @@ _HOST: Final = "agent/host/"
 BOOKED: Final = "`max` written over a 0, until all is counted"
 VERIFIED: Final = "until the repair is read back"
 NEW_POD: Final = "until its 0 is read back"
+COLLECTED: Final = "what a status reports, collected"
 STATUS: Final = "a status with conditions"
 FACTS: Final = api.Facts(2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=4 << 30)
 
@@ -94,7 +95,7 @@ async def measure(folder: pathlib.Path) -> dict[str, Walk]:
     hear()
     node.tree.container(pods[0], "new")
     found["a new container"] = walk(hear)
-    found["what a status reports, collected"] = walk(lambda: agent_node.snapshot(agent))
+    found[COLLECTED] = walk(lambda: agent_node.snapshot(agent))
     found[STATUS] = walk(lambda: agent_node.built(agent, FACTS))
     found["a full comparison of 4 pods"] = walk(lambda: agent_node.compare(agent))
     node.stop()

@@ -7,10 +7,11 @@ import pathlib
 from bench import walks
 
 BOUNDS = {
-    walks.VERIFIED: (8, 40),
-    walks.BOOKED: (15, 68),
-    walks.NEW_POD: (17, 91),
-    walks.STATUS: (8, 43),
+    walks.VERIFIED: (6, 40),
+    walks.BOOKED: (12, 68),
+    walks.NEW_POD: (10, 90),
+    walks.COLLECTED: (4, 26),
+    walks.STATUS: (5, 36),
 }
 """Modules, and calls with a tenth of margin."""
 

@@ -73,7 +73,8 @@ class Repairs:
         exposed, pod = None, file.pod
         if not (foreign or ran):
             return None
-        if file.spec.exposes(found, value) and pod is not None and pod.containers and not self._is_bound(file, pod):
+        breaks = (found - value) * file.spec.exposed > 0
+        if breaks and pod is not None and pod.containers and not self._is_bound(file, pod):
             # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
             used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
             # A pod that was above several of its limits at once was so for that time once.

@@ -38,10 +38,6 @@ class CgroupFile(NamedTuple):
     reclaims: bool = False
     """Whether a write of a smaller value lasts until the kernel has reclaimed memory (memory_high_write)."""
 
-    def exposes(self, found: int, desired: int) -> bool:
-        """Return whether holding `found` breaks what `desired` promises."""
-        return (found - desired) * self.exposed > 0
-
 
 SWAP_MAX: Final = CgroupFile(
     cgroupfs.SWAP_MAX, "swap_max", "swap_at_most", "MemorySwapMax", usage=cgroupfs.SWAP_CURRENT

@@ -384,7 +384,7 @@ class FileReconciler:
         elif kept_out:
             self._work.order.lowered(file)
         if file.status.reason is None:
-            faults.warn("cannot set memory.swap.max; trying again", str(file), str(error))
+            faults.warn(f"cannot set {file.spec.name}; trying again", str(file), str(error))
         _fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
         return _retries(file).refused.next()
 
