@@ -378,6 +378,10 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
     write(files[1], "max")
     agent.catch_up()
     assert tally.grown == 5 * MIB, "at another time"
+    write(pod, str(9 * MIB), "memory.swap.current")
+    write(pod, "max")
+    agent.catch_up()
+    assert tally.grown == 6 * MIB, "the swap of a container's earlier exposure was counted then, this one was not"
 
 
 async def test_sums_say_since_when_they_count(plain: Node) -> None:
@@ -542,6 +546,13 @@ def test_the_longest_cause_is_first() -> None:
     for cause, milliseconds in ((Cause.START, 1.0), (Cause.RELOAD, 5.0), (Cause.START, 2.0)):
         tally.attribute(cause, exposure.Exposure(1, milliseconds, 0))
     assert collector.causes(tally) == [Cause.RELOAD, Cause.START]
+
+
+def test_sums_count_from_when_the_record_of_the_pod_was_made() -> None:
+    tally = exposure.Tally(created=0.25)
+    for ended in (5.0, 7.0):
+        tally.add("a", exposure.Exposure(1, 1.0, 0), wanted=0, found=1, ended=ended, until=ended, rewritten=True)
+    assert tally.since == "1970-01-01T00:00:00.250000Z"
 
 
 def told_and_true(tally: exposure.Overlap, found: list[tuple[int, int]]) -> tuple[float, int]:

@@ -90,3 +90,12 @@ def test_a_removed_key_waits_no_more() -> None:
     assert (list(waiting), waiting.count) == ([other, other], 2)
     assert waiting.take(queue.Priority.REPAIR) == (other, queue.Mark(1.0))
     assert not waiting.waits_since(waiting.serial)
+
+
+def test_pods_are_known_up_to_the_last_read_of_events_that_reported_all() -> None:
+    horizon = queue.EventHorizon(1.0)
+    horizon.read(5.0, 3, finds=False)
+    assert (horizon.drained, horizon.writes, horizon.caught_up) == (5.0, 3, 1.0)
+    horizon.read(7.0, 3, finds=True)
+    horizon.catch_up(6.0)
+    assert (horizon.drained, horizon.caught_up) == (7.0, 7.0)

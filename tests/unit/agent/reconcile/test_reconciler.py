@@ -511,6 +511,21 @@ async def test_a_comparison_is_over_when_containers_were_compared_too(
     assert {swap_max(path) for path in made} == {str(MIB)}
 
 
+@pytest.mark.parametrize("mode", [names.Mode.RESTORE, names.Mode.AUDIT])
+async def test_a_pod_without_an_entry_keeps_no_value_from_before_all_values_were_restored(
+    plain: Node, mode: names.Mode
+) -> None:
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    apply(agent, state({1: MIB}))
+    compare(agent)
+    assert swap_max(pod) == str(MIB)
+    apply(agent, state({1: MIB}, mode=mode, generation=2))
+    assert swap_max(pod) == "max"
+    apply(agent, state({}, generation=3))
+    assert swap_max(pod) == "max"
+
+
 async def test_a_second_file_of_pods_and_containers_needs_only_its_description(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
