@@ -10,13 +10,12 @@ import secrets
 import socket
 from typing import Final
 
-from swapwarden.controller import cluster, leader, leadership, stale_agents, supervise
-from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import states
+from swapwarden.controller import cluster, leader, leadership, supervise
+from swapwarden.controller.inventory import profile_store, states
+from swapwarden.controller.nodes import stale_agents
 from swapwarden.controller.notices import exposures
 from swapwarden.controller.watches import namespaces as namespace_watch
-from swapwarden.controller.watches import node_features, restore_request
-from swapwarden.controller.watches import profiles as profile_list
+from swapwarden.controller.watches import node_features, profile_list, restore_request
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, events, informer, ratelimit

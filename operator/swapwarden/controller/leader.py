@@ -10,27 +10,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from swapwarden.controller import (
-    cluster,
-    label_publisher,
-    plan_latency,
-    podconditions,
-    profile_operator,
-    profile_revisions,
-    profile_statuses,
-    reconciler,
-    rollouts,
-    supervise,
-    workqueue,
-)
+from swapwarden.controller import cluster, supervise, workqueue
 from swapwarden.controller.certificates import manager
-from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import states
+from swapwarden.controller.inventory import profile_store, states
+from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import exposures, node_conditions, pod_violations
 from swapwarden.controller.planning import fleet
+from swapwarden.controller.pods import condition_publisher, plan_latency
+from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts, status_publisher
 from swapwarden.controller.term import Deposed, Term, TermOver
-from swapwarden.controller.watches import node_features, restore_request
-from swapwarden.controller.watches import profiles as profile_list
+from swapwarden.controller.watches import node_features, profile_list, restore_request
 from swapwarden.controller.writers import finalizers
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
@@ -106,10 +95,10 @@ class Leader:
             untaint=arguments.remove_startup_taint,
             extended_resource=arguments.extended_resource,
         )
-        statuses = profile_statuses.ProfileStatuses(
+        statuses = status_publisher.ProfileStatuses(
             shared.api, shared.profiles, writes, shared.recorder, extended_resource=arguments.extended_resource
         )
-        self._revisions = profile_revisions.ProfileRevisions(
+        self._revisions = revision_history.ProfileRevisions(
             shared.api,
             arguments.namespace,
             shared.profiles,
@@ -118,7 +107,7 @@ class Leader:
             on_change=shared.profiles_changed,
         )
         self._rollouts = rollouts.Rollouts(shared.known, shared.profiles, statuses, self._revisions, apply=self.apply)
-        self._operator = profile_operator.ProfileOperator(
+        self._operator = kopf_operator.ProfileOperator(
             shared.cfg,
             term,
             offer=self._profile_seen,
@@ -132,13 +121,13 @@ class Leader:
         self._parts: dict[str, supervise.Job] = {
             PART: self._reconcile,
             rollouts.PART: self._rollouts.run,
-            profile_revisions.PART: self._revisions.run,
-            profile_operator.PART: self._operator.run,
+            revision_history.PART: self._revisions.run,
+            kopf_operator.PART: self._operator.run,
         }
-        self._conditions: podconditions.PodConditions | None = None
+        self._conditions: condition_publisher.PodConditions | None = None
         if arguments.pod_conditions:
-            self._conditions = podconditions.PodConditions(shared.known.inventory, writes)
-            self._parts[podconditions.QUEUE] = self._conditions.run
+            self._conditions = condition_publisher.PodConditions(shared.known.inventory, writes)
+            self._parts[condition_publisher.QUEUE] = self._conditions.run
         if arguments.webhook_service:
             self._parts["certificates"] = manager.CertificateManager(
                 shared.api,

@@ -16,7 +16,7 @@ WORDS = {*conditions.ConditionType, *violations.ViolationReason} - {conditions.C
 OTHER_MEANINGS = {
     **{("crd.py", word): "a column's title" for word in ("Applied", "Conflicted", "Degraded", "Drifted")},
     **{("profiles.py", word): "a reason of events" for word in ("Applied", "Conflicted")},
-    ("profilestatus.py", "Applied"): "a reason of the condition Ready",
+    ("desired_status.py", "Applied"): "a reason of the condition Ready",
     ("strict_fields.py", "Strict"): "of Kubernetes' fieldValidation",
 }
 

@@ -168,7 +168,7 @@ class Histories(stateful.RuleBasedStateMachine):
                 self.reconcile(name)
 
     def reconcile(self, name: str) -> None:
-        """As swapwarden.controller.reconciler does it."""
+        """As swapwarden.controller.nodes.reconciler does it."""
         row, spec, at = self.known.inventory.state_of(name), self.known.plan(name), self.known.nodes[name]
         stored = self.states.get(name)
         if row is not None and state_writer.state_patch(row, at, spec, TERM) is None:
@@ -196,7 +196,7 @@ class Histories(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def turns_come(self) -> None:
-        """As swapwarden.controller.rollouts does it if no agent answers for long."""
+        """As swapwarden.controller.profiles.rollouts does it if no agent answers for long."""
         overdue = {(name, False) for name in self.known.nodes}
         for name, progress in rollouts(self.known, overdue).items():
             self.known.admit(self.profiles[name], progress.next, overdue)

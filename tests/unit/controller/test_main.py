@@ -16,25 +16,14 @@ from typing import Any, cast
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import (
-    app,
-    leader,
-    leadership,
-    main,
-    plan_latency,
-    podconditions,
-    profile_operator,
-    profile_revisions,
-    reconciler,
-    rollouts,
-    supervise,
-    term,
-    workqueue,
-)
+from swapwarden.controller import app, leader, leadership, main, supervise, term, workqueue
 from swapwarden.controller.inventory import states
+from swapwarden.controller.nodes import reconciler
 from swapwarden.controller.notices import exposures
+from swapwarden.controller.pods import condition_publisher, plan_latency
+from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts
 from swapwarden.controller.term import Deposed
-from swapwarden.controller.watches import profiles as profile_list
+from swapwarden.controller.watches import profile_list
 from swapwarden.controller.writers import revisions as revision_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, errors
@@ -262,8 +251,8 @@ async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.Monkey
         await asyncio.Event().wait()
 
     monkeypatch.setattr(profile_list.ProfileList, "read", listed)
-    monkeypatch.setattr(profile_operator.ProfileOperator, "run", runs)
-    monkeypatch.setattr(profile_revisions.ProfileRevisions, "read", nothing_kept)
+    monkeypatch.setattr(kopf_operator.ProfileOperator, "run", runs)
+    monkeypatch.setattr(revision_history.ProfileRevisions, "read", nothing_kept)
     monkeypatch.setattr(revision_writer, "create", keeps)
     cfg = config.Config(server=server.url)
     found = Bench(app.App(cfg, api, parse("--identity=me", "--lease-duration=15", "--pod-conditions")), server)
@@ -445,7 +434,7 @@ async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
 MADE_FOR_A_TERM = (
     reconciler.Reconciler,
     rollouts.Rollouts,
-    podconditions.PodConditions,
+    condition_publisher.PodConditions,
     plan_latency.PlanLatency,
     workqueue.WorkQueue,
     exposures.Exposures,
@@ -698,7 +687,7 @@ async def test_one_that_cannot_read_what_profiles_said_before_plans_nothing_and_
     async def nothing_kept(_: object) -> list[Any]:
         return []
 
-    monkeypatch.setattr(profile_revisions.ProfileRevisions, "read", refused)
+    monkeypatch.setattr(revision_history.ProfileRevisions, "read", refused)
     bench.synced()
     bench.elected()
     bench.node_comes()
@@ -711,7 +700,7 @@ async def test_one_that_cannot_read_what_profiles_said_before_plans_nothing_and_
     assert "not you" in caplog.text
     monkeypatch.setattr(leader, "PAST_SECONDS", 30.0)
     bench.deposed()
-    monkeypatch.setattr(profile_revisions.ProfileRevisions, "read", nothing_kept)
+    monkeypatch.setattr(revision_history.ProfileRevisions, "read", nothing_kept)
     bench.server.answer(accepted(1))
     bench.elected()
     [made] = await bench.writes(1)

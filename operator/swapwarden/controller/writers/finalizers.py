@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller.inventory.profiles import PROFILES
+from swapwarden.controller.inventory.profile_store import PROFILES
 from swapwarden.controller.writers.fenced import Writes, unless_superseded
 from swapwarden.kube import decoding, reads
 

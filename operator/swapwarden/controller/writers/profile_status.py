@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.writers.fenced import Writes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from swapwarden.controller.inventory import revisions
-from swapwarden.controller.inventory.profiles import Revision
+from swapwarden.controller.inventory.profile_store import Revision
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 
 KIND: Final = "revision"

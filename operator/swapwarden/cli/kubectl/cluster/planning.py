@@ -13,8 +13,7 @@ import msgspec
 
 from swapwarden.api import state
 from swapwarden.controller import cluster
-from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import revisions, states
+from swapwarden.controller.inventory import profile_store, revisions, states
 from swapwarden.controller.notices import pod_plan
 from swapwarden.controller.planning import answers
 from swapwarden.controller.planning import view as planner

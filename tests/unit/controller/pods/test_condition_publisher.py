@@ -12,9 +12,10 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import PRESENT
-from swapwarden.controller import podconditions, supervise
+from swapwarden.controller import supervise
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan, pod_violations
+from swapwarden.controller.pods import condition_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import pod_conditions
 from swapwarden.controller.writers.fenced import Fenced
@@ -44,7 +45,7 @@ def told(*violations: dict[str, Any], omitted: int = 0, observed: int = OBSERVED
 
 def judged(row: states.StateRow, generation: int = OBSERVED) -> tuple[str, str]:
     said = states.spec_view(row)
-    verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], generation))
+    verdict = condition_publisher.judge(X, row, said, condition_publisher.Pending(said.pods["x"], generation))
     return verdict.status, verdict.reason
 
 
@@ -83,7 +84,7 @@ def test_later_generations_are_about_other_pods() -> None:
 def test_the_condition_and_the_events_of_a_pod_say_the_same(reason: str) -> None:
     row = told(violation(reason, swapBytes=4096))
     said = states.spec_view(row)
-    verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], OBSERVED))
+    verdict = condition_publisher.judge(X, row, said, condition_publisher.Pending(said.pods["x"], OBSERVED))
     assert "node n" in verdict.message
     if reason == "Audit":
         told_of = [each.message for each in pod_plan.about([X], state.StateSpec(REF, names.Mode.AUDIT, pods=PLANNED))]
@@ -135,13 +136,13 @@ class Bench:
             self.waits.append(longest)
             return made(0.0, 0.0)
 
-        monkeypatch.setattr("swapwarden.controller.podconditions.backoff.Backoff", waits)
+        monkeypatch.setattr("swapwarden.controller.pods.condition_publisher.backoff.Backoff", waits)
 
     def begins(self, term: Term) -> None:
         """From now on it is this term."""
         limit = ratelimit.Throttle(1000.0, lambda: 0.0)
         writes = Fenced(cast("client.Client", self.api), term, limit)
-        self.made = podconditions.PodConditions(self.known.inventory, writes, gather=0.0)
+        self.made = condition_publisher.PodConditions(self.known.inventory, writes, gather=0.0)
 
     def has(self, row: states.StateRow | None, *found: pods.PodRow) -> None:
         self.known.state_changed("n", self.known.inventory.state_of("n"), row)
@@ -353,7 +354,7 @@ async def test_a_write_that_is_cut_off_is_repeated_where_the_term_was_renewed(be
 async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = supervise.FAULTS.value(podconditions.QUEUE)
+    faults = supervise.FAULTS.value(condition_publisher.QUEUE)
     real = bench.known.inventory.pods_on
 
     def pods_on(node: str) -> Any:
@@ -365,7 +366,7 @@ async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waitin
     bench.has(told(), with_enforced(None))
     bench.made.nudge("broken")
     assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
-    assert supervise.FAULTS.value(podconditions.QUEUE) == faults + 1
+    assert supervise.FAULTS.value(condition_publisher.QUEUE) == faults + 1
 
 
 @pytest.mark.parametrize("status", [404, 409])

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from swapwarden.api import names
-from swapwarden.controller import profile_operator, supervise
-from swapwarden.controller.watches.profiles import MENDED
+from swapwarden.controller import supervise
+from swapwarden.controller.profiles import kopf_operator
+from swapwarden.controller.watches.profile_list import MENDED
 from swapwarden.kube import backoff, config
 
 from testbed.controlplane import pki
@@ -55,9 +56,9 @@ class Site:
         self.released: list[str] = []
 
     @contextlib.asynccontextmanager
-    async def leading(self) -> AsyncIterator[profile_operator.ProfileOperator]:
+    async def leading(self) -> AsyncIterator[kopf_operator.ProfileOperator]:
         """One term."""
-        running = profile_operator.ProfileOperator(
+        running = kopf_operator.ProfileOperator(
             self.config,
             term(led=self.led),
             offer=lambda body: self.seen.append((body["metadata"]["name"], body["metadata"]["generation"])),
@@ -141,7 +142,7 @@ async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_un
         site.led.seconds = 0.0
         site.ended = {"uid-of-p"}
         site.server.set("stays")
-        await asyncio.sleep(3 * profile_operator.ENDED_SECONDS)
+        await asyncio.sleep(3 * kopf_operator.ENDED_SECONDS)
         assert all(finalizers(site, name) for name in ("p", "stays")), "who leads no longer lets nothing go"
         site.ended = set()
     assert finalizers(site, "p") == [names.PROFILE_FINALIZER], "nor does the end of a term"
@@ -149,7 +150,7 @@ async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_un
     site.seen.clear()
     async with site.leading():
         await until(lambda: ("p", 2) in site.seen, WAIT)
-        await asyncio.sleep(3 * profile_operator.ENDED_SECONDS)
+        await asyncio.sleep(3 * kopf_operator.ENDED_SECONDS)
         assert finalizers(site, "p")
         site.ended = {"uid-of-p"}
         await until(lambda: site.gone == ["p"], WAIT)
@@ -168,7 +169,7 @@ async def test_during_a_restore_no_profile_is_held(site: Site) -> None:
 
 
 async def test_a_finalizer_that_kopf_leaves_is_removed_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_operator, "MEND_SECONDS", 0.02)
+    monkeypatch.setattr(kopf_operator, "MEND_SECONDS", 0.02)
     mended = MENDED.value("released")
     site.ending = {"a": "ended", "b": "holds nodes"}
     site.ended = {"a", "c"}
@@ -191,19 +192,19 @@ async def test_who_leads_no_longer_takes_up_nothing(site: Site) -> None:
 async def test_one_that_cannot_be_handled_is_left_to_the_list_and_keeps_no_other_from_it(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, faults = profile_operator.own_copy, supervise.FAULTS.value(profile_operator.PART)
+    own, faults = kopf_operator.own_copy, supervise.FAULTS.value(kopf_operator.PART)
 
-    def fails(body: profile_operator.Body) -> dict[str, Any]:
+    def fails(body: kopf_operator.Body) -> dict[str, Any]:
         if body["metadata"]["name"] == "odd":
             raise RecursionError("nobody thought of it")
         return own(body)
 
-    monkeypatch.setattr(profile_operator, "own_copy", fails)
+    monkeypatch.setattr(kopf_operator, "own_copy", fails)
     site.server.set("odd")
     site.server.set("sound")
     async with site.leading():
         await site.saw(("sound", 1))
-        await until(lambda: supervise.FAULTS.value(profile_operator.PART) == faults + 1, WAIT)
+        await until(lambda: supervise.FAULTS.value(kopf_operator.PART) == faults + 1, WAIT)
         site.server.set("later")
         await site.saw(("later", 1))
     assert not statuses(site), "it would be tried again by a change of the object"
@@ -222,35 +223,35 @@ async def test_managed_fields_as_deep_as_can_be_decoded_hide_no_spec(site: Site)
 async def test_kopf_that_answers_no_probe_is_restarted_and_then_the_process(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profile_operator, "PROBE_SECONDS", 0.02)
-    monkeypatch.setattr(profile_operator, "BACKOFF_SECONDS", (0.0, 0.0))
-    restarts = profile_operator.RESTARTS.value()
+    monkeypatch.setattr(kopf_operator, "PROBE_SECONDS", 0.02)
+    monkeypatch.setattr(kopf_operator, "BACKOFF_SECONDS", (0.0, 0.0))
+    restarts = kopf_operator.RESTARTS.value()
     async with site.leading() as running:
         await until(lambda: site.server.watches, WAIT)
         await asyncio.sleep(0.3)
-        assert profile_operator.RESTARTS.value() == restarts, "it answers"
+        assert kopf_operator.RESTARTS.value() == restarts, "it answers"
         # Some other port than kopf's.
-        monkeypatch.setattr(profile_operator.ProfileOperator, "probe", _unheard(running))
+        monkeypatch.setattr(kopf_operator.ProfileOperator, "probe", _unheard(running))
     async with site.leading() as running:
-        monkeypatch.setattr(profile_operator.ProfileOperator, "probe", _unheard(running))
+        monkeypatch.setattr(kopf_operator.ProfileOperator, "probe", _unheard(running))
         await until(running.stuck, WAIT)
         assert "kopf has answered no probe" in str(running.stuck())
-        assert profile_operator.RESTARTS.value() >= restarts + profile_operator.STARTS - 1
+        assert kopf_operator.RESTARTS.value() >= restarts + kopf_operator.STARTS - 1
         assert site.lists, "what came meanwhile"
 
 
-def _unheard(running: profile_operator.ProfileOperator) -> Any:
+def _unheard(running: kopf_operator.ProfileOperator) -> Any:
     probe = type(running).probe
 
-    async def unheard(operator: profile_operator.ProfileOperator, port: int) -> None:
+    async def unheard(operator: kopf_operator.ProfileOperator, port: int) -> None:
         del port
-        await probe(operator, profile_operator.free_port())
+        await probe(operator, kopf_operator.free_port())
 
     return unheard
 
 
 async def test_a_token_that_was_replaced_is_used(site: Site) -> None:
-    restarts = profile_operator.RESTARTS.value()
+    restarts = kopf_operator.RESTARTS.value()
     async with site.leading():
         await until(lambda: site.server.watches, WAIT)
         site.server.token = "second"
@@ -259,7 +260,7 @@ async def test_a_token_that_was_replaced_is_used(site: Site) -> None:
         await until(lambda: site.server.watches == 2, WAIT)
         site.server.set("p")
         await site.saw(("p", 1))
-        assert profile_operator.RESTARTS.value() == restarts
+        assert kopf_operator.RESTARTS.value() == restarts
 
 
 async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
@@ -267,24 +268,24 @@ async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
 ) -> None:
     """Of a service account that was deleted, say: kopf gives up, and the pause before its next start is ours."""
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: NEVER)
-    restarts = profile_operator.RESTARTS.value()
+    restarts = kopf_operator.RESTARTS.value()
     async with site.leading():
         await until(lambda: site.server.watches, WAIT)
         site.server.token = "another one"
         site.server.cut()
-        await until(lambda: profile_operator.RESTARTS.value() > restarts, WAIT)
+        await until(lambda: kopf_operator.RESTARTS.value() > restarts, WAIT)
     assert site.server.refused == 2, "once more with the token read again"
     assert "the watch of profiles failed: the API server refuses this instance's credentials" in caplog.text
 
 
 async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_operator, "BACKOFF_SECONDS", (0.0, 0.0))
-    assert profile_operator.operator_settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
-    restarts = profile_operator.RESTARTS.value()
+    monkeypatch.setattr(kopf_operator, "BACKOFF_SECONDS", (0.0, 0.0))
+    assert kopf_operator.operator_settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
+    restarts = kopf_operator.RESTARTS.value()
     async with site.leading():
         await until(lambda: site.server.watches, WAIT)
         site.server.tell({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd has no leader"}})
-        await until(lambda: profile_operator.RESTARTS.value() > restarts, WAIT)
+        await until(lambda: kopf_operator.RESTARTS.value() > restarts, WAIT)
         await until(lambda: site.server.watches == 2, WAIT)
         assert site.lists == 1, "what came meanwhile"
         site.server.set("p")
@@ -292,7 +293,7 @@ async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkey
 
 
 async def test_a_server_of_another_name_is_not_trusted(site: Site) -> None:
-    session = profile_operator.session_for(config.Config(server=site.config.server, ca_data=site.config.ca_data))
+    session = kopf_operator.session_for(config.Config(server=site.config.server, ca_data=site.config.ca_data))
     async with session:
         with pytest.raises(OSError, match="certificate verify failed"):
             await session.get(f"{site.config.server}/api")

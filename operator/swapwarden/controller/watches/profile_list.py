@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import profile_store
 from swapwarden.kube import backoff, decoding, errors, informer, paging, reads
 from swapwarden.telemetry import metrics
 

@@ -9,9 +9,8 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from swapwarden.controller import profile_revisions
-from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import revisions
+from swapwarden.controller.inventory import profile_store, revisions
+from swapwarden.controller.profiles import revision_history
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import client, errors, ratelimit
 
@@ -38,7 +37,7 @@ class Bench:
         self.named: dict[str, Collection[int]] = {}
         self.changes = 0
         writes = Fenced(api, term(), ratelimit.Throttle(100.0, asyncio.get_running_loop().time))
-        self.revisions = profile_revisions.ProfileRevisions(
+        self.revisions = revision_history.ProfileRevisions(
             api, "here", self.store, writes, named=lambda: self.named, on_change=self.changed
         )
 
@@ -116,7 +115,7 @@ async def test_one_that_somebody_puts_back_again_and_again_is_not_relied_on(benc
     taken = failure(409, "AlreadyExists", "there")
     for part in (taken, page([kept(1, swap=LIMITED)], 7), reply({}), taken):
         bench.server.answer(part)
-    with pytest.raises(profile_revisions.NotKept):
+    with pytest.raises(revision_history.NotKept):
         await bench.revisions.ensure("p")
     assert not bench.store.entries["p"].revisions[0].stored
 
@@ -132,7 +131,7 @@ async def test_a_new_leader_reads_all_revisions(bench: Bench) -> None:
 
 
 async def test_unneeded_revisions_are_deleted_ten_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_revisions, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(revision_history, "LOOK_SECONDS", 0.0)
     bench.store.offer(profile_object(generation=20))
     bench.named = {"p": {3}}
     others = [kept(5, uid="of-a-profile-that-is-not-known-yet"), {**kept(4), "data": {"apiVersion": "of the future"}}]

@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import revisions
+from swapwarden.controller.inventory import profile_store, revisions
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers import revisions as writer
 from swapwarden.controller.writers.fenced import Fenced

@@ -28,7 +28,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.controller import supervise
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.controller.watches.profiles import MENDED
+from swapwarden.controller.watches.profile_list import MENDED
 from swapwarden.kube import backoff, config, errors, transport
 from swapwarden.telemetry import metrics
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.label_grace import Change, Labels
+from swapwarden.controller.nodes.label_grace import Change, Labels
 from swapwarden.controller.planning.view import NodeView
 from swapwarden.controller.watches.node_features import Features
 from swapwarden.controller.writers import node_features as feature_writer

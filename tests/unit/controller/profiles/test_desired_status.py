@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from swapwarden.api import profile as api
-from swapwarden.controller import profilestatus
-from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.planning import fleet
+from swapwarden.controller.profiles import desired_status
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import requirements
 
@@ -36,15 +36,15 @@ def nodes(count: int, **fields: Any) -> list[fleet.Governed]:
 def build(
     which: profile_store.Entry,
     governed: list[fleet.Governed],
-    contested: list[profilestatus.Contest],
+    contested: list[desired_status.Contest],
     now: str,
     *,
-    moving: profilestatus.Moving | None = None,
+    moving: desired_status.Moving | None = None,
     extended_resource: bool = False,
 ) -> dict[str, Any]:
     """Return the status; by default no rollout is under way."""
-    done = profilestatus.Moving(rollout.RolloutProgress(updated=len(governed), pending=0), stalled=False)
-    return profilestatus.build(which, governed, contested, moving or done, now, extended_resource=extended_resource)
+    done = desired_status.Moving(rollout.RolloutProgress(updated=len(governed), pending=0), stalled=False)
+    return desired_status.build(which, governed, contested, moving or done, now, extended_resource=extended_resource)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -145,7 +145,7 @@ def test_a_message_fits_whatever_agents_say() -> None:
         {"incompatible": long},
     ]
     found = [node(f"{at}-{number}-{'n' * 240}", **kinds[at]) for at in range(3) for number in range(500)]
-    contested = [profilestatus.Contest(f"{number}-{'p' * 240}", f"{number}-{'n' * 240}") for number in range(500)]
+    contested = [desired_status.Contest(f"{number}-{'p' * 240}", f"{number}-{'n' * 240}") for number in range(500)]
     status = build(entry(), found, contested, NOW)
     conditions(status)
     assert all(len(one["message"]) < 16_000 for one in status["conditions"])
@@ -165,7 +165,7 @@ def test_settings_that_are_unsafe_for_a_node_count_as_degraded() -> None:
     status = build(entry(), found, [], NOW)
     assert conditions(status)["Degraded"] == ("True", "SettingsRefused")
     assert message(status, "Degraded") == "a (SettingsRefused: vm.min_free_kbytes: too much)"
-    assert status["nodes"]["degraded"] == profilestatus.counted(found)[("degraded",)] == 1
+    assert status["nodes"]["degraded"] == desired_status.counted(found)[("degraded",)] == 1
     both = build(entry(), [*found, node("c", degraded="Polling: x")], [], NOW)
     assert conditions(both)["Degraded"] == ("True", "NodesDegraded")
 
@@ -191,7 +191,7 @@ def test_an_invalid_version_says_what_stays_in_force() -> None:
 
 
 def test_a_conflict_names_the_others_and_the_nodes() -> None:
-    contested = [profilestatus.Contest("q", "node-2"), profilestatus.Contest("q", "node-1")]
+    contested = [desired_status.Contest("q", "node-2"), desired_status.Contest("q", "node-1")]
     status = build(entry(), [], contested, NOW)
     assert conditions(status)["Conflicted"] == ("True", "SamePriority")
     assert message(status, "Conflicted") == "same priority as q on node-1, node-2: the oldest profile governs"
@@ -245,14 +245,14 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 def test_how_far_a_rollout_is(
     progress: rollout.RolloutProgress, stalled: bool, expected: tuple[str, str], says: str
 ) -> None:
-    moving = profilestatus.Moving(progress, stalled=stalled)
+    moving = desired_status.Moving(progress, stalled=stalled)
     status = build(entry(), [], [], NOW, moving=moving)
     assert conditions(status)["Progressing"] == expected
     assert says in message(status, "Progressing")
 
 
 def test_the_cost_of_a_change_is_in_the_status() -> None:
-    moving = profilestatus.Moving(rollout.RolloutProgress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False)
+    moving = desired_status.Moving(rollout.RolloutProgress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False)
     status = build(entry(), [], [], NOW, moving=moving)
     api.status.ProfileStatus.model_validate(status)
     assert status["pendingReclaim"] == {"nodes": 2, "pods": 5, "bytes": 2**30}
@@ -280,13 +280,13 @@ def test_an_applied_generation_is_reported_once() -> None:
 
 def test_a_fault_is_reported_when_it_begins() -> None:
     fine = build(entry(), nodes(2), [], THEN)
-    contested = [profilestatus.Contest("q", "node-00")]
+    contested = [desired_status.Contest("q", "node-00")]
     bad = build(entry(status=fine), nodes(1, degraded="Polling: no"), contested, NOW)
     assert told(fine, bad) == [
         ("Warning", "Conflicted", "same priority as q on node-00: the oldest profile governs"),
         ("Warning", "NodesDegraded", "node-00 (Polling: no)"),
     ]
-    contested.append(profilestatus.Contest("q", "node-01"))
+    contested.append(desired_status.Contest("q", "node-01"))
     worse = build(entry(status=bad), nodes(2, degraded="Polling: no"), contested, NOW)
     assert told(bad, worse) == [], "it goes on"
     better = build(entry(status=worse), nodes(2), [], NOW)
@@ -316,7 +316,7 @@ def test_nodes_are_counted_by_state() -> None:
         fleet.Governed("c", applied=False, degraded="", incompatible="NoSwap: x", unmet="encrypted: no"),
         fleet.Governed("d", applied=False, degraded="", has_agent=False),
     ]
-    assert profilestatus.counted(nodes) == {
+    assert desired_status.counted(nodes) == {
         ("applied",): 1,
         ("pending",): 1,
         ("incompatible",): 1,

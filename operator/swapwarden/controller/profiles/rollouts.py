@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.controller import cluster, profilestatus, supervise, workqueue
-from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller import cluster, supervise, workqueue
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
-from swapwarden.controller.profile_revisions import ProfileRevisions
-from swapwarden.controller.profile_statuses import ProfileStatuses
-from swapwarden.controller.profilestatus import Judged
+from swapwarden.controller.profiles import desired_status
+from swapwarden.controller.profiles.desired_status import Judged
+from swapwarden.controller.profiles.revision_history import ProfileRevisions
+from swapwarden.controller.profiles.status_publisher import ProfileStatuses
 from swapwarden.controller.term import TermOver
 from swapwarden.kube import backoff, errors
 from swapwarden.policy import rollout
@@ -195,13 +196,13 @@ class Rollouts:
     def judge(self) -> None:
         """Look at all nodes under all profiles."""
         members: dict[str, list[str]] = collections.defaultdict(list)
-        contested: dict[str, list[profilestatus.Contest]] = collections.defaultdict(list)
+        contested: dict[str, list[desired_status.Contest]] = collections.defaultdict(list)
         for node, selection in fleet.selections(self._known.planner):
             winner = selection.profile.name
             members[winner].append(node)
             for rival in selection.conflicts:
-                contested[winner].append(profilestatus.Contest(rival, node))
-                contested[rival].append(profilestatus.Contest(winner, node))
+                contested[winner].append(desired_status.Contest(rival, node))
+                contested[rival].append(desired_status.Contest(winner, node))
         now = asyncio.get_running_loop().time()
         entries = self._store.entries
         current = {(entry.profile.uid, entry.profile.generation) for entry in entries.values() if entry.profile}
@@ -229,7 +230,7 @@ class Rollouts:
                 entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue, ended
             )
         self.judged = judged
-        NODES.hold(profilestatus.counted(node for each in judged.values() for node in each.governed))
+        NODES.hold(desired_status.counted(node for each in judged.values() for node in each.governed))
         self.waits.note(now, judged.values(), {uid for uid, _ in self._barred})
 
     def _progress(
@@ -267,6 +268,6 @@ def _waits(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> bool:
     return any((node, True) not in overdue for node in progress.waiting)
 
 
-def _moving(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> profilestatus.Moving:
+def _moving(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> desired_status.Moving:
     stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
-    return profilestatus.Moving(progress, stalled)
+    return desired_status.Moving(progress, stalled)

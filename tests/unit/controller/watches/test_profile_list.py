@@ -11,8 +11,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
-from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.watches import profiles as profile_watch
+from swapwarden.controller.inventory import profile_store
+from swapwarden.controller.watches import profile_list
 from swapwarden.kube import client, config, informer
 
 from testbed.controlplane import pki
@@ -43,9 +43,9 @@ class Site:
         self.leads = True
 
     @contextlib.asynccontextmanager
-    async def watching(self, list_interval: float = NEVER) -> AsyncIterator[profile_watch.ProfileList]:
+    async def watching(self, list_interval: float = NEVER) -> AsyncIterator[profile_list.ProfileList]:
         async with client.Client(self.config, user_agent="test") as api:
-            watch = profile_watch.ProfileList(
+            watch = profile_list.ProfileList(
                 api, self.store, on_change=self._changed, mends=lambda: self.leads, list_interval=list_interval
             )
             task = asyncio.create_task(watch.run())
@@ -81,7 +81,7 @@ async def test_existing_profiles_are_listed(site: Site) -> None:
 
 async def test_a_list_finds_what_kopf_has_missed_and_counts_it(site: Site) -> None:
     def mended() -> tuple[float, float]:
-        return profile_watch.MENDED.value("changed"), profile_watch.MENDED.value("gone")
+        return profile_list.MENDED.value("changed"), profile_list.MENDED.value("gone")
 
     changed, gone = mended()
     site.server.set("p")
@@ -123,12 +123,12 @@ async def test_a_profile_that_cannot_be_decoded_stays_as_it_was(
 
 
 async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_watch, "BACKOFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(profile_list, "BACKOFF_SECONDS", (0.0, 0.0))
     site.server.set("p")
     site.token_file.write_text("wrong")
-    failures = profile_watch.FAILURES.value()
+    failures = profile_list.FAILURES.value()
     async with site.watching() as watch:
-        await until(lambda: profile_watch.FAILURES.value() > failures + 2, WAIT)
+        await until(lambda: profile_list.FAILURES.value() > failures + 2, WAIT)
         assert not watch.synced.is_set()
         assert not site.server.lists
         site.token_file.write_text(site.server.token)

@@ -8,11 +8,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, label_publisher, plan_latency
+from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
+from swapwarden.controller.nodes import label_publisher
 from swapwarden.controller.notices import left_out, node_problems, pod_plan
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import NodeView
+from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import revisions
+from swapwarden.controller.inventory import profile_store, revisions
 from swapwarden.kube import decoding
 
 from tests.unit.controller.objects import profile_object

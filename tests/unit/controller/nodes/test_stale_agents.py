@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from swapwarden.controller import stale_agents
+from swapwarden.controller.nodes import stale_agents
 
 from tests.unit.controller.objects import Known, node, state_row
 from tests.unit.policy.rows import container, pod

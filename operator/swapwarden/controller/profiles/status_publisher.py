@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from swapwarden.api import merge, times
-from swapwarden.controller import profilestatus
-from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
+from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.writers import profile_status
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.kube import decoding, errors, events, reads
@@ -38,7 +38,7 @@ class ProfileStatuses:
         """Return whether a write may begin."""
         return self._writes.term.is_valid()
 
-    async def write(self, name: str, judged: profilestatus.Judged) -> bool:
+    async def write(self, name: str, judged: desired_status.Judged) -> bool:
         """Write a verdict into the profile's status; return whether it holds and the term lasts.
 
         Raise errors.KubeError if it should be retried, and TermOver.
@@ -46,7 +46,7 @@ class ProfileStatuses:
         entry = self._store.entries.get(name)
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
             return False  # it is gone, or about to be looked at again
-        status = profilestatus.build(
+        status = desired_status.build(
             entry,
             judged.governed,
             judged.contested,

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import label_publisher, plan_latency, reconciler
 from swapwarden.controller.inventory import node_features as feature_rows
 from swapwarden.controller.inventory import states
+from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import left_out
+from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import fenced, strict_fields

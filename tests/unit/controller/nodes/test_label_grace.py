@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from swapwarden.controller import label_grace
+from swapwarden.controller.nodes import label_grace
 
 ON: dict[str, str | None] = {"swap": "true"}
 OFF: dict[str, str | None] = {"swap": None}

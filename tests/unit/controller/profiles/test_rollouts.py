@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from swapwarden.api import state
-from swapwarden.controller import cluster, profile_statuses, profilestatus, rollouts, supervise, workqueue
-from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller import cluster, supervise, workqueue
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.planning.view import Planner
+from swapwarden.controller.profiles import desired_status, rollouts, status_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, errors, events, ratelimit
@@ -78,7 +79,7 @@ class Bench:
     def begins(self, term: Term, patience: float = 120.0) -> None:
         """From now on it is this term."""
         self.term = term
-        statuses = profile_statuses.ProfileStatuses(
+        statuses = status_publisher.ProfileStatuses(
             self.objects,  # type: ignore[arg-type]  # all that is used of it
             self.store,
             Fenced(self._api, term, self.writes),
@@ -236,14 +237,14 @@ async def test_a_status_that_hangs_keeps_no_other_profile_from_its_own_again_and
 async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_its_status(
     bench: Bench, waits: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = profilestatus.build
+    build = desired_status.build
 
     def odd(entry: profile_store.Entry, *others: Any, **more: Any) -> dict[str, Any]:
         if entry.name == "odd":
             raise KeyError("nobody thought of it")
         return build(entry, *others, **more)
 
-    monkeypatch.setattr(profilestatus, "build", odd)
+    monkeypatch.setattr(desired_status, "build", odd)
     for name in ("odd", "well"):
         bench.offer(profile_object(name))
     async with bench.running():
@@ -391,7 +392,7 @@ async def test_a_rollout_continues_if_an_agent_is_silent_and_nothing_else_change
     async def written(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(profile_statuses.ProfileStatuses, "write", written)
+    monkeypatch.setattr(status_publisher.ProfileStatuses, "write", written)
     bench.begins(term(), patience=0.02)
     first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
     bench.offer(first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from swapwarden.controller import plan_latency
+from swapwarden.controller.pods import plan_latency
 from swapwarden.policy.observed import pods
 
 from tests.unit.controller.objects import state_row

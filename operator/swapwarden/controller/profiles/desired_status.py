@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api.conditions import ConditionType
-from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
 from swapwarden.policy import rollout
 from swapwarden.policy.node.observations import NodeProblem

@@ -1,0 +1,1 @@
+"""Nodes: each gets its state, labels, taints and extended resource; silent agents are counted."""
