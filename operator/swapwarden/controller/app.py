@@ -131,7 +131,7 @@ class App:
             "restoring": self.order.run,
             "namespaces": self.namespaces.run,
             "node_features": self._features.run,
-            "sync": lambda: self.leadership.compete(self.look),
+            "sync": lambda: self.leadership.compete(self.follow_namespaces),
             "silent_agents": lambda: stale_agents.watch(self.known.inventory, lambda: self.readiness.unready() is None),
         }
 
@@ -141,7 +141,7 @@ class App:
             return "the thread that holds the Lease has ended"
         return self.leadership.leader.stuck() if self.leadership.leader is not None else None
 
-    def look(self) -> None:
+    def follow_namespaces(self) -> None:
         """Follow Namespaces while a profile in use needs them."""
         # States may name profiles that need namespaces, also after the profiles arrived.
         self.namespaces.update(needed=self.known.planner.needs_namespaces())
@@ -181,7 +181,7 @@ class App:
         """Take in the profiles of the store."""
         self._apply(self.known.profiles_changed(self.store.valid(), self.store.history(), self.store.ending()))
         self._apply(cluster.Changes(profiles=True))
-        self.look()
+        self.follow_namespaces()
 
     def _namespaces_known(self, known: namespaces.Labels | None) -> None:
         self._apply(self.known.namespaces_known(known))

@@ -135,7 +135,7 @@ class Cluster:
         """Take in a new, changed or deleted (None) Namespace."""
         if self.planner.namespaces is None:
             return Changes()
-        return Changes(_due(self.planner.told_apart(namespace, old, new), owner=namespace))
+        return Changes(_due(self.planner.affected_by_labels(namespace, old, new), owner=namespace))
 
     def forget_admitted(self) -> None:
         """Forget admissions of an earlier term: others may have led since."""

@@ -87,7 +87,7 @@ class Leader:
                 shared.features,
                 writes,
                 grace=arguments.label_removal_delay,
-                vouched=arguments.vouched_nodes,
+                attested=arguments.vouched_nodes,
                 again=self.queue.add,
                 now=time.monotonic,
             ),
@@ -95,10 +95,10 @@ class Leader:
             untaint=arguments.remove_startup_taint,
             extended_resource=arguments.extended_resource,
         )
-        statuses = status_publisher.ProfileStatuses(
+        statuses = status_publisher.StatusPublisher(
             shared.api, shared.profiles, writes, shared.recorder, extended_resource=arguments.extended_resource
         )
-        self._revisions = revision_history.ProfileRevisions(
+        self._revisions = revision_history.RevisionHistory(
             shared.api,
             arguments.namespace,
             shared.profiles,
@@ -124,9 +124,9 @@ class Leader:
             revision_history.PART: self._revisions.run,
             kopf_operator.PART: self._operator.run,
         }
-        self._conditions: condition_publisher.PodConditions | None = None
+        self._conditions: condition_publisher.ConditionPublisher | None = None
         if arguments.pod_conditions:
-            self._conditions = condition_publisher.PodConditions(shared.known.inventory, writes)
+            self._conditions = condition_publisher.ConditionPublisher(shared.known.inventory, writes)
             self._parts[condition_publisher.QUEUE] = self._conditions.run
         if arguments.webhook_service:
             self._parts["certificates"] = manager.CertificateManager(
@@ -189,7 +189,7 @@ class Leader:
                 self._post_conditions(None, row)
         self.restore_requested()
         if self._conditions is not None:
-            self._conditions.nudge(*inventory.nodes)
+            self._conditions.request_sync(*inventory.nodes)
 
     def stuck(self) -> str | None:
         """Return why the process must be restarted; None if it need not."""
@@ -209,14 +209,14 @@ class Leader:
         for node, delay, urgent, owner in changes.due:
             self.queue.add(node, delay, urgent=urgent, owner=owner)
         if changes.profiles:
-            self._rollouts.nudge()
+            self._rollouts.request_sync()
 
     def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
         """Take in a changed or deleted (None) Pod."""
         if self.term.is_valid():
             self._latency.pod_changed(old, new)
         if self._conditions is not None and new is not None and new.policy is not None:
-            self._conditions.nudge(new.node)
+            self._conditions.request_sync(new.node)
 
     def node_went(self, name: str) -> None:
         """Take in that a Node was deleted."""
@@ -226,7 +226,7 @@ class Leader:
         """Take in a changed or deleted (None) NodeSwapState."""
         self._latency.observed(name, new)
         if self._conditions is not None:
-            self._conditions.nudge(name)
+            self._conditions.request_sync(name)
         if new is None:
             self._exposures.forget(name)
             return

@@ -90,8 +90,8 @@ class Leadership:
         self._leads = leads
         # It has a thread of its own.
         self.elector = make(
-            on_started=lambda leadership: _tell(loop, self.on_elected, leadership),
-            on_stopped=lambda leadership, reason: _tell(loop, self.on_lost, leadership, reason),
+            on_started=lambda leadership: _call_in(loop, self.on_elected, leadership),
+            on_stopped=lambda leadership, reason: _call_in(loop, self.on_lost, leadership, reason),
         )
         self._elected: elector.Tenure | None = None
         self.leader: Leader | None = None
@@ -100,13 +100,13 @@ class Leadership:
         self._unsure_until = -math.inf
         self._stopping = False
 
-    async def compete(self, look: Callable[[], None]) -> None:
+    async def compete(self, before_each: Callable[[], None]) -> None:
         """Compete for the Lease while all is known that a plan is made from, and only then, until cancelled.
 
-        Calls `look` before each look at that.
+        Calls `before_each` before each check of that.
         """
         while True:
-            look()
+            before_each()
             unready, lagging = self._readiness.unready(), self._readiness.lagging()
             self.elector.stand(candidate=unready is None)
             if unready is None:
@@ -194,7 +194,7 @@ async def _run(leader: Leader, earlier: tuple[asyncio.Task[None], ...]) -> None:
     await leader.run()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
+def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
     """Call back in the loop, from another thread."""
     with contextlib.suppress(RuntimeError):  # the loop is closed when the process ends
         loop.call_soon_threadsafe(callback, *arguments)

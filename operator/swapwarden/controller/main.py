@@ -146,7 +146,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _vouched(text: str) -> dict[str, str]:
-    wanted = dict[str, str]()
+    desired = dict[str, str]()
     for each in filter(None, text.split(",")):
         key, given, value = each.partition("=")
         if not given or not labels.is_restricted(key):
@@ -154,8 +154,8 @@ def _vouched(text: str) -> dict[str, str]:
                 f"{each!r} is not KEY=VALUE with a key that kubelets cannot write, such as"
                 " node-restriction.kubernetes.io/swap=encrypted"
             )
-        wanted[key] = value
-    return wanted
+        desired[key] = value
+    return desired
 
 
 def _namespace(text: str) -> str:

@@ -294,9 +294,9 @@ class Informer(Generic[W, R]):
         OBJECTS.set(len(found), self.name)
         for key, old in before.items():
             if key not in found:
-                self._tell(key, old, None)
+                self._notify(key, old, None)
         for key, new in found.items():
-            self._tell(key, before.get(key), new)
+            self._notify(key, before.get(key), new)
 
     async def _watch(self) -> None:
         """Follow the collection from the last version on, until the server ends the answer."""
@@ -330,9 +330,9 @@ class Informer(Generic[W, R]):
         else:
             self._rows[key] = new
         OBJECTS.set(len(self._rows), self.name)
-        self._tell(key, old, new)
+        self._notify(key, old, new)
 
-    def _tell(self, key: str, old: R | None, new: R | None) -> None:
+    def _notify(self, key: str, old: R | None, new: R | None) -> None:
         if old == new:
             return
         try:

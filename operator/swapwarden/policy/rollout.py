@@ -111,8 +111,8 @@ def progress(
     left = [member for member in ordered if not member.updated]
     stopped_by = tuple(member.node for member in moved if member.is_worse()) if most < live else ()
     asking = [member for member in left if not (member.asked or member.overdue)]
-    told = [member for member in left if member.asked or member.overdue]
-    free = [member for member in told if not hold or (member.asked and not member.pods)]
+    answered = [member for member in left if member.asked or member.overdue]
+    free = [member for member in answered if not hold or (member.asked and not member.pods)]
     if paused:
         chosen: list[RolloutNode] = []
     elif most >= live:
@@ -130,7 +130,7 @@ def progress(
         waiting=tuple(member.node for member in moved if not member.answered and not member.is_worse()),
         unheard=tuple(member.node for member in left if not member.answers()),
         stopped_by=stopped_by if left else (),
-        held=tuple(member.node for member in told if member not in free),
+        held=tuple(member.node for member in answered if member not in free),
         asking=_names(asking),
         taken=Taken(len(losing), sum(member.pods for member in losing), sum(member.bytes for member in losing)),
         paused=paused,

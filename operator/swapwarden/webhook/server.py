@@ -136,8 +136,8 @@ class _Handler:
                 await _read(request, body)
                 answer = await self._in_turn(body, lambda: _decided(path, decide, body.data))
         except TimeoutError as error:
-            told = f"the body did not arrive within {connections.READ_TIMEOUT:.0f} seconds"
-            raise _BadRequest(408, told) from error
+            text = f"the body did not arrive within {connections.READ_TIMEOUT:.0f} seconds"
+            raise _BadRequest(408, text) from error
         except (bodies.GaveWay, turns.Busy) as error:
             raise _too_busy("large requests") from error
         SECONDS.observe(time.perf_counter() - begun, path)

@@ -32,8 +32,8 @@ def errors(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
     """Yield all errors, by key: invalid values, then contradictions."""
     own = _own(pod)
     if len(own) > MAX_OWN:
-        told = f"Too many: {len(own)} with keys of {names.GROUP}: must have at most {MAX_OWN} items"
-        yield review.StatusCause(_TOO_MANY, told, "metadata.annotations")
+        message = f"Too many: {len(own)} with keys of {names.GROUP}: must have at most {MAX_OWN} items"
+        yield review.StatusCause(_TOO_MANY, message, "metadata.annotations")
         del own[MAX_OWN:]
     suggester = pod_annotations.Suggester()
     containers = dict.fromkeys(pod.containers) if any(rule.per_container for _, _, rule in own) else {}
@@ -88,19 +88,21 @@ def _contradictions(pod: review.ReviewedPod, own: _Own) -> Iterator[review.Statu
     if policy == names.Policy.DISABLED and not _is_by_default(pod):
         for key, value in limits.items():
             if value:
-                told = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.DISABLED_HAS_NONE}"
-                yield review.StatusCause(_INVALID, told, _at(key))
+                message = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.DISABLED_HAS_NONE}"
+                yield review.StatusCause(_INVALID, message, _at(key))
     whole = limits.pop(names.LIMIT_ANNOTATION, None)
     for key, value in limits.items():
         if whole is not None and value > whole:
-            told = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.MORE_THAN_POD}"
-            yield review.StatusCause(_INVALID, f"{told}, {quoted(pod.annotations[names.LIMIT_ANNOTATION])}", _at(key))
+            message = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.MORE_THAN_POD}"
+            yield review.StatusCause(
+                _INVALID, f"{message}, {quoted(pod.annotations[names.LIMIT_ANNOTATION])}", _at(key)
+            )
     if policy == names.Policy.REQUIRED and not _is_by_default(pod):
         if pod.is_of_daemon_set:
             yield review.StatusCause(_FORBIDDEN, pod_annotations.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
         elif (found := scheduling.contradicts(pod)) is not None:
-            told = f"Invalid value: {quoted(found)}: {pod_annotations.SELECTS_ANOTHER}"
-            yield review.StatusCause(_INVALID, told, f"spec.nodeSelector[{names.SWAP_LABEL}]")
+            message = f"Invalid value: {quoted(found)}: {pod_annotations.SELECTS_ANOTHER}"
+            yield review.StatusCause(_INVALID, message, f"spec.nodeSelector[{names.SWAP_LABEL}]")
 
 
 def _limits(own: _Own) -> Iterator[tuple[str, int]]:

@@ -70,7 +70,7 @@ async def look_thrice(keeper: manager.CertificateManager) -> None:
     """Beside its own loop, which may write first; that loop tries again where somebody else did."""
     for _ in range(3):
         try:
-            await keeper.look()
+            await keeper.reconcile()
         except errors.ApiError as error:
             if error.status != 409:
                 raise
@@ -135,7 +135,7 @@ async def test_a_good_certificate_is_left_alone(installed: Installed, keep: Keep
     versions = [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
     async with keep() as keeper:
         for _ in range(5):
-            await keeper.look()
+            await keeper.reconcile()
     assert versions == [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
 
 
@@ -254,7 +254,7 @@ async def test_a_wrong_clock_of_the_leader_changes_nothing(
     ahead[0] = days * DAY
     async with keep(overlap=0 * DAY) as keeper:
         for _ in range(5):
-            await keeper.look()
+            await keeper.reconcile()
         assert manager.CLOCK.value() == pytest.approx(ahead[0].total_seconds(), abs=120)
     assert (installed.data(), installed.trusted()) == before
     served = installed.served()

@@ -36,20 +36,25 @@ class Instance:
     def __init__(self, cfg: config.Config, namespace: str, name: str, identity: str) -> None:
         self.identity = identity
         self.told: queue.Queue[tuple[str, int | str, float]] = queue.Queue()
+        self.led: elector.Tenure | None = None
         self.elector = elector.Elector(
             cfg,
             namespace=namespace,
             name=name,
             identity=identity,
-            on_started=lambda led: self.told.put(("started", led.transitions, now())),
+            on_started=self._started,
             on_stopped=lambda _, reason: self.told.put(("stopped", reason, now())),
             lease_duration=DURATION,
             renew_deadline=DEADLINE,
             retry_period=RETRY,
         )
 
+    def _started(self, led: elector.Tenure) -> None:
+        self.led = led
+        self.told.put(("started", led.transitions, now()))
+
     def leads(self) -> bool:
-        return self.elector.is_leading()
+        return self.led is not None and self.led.left() > 0
 
     def next(self, timeout: float = 20.0) -> tuple[str, int | str, float]:
         return self.told.get(timeout=timeout)

@@ -418,7 +418,7 @@ def heard(
         **({"acted": spec.profile_ref} if knew and observed else {}),
         applied=not degraded,
         degraded=degraded,
-        proposed=plan.reference(proposed) if proposed else None,
+        preview=plan.reference(proposed) if proposed else None,
         cost=cost,
     )
     row = msgspec.structs.replace(row, **fields)
@@ -561,7 +561,7 @@ def test_agents_that_are_behind_with_pods_are_waited_for_by_a_new_leader_too(see
         cost = None if number == 0 else state.PreviewCost(plan.reference(NONE))
         asked = None if number == 0 else plan.reference(NONE)
         row = state_row(name, spec=spec[named], generation=9, observed=8, acted=spec[named].profile_ref, applied=True)
-        seen.state_changed(name, None, msgspec.structs.replace(row, proposed=asked, cost=cost))
+        seen.state_changed(name, None, msgspec.structs.replace(row, preview=asked, cost=cost))
     seen.profiles_changed({"p": NONE}, HISTORY)
     assert rollouts(seen)["p"].next == ("node-2",)
     assert governed(seen)["node-1"].applied
@@ -733,7 +733,7 @@ def made_anew(seen: Seen, name: str) -> states.StateRow:
     """As the controller does where there is no state."""
     spec = seen.plan(name)
     proposed = spec.preview.profile_ref if spec.preview else None
-    row = state_row(name, version=100, uid="made anew", spec=spec, proposed=proposed)
+    row = state_row(name, version=100, uid="made anew", spec=spec, preview=proposed)
     seen.wrote(row)
     return row
 

@@ -252,11 +252,11 @@ async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(profile_list.ProfileList, "read", listed)
     monkeypatch.setattr(kopf_operator.ProfileOperator, "run", runs)
-    monkeypatch.setattr(revision_history.ProfileRevisions, "read", nothing_kept)
+    monkeypatch.setattr(revision_history.RevisionHistory, "read", nothing_kept)
     monkeypatch.setattr(revision_writer, "create", keeps)
     cfg = config.Config(server=server.url)
     found = Bench(app.App(cfg, api, parse("--identity=me", "--lease-duration=15", "--pod-conditions")), server)
-    competing = asyncio.create_task(found.controller.leadership.compete(found.controller.look))
+    competing = asyncio.create_task(found.controller.leadership.compete(found.controller.follow_namespaces))
     yield found
     competing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -434,7 +434,7 @@ async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
 MADE_FOR_A_TERM = (
     reconciler.Reconciler,
     rollouts.Rollouts,
-    condition_publisher.PodConditions,
+    condition_publisher.ConditionPublisher,
     plan_latency.PlanLatency,
     workqueue.WorkQueue,
     exposures.Exposures,
@@ -662,16 +662,16 @@ async def test_an_order_to_restore_is_reported_by_the_leader_and_by_the_next_one
     order = bench.controller.order
     bench.synced()
     bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "1"}, "data": {"restore": "true"}}))
-    await order.look()
+    await order.read()
     assert told() == [], "the one that leads does"
     bench.elected()
     await quiet(bench)
     assert told() == ["Restoring"]
     bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "2"}, "data": {"restore": "false"}}))
-    await order.look()
+    await order.read()
     assert told() == []
     bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "3"}, "data": {"restore": "true"}}))
-    await order.look()
+    await order.read()
     assert told() == ["Restoring"]
 
 
@@ -687,7 +687,7 @@ async def test_one_that_cannot_read_what_profiles_said_before_plans_nothing_and_
     async def nothing_kept(_: object) -> list[Any]:
         return []
 
-    monkeypatch.setattr(revision_history.ProfileRevisions, "read", refused)
+    monkeypatch.setattr(revision_history.RevisionHistory, "read", refused)
     bench.synced()
     bench.elected()
     bench.node_comes()
@@ -700,7 +700,7 @@ async def test_one_that_cannot_read_what_profiles_said_before_plans_nothing_and_
     assert "not you" in caplog.text
     monkeypatch.setattr(leader, "PAST_SECONDS", 30.0)
     bench.deposed()
-    monkeypatch.setattr(revision_history.ProfileRevisions, "read", nothing_kept)
+    monkeypatch.setattr(revision_history.RevisionHistory, "read", nothing_kept)
     bench.server.answer(accepted(1))
     bench.elected()
     [made] = await bench.writes(1)

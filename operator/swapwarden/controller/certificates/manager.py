@@ -101,16 +101,16 @@ class CertificateManager:
     async def run(self) -> None:
         """Run until cancelled."""
         try:
-            await self._keep_looking()
+            await self._keep_reconciling()
         finally:
             EXPIRY.set(0)
             CLOCK.set(0)
 
-    async def _keep_looking(self) -> None:
+    async def _keep_reconciling(self) -> None:
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:
-                await self.look()
+                await self.reconcile()
             except TermOver:
                 # The Lease may have been renewed since; else this ends in a moment.
                 await asyncio.sleep(self._interval)
@@ -129,7 +129,7 @@ class CertificateManager:
                 waits.reset()
                 await asyncio.sleep(self._interval)
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Do all steps that are due. Raise errors.KubeError if it should be retried, and TermOver."""
         for _ in range(MAX_STEPS):
             if await self._step() is rotation.RotationStep.NOTHING:

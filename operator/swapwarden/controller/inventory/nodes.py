@@ -131,7 +131,7 @@ class NodeInventory:
         facts = row.facts if row.facts is not None else last.facts
         if row.observed:
             return msgspec.structs.replace(row, facts=facts)
-        asked = {"profile": row.profile, "before": row.before, "proposed": row.proposed}
+        asked = {"profile": row.profile, "before": row.before, "preview": row.preview}
         return msgspec.structs.replace(last, **asked, facts=facts, generation=last.observed + 1)
 
     def _keep(self, name: str, last: states.StateRow | None) -> None:

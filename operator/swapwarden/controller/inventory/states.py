@@ -87,7 +87,7 @@ class StateRow(msgspec.Struct, frozen=True):
     """Whether the agent says that the cgroups hold what that generation says."""
     degraded: str
     """The problem that the agent reports; empty if there is none."""
-    proposed: state.ProfileRef | None = None
+    preview: state.ProfileRef | None = None
     """The profile whose turn has not come, and of which the agent is asked what it would take."""
     cost: state.PreviewCost | None = None
     """The agent's answer to that, or to an earlier question."""
@@ -231,7 +231,7 @@ def project(wire: WireState) -> StateRow:
         observed=status.observed_generation,
         acted=status.profile_ref,
         facts=status.facts,
-        proposed=head.preview.profile_ref if head.preview else None,
+        preview=head.preview.profile_ref if head.preview else None,
         before=head.degraded_before,
         cost=status.preview_cost,
         applied=applied is not None and applied.status == "True",

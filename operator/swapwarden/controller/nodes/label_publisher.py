@@ -29,18 +29,18 @@ class LabelPublisher:
         writes: Fenced,
         *,
         grace: float,
-        vouched: Mapping[str, str],
+        attested: Mapping[str, str],
         again: Callable[[str, float], None],
         now: Callable[[], float],
     ) -> None:
         """`grace` is in seconds, see label_grace; `again(node, delay)` has a node's labels written once more.
 
-        `vouched` are the labels of nodes for which an administrator vouches; `now` is a monotonic clock in seconds.
+        `attested` are the labels of nodes for which an administrator vouches; `now` is a monotonic clock in seconds.
         """
         self._inventory = inventory
         self._features = features
         self._writes = writes
-        self._vouched = vouched
+        self._attested = attested
         self._again = again
         self._now = now
         # Of Nodes and of NodeFeatures.
@@ -52,19 +52,19 @@ class LabelPublisher:
         self._asked.forget(name)
 
     async def write(self, view: NodeView) -> bool:
-        """Have the node carry its labels, or its NodeFeature ask for them; whether that took a request."""
-        node, by_feature = view.node, self._features.serves(view.node.name)
-        if by_feature is None:
+        """Make the node carry its labels, or its NodeFeature ask for them; return whether that took a request."""
+        node, featured = view.node, self._features.serves(view.node.name)
+        if featured is None:
             return False
-        vouched = labels.is_vouched(self._vouched, node)
-        wanted = labels.desired(view.profile, view.facts, vouched=vouched)
-        asked = by_feature and await self._write_feature(node, labels.by_feature(wanted))
-        carried = await self._write_node(node, labels.by_hand(wanted, node, features=by_feature))
+        attested = labels.is_attested(self._attested, node)
+        desired = labels.desired(view.profile, view.facts, attested=attested)
+        asked = featured and await self._write_feature(node, labels.for_node_feature(desired))
+        carried = await self._write_node(node, labels.for_node(desired, node, features=featured))
         return asked or carried
 
-    async def _write_node(self, node: nodes.NodeRow, wanted: labels.Labels) -> bool:
-        change = self._carried.decide(node.name, wanted, node.labels, self._now())
-        self._look_again(node.name, change)
+    async def _write_node(self, node: nodes.NodeRow, desired: labels.Labels) -> bool:
+        change = self._carried.decide(node.name, desired, node.labels, self._now())
+        self._requeue_after(node.name, change)
         if not change.labels:
             return False
         request = node_writer.change_labels(self._writes, node.name, node.uid, change.labels)
@@ -73,11 +73,11 @@ class LabelPublisher:
             log.info("labels changed", extra={"node": node.name, "labels": change.labels})
         return True
 
-    async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels) -> bool:
+    async def _write_feature(self, node: nodes.NodeRow, desired: labels.Labels) -> bool:
         """Have the node's NodeFeature ask for its labels; errors.ApiError if it changed meanwhile."""
         row = self._features.of(node.name)
-        change = self._asked.decide(node.name, wanted, row.labels if row else {}, self._now())
-        self._look_again(node.name, change)
+        change = self._asked.decide(node.name, desired, row.labels if row else {}, self._now())
+        self._requeue_after(node.name, change)
         if not (change.labels or (row and row.owner != node.uid)):
             return False
         try:
@@ -90,6 +90,6 @@ class LabelPublisher:
         log.info("labels asked for", extra={"node": node.name, "labels": change.labels})
         return True
 
-    def _look_again(self, name: str, change: Change) -> None:
+    def _requeue_after(self, name: str, change: Change) -> None:
         if change.again is not None:
             self._again(name, change.again)

@@ -83,7 +83,7 @@ class Reconciler:
         begun, came = time.perf_counter(), self._waits.now()
         planned, omitted = decisions.state(view)
         spec, again = self._states.accepted(name, planned)
-        self._look_again(name, again)
+        self._requeue_after(name, again)
         PLANS.observe(time.perf_counter() - begun)
         row = self._inventory.state_of(name)
         for notice in self._problems.notices(view.node, decisions.observations(view)):
@@ -122,7 +122,7 @@ class Reconciler:
         self._left_out.clear()
         self._problems.clear()
 
-    def _look_again(self, name: str, delay: float | None) -> None:
+    def _requeue_after(self, name: str, delay: float | None) -> None:
         if delay is not None:
             self._again(name, delay)
 
@@ -137,16 +137,16 @@ class Reconciler:
                 log.warning("the state of node %s is gone; creating it again", node.name)
                 self._inventory.lose_state(node.name, row.uid)
             # Another object of that name, or a write at the same moment.
-            elif error.status != 409 or not await self._look(node.name):
+            elif error.status != 409 or not await self._read_state(node.name):
                 raise
             self._again(node.name, 0.0)
             return None
-        self._look_again(node.name, again)
+        self._requeue_after(node.name, again)
         if written is not None and written is not row:
             self._wrote(written)
         return written
 
-    async def _look(self, name: str) -> bool:
+    async def _read_state(self, name: str) -> bool:
         """Read a node's state past the watch; whether it is another one than was known."""
         read = states.decode(await self._api.get(f"{state_writer.STATES}/{name}", timeout=TIMEOUT))
         return self._wrote(read)

@@ -47,15 +47,15 @@ class Exposures:
         if not before and not row.exposed_pods:
             return
         there = {pod.key: pod for pod in known}
-        told = {key: sums for key, sums in before.items() if key in there}
+        noticed = {key: sums for key, sums in before.items() if key in there}
         grown = []
         for found in row.exposed_pods:
-            since, size = told.get(found.pod, ("", 0))
+            since, size = noticed.get(found.pod, ("", 0))
             if found.pod in there and (found.since != since or found.swap_bytes > size):
-                told[found.pod] = found.since, found.swap_bytes
+                noticed[found.pod] = found.since, found.swap_bytes
                 grown.append(found)
-        if told:
-            self.sums[row.name] = told
+        if noticed:
+            self.sums[row.name] = noticed
         reasons = states.reasons(row) if grown else {}
         for found in grown:
             if reasons.get(found.pod) in _FORBID:

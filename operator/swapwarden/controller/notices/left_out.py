@@ -27,7 +27,7 @@ class LeftOut:
     """Remembers, for one leadership, which namespaces on a node have had a notice."""
 
     def __init__(self) -> None:
-        self._told: dict[str, set[str]] = {}
+        self._noticed: dict[str, set[str]] = {}
 
     def notices(self, node: str, profile: str, left_out: Iterable[pods.PodRow]) -> Iterator[Notice]:
         """Measure the pods without room in a node's plan, and yield a notice about one pod of each namespace."""
@@ -39,9 +39,9 @@ class LeftOut:
             return
         PODS.set(sum(map(len, found.values())), node)
         # Once all pods of a namespace have room, the next one without gets a new notice.
-        told = self._told[node] = self._told.get(node, set()) & found.keys()
-        for namespace in sorted(found.keys() - told)[: MAX_NAMESPACES - len(told)]:
-            told.add(namespace)
+        noticed = self._noticed[node] = self._noticed.get(node, set()) & found.keys()
+        for namespace in sorted(found.keys() - noticed)[: MAX_NAMESPACES - len(noticed)]:
+            noticed.add(namespace)
             rows = found[namespace]
             message = (
                 f"node {node} has more pods, or larger ones, than one plan has room for: this pod and"
@@ -53,10 +53,10 @@ class LeftOut:
 
     def forget(self, node: str) -> None:
         """Nothing is left out of this node's plan, or the node is gone."""
-        if self._told.pop(node, None) is not None:
+        if self._noticed.pop(node, None) is not None:
             PODS.remove(node)
 
     def clear(self) -> None:
         """Forget all at the end of a leadership: the next leader measures."""
-        for node in list(self._told):
+        for node in list(self._noticed):
             self.forget(node)

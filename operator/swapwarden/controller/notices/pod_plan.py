@@ -20,8 +20,8 @@ def notices(before: states.SpecView, known: Iterable[pods.PodRow], spec: state.S
     """Yield a notice for each pod and reason that is in `spec` and was not in the state `before`."""
     if (before.mode == names.Mode.AUDIT) != (spec.mode is names.Mode.AUDIT):
         before = states.SpecView()  # in the other mode the same reason meant another message, or none
-    told = {key: pod.reason or before.default_reason for key, pod in before.pods.items()}
-    changed = {key for key, pod in spec.pods.items() if told.get(key) != state.reason_of(spec, pod)}
+    noticed = {key: pod.reason or before.default_reason for key, pod in before.pods.items()}
+    changed = {key for key, pod in spec.pods.items() if noticed.get(key) != state.reason_of(spec, pod)}
     yield from about((row for row in known if row.key in changed), spec)
 
 

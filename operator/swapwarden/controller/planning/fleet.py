@@ -52,8 +52,8 @@ def rollout_of(
     planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
 ) -> rollout.RolloutProgress:
     """Return the progress of a profile's rollout; `found` are the nodes that it governs."""
-    wanted = plan.reference(profile)
-    members = [_member(planner, name, wanted, overdue) for name in found]
+    desired = plan.reference(profile)
+    members = [_member(planner, name, desired, overdue) for name in found]
     return rollout.progress(members, profile.max_unavailable, hold=profile.hold, paused=profile.paused)
 
 
@@ -81,25 +81,25 @@ def end_of(
 
     They leave for what the kubelet gives, which nobody has to be asked about.
     """
-    wanted = plan.reference(compiled.BUILT_IN)
-    members = [msgspec.structs.replace(_member(planner, name, wanted, overdue), asked=True) for name in found]
+    desired = plan.reference(compiled.BUILT_IN)
+    members = [msgspec.structs.replace(_member(planner, name, desired, overdue), asked=True) for name in found]
     return rollout.progress(members, profile.max_unavailable)
 
 
-def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.RolloutNode:
+def _member(planner: Planner, name: str, desired: state.ProfileRef, overdue: Overdue) -> rollout.RolloutNode:
     row = planner.inventory.standing(name)
     if row is None or row.observed == 0:
         return rollout.RolloutNode(name, updated=True, silent=True)
-    named, turned, refused = row.profile == wanted, planner.is_admitted(name), planner.refuses(row)
-    cost = row.cost if row.cost is not None and row.cost.profile_ref == wanted else None
+    named, turned, refused = row.profile == desired, planner.is_admitted(name), planner.refuses(row)
+    cost = row.cost if row.cost is not None and row.cost.profile_ref == desired else None
     return rollout.RolloutNode(
         name,
         updated=named or turned,
         answered=row.acted == row.profile and (named or not turned),
         degraded=answers.degraded(row, refused=refused),
-        before=answers.before(row, wanted, refused=refused),
+        before=answers.before(row, desired, refused=refused),
         overdue=(name, named or turned) in overdue,
-        asked=answers.has_answered(row, wanted),
+        asked=answers.has_answered(row, desired),
         pods=cost.pods if cost else 0,
         bytes=cost.bytes if cost else 0,
     )
@@ -146,10 +146,10 @@ def _listed(found: Mapping[str, str]) -> str:
 def _pending(planner: Planner, name: str) -> str:
     """Why a known node has not applied a plan by this generation of its profile; empty if it has."""
     row = planner.inventory.report_of(name)
-    wanted = plan.reference(planner.selection(name).profile)
-    if plan.reference(planner.in_force(name)) != wanted:
+    desired = plan.reference(planner.selection(name).profile)
+    if plan.reference(planner.in_force(name)) != desired:
         return "its turn has not come"
-    if row is None or row.profile != wanted:
+    if row is None or row.profile != desired:
         return "its plan is not written yet"
     if row.acted != row.profile:
         return "its agent has not seen the plan yet"

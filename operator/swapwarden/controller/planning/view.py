@@ -227,7 +227,9 @@ class Planner:
         """Return whether a known node's plan depends on labels of Namespaces."""
         return any(profile.needs_namespaces() for profile in self._planned_by(name))
 
-    def told_apart(self, namespace: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
+    def affected_by_labels(
+        self, namespace: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None
+    ) -> list[str]:
         """Return the nodes with pods of a namespace whose plans differ by its `old` and `new` labels."""
         concerned = {
             plan.reference(profile)

@@ -47,16 +47,16 @@ class Pending(msgspec.Struct, frozen=True):
     generation: int
 
 
-def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending: Pending) -> PodVerdict:  # noqa: PLR0911 a table
+def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending: Pending) -> PodVerdict:  # noqa: PLR0911 a table
     """Judge whether the policy of a pod is enforced, by its node's state `row`, with its decoded spec."""
     node, entry = pod.node, pending.entry
     if entry.reason == names.Reason.NODE_INCOMPATIBLE:
         return PodVerdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
-    if told.mode == names.Mode.AUDIT:
+    if spec.mode == names.Mode.AUDIT:
         return PodVerdict(
-            "False", ViolationReason.AUDIT, pod_violations.message(ViolationReason.AUDIT, node, told.profile_ref.name)
+            "False", ViolationReason.AUDIT, pod_violations.message(ViolationReason.AUDIT, node, spec.profile_ref.name)
         )
-    if told.mode == names.Mode.RESTORE:
+    if spec.mode == names.Mode.RESTORE:
         return PodVerdict("False", "Restore", f"node {node} restores the values from before Swapwarden")
     if row.observed < pending.generation:
         return PodVerdict(
@@ -64,21 +64,21 @@ def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending
         )
     reason = pod_violations.worst(row, pod.key)
     if reason:
-        return PodVerdict("False", reason, pod_violations.message(reason, node, told.profile_ref.name))
+        return PodVerdict("False", reason, pod_violations.message(reason, node, spec.profile_ref.name))
     if row.unlisted:
         return PodVerdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     # Without the number: it may change with each new pod of the node, which is worth no write.
     return PodVerdict("True", entry.reason, f"the kernel holds the planned swap limit of this pod on node {node}")
 
 
-class _Wanted(NamedTuple):
+class _Desired(NamedTuple):
     """The desired condition of a pod."""
 
     pod: pods.PodRow
     verdict: PodVerdict
 
 
-class PodConditions:
+class ConditionPublisher:
     """Owns the condition of all pods with a policy for one term."""
 
     def __init__(self, known: NodeInventory, writes: Fenced, *, gather: float = GATHER_SECONDS) -> None:
@@ -91,11 +91,11 @@ class PodConditions:
         self._pending: dict[str, dict[str, Pending]] = {}
         self._changed = asyncio.Event()
         # By the pod's uid. Each is written by itself: what one is refused, or waits for, is its own trouble.
-        self.wanted: dict[str, _Wanted] = {}
+        self.desired: dict[str, _Desired] = {}
         self._queue = workqueue.WorkQueue(QUEUE, hold=lambda: writes.delay(reserve=RESERVE))
         self.backoffs: dict[str, backoff.Backoff] = {}
 
-    def nudge(self, *nodes: str) -> None:
+    def request_sync(self, *nodes: str) -> None:
         """Have the pods on these nodes judged again."""
         self.nodes.update(dict.fromkeys(filter(None, nodes)))
         self._changed.set()
@@ -106,62 +106,62 @@ class PodConditions:
             async with asyncio.TaskGroup() as group:
                 for _ in range(WORKERS):
                     group.create_task(self._work())
-                group.create_task(self._keep_looking())
+                group.create_task(self._keep_judging())
         finally:
             self._queue.close()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_judging(self) -> None:
         while True:
             await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
-            looked, self.nodes = self.nodes, {}
-            for node in looked:
+            due, self.nodes = self.nodes, {}
+            for node in due:
                 try:
-                    self.look(node)
+                    self.judge_node(node)
                 except Exception:
                     # A fault of one node must not keep the others waiting.
                     supervise.FAULTS.inc(QUEUE)
                     log.exception("cannot judge the pods of node %s", node)
 
-    def look(self, node: str) -> None:
+    def judge_node(self, node: str) -> None:
         """Queue the pods on a node whose condition must change."""
-        due = {pod.uid: _Wanted(pod, verdict) for pod, verdict in self._due(node)}
+        due = {pod.uid: _Desired(pod, verdict) for pod, verdict in self._due(node)}
         for pod in self._known.pods_on(node):
             if pod.uid not in due:
-                self.wanted.pop(pod.uid, None)
-        self.wanted.update(due)
-        for uid, wanted in due.items():
-            self._queue.add(uid, owner=wanted.pod.namespace)
+                self.desired.pop(pod.uid, None)
+        self.desired.update(due)
+        for uid, desired in due.items():
+            self._queue.add(uid, owner=desired.pod.namespace)
 
     async def _work(self) -> None:
         while True:
             uid = await self._queue.get()
             try:
-                await self._bring(uid)
+                await self._publish(uid)
             except Exception:
-                self.wanted.pop(uid, None)
+                self.desired.pop(uid, None)
                 supervise.FAULTS.inc(QUEUE)
                 log.exception("cannot write the condition of the pod with uid %s", uid)
             finally:
                 self._queue.done(uid)
 
-    async def _bring(self, uid: str) -> None:
+    async def _publish(self, uid: str) -> None:
         """Write a pod's condition; what cannot be written now is tried again."""
-        wanted = self.wanted.get(uid)
-        if wanted is None:
+        desired = self.desired.get(uid)
+        if desired is None:
             self.backoffs.pop(uid, None)
             return
-        pod = wanted.pod
+        pod = desired.pod
         try:
-            await unless_superseded(pod_conditions.write(self._writes, pod, wanted.verdict))
+            await unless_superseded(pod_conditions.write(self._writes, pod, desired.verdict))
         except TermOver:
             # The Lease may have been renewed since the write began: then nobody else writes it.
-            if uid in self.wanted and self._writes.term.is_valid():
+            if uid in self.desired and self._writes.term.is_valid():
                 self._retry(uid)
                 return
         except errors.KubeError as error:
-            if uid in self.wanted:
+            if uid in self.desired:
                 wait = self._retry(uid, error.retry_after)
                 log.warning(
                     "cannot write the condition of pod %s/%s on node %s: %s; trying again in %.1f s",
@@ -170,8 +170,8 @@ class PodConditions:
                 return
         self.backoffs.pop(uid, None)
         # A verdict that was found meanwhile is in the queue again.
-        if self.wanted.get(uid) is wanted:
-            del self.wanted[uid]
+        if self.desired.get(uid) is desired:
+            del self.desired[uid]
 
     def _retry(self, uid: str, at_least: float = 0.0) -> float:
         """Have the worker's pod written again, in how many seconds."""
@@ -186,16 +186,16 @@ class PodConditions:
         before = self._pending.pop(node, {})
         if row is None or not concerned:
             return
-        told, pending = states.spec_view(row), {}
+        spec, pending = states.spec_view(row), {}
         for pod in concerned:
-            entry = told.pod(pod.key)
+            entry = spec.pod(pod.key)
             if entry is None:
                 continue
             known = before.get(pod.key)
             if known is None or known.entry != entry:
                 known = Pending(entry, row.generation)
             pending[pod.key] = known
-            verdict = judge(pod, row, told, known)
+            verdict = judge(pod, row, spec, known)
             if _is_news(pod.enforced, verdict):
                 yield pod, verdict
         self._pending[node] = pending

@@ -34,7 +34,7 @@ class Contest(NamedTuple):
     node: str
 
 
-class Moving(NamedTuple):
+class RolloutView(NamedTuple):
     """Where the rollout of the profile stands."""
 
     progress: rollout.RolloutProgress
@@ -50,7 +50,7 @@ class Judged(NamedTuple):
     profile: compiled.Profile | None
     governed: Sequence[fleet.Governed]
     contested: Sequence[Contest]
-    moving: Moving
+    view: RolloutView
     overdue: fleet.Overdue
     ended: bool = False
     """Whether it is being deleted, and holds no node any more."""
@@ -69,7 +69,7 @@ def build(
     entry: profile_store.Entry,
     governed: Iterable[fleet.Governed],
     contested: Iterable[Contest],
-    moving: Moving,
+    view: RolloutView,
     now: str,
     *,
     extended_resource: bool,
@@ -86,7 +86,7 @@ def build(
     before = {condition.get("type"): condition for condition in entry.status.get("conditions", ())}
     conditions = (
         _condition(ConditionType.READY, *ready),
-        _condition(ConditionType.PROGRESSING, *_progressing(entry, moving)),
+        _condition(ConditionType.PROGRESSING, *_progressing(entry, view)),
         _condition(ConditionType.CONFLICTED, *_conflicted(contested)),
         _condition(ConditionType.DEGRADED, *_degraded(entry, nodes, degraded, extended_resource=extended_resource)),
         *_required(entry, unmet),
@@ -96,7 +96,7 @@ def build(
         "appliedGeneration": entry.generation if ready[1] == "Applied" else entry.status.get("appliedGeneration", 0),
         "nodes": {
             "matched": len(nodes),
-            "updated": moving.progress.updated,
+            "updated": view.progress.updated,
             "applied": len(tally.applied),
             "pending": len(tally.pending),
             "incompatible": len(tally.incompatible),
@@ -104,7 +104,7 @@ def build(
             "degraded": len(degraded),
             "requirementsUnmet": len(unmet),
         },
-        "pendingReclaim": msgspec.to_builtins(moving.progress.taken),
+        "pendingReclaim": msgspec.to_builtins(view.progress.taken),
         "conditions": [
             {
                 **condition,
@@ -171,12 +171,12 @@ def _ready(entry: profile_store.Entry, tally: _Tally) -> tuple[str, str, str]:
     bad = [(reason, f"{label}: {_list(found)}") for reason, label, found in kinds if found]
     if not bad:
         return "True", "Applied", f"all {matched} nodes applied generation {entry.generation}"
-    told = [f"{len(tally.applied)} of {matched} nodes applied", *(text for _, text in bad)]
-    return "False", bad[0][0], "; ".join(told)
+    texts = [f"{len(tally.applied)} of {matched} nodes applied", *(text for _, text in bad)]
+    return "False", bad[0][0], "; ".join(texts)
 
 
-def _progressing(entry: profile_store.Entry, moving: Moving) -> tuple[str, str, str]:
-    progress = moving.progress
+def _progressing(entry: profile_store.Entry, view: RolloutView) -> tuple[str, str, str]:
+    progress = view.progress
     pending = progress.pending + len(progress.next)
     generation = entry.profile.generation if entry.profile else entry.generation
     reached = "left the profile, which is deleted then" if entry.ending else f"generation {generation}"
@@ -191,7 +191,7 @@ def _progressing(entry: profile_store.Entry, moving: Moving) -> tuple[str, str, 
             f"; no more get it while these do worse: {stopped_by}; mend them or set rollout.maxUnavailable to 100%",
         ),
         (
-            progress.waiting and moving.stalled,
+            progress.waiting and view.stalled,
             ("False", "Stopped"),
             f"; these do not answer: {waiting}; see whether their agents run",
         ),

@@ -28,7 +28,7 @@ class NotKept(errors.KubeError):
     """A generation is not kept yet."""
 
 
-class ProfileRevisions:
+class RevisionHistory:
     """The ControllerRevisions of all profiles."""
 
     def __init__(
@@ -62,17 +62,17 @@ class ProfileRevisions:
                 await self._replace(name, entry.uid, each)
             self._store.set_kept(name, entry.uid, each.generation)
 
-    async def _replace(self, name: str, uid: str, wanted: profile_store.Revision) -> None:
+    async def _replace(self, name: str, uid: str, desired: profile_store.Revision) -> None:
         """The name is taken: by the same revision, which no list has shown yet, or by one that is useless."""
-        taken = revisions.object_name(uid, wanted.generation)
+        taken = revisions.object_name(uid, desired.generation)
         for each in await self._list():
-            if each.name == taken and each.spec != wanted.spec:
+            if each.name == taken and each.spec != desired.spec:
                 log.error("ControllerRevision %s does not say what profile %s said; it is written again", taken, name)
                 await writer.delete(self._writes, self._namespace, each)
                 break
         else:
             return
-        if not await writer.create(self._writes, self._namespace, name, uid, wanted):
+        if not await writer.create(self._writes, self._namespace, name, uid, desired):
             raise NotKept(f"ControllerRevision {taken} is somebody else's")
 
     async def read(self) -> list[revisions.Stored]:

@@ -16,8 +16,8 @@ from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.profiles.desired_status import Judged
-from swapwarden.controller.profiles.revision_history import ProfileRevisions
-from swapwarden.controller.profiles.status_publisher import ProfileStatuses
+from swapwarden.controller.profiles.revision_history import RevisionHistory
+from swapwarden.controller.profiles.status_publisher import StatusPublisher
 from swapwarden.controller.term import TermOver
 from swapwarden.kube import backoff, errors
 from swapwarden.policy import rollout
@@ -77,7 +77,7 @@ class Waits:
         before = self.since
         self.since = {wait: since for wait, since in before.items() if wait.uid in barred}
         for each in judged:
-            profile, progress = each.profile, each.moving.progress
+            profile, progress = each.profile, each.view.progress
             if profile is not None:
                 waited = [(node, True) for node in progress.waiting] + [(node, False) for node in progress.unheard]
                 for node, moved in waited:
@@ -96,8 +96,8 @@ class Rollouts:
         self,
         known: cluster.Cluster,
         store: profile_store.ProfileStore,
-        statuses: ProfileStatuses,
-        kept: ProfileRevisions,
+        statuses: StatusPublisher,
+        kept: RevisionHistory,
         *,
         apply: Callable[[cluster.Changes], None],
         gather: float = GATHER_SECONDS,
@@ -119,7 +119,7 @@ class Rollouts:
         # By uid and generation of profiles that could not be judged: until when they are left alone, in the same time.
         self._barred: dict[tuple[str, int], float] = {}
 
-    def nudge(self) -> None:
+    def request_sync(self) -> None:
         """Have all profiles judged again."""
         self._changed.set()
 
@@ -131,18 +131,18 @@ class Rollouts:
         """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._look())
+                group.create_task(self._keep_judging())
                 for _ in range(WRITERS):
                     group.create_task(self._work())
         finally:
             NODES.hold({})
             self.queue.close()
 
-    async def _look(self) -> None:
+    async def _keep_judging(self) -> None:
         waits, loop = backoff.Backoff(*BACKOFF_SECONDS), asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._next_look(loop.time())):
+                async with asyncio.timeout_at(self._next_judgement(loop.time())):
                     await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
@@ -167,7 +167,7 @@ class Rollouts:
                 self.queue.done(name)
                 continue
             try:
-                await self._bring(name, judged)
+                await self._publish(name, judged)
                 self._backoffs.pop(name, None)
             except TermOver as error:
                 # It may have been renewed meanwhile; else the next leader looks at all profiles.
@@ -216,7 +216,7 @@ class Rollouts:
             try:
                 governed = [fleet.governed(self._known.planner, node) for node in members[name]]
                 progress = self._progress(entry, members[name], overdue)
-                moving = _moving(progress, overdue)
+                view = _view_of(progress, overdue)
             except Exception:
                 # A fault of one profile must not keep the others from their rollouts.
                 supervise.FAULTS.inc(PART)
@@ -225,9 +225,9 @@ class Rollouts:
                 log.exception("cannot judge profile %s; trying again in %.1f s", name, delay)
                 continue
             self._barred.pop((entry.uid, entry.generation), None)
-            ended = entry.ending and name not in named and not _waits(moving.progress, overdue)
+            ended = entry.ending and name not in named and not _waits(view.progress, overdue)
             judged[name] = Judged(
-                entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue, ended
+                entry.uid, entry.generation, entry.profile, governed, contested[name], view, overdue, ended
             )
         self.judged = judged
         NODES.hold(desired_status.counted(node for each in judged.values() for node in each.governed))
@@ -243,24 +243,24 @@ class Rollouts:
             return fleet.rollout_of(planner, profile, members, overdue)
         return rollout.RolloutProgress(updated=0, pending=0)
 
-    def _next_look(self, now: float) -> float | None:
+    def _next_judgement(self, now: float) -> float | None:
         """When to look again although nothing changes; None: never."""
         ends = [*self._barred.values(), *self.waits.ends()]
         return min((end for end in ends if end > now), default=None)
 
-    async def _bring(self, name: str, judged: Judged) -> None:
+    async def _publish(self, name: str, judged: Judged) -> None:
         """Write the last verdict into the profile's status, and then admit nodes."""
         before = self._store.entries.get(name)
         stands = await self._statuses.write(name, judged)
         if self._store.entries.get(name) is not before:
             # The API server's answer may say more than the watch has so far.
             self._apply(self._known.profiles_changed(self._store.valid(), self._store.history(), self._store.ending()))
-            self.nudge()
+            self.request_sync()
         # The status is written first, so that it shows the cost of the next wave in advance; then the revisions, which
         # the other nodes follow. Only after both are nodes admitted.
         if stands and judged.profile is not None:
             await self._kept.ensure(name)
-            self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))
+            self._apply(self._known.admit(judged.profile, judged.view.progress.next, judged.overdue))
 
 
 def _waits(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> bool:
@@ -268,6 +268,6 @@ def _waits(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> bool:
     return any((node, True) not in overdue for node in progress.waiting)
 
 
-def _moving(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> desired_status.Moving:
+def _view_of(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> desired_status.RolloutView:
     stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
-    return desired_status.Moving(progress, stalled)
+    return desired_status.RolloutView(progress, stalled)

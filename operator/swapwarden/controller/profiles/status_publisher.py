@@ -15,7 +15,7 @@ from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.kube import decoding, errors, events, reads
 
 
-class ProfileStatuses:
+class StatusPublisher:
     """Knows nodes only by the verdicts about them."""
 
     def __init__(
@@ -50,7 +50,7 @@ class ProfileStatuses:
             entry,
             judged.governed,
             judged.contested,
-            judged.moving,
+            judged.view,
             times.rfc3339(time.time()),
             extended_resource=self._extended_resource,
         )

@@ -75,7 +75,7 @@ class NamespaceWatch:
             )
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(follower.run()), group.create_task(self._tell(follower))]
+                    tasks = [group.create_task(follower.run()), group.create_task(self._report(follower))]
                     await self._needless.wait()
                     for task in tasks:
                         task.cancel()
@@ -87,7 +87,7 @@ class NamespaceWatch:
                     self.synced.clear()
             log.info("no profile asks for labels of namespaces any more")
 
-    async def _tell(self, follower: _Informer) -> None:
+    async def _report(self, follower: _Informer) -> None:
         await follower.synced.wait()
         self._known(follower.rows)
         self.synced.set()

@@ -92,7 +92,7 @@ class Features:
             wire=inventory.WireFeature,
             project=inventory.project,
             name=inventory.PLURAL,
-            on_change=self._told,
+            on_change=self._feature_changed,
             params=inventory.SELECTOR,
         )
         async with asyncio.TaskGroup() as group:
@@ -107,7 +107,7 @@ class Features:
                 there = await self._installed()
             task.cancel()
 
-    def _told(self, _: str, old: inventory.FeatureRow | None, new: inventory.FeatureRow | None) -> None:
+    def _feature_changed(self, _: str, old: inventory.FeatureRow | None, new: inventory.FeatureRow | None) -> None:
         row = new or old
         if row is None:
             return

@@ -86,7 +86,7 @@ class RestoreRequest:
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:
-                await self.look()
+                await self.read()
             except (errors.KubeError, msgspec.DecodeError) as error:
                 FAILURES.inc()
                 if getattr(error, "status", 0) == 403:
@@ -98,8 +98,8 @@ class RestoreRequest:
                 waits.reset()
                 await asyncio.sleep(self._interval)
 
-    async def look(self) -> None:
-        """Look once. errors.KubeError on failure."""
+    async def read(self) -> None:
+        """Read the order once. Raise errors.KubeError on failure."""
         try:
             body = await self._api.get(self._path, timeout=TIMEOUT)
         except errors.ApiError as error:

@@ -159,11 +159,6 @@ class Elector:
         if self._thread.is_alive():
             log.error("the thread that holds the Lease has not ended within %g s", STOP_SECONDS)
 
-    def is_leading(self) -> bool:
-        """Return whether this instance leads now. For any thread."""
-        leadership = self._leadership
-        return leadership is not None and leadership.left() > 0
-
     def stand(self, *, candidate: bool) -> None:
         """Compete for the Lease from now on, or only watch it. A leader continues to lead. For any thread."""
         if self._loop is not None:

@@ -16,8 +16,8 @@ Labels = dict[str, str | None]
 """By key; None for a label that should not exist. A key that is absent here keeps its label."""
 
 
-def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, vouched: bool | None) -> Labels:
-    """Return all labels of a node that are Swapwarden's. `vouched`: see is_vouched.
+def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, attested: bool | None) -> Labels:
+    """Return all labels of a node that are Swapwarden's. `attested`: see is_attested.
 
     NFD's key means that swap is on; our own key means that pods can get some. This function does not decide when to
     remove a label: a kubelet that restarts fails running pods whose node selector no longer matches. For the same
@@ -25,18 +25,18 @@ def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, vouched: bool 
     """
     on = facts.swap_bytes > 0
     encrypted = _is_encrypted(facts.devices) if on else None
-    wanted: Labels = {
+    labels: Labels = {
         names.NFD_SWAP_LABEL: "true" if on else None,
         names.SWAP_LABEL: "true" if gives_swap(profile, facts) else None,
         names.BEHAVIOR_LABEL: _behavior(profile, facts) if on else None,
         names.BACKING_LABEL: _backing(facts.devices) if on else None,
         names.ENCRYPTED_LABEL: _text(encrypted),
         names.UNMET_LABEL: requirements.first_unmet(profile.require, facts) if on else None,
-        names.VOUCHED_LABEL: None if vouched is None or encrypted is None else _text(vouched and encrypted),
+        names.VOUCHED_LABEL: None if attested is None or encrypted is None else _text(attested and encrypted),
     }
     if facts.reported:
-        return wanted
-    unknown = set() if vouched is None else {names.VOUCHED_LABEL}
+        return labels
+    unknown = set() if attested is None else {names.VOUCHED_LABEL}
     unknown |= {names.BACKING_LABEL, names.ENCRYPTED_LABEL}
     if not on:
         unknown |= {names.NFD_SWAP_LABEL, names.BEHAVIOR_LABEL}
@@ -44,7 +44,7 @@ def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, vouched: bool 
         unknown |= {names.UNMET_LABEL, names.BEHAVIOR_LABEL}
     if is_unknown(profile, facts):
         unknown.add(names.SWAP_LABEL)
-    return {key: value for key, value in wanted.items() if key not in unknown}
+    return {key: value for key, value in labels.items() if key not in unknown}
 
 
 def gives_swap(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
@@ -61,7 +61,7 @@ def is_unknown(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
     return not gives_swap(profile, facts)
 
 
-def is_vouched(required: Mapping[str, str], node: nodes.NodeRow) -> bool | None:
+def is_attested(required: Mapping[str, str], node: nodes.NodeRow) -> bool | None:
     """Return whether an administrator vouches for the node, by labels that are all REQUIRED; None if nobody vouches."""
     return required.items() <= node.labels.items() if required else None
 
@@ -73,20 +73,20 @@ def is_restricted(key: str) -> bool:
     return bool(name) and (domain == _RESTRICTED or domain.endswith(f".{_RESTRICTED}")) and not ours
 
 
-def by_hand(wanted: Labels, node: nodes.NodeRow, *, features: bool) -> Labels:
+def for_node(labels: Labels, node: nodes.NodeRow, *, features: bool) -> Labels:
     """Return the labels to write to the Node itself; Node Feature Discovery keeps its own.
 
     `features`: public labels are written to a NodeFeature; on the Node, unowned ones are then only removed.
     """
-    left = {key: value for key, value in wanted.items() if key not in node.nfd}
+    left = {key: value for key, value in labels.items() if key not in node.nfd}
     if not features:
         return left
     return {key: value for key, value in left.items() if value is None or key not in names.PUBLIC_LABELS}
 
 
-def by_feature(wanted: Labels) -> Labels:
+def for_node_feature(labels: Labels) -> Labels:
     """Return the labels to write to the node's NodeFeature."""
-    return {key: wanted[key] for key in names.PUBLIC_LABELS if key in wanted}
+    return {key: labels[key] for key in names.PUBLIC_LABELS if key in labels}
 
 
 def _behavior(profile: compiled.Profile, facts: nodes.NodeFacts) -> str:

@@ -82,7 +82,7 @@ class Bench:
                 self.features,
                 writes,
                 grace=600,
-                vouched={TRUSTED: "yes"},
+                attested={TRUSTED: "yes"},
                 again=lambda name, delay: self.again.append((name, delay)),
                 now=self.monotonic,
             ),

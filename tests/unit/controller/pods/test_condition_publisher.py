@@ -142,17 +142,17 @@ class Bench:
         """From now on it is this term."""
         limit = ratelimit.Throttle(1000.0, lambda: 0.0)
         writes = Fenced(cast("client.Client", self.api), term, limit)
-        self.made = condition_publisher.PodConditions(self.known.inventory, writes, gather=0.0)
+        self.made = condition_publisher.ConditionPublisher(self.known.inventory, writes, gather=0.0)
 
     def has(self, row: states.StateRow | None, *found: pods.PodRow) -> None:
         self.known.state_changed("n", self.known.inventory.state_of("n"), row)
         for each in found:
             self.known.pod_changed(f"{each.namespace}/{each.name}", None, each)
 
-    async def look(self) -> list[tuple[str, str, str]]:
+    async def writes(self) -> list[tuple[str, str, str]]:
         """The writes once all work is done."""
         self.api.patches.clear()
-        self.made.nudge("n")
+        self.made.request_sync("n")
         async with self.running():
             for _ in range(30):
                 await asyncio.sleep(0)
@@ -188,10 +188,10 @@ def newer(row: states.StateRow, **changes: Any) -> states.StateRow:
 
 async def test_it_is_written_once(bench: Bench) -> None:
     bench.has(told(), with_enforced(None))
-    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
     bench.has(None, with_enforced("True"))
     bench.has(newer(told(), version=9))
-    assert await bench.look() == []
+    assert await bench.writes() == []
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,14 @@ async def test_it_is_written_once(bench: Bench) -> None:
 )
 async def test_others_have_none(bench: Bench, other: dict[str, Any]) -> None:
     bench.has(told(), with_enforced(None, **other))
-    assert await bench.look() == []
+    assert await bench.writes() == []
 
 
 async def test_a_true_condition_stays_true_while_nothing_is_known(bench: Bench) -> None:
     bench.has(told(observed=OBSERVED - 1), with_enforced("True"))
-    assert await bench.look() == []
+    assert await bench.writes() == []
     bench.has(newer(told(violation("WriteFailed")), version=2))
-    assert await bench.look() == [(PATH, "False", "WriteFailed")]
+    assert await bench.writes() == [(PATH, "False", "WriteFailed")]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ async def test_another_reason_is_written_and_another_number_is_not(
     bench: Bench, row: states.StateRow, before: tuple[str, str], wanted: str | None
 ) -> None:
     bench.has(row, with_enforced(*before))
-    assert [reason for _, _, reason in await bench.look()] == ([wanted] if wanted else [])
+    assert [reason for _, _, reason in await bench.writes()] == ([wanted] if wanted else [])
 
 
 def test_the_time_of_a_transition_is_that_of_the_status() -> None:
@@ -241,21 +241,21 @@ def test_the_time_of_a_transition_is_that_of_the_status() -> None:
 
 async def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -> None:
     bench.has(told(), with_enforced(None))
-    await bench.look()
+    await bench.writes()
     changed = {"x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="max")}
     bench.has(newer(told(pods=changed), version=2, generation=5))
-    assert await bench.look() == [(PATH, "Unknown", "AwaitingAgent")]
+    assert await bench.writes() == [(PATH, "Unknown", "AwaitingAgent")]
     # Generations after that are about others.
     bench.has(newer(told(pods=changed), version=3, generation=7, observed=5))
-    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
 
 
 async def test_who_does_not_lead_writes_nothing_and_begins_again_with_all(bench: Bench) -> None:
     bench.begins(term(1, Led(0.0)))
     bench.has(told(), with_enforced(None))
-    assert await bench.look() == []
+    assert await bench.writes() == []
     bench.begins(term())
-    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ async def test_who_does_not_lead_writes_nothing_and_begins_again_with_all(bench:
 async def test_what_fails_is_tried_again_after_a_while(bench: Bench, error: Exception) -> None:
     bench.has(told(), with_enforced(None))
     bench.api.refuse = [error]
-    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
     assert bench.waits == [60.0]
 
 
@@ -272,7 +272,7 @@ async def test_what_one_pod_is_refused_keeps_no_other_waiting(bench: Bench) -> N
     other = msgspec.structs.replace(X, key="y", uid="y", name="pod-y")
     bench.has(told(pods={**PLANNED, "y": PLANNED["x"]}), with_enforced(None), other)
     bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy")]
-    written = await bench.look()
+    written = await bench.writes()
     assert written[0][0] == "/api/v1/namespaces/default/pods/pod-y/status"
     assert (PATH, "True", "PolicyDisabled") in written
     assert bench.waits == [60.0]
@@ -283,16 +283,16 @@ async def test_a_write_that_hangs_keeps_no_other_waiting(bench: Bench) -> None:
     planned = {**PLANNED, **{each.key: PLANNED["x"] for each in others}}
     bench.has(told(pods=planned), with_enforced(None), *others)
     bench.api.hang = {PATH}
-    written = await bench.look()
+    written = await bench.writes()
     assert sorted(path.split("/")[-2] for path, _, _ in written) == ["pod-y0", "pod-y1", "pod-y2"]
     # A new pod of the same node while the write hangs, and another verdict on the first one.
     late = msgspec.structs.replace(X, key="z", uid="z", name="pod-z")
     bench.has(newer(told(pods={**planned, "z": PLANNED["x"]}), version=9), late)
     async with bench.running():
-        bench.made.nudge("n")
+        bench.made.request_sync("n")
         await until(lambda: any("pod-z" in path for path, _, _ in bench.api.patches))
         bench.has(newer(told(violation("WriteFailed"), pods=planned), version=10))
-        bench.made.nudge("n")
+        bench.made.request_sync("n")
         await until(lambda: not bench.made.nodes)
         bench.api.go_on()
         await until(lambda: (PATH, "False", "WriteFailed") in bench.api.patches)
@@ -308,34 +308,34 @@ async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(ben
 
     def recovers() -> None:
         bench.has(newer(told(), version=9))
-        bench.made.look("n")
+        bench.made.judge_node("n")
 
     bench.api.on_write = recovers
-    assert await bench.look() == []
+    assert await bench.writes() == []
 
 
 async def test_of_what_failed_and_is_needed_no_more_nothing_is_kept(bench: Bench) -> None:
     bench.has(told(violation("WriteFailed")), with_enforced("True"))
     bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy", retry_after=0.02)]
     async with bench.running():
-        bench.made.nudge("n")
+        bench.made.request_sync("n")
         await until(lambda: bench.made.backoffs)
         bench.has(newer(told(), version=9))
-        bench.made.nudge("n")
+        bench.made.request_sync("n")
         await until(lambda: not bench.made.backoffs)
     assert bench.api.patches == []
-    assert not bench.made.wanted
+    assert not bench.made.desired
 
 
 async def test_nothing_is_written_in_a_term_that_is_over(bench: Bench) -> None:
     led = Led()
     bench.begins(term(1, led))
     bench.has(told(), with_enforced(None))
-    bench.made.look("n")
+    bench.made.judge_node("n")
     led.seconds = 0.0
-    assert await bench.look() == []
+    assert await bench.writes() == []
     bench.begins(term(2))
-    assert await bench.look() == [(PATH, "True", "PolicyDisabled")], "decided anew"
+    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")], "decided anew"
 
 
 async def test_a_write_that_is_cut_off_is_repeated_where_the_term_was_renewed(bench: Bench) -> None:
@@ -345,7 +345,7 @@ async def test_a_write_that_is_cut_off_is_repeated_where_the_term_was_renewed(be
     bench.api.hang = {PATH}
     bench.api.on_write = lambda: setattr(led, "seconds", 10.0)  # the Lease is renewed while it is on its way
     async with bench.running():
-        bench.made.nudge("n")
+        bench.made.request_sync("n")
         await until(lambda: bench.waits == [60.0])
         bench.api.go_on()
         await until(lambda: bench.api.patches == [(PATH, "True", "PolicyDisabled")])
@@ -364,8 +364,8 @@ async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waitin
 
     monkeypatch.setattr(bench.known.inventory, "pods_on", pods_on)
     bench.has(told(), with_enforced(None))
-    bench.made.nudge("broken")
-    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
+    bench.made.request_sync("broken")
+    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
     assert supervise.FAULTS.value(condition_publisher.QUEUE) == faults + 1
 
 
@@ -373,7 +373,7 @@ async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waitin
 async def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> None:
     bench.has(told(), with_enforced(None))
     bench.api.refuse = [errors.ApiError(status, "", "gone")]
-    assert await bench.look() == []
+    assert await bench.writes() == []
     assert bench.waits == []
 
 

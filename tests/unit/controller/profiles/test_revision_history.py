@@ -37,7 +37,7 @@ class Bench:
         self.named: dict[str, Collection[int]] = {}
         self.changes = 0
         writes = Fenced(api, term(), ratelimit.Throttle(100.0, asyncio.get_running_loop().time))
-        self.revisions = revision_history.ProfileRevisions(
+        self.revisions = revision_history.RevisionHistory(
             api, "here", self.store, writes, named=lambda: self.named, on_change=self.changed
         )
 

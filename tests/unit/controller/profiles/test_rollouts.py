@@ -79,7 +79,7 @@ class Bench:
     def begins(self, term: Term, patience: float = 120.0) -> None:
         """From now on it is this term."""
         self.term = term
-        statuses = status_publisher.ProfileStatuses(
+        statuses = status_publisher.StatusPublisher(
             self.objects,  # type: ignore[arg-type]  # all that is used of it
             self.store,
             Fenced(self._api, term, self.writes),
@@ -105,7 +105,7 @@ class Bench:
 
     def changed(self) -> None:
         self.known.profiles_changed(self.store.valid(), self.store.history(), self.store.ending())
-        self.rollouts.nudge()
+        self.rollouts.request_sync()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -121,7 +121,7 @@ class Bench:
         """All requests until now: the reporter writes in the order in which it came to know the profiles."""
         before = len(self.server.requests)
         self.offer(profile_object("marker", nodeSelector={"matchLabels": {"no": "node"}}))
-        self.rollouts.nudge()
+        self.rollouts.request_sync()
         await self.server.seen(before + 1)
         *found, last = self.server.requests
         assert last.path.endswith("/marker/status")
@@ -192,7 +192,7 @@ async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> 
         await until(lambda: not bench.rollouts.queue.busy)
         assert bench.server.requests == []
     bench.begins(term())
-    bench.rollouts.nudge()
+    bench.rollouts.request_sync()
     async with bench.running():
         await bench.server.seen(1)
     assert len(bench.server.requests) == 1
@@ -330,7 +330,7 @@ async def test_no_node_is_admitted_if_the_status_was_not_written(bench: Bench, m
         await bench.server.seen(1)
         assert advanced == []
         bench.accepts(profile_object("p"), version=5)
-        bench.rollouts.nudge()
+        bench.rollouts.request_sync()
         await until(lambda: advanced == ["p"])
 
 
@@ -371,7 +371,7 @@ async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_
     stands(bench, first)
     bench.offer(second)
     asked = state.PreviewCost(state.ProfileRef("p", 2))
-    stands(bench, first, proposed=asked.profile_ref, cost=asked)
+    stands(bench, first, preview=asked.profile_ref, cost=asked)
     written = asyncio.Event()
     answer = {**second, "metadata": {**second["metadata"], "resourceVersion": "5"}, "status": {"conditions": []}}
     bench.server.answer(written, reply(answer))
@@ -379,7 +379,7 @@ async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_
     async with bench.running():
         await bench.server.seen(1)
         bench.offer(third)
-        stands(bench, first, proposed=asked.profile_ref, cost=asked)
+        stands(bench, first, preview=asked.profile_ref, cost=asked)
         written.set()
         await bench.server.seen(2)
         assert bench.known.plan("node-1").profile_ref.generation == 1, "nobody asked what generation 3 takes"
@@ -392,7 +392,7 @@ async def test_a_rollout_continues_if_an_agent_is_silent_and_nothing_else_change
     async def written(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(status_publisher.ProfileStatuses, "write", written)
+    monkeypatch.setattr(status_publisher.StatusPublisher, "write", written)
     bench.begins(term(), patience=0.02)
     first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
     bench.offer(first)
@@ -414,7 +414,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
 
     def judged() -> rollout.RolloutProgress:
         bench.rollouts.judge()
-        return bench.rollouts.judged["p"].moving.progress
+        return bench.rollouts.judged["p"].view.progress
 
     def time_passes() -> None:
         bench.rollouts.waits.since = dict.fromkeys(bench.rollouts.waits.since, -1e9)
@@ -427,10 +427,10 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     bench.known.admit(second_of(bench), judged().next, bench.rollouts.judged["p"].overdue)
     assert judged().next == (), "it is waited for, although it was not any more when it was asked"
     assert [wait.node for wait in bench.rollouts.waits.since if wait.moved] == ["node-1"]
-    assert not found.moving.stalled
+    assert not found.view.stalled
     time_passes()
     assert judged().next == ("node-2",)
-    assert bench.rollouts.judged["p"].moving.stalled
+    assert bench.rollouts.judged["p"].view.stalled
     bench.offer(profile_object(version=5, generation=3, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "all of them are asked about the next one"
     time_passes()
@@ -474,10 +474,10 @@ async def test_news_is_reported_once_it_is_written_and_not_by_the_next_leader(be
     written = {**body, "metadata": {**body["metadata"], "resourceVersion": "4"}}
     written["status"] = status_of(bench.server.requests[0])
     bench.server.answer(reply(written))
-    bench.rollouts.nudge()
+    bench.rollouts.request_sync()
     async with bench.running():
         await until(lambda: bench.told.reasons)
-    bench.rollouts.nudge()
+    bench.rollouts.request_sync()
     async with bench.running():
         assert len(await bench.settled()) == 2
     assert bench.told.reasons == [("uid-of-p", "Warning", "Invalid")]
@@ -490,7 +490,7 @@ async def test_news_that_could_not_be_written_is_not_reported(bench: Bench) -> N
     bench.server.answer(failure(404, "NotFound", "gone"))
     async with bench.running():
         await bench.server.seen(2)
-        bench.rollouts.nudge()
+        bench.rollouts.request_sync()
         await bench.server.seen(3)
     assert bench.told.reasons == []
 

@@ -29,21 +29,21 @@ class Bench:
         self.changes: list[bool] = []
         self.order = restore_request.RestoreRequest(self.api, "ns", lambda: self.changes.append(self.order.active))  # type: ignore[arg-type] # a stand-in
 
-    async def look(self, answer: dict[str, str] | int) -> bool:
+    async def read(self, answer: dict[str, str] | int) -> bool:
         self.api.answer = answer
-        await self.order.look()
+        await self.order.read()
         return self.order.active
 
 
 async def test_it_is_given_and_taken_back() -> None:
     bench = Bench({})
     assert not bench.order.synced.is_set()
-    assert await bench.look({"restore": "false"}) is False
+    assert await bench.read({"restore": "false"}) is False
     assert bench.order.synced.is_set()
     assert bench.changes == []
     for _ in range(2):
-        assert await bench.look({"restore": "true"}) is True
-    assert await bench.look({}) is False
+        assert await bench.read({"restore": "true"}) is True
+    assert await bench.read({}) is False
     assert bench.changes == [True, False]
     assert set(bench.api.paths) == {"/api/v1/namespaces/ns/configmaps/swapwarden-uninstall"}
 
@@ -51,7 +51,7 @@ async def test_it_is_given_and_taken_back() -> None:
 async def test_each_order_is_an_event_of_its_own_by_any_reporter() -> None:
     bench, told = Bench({}), list[events.Notice]()
     for answer in ({"restore": "true"}, {"restore": "true"}, {"restore": "false"}, {"restore": "true"}):
-        if await bench.look(answer):
+        if await bench.read(answer):
             told.append(bench.order.notice())
     assert {(each.regarding.kind, each.regarding.namespace, each.regarding.name) for each in told} == {
         ("ConfigMap", "ns", "swapwarden-uninstall")
@@ -62,15 +62,15 @@ async def test_each_order_is_an_event_of_its_own_by_any_reporter() -> None:
 
 async def test_without_the_config_map_the_last_order_holds() -> None:
     bench = Bench({})
-    assert await bench.look(404) is False
+    assert await bench.read(404) is False
     assert bench.order.synced.is_set()
-    await bench.look({"restore": "true"})
-    assert await bench.look(404) is True
+    await bench.read({"restore": "true"})
+    assert await bench.read(404) is True
     assert bench.changes == [True]
 
 
 async def test_a_look_that_failed_says_nothing() -> None:
     bench = Bench({})
     with pytest.raises(errors.ApiError):
-        await bench.look(500)
+        await bench.read(500)
     assert not bench.order.synced.is_set()

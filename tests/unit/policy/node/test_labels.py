@@ -24,8 +24,8 @@ def device(backing: str = "NVMe", *, encrypted: bool = False, name: str = "/dev/
     return state.SwapDevice(name, "partition", 4096, backing=backing, encrypted=encrypted)
 
 
-def found(*devices: state.SwapDevice, vouched: bool | None = None, **facts: Any) -> labels.Labels:
-    return labels.desired(KUBELET, rows.facts(devices=devices, **facts), vouched=vouched)
+def found(*devices: state.SwapDevice, attested: bool | None = None, **facts: Any) -> labels.Labels:
+    return labels.desired(KUBELET, rows.facts(devices=devices, **facts), attested=attested)
 
 
 def node(**fields: Any) -> nodes.NodeRow:
@@ -36,7 +36,7 @@ def node(**fields: Any) -> nodes.NodeRow:
 def test_a_node_with_swap(behavior: names.Behavior) -> None:
     own = None if behavior is names.Behavior.NO_SWAP else "true"
     facts = rows.facts(devices=(device(encrypted=True),))
-    assert labels.desired(rows.profile(behavior), facts, vouched=None) == {
+    assert labels.desired(rows.profile(behavior), facts, attested=None) == {
         NFD: "true",
         OWN: own,
         BEHAVIOR: behavior,
@@ -48,27 +48,27 @@ def test_a_node_with_swap(behavior: names.Behavior) -> None:
 
 
 def test_swap_that_pods_cannot_get() -> None:
-    wanted = labels.desired(rows.profile(names.Behavior.LIMITED_SWAP), rows.facts(compatible=False), vouched=None)
+    wanted = labels.desired(rows.profile(names.Behavior.LIMITED_SWAP), rows.facts(compatible=False), attested=None)
     assert (wanted[NFD], wanted[OWN]) == ("true", None)
     assert wanted[BEHAVIOR] == "Kubelet", "nothing of the profile is in force"
 
 
 def test_a_profile_that_is_only_tried_leaves_the_kubelets_behavior_in_force() -> None:
     profile = rows.profile(names.Behavior.LIMITED_SWAP, mode=names.Mode.AUDIT)
-    assert labels.desired(profile, rows.facts(), vouched=None)[BEHAVIOR] == "Kubelet"
+    assert labels.desired(profile, rows.facts(), attested=None)[BEHAVIOR] == "Kubelet"
 
 
 @pytest.mark.parametrize("behavior", names.Behavior)
-@pytest.mark.parametrize("vouched", [None, False, True])
-def test_a_node_without_swap_has_none(behavior: names.Behavior, vouched: bool | None) -> None:
+@pytest.mark.parametrize("attested", [None, False, True])
+def test_a_node_without_swap_has_none(behavior: names.Behavior, attested: bool | None) -> None:
     facts = rows.facts(swap_bytes=0, devices=(device(),))
-    assert labels.desired(rows.profile(behavior), facts, vouched=vouched) == dict.fromkeys(names.NODE_LABELS)
+    assert labels.desired(rows.profile(behavior), facts, attested=attested) == dict.fromkeys(names.NODE_LABELS)
 
 
 def test_what_only_an_agent_can_say_is_left_as_it_is_where_none_has_reported() -> None:
     def said(behavior: names.Behavior, swap_bytes: int, **fields: Any) -> labels.Labels:
         facts = rows.facts(swap_bytes=swap_bytes, reported=False)
-        return labels.desired(rows.profile(behavior, **fields), facts, vouched=True)
+        return labels.desired(rows.profile(behavior, **fields), facts, attested=True)
 
     limited, no_swap = names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
     assert said(limited, 4096) == {NFD: "true", OWN: "true", BEHAVIOR: limited, names.UNMET_LABEL: None}
@@ -79,8 +79,8 @@ def test_what_only_an_agent_can_say_is_left_as_it_is_where_none_has_reported() -
     assert said(no_swap, 0) == {OWN: None, names.UNMET_LABEL: None}
     assert said(limited, 4096, require=requirements.Require(encrypted=True)) == {NFD: "true"}
     facts = rows.facts(reported=False)
-    assert VOUCHED in labels.desired(KUBELET, facts, vouched=None), "nobody vouches for any node any more"
-    assert labels.by_feature({NFD: "true"}) == {NFD: "true"}
+    assert VOUCHED in labels.desired(KUBELET, facts, attested=None), "nobody vouches for any node any more"
+    assert labels.for_node_feature({NFD: "true"}) == {NFD: "true"}
 
 
 @pytest.mark.parametrize(
@@ -106,21 +106,21 @@ def test_encrypted_is_swap_of_which_all_is(devices: list[bool], encrypted: str |
 
 
 @pytest.mark.parametrize(
-    ("vouched", "encrypted", "value"),
+    ("attested", "encrypted", "value"),
     [(None, True, None), (True, True, "true"), (True, False, "false"), (False, True, "false"), (False, False, "false")],
 )
-def test_nobody_elses_word_is_enough(vouched: bool | None, encrypted: bool, value: str | None) -> None:
-    assert found(device(encrypted=encrypted), vouched=vouched)[VOUCHED] == value
-    assert found(vouched=vouched)[VOUCHED] is None, "it is not known what the swap is on"
+def test_nobody_elses_word_is_enough(attested: bool | None, encrypted: bool, value: str | None) -> None:
+    assert found(device(encrypted=encrypted), attested=attested)[VOUCHED] == value
+    assert found(attested=attested)[VOUCHED] is None, "it is not known what the swap is on"
 
 
 def test_for_which_nodes_an_administrator_vouches() -> None:
     key = "node-restriction.kubernetes.io/swap"
     required = {key: "encrypted", "a.node-restriction.kubernetes.io/b": ""}
-    assert labels.is_vouched({}, node(labels=required)) is None
-    assert labels.is_vouched(required, node(labels={**required, "x": "y"})) is True
-    assert labels.is_vouched(required, node(labels={key: "encrypted"})) is False
-    assert labels.is_vouched(required, node(labels={**required, key: "other"})) is False
+    assert labels.is_attested({}, node(labels=required)) is None
+    assert labels.is_attested(required, node(labels={**required, "x": "y"})) is True
+    assert labels.is_attested(required, node(labels={key: "encrypted"})) is False
+    assert labels.is_attested(required, node(labels={**required, key: "other"})) is False
 
 
 @pytest.mark.parametrize(
@@ -143,17 +143,17 @@ def test_which_labels_a_kubelet_cannot_write(key: str, *, restricted: bool) -> N
 
 def test_labels_that_nfd_keeps_are_left_to_it() -> None:
     wanted = found(device())
-    assert labels.by_hand(wanted, node(), features=False) == wanted
-    left = labels.by_hand(wanted, node(nfd=frozenset({NFD, BACKING})), features=False)
+    assert labels.for_node(wanted, node(), features=False) == wanted
+    left = labels.for_node(wanted, node(nfd=frozenset({NFD, BACKING})), features=False)
     assert left == {key: value for key, value in wanted.items() if key not in {NFD, BACKING}}
 
 
 def test_with_nfd_the_node_itself_only_loses_unowned_labels() -> None:
-    on, off = found(device(encrypted=True), vouched=True), found(swap_bytes=0, vouched=True)
-    assert labels.by_feature(on) == {key: on[key] for key in names.PUBLIC_LABELS}
-    assert labels.by_hand(on, node(), features=True) == {VOUCHED: "true", names.UNMET_LABEL: None}
-    assert labels.by_hand(off, node(), features=True) == dict.fromkeys(names.NODE_LABELS)
-    assert labels.by_hand(off, node(nfd=frozenset(names.PUBLIC_LABELS)), features=True) == {VOUCHED: None}
+    on, off = found(device(encrypted=True), attested=True), found(swap_bytes=0, attested=True)
+    assert labels.for_node_feature(on) == {key: on[key] for key in names.PUBLIC_LABELS}
+    assert labels.for_node(on, node(), features=True) == {VOUCHED: "true", names.UNMET_LABEL: None}
+    assert labels.for_node(off, node(), features=True) == dict.fromkeys(names.NODE_LABELS)
+    assert labels.for_node(off, node(nfd=frozenset(names.PUBLIC_LABELS)), features=True) == {VOUCHED: None}
 
 
 DEVICES = st.builds(
@@ -180,10 +180,10 @@ def test_all_values_are_valid_whatever_an_agent_says(
     mode: names.Mode,
     swap_bytes: int,
     compatible: bool,
-    vouched: bool | None,
+    attested: bool | None,
 ) -> None:
     facts = rows.facts(devices=tuple(devices), swap_bytes=swap_bytes, compatible=compatible)
-    wanted = labels.desired(rows.profile(behavior, mode=mode), facts, vouched=vouched)
+    wanted = labels.desired(rows.profile(behavior, mode=mode), facts, attested=attested)
     assert wanted.keys() == set(names.NODE_LABELS)
     assert all(value is None or VALID.fullmatch(value) for value in wanted.values())
     assert all(value is None for value in wanted.values()) is (swap_bytes == 0)

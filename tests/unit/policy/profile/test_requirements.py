@@ -89,7 +89,7 @@ def test_swap_that_is_not_on_yet_is_not_trusted_beforehand() -> None:
     assert unmet(off)["backing"].startswith("no swap is on")
     kubelet = profile(names.Behavior.KUBELET, require=ALL)
     assert limits.decide(kubelet, off, pod(container())).swap_max == "0"
-    assert labels.desired(kubelet, off, vouched=None) == dict.fromkeys(names.NODE_LABELS), "there is no swap to report"
+    assert labels.desired(kubelet, off, attested=None) == dict.fromkeys(names.NODE_LABELS), "there is no swap to report"
 
 
 @given(
@@ -147,7 +147,7 @@ class TestUnmet:
         row = nodes.NodeRow(name="n", uid="u", labels={}, swap_bytes=1, memory_bytes=1)
         giving = requiring(taint_effect=names.TaintEffect.NO_SCHEDULE, extended_resource=True)
         for found, gives in ((self.FACTS, False), (node(device()), True)):
-            wanted = labels.desired(giving, found, vouched=None)
+            wanted = labels.desired(giving, found, attested=None)
             assert wanted[names.SWAP_LABEL] == ("true" if gives else None)
             assert wanted[names.UNMET_LABEL] == (None if gives else "encrypted")
             assert wanted[names.BEHAVIOR_LABEL] == ("WorkloadControlled" if gives else "NoSwap")
