@@ -250,7 +250,7 @@ def test_daemon_reload(guarded: Guarded, settled: Callable[[], None], eventually
     uid = guarded.pod("burstable")["metadata"]["uid"]
 
     def is_told() -> bool:
-        return ("0", "max") in [(each["wanted"], each["found"]) for each in guarded.swapwarden.exposures_of(uid)]
+        return ("0", "max") in [(each["desired"], each["observed"]) for each in guarded.swapwarden.exposures_of(uid)]
 
     eventually(is_told, "the state names the exposure")
     eventually(lambda: guarded.swapwarden.condition("Drifted") == "True/Rewritten", "and who is to blame")

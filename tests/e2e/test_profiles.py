@@ -87,9 +87,9 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
         def in_force(which: list[Any]) -> None:
             eventually(lambda: not differences(cluster, node, which), "the kernel holds what the plan says")
 
-        def is_draining(wanted: str | None = None) -> bool:
+        def is_draining(desired: str | None = None) -> bool:
             found = [each for each in swapwarden.violations(pressed["metadata"]["uid"]) if each["reason"] == "Draining"]
-            return any(each["swapBytes"] > 0 and wanted in {None, each["wanted"]} for each in found)
+            return any(each["swapBytes"] > 0 and desired in {None, each["desired"]} for each in found)
 
         # WorkloadControlled: the pod's own limit, within the profile's bounds; nothing for who names none.
         in_force(pods)

@@ -403,7 +403,7 @@ def test_swap_in_use_drains(tree: CgroupTree, api: FakeApi, start: Start) -> Non
     assert swap_max(pod) == str(48 * MIB)
     (violation,) = api.status["violations"]
     assert violation["reason"] == "Draining"
-    assert (violation["wanted"], violation["found"]) == ("0", str(48 * MIB))
+    assert (violation["desired"], violation["observed"]) == ("0", str(48 * MIB))
     write(pod, "0", "memory.swap.current")
     holds(pod, "0")
     applied(api, generation)

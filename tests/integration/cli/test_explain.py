@@ -70,7 +70,7 @@ def test_an_administrator(planned: Cluster) -> None:
     assert "KERNEL     no agent is Ready: its values stay, but external writes are not repaired" in lines
     assert any(line.endswith("= 384Mi (402653184)") and "request 1Gi / memory 8Gi" in line for line in lines)
     found = told(planned.admin, planned, "pod/report")
-    assert found["wanted"]["swapMax"] == found["planned"]["swapMax"] == found["numbers"][-1]["result"] == "402653184"
+    assert found["desired"]["swapMax"] == found["planned"]["swapMax"] == found["numbers"][-1]["result"] == "402653184"
     assert [rule["reason"] for rule in found["rules"] if rule["matched"]] == ["LimitedSwap"]
 
 

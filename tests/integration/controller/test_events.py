@@ -82,9 +82,9 @@ def test_a_pod_has_events_when_its_limit_does_not_hold_and_when_it_does(
         ("WriteFailed", "SwapLimitNotWritten"),
         ("Yielded", "SwapLimitContested"),
     ):
-        report(cluster, "home", {"pod": uid, "reason": reason, "wanted": "0", "swapBytes": 4096})
+        report(cluster, "home", {"pod": uid, "reason": reason, "desired": "0", "swapBytes": 4096})
         eventually(lambda event=event: event in described(cluster, "pod", "mine"), event)  # type: ignore[misc]  # mypy knows no lambda with a default
-    exposed = {"pod": uid, "wanted": "0", "swapBytes": 4096, "milliseconds": 7, "causes": ["OtherWriter"]}
+    exposed = {"pod": uid, "desired": "0", "swapBytes": 4096, "milliseconds": 7, "causes": ["OtherWriter"]}
     status = {"violations": None, "exposures": [{**exposed, "since": "2026-01-01T00:00:00.000000Z"}]}
     assert cluster.cp.request("PATCH", f"{STATES}/home/status", {"status": status})[0] == 200
     eventually(lambda: "SwappedAgainstPolicy" in described(cluster, "pod", "mine"), "that it swapped")

@@ -84,7 +84,7 @@ def test_failures_of_the_agent_are_reported_and_missing_reports_take_nothing_bac
     pod = allowed.pod("one", "disabled", DISABLED)
     with Agent(allowed, "one"):
         eventually(lambda: said(allowed, "disabled") == ("True", "PolicyDisabled"), "the agent has it in force")
-    violation = {"pod": pod["metadata"]["uid"], "reason": "Draining", "wanted": "0", "swapBytes": 4096}
+    violation = {"pod": pod["metadata"]["uid"], "reason": "Draining", "desired": "0", "swapBytes": 4096}
     status = {"status": {"violations": [violation]}}
     assert allowed.cp.request("PATCH", f"{STATES}/one/status", status)[0] == 200
     eventually(lambda: said(allowed, "disabled") == ("False", "Draining"), "swap is in use")

@@ -206,7 +206,7 @@ def test_a_tenants_crowd_takes_no_others_room_turns_or_events(
         eventually(lambda: "ProfileNoSwap" in reasons(cluster, "default", "asking"), "its warning")
         assert len(cluster.spec("crowded")["pods"]) == state.MAX_PODS
         assert controller.metric("swapwarden_controller_pods_left_out", node="crowded") == count + 2 - state.MAX_PODS
-        exposed = {"pod": victim["metadata"]["uid"], "wanted": "0", "swapBytes": 4096}
+        exposed = {"pod": victim["metadata"]["uid"], "desired": "0", "swapBytes": 4096}
         exposed |= {"milliseconds": 7, "causes": ["OtherWriter"], "since": "2026-01-01T00:00:00.000000Z"}
         code, answer = cluster.cp.request("PATCH", f"{STATES}/crowded/status", {"status": {"exposures": [exposed]}})
         assert code == 200, answer

@@ -70,7 +70,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
         status: Json = {
             "facts": {**facts, "devices": [device]},
             "conditions": [{"type": "Drifted", "status": "True", "reason": "Yielded", "message": "somebody writes"}],
-            "violations": [{"pod": uid, "reason": "Draining", "wanted": "0", "found": "4096", "swapBytes": 4096}],
+            "violations": [{"pod": uid, "reason": "Draining", "desired": "0", "observed": "4096", "swapBytes": 4096}],
         }
         said = cp.request("PATCH", f"{STATES}/{NODE}/status", {"status": status})
         assert said[0] == 200, said
@@ -98,7 +98,7 @@ def test_its_commands_work(page: str, environment: tuple[ControlPlane, dict[str,
 def test_they_show_what_the_runbooks_say_they_show(environment: tuple[ControlPlane, dict[str, str]]) -> None:
     _, variables = environment
     violations = run("docs/runbooks/SwapwardenDisabledPodUsesSwap.md", environment)[0]
-    assert f"Draining {variables['POD_UID']} wanted=0 found=4096 swap=4096" in violations
+    assert f"Draining {variables['POD_UID']} desired=0 observed=4096 swap=4096" in violations
     assert "ledger" in violations
     assert "Drifted=True Yielded: somebody writes" in run("docs/runbooks/SwapwardenDriftFight.md", environment)[0]
     assert "notAfter=" in run("docs/runbooks/SwapwardenCertificateNearExpiry.md", environment)[0]

@@ -210,8 +210,8 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         pod="kubepods" if file.pod is None else file.pod.uid,
         reason=reason,
         container=file.container,
-        wanted="" if wanted is None else cgroupfs.render(wanted),
-        found=cgroupfs.render(file.status.observed),
+        desired="" if wanted is None else cgroupfs.render(wanted),
+        observed=cgroupfs.render(file.status.observed),
         swap_bytes=file.status.in_use,
         message=message[:512],
     )
@@ -238,8 +238,8 @@ def of_exposure(pod: records.Pod) -> state.ExposedPod:
     tally = pod.tally
     return state.ExposedPod(
         pod=pod.uid,
-        wanted=cgroupfs.render(tally.wanted),
-        found=cgroupfs.render(tally.found),
+        desired=cgroupfs.render(tally.wanted),
+        observed=cgroupfs.render(tally.found),
         swap_bytes=tally.attributed,
         count=tally.count,
         milliseconds=round(tally.milliseconds),
@@ -263,7 +263,7 @@ def of_silence(pod: records.Pod) -> state.Violation:
     return state.Violation(
         pod=pod.uid,
         reason=ViolationReason.AWAITING_STATE,
-        found=cgroupfs.render(pod.file.status.observed),
+        observed=cgroupfs.render(pod.file.status.observed),
         message="the state has no entry for this pod: is the controller running?",
     )
 

@@ -173,9 +173,9 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             max_length=64,
             description=(
                 "WriteFailed, AccessDenied (the container's owner keeps the agent out of its cgroup), Unreadable, "
-                "InternalError (a mistake in the agent), Draining (more swap is in use than wanted), Yielded (another "
-                "writer keeps lowering it), "
-                "Audit (would be written in Enforce), NotSupported (a setting that the agent does not know) "
+                "InternalError (a mistake in the agent), Draining (more swap is in use than the limit), Yielded "
+                "(another writer keeps lowering it), Audit (would be written in Enforce), NotSupported (a setting that "
+                "the agent does not know) "
                 "or AwaitingState."
             ),
         ),
@@ -184,8 +184,8 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     setting: Annotated[
         str, msgspec.Meta(max_length=64, description="The setting by its name in spec. Absent: swapMax.")
     ] = ""
-    wanted: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of the setting's file.")] = ""
-    found: Annotated[str, msgspec.Meta(max_length=32, description="The observed value of that file.")] = ""
+    desired: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of the setting's file.")] = ""
+    observed: Annotated[str, msgspec.Meta(max_length=32, description="The observed value of that file.")] = ""
     swap_bytes: Annotated[
         int,
         msgspec.Meta(ge=0, description="Swap in use then, in bytes (memory.swap.current)."),
@@ -217,8 +217,8 @@ class ExposedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
             description="When the sums began, RFC 3339: its cgroup was made, or the agent started.",
         ),
     ] = ""
-    wanted: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of memory.swap.max.")] = ""
-    found: Annotated[str, msgspec.Meta(max_length=32, description="The last excess.")] = ""
+    desired: Annotated[str, msgspec.Meta(max_length=32, description="The desired value of memory.swap.max.")] = ""
+    observed: Annotated[str, msgspec.Meta(max_length=32, description="The last observed value above it.")] = ""
 
 
 class PreviewCost(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -30,7 +30,7 @@ class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
     pod: str = ""
     reason: str = ""
     container: str = ""
-    wanted: str = ""
+    desired: str = ""
     swap_bytes: int = 0
 
 
@@ -243,7 +243,10 @@ def project(wire: WireState) -> StateRow:
         draining_pods=tuple(
             each
             for each in status.violations
-            if each.reason == ViolationReason.DRAINING and each.wanted == "0" and each.swap_bytes and not each.container
+            if each.reason == ViolationReason.DRAINING
+            and each.desired == "0"
+            and each.swap_bytes
+            and not each.container
         ),
         violations=tuple(each for each in status.violations if each.reason in PRESENT),
         abnormal_conditions=tuple(

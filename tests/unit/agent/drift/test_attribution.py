@@ -316,7 +316,7 @@ async def test_swap_taken_is_reported_until_a_status_is_written(plain: Node, ful
     assert (swap_max(pod) != "0") == full
     plain.later += exposure.RECENT_SECONDS
     (violation,) = exposed(agent)
-    assert (violation.swap_bytes, violation.wanted) == (MIB, "0")
+    assert (violation.swap_bytes, violation.desired) == (MIB, "0")
     told = [{"pod": uid, "swapBytes": MIB, "causes": ["UnitValue"], "since": violation.since}]
     for incomplete in ([], [{**told[0], "causes": []}], [{**told[0], "swapBytes": MIB - 1}]):
         collector.acknowledge(agent.inventory.pods.values(), incomplete)

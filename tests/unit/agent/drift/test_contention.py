@@ -54,7 +54,7 @@ async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog:
     write(pod, "max")
     await until(lambda: swap_max(pod) == wanted)
     write(pod, "8192")
-    await until(lambda: [each.found for each in snapshot(agent).violations if each.reason == "Yielded"] == ["8192"])
+    await until(lambda: [each.observed for each in snapshot(agent).violations if each.reason == "Yielded"] == ["8192"])
     # After an hour there is another try.
     plain.later += contention.YIELD_SECONDS
     compare(agent)

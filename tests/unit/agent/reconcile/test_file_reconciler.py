@@ -114,7 +114,7 @@ async def test_a_running_pod_whose_state_is_late_counts_as_exposed(plain: Node) 
     agent = plain.start()
     apply(agent, state({1: 0}))
     (exposed,) = snapshot(agent).recent.exposures
-    assert (exposed.count, exposed.found) == (1, "max")
+    assert (exposed.count, exposed.observed) == (1, "max")
 
 
 async def test_a_cap_only_lowers(plain: Node) -> None:
@@ -263,7 +263,7 @@ async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
     agent = plain.start()
     apply(agent, state({1: MIB}))
     (violation,) = snapshot(agent).violations
-    assert (swap_max(pod), violation.reason, violation.wanted) == (str(MIB), "Draining", str(MIB))
+    assert (swap_max(pod), violation.reason, violation.desired) == (str(MIB), "Draining", str(MIB))
     assert (violation.swap_bytes, violation.message.split()[0]) == (32 * MIB, str(31 * MIB))
     write(pod, str(2 * MIB), "memory.swap.current")
     await until(lambda: [each.swap_bytes for each in snapshot(agent).violations] == [2 * MIB])
@@ -279,7 +279,7 @@ async def test_a_drain_to_the_earlier_value_names_it(plain: Node) -> None:
     write(pod, str(32 * MIB), "memory.swap.current")
     apply(agent, state({1: 64 * MIB}, mode=names.Mode.RESTORE))
     (violation,) = snapshot(agent).violations
-    assert (violation.reason, violation.wanted, violation.found) == ("Draining", str(8 * MIB), str(48 * MIB))
+    assert (violation.reason, violation.desired, violation.observed) == ("Draining", str(8 * MIB), str(48 * MIB))
     assert violation.message.split()[0] == str(24 * MIB)
 
 

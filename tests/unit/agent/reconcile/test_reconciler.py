@@ -192,7 +192,7 @@ async def test_what_each_container_got_is_put_back(node: Node, mode: names.Mode)
     assert [swap_max(app) for app in apps] == [str(MIB)] * 2
     apply(agent, state({1: 2 * MIB}, each=MIB, mode=mode))
     assert [swap_max(path) for path in (pod, *apps)] == ["max", "0", "0"]
-    listed = [(found.container != "", found.wanted) for found in snapshot(agent).violations]
+    listed = [(found.container != "", found.desired) for found in snapshot(agent).violations]
     audited = [(False, str(2 * MIB)), (True, str(MIB)), (True, str(MIB))]
     assert sorted(listed) == (audited if mode is names.Mode.AUDIT else [])
 

@@ -16,9 +16,9 @@ from testbed.base import paths
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
 SPEC = spec.NodeSpec("u", 4, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}, profile=("p", 2))
 GOOD = collector.Snapshot(SPEC, 4, collector.Tree("kubepods.slice"), violations=[])
-DRAINING = state.Violation("p", "Draining", wanted="0", found="4096", swap_bytes=4096)
-FAILED = state.Violation("p", "WriteFailed", wanted="0", found="max", message="denied")
-YIELDED = state.Violation("p", "Yielded", wanted="4096", found="0")
+DRAINING = state.Violation("p", "Draining", desired="0", observed="4096", swap_bytes=4096)
+FAILED = state.Violation("p", "WriteFailed", desired="0", observed="max", message="denied")
+YIELDED = state.Violation("p", "Yielded", desired="4096", observed="0")
 EXPOSED = state.ExposedPod("p", count=3, milliseconds=5)
 
 
@@ -169,7 +169,7 @@ def test_counters_alone_are_not_the_essence() -> None:
         snapshot = lately(drifting=drifting, exposures=exposures)
         return status.essence(status.as_json(build(snapshot, FACTS, [], "t")))
 
-    more = state.ExposedPod("p", count=9, milliseconds=50, found="max")
+    more = state.ExposedPod("p", count=9, milliseconds=50, observed="max")
     other = state.ExposedPod("q", count=1)
     assert built(EXPOSED) == built(more, drifting=2)
     assert built(EXPOSED) != built(EXPOSED, other)

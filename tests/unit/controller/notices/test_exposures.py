@@ -72,9 +72,9 @@ def test_the_report_has_the_present_limit() -> None:
     assert message().startswith("8192 bytes")
     assert message().endswith(back)
     assert message(causes=["Reload", "AgentDown"]).startswith("at most 8192 bytes")
-    draining = {"reason": "Draining", "wanted": "0", "swapBytes": 4096}
+    draining = {"reason": "Draining", "desired": "0", "swapBytes": 4096}
     assert "; 4096 bytes are still in use" in message(draining)
-    failed = {"reason": "WriteFailed", "wanted": "0"}
+    failed = {"reason": "WriteFailed", "desired": "0"}
     assert not any(back in said for said in (message(draining), message(failed)))
 
 
@@ -152,7 +152,7 @@ def holding(*violations: dict[str, Any], node: str = "n") -> states.StateRow:
     body = {
         "metadata": {"name": node, "uid": "u", "resourceVersion": "1"},
         "spec": {"profileRef": {"name": "p"}, "pods": PODS},
-        "status": {"violations": [{"reason": "Draining", "wanted": "0", **each} for each in violations]},
+        "status": {"violations": [{"reason": "Draining", "desired": "0", **each} for each in violations]},
     }
     return states.decode(msgspec.json.encode(body))
 
@@ -174,7 +174,7 @@ def test_what_disabled_pods_hold_in_swap_is_published() -> None:
     "row",
     [
         holding({"pod": "y", "swapBytes": 4096}),
-        holding({"pod": "x", "swapBytes": 4096, "wanted": "4096"}),
+        holding({"pod": "x", "swapBytes": 4096, "desired": "4096"}),
         holding({"pod": "x", "swapBytes": 4096, "reason": "Yielded"}),
         holding(),
         None,

@@ -279,13 +279,13 @@ def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
             if (
                 held.reason == ViolationReason.DRAINING
                 and not held.container
-                and held.wanted == "0"
+                and held.desired == "0"
                 and held.swap_bytes
             ):
                 told = f"has {sizes.rounded(held.swap_bytes)} of swap in use, and its limit is 0; it can hardly grow"
                 found.append((held.pod, held.reason, told))
         for one in report.exposures:
-            if one.wanted == "0" and one.swap_bytes:
+            if one.desired == "0" and one.swap_bytes:
                 causes = ", ".join(one.causes) or "cause not known"
                 most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
                 amount = f"{most}{sizes.rounded(one.swap_bytes)}"

@@ -113,15 +113,15 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
     return (found, "") if found else (None, f"no agents are in {NAMESPACE}, and other namespaces may not be seen")
 
 
-async def metrics(asked: session.Session, pod: AgentPod, wanted: Collection[str]) -> list[samples.MetricSample]:
+async def metrics(asked: session.Session, pod: AgentPod, desired: Collection[str]) -> list[samples.MetricSample]:
     """Return the metrics of one pod. session.CommandError where they cannot be read."""
     name = f"http:{session.quote(pod.name)}:{pod.port}"
     path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
-    return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), wanted)
+    return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), desired)
 
 
 async def scrape(
-    asked: session.Session, agents: Iterable[AgentPod], wanted: Collection[str]
+    asked: session.Session, agents: Iterable[AgentPod], desired: Collection[str]
 ) -> tuple[dict[str, list[samples.MetricSample]], str]:
     """Return the metrics of Ready agents by node, as far as they answer in time; and why others do not."""
     ready = [agent for agent in agents if agent.ready]
@@ -130,7 +130,7 @@ async def scrape(
 
     async def one(agent: AgentPod) -> None:
         try:
-            found[agent.node] = await metrics(asked, agent, wanted)
+            found[agent.node] = await metrics(asked, agent, desired)
         except session.ForbiddenError:
             raise
         except session.CommandError as error:

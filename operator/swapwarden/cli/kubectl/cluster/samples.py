@@ -26,7 +26,7 @@ class MetricSample(msgspec.Struct, frozen=True):
     value: float
 
 
-def parse(body: bytes, wanted: Collection[str]) -> list[MetricSample]:
+def parse(body: bytes, desired: Collection[str]) -> list[MetricSample]:
     """Samples of the metrics that are WANTED; lines that are not of the form are passed over, as are NaN and < 0.
 
     Label values with a closing brace are not understood, and of the metrics that are read here none can have one.
@@ -38,7 +38,7 @@ def parse(body: bytes, wanted: Collection[str]) -> list[MetricSample]:
         if not line or line[0] == "#" or len(line) > MAX_LINE:
             continue
         match = _LINE.match(line)
-        if match is None or match[1] not in wanted:
+        if match is None or match[1] not in desired:
             continue
         value = _number(match[3])
         if value >= 0:

@@ -133,8 +133,8 @@ def _is_true(condition: state.Condition | None) -> bool:
 def _told(wrong: state.Violation, before: str) -> str:
     said = "; ".join(filter(None, (before, wrong.message))) or f"the agent says {wrong.reason}"
     # An agent's values are untrusted.
-    known = all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.wanted, wrong.found))
-    values = f"wanted {sizes.with_bytes(wrong.wanted)}, found {sizes.with_bytes(wrong.found)}" if known else ""
+    known = all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.desired, wrong.observed))
+    values = f"desired {sizes.with_bytes(wrong.desired)}, observed {sizes.with_bytes(wrong.observed)}" if known else ""
     used = f"{sizes.exact(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
     where = "a container" if wrong.container else ""
     return "; ".join(filter(None, (said, where, values, used)))

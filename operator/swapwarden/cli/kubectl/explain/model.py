@@ -117,11 +117,11 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     numbers: list[Number] = []
     behaviors: list[Number] = []
     """Where the node or its profile is not known: what the pod gets by each behavior."""
-    wanted: PlannedLimits | None = None
+    desired: PlannedLimits | None = None
     """By the node's state; None where it does not name the pod."""
     planned: PlannedLimits | None = None
     """By the rules now."""
-    wanted_text: str = ""
+    desired_text: str = ""
     kernel: kernelview.KernelState | None = None
     enforced: workloads.DetailedPodCondition | None = None
     """For those who may not see the node's state, the pod's condition SwapPolicyEnforced."""
@@ -143,14 +143,14 @@ def explain(seen: Observed) -> PodExplanation:
             planned = _plan(seen, seen.node, row)
         except overrides.UnknownNamespaceError:
             waiting = "an override may select the pod by labels of its namespace, which are not known"
-    wanted = _wanted(seen, row)
+    desired = _desired(seen, row)
     stands = row.node and not row.terminal and names.STATE_PLURAL not in seen.unseen
     kernel = kernelview.observe(seen.state, row, has_agent=seen.has_agent) if stands else None
     used = seen.used or usage.PodUse(row.namespace, row.name, row.node)
     return PodExplanation(
         namespace=row.namespace,
         name=row.name,
-        summary=_summary(seen, row, planned, wanted),
+        summary=_summary(seen, row, planned, desired),
         qos=row.qos,
         node=row.node,
         policy=policy_of(row),
@@ -162,9 +162,9 @@ def explain(seen: Observed) -> PodExplanation:
         else [],
         numbers=list(numbers.lines(row, planned)) if planned else [],
         behaviors=[] if planned or row.terminal else list(numbers.by_behavior(row)),
-        wanted=wanted,
+        desired=desired,
         planned=_given(planned.trace.decision) if planned else None,
-        wanted_text=waiting or _difference(seen, row, planned, wanted),
+        desired_text=waiting or _difference(seen, row, planned, desired),
         kernel=kernel,
         enforced=pod.enforced if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
         used_bytes=used.swap_bytes,
@@ -259,7 +259,7 @@ def _given(decision: limits.PodDecision) -> PlannedLimits:
     return PlannedLimits(decision.swap_max, decision.reason, {one.name: one.swap_max for one in decision.containers})
 
 
-def _wanted(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
+def _desired(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
     spec = seen.state.spec if seen.state else None
     found = spec.pods.get(row.key) if spec else None
     if spec is None or found is None:
@@ -269,26 +269,26 @@ def _wanted(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
     return PlannedLimits(found.swap_max, state.reason_of(spec, found), containers)
 
 
-def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wanted: PlannedLimits | None) -> str:
+def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, desired: PlannedLimits | None) -> str:
     """Return how the node's state differs from the rules, if it does."""
     spec = seen.state.spec if seen.state else None
     if row.terminal or spec is None:
         return ""
     if spec.mode is names.Mode.RESTORE:
         return "the state orders to restore the values from before Swapwarden"
-    if wanted is None:
+    if desired is None:
         denied = spec.before_plan is names.BeforePlan.NO_SWAP
         return f"the state does not name the pod yet: until then {'it has no swap' if denied else 'it is left alone'}"
-    if planned is not None and wanted.swap_max != planned.trace.decision.swap_max:
+    if planned is not None and desired.swap_max != planned.trace.decision.swap_max:
         value = with_bytes(planned.trace.decision.swap_max)
         return f"by the current rules it would be {value}; if it stays, check that the controller runs"
     return ""
 
 
-def _summary(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wanted: PlannedLimits | None) -> str:
+def _summary(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, desired: PlannedLimits | None) -> str:
     if row.terminal:
         return f"has ended ({seen.pod.status.phase}): pods that have ended are not planned, and use no swap"
-    known = wanted or (_given(planned.trace.decision) if planned else None)
+    known = desired or (_given(planned.trace.decision) if planned else None)
     if known is not None:
         return _amount(known.swap_max)
     # The pod's own policy holds on every node, but an override can lift a namespace's default.

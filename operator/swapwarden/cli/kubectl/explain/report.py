@@ -103,10 +103,10 @@ async def _agent(asked: session.Session, pod: workloads.DetailedPod) -> tuple[bo
 
 async def run(asked: session.Session, pod: workloads.DetailedPod, output: str, form: tables.Form) -> None:
     """Explain a pod as text, JSON or YAML."""
-    told = model.explain(await read(asked, pod))
+    explained = model.explain(await read(asked, pod))
     if output != "text":
-        sys.stdout.write(tables.serialized(output, msgspec.to_builtins(told)))
+        sys.stdout.write(tables.serialized(output, msgspec.to_builtins(explained)))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     now, signs = datetime.datetime.now(datetime.UTC), screen.marks(sys.stdout.encoding)
-    sys.stdout.write(screen.text(told, now, signs=signs, width=width, coloured=form.is_coloured(sys.stdout)))
+    sys.stdout.write(screen.text(explained, now, signs=signs, width=width, coloured=form.is_coloured(sys.stdout)))

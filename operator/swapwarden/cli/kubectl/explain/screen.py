@@ -59,7 +59,7 @@ def marks(encoding: str | None) -> Marks:
 
 
 def text(
-    told: model.PodExplanation,
+    explained: model.PodExplanation,
     now: datetime.datetime,
     *,
     signs: Marks = UNICODE,
@@ -79,29 +79,29 @@ def text(
         legacy_windows=False,
     )
     with console.capture() as capture:
-        draw(console, told, now, signs)
+        draw(console, explained, now, signs)
     return "".join(f"{line.rstrip()}\n" for line in str(capture.get()).splitlines())
 
 
-def draw(console: rich.console.Console, told: model.PodExplanation, now: datetime.datetime, signs: Marks) -> None:
+def draw(console: rich.console.Console, explained: model.PodExplanation, now: datetime.datetime, signs: Marks) -> None:
     """Print the screen."""
-    console.print(_headline(told))
+    console.print(_headline(explained))
     console.print()
-    console.print(_grid(_facts(told, now), width=_LABEL))
+    console.print(_grid(_facts(explained, now), width=_LABEL))
     for title, about, lines, fold in (
-        ("RULES", "the first that matches decides", _rules(told, signs), 2),
-        ("BY BEHAVIOR", "of the profile that governs its node", _behaviors(told), 1),
-        ("NUMBERS", "", _numbers(told, signs), 1),
-        ("TO CHANGE IT", "", _changes(told, signs), 1),
+        ("RULES", "the first that matches decides", _rules(explained, signs), 2),
+        ("BY BEHAVIOR", "of the profile that governs its node", _behaviors(explained), 1),
+        ("NUMBERS", "", _numbers(explained, signs), 1),
+        ("TO CHANGE IT", "", _changes(explained, signs), 1),
     ):
         body = _grid(lines, fold)
         if body.row_count:
             console.print()
             console.print(_bold(title, _styled(f"  {about}" if about else "", "dim")))
             console.print(rich.padding.Padding(body, (0, 0, 0, 2), expand=False))
-    if told.unseen:
+    if explained.unseen:
         console.print()
-        console.print(_styled(f"Not seen, for lack of rights: {', '.join(told.unseen)}", "dim"))
+        console.print(_styled(f"Not seen, for lack of rights: {', '.join(explained.unseen)}", "dim"))
 
 
 def _styled(content: str, style: str = "") -> rich.text.Text:
@@ -117,11 +117,11 @@ def _bold(*parts: str | rich.text.Text) -> rich.text.Text:
     return rich.text.Text.assemble(*clean, style="bold")
 
 
-def _headline(told: model.PodExplanation) -> rich.text.Text:
-    decided = told.wanted or told.planned
+def _headline(explained: model.PodExplanation) -> rich.text.Text:
+    decided = explained.desired or explained.planned
     reason = decided.reason if decided else None
     why = "" if reason is None else f"  ({reason})"
-    return _bold(f"{told.namespace}/{told.name}: ", _styled(told.summary, "bold cyan"), why)
+    return _bold(f"{explained.namespace}/{explained.name}: ", _styled(explained.summary, "bold cyan"), why)
 
 
 def _grid(lines: Iterable[_Line], fold: int = 1, width: int | None = None) -> rich.table.Table:
@@ -137,35 +137,35 @@ def _grid(lines: Iterable[_Line], fold: int = 1, width: int | None = None) -> ri
     return grid
 
 
-def _facts(told: model.PodExplanation, now: datetime.datetime) -> Iterator[_Line]:
-    yield _label("POLICY"), _styled(told.policy.text, "" if told.policy.valid else "red")
-    if told.admission:
-        yield _label("ADMISSION"), _styled(told.admission, "yellow")
-    yield _label("QOS"), _styled(told.qos)
-    yield _label("NODE"), _styled(told.node_text)
-    if told.profile is not None:
-        generation = f" generation {told.profile.generation}" if told.profile.generation else ""
+def _facts(explained: model.PodExplanation, now: datetime.datetime) -> Iterator[_Line]:
+    yield _label("POLICY"), _styled(explained.policy.text, "" if explained.policy.valid else "red")
+    if explained.admission:
+        yield _label("ADMISSION"), _styled(explained.admission, "yellow")
+    yield _label("QOS"), _styled(explained.qos)
+    yield _label("NODE"), _styled(explained.node_text)
+    if explained.profile is not None:
+        generation = f" generation {explained.profile.generation}" if explained.profile.generation else ""
         yield (
             _label("PROFILE"),
-            _styled(f"{told.profile.name}{generation}, {told.profile.behavior}: {told.profile.text}"),
+            _styled(f"{explained.profile.name}{generation}, {explained.profile.behavior}: {explained.profile.text}"),
         )
-        if told.profile.override_text:
-            yield _label("OVERRIDE"), _styled(told.profile.override_text)
-    if told.wanted_text:
-        yield _label("WANTED"), _styled(told.wanted_text, "yellow")
-    if told.kernel is not None:
-        yield _label("KERNEL"), _kernel(told.kernel, now)
-        used = sizes.rounded(told.used_bytes)
-        each = ", ".join(f"{name} {sizes.rounded(number)}" for name, number in told.used_containers.items())
+        if explained.profile.override_text:
+            yield _label("OVERRIDE"), _styled(explained.profile.override_text)
+    if explained.desired_text:
+        yield _label("DESIRED"), _styled(explained.desired_text, "yellow")
+    if explained.kernel is not None:
+        yield _label("KERNEL"), _kernel(explained.kernel, now)
+        used = sizes.rounded(explained.used_bytes)
+        each = ", ".join(f"{name} {sizes.rounded(number)}" for name, number in explained.used_containers.items())
         yield _label("IN USE"), _styled(f"{used} ({each})" if each else used)
-        if told.kernel.exposed_text:
-            yield _label("EXPOSED"), _styled(told.kernel.exposed_text, "yellow")
-        if told.kernel.drift:
-            yield _label("DRIFT"), _styled(f"on the node: {told.kernel.drift}", "yellow")
-    if told.enforced is not None:
-        yield _label("ENFORCED"), _enforced(told.enforced)
-    if told.secrets:
-        yield _label("SECRETS"), _styled(told.secrets, "yellow" if told.secrets.startswith("can ") else "")
+        if explained.kernel.exposed_text:
+            yield _label("EXPOSED"), _styled(explained.kernel.exposed_text, "yellow")
+        if explained.kernel.drift:
+            yield _label("DRIFT"), _styled(f"on the node: {explained.kernel.drift}", "yellow")
+    if explained.enforced is not None:
+        yield _label("ENFORCED"), _enforced(explained.enforced)
+    if explained.secrets:
+        yield _label("SECRETS"), _styled(explained.secrets, "yellow" if explained.secrets.startswith("can ") else "")
 
 
 def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> rich.text.Text:
@@ -173,26 +173,26 @@ def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> rich.text
     return _styled(kernel.text + (f", for {old} at least" if old else ""), _HELD.get(kernel.status, ""))
 
 
-def _enforced(told: workloads.DetailedPodCondition) -> rich.text.Text:
-    style = {"True": "green", "False": "bold red"}.get(told.status, "yellow")
-    return _styled(f"{told.status}, {told.reason}: {told.message}", style)
+def _enforced(explained: workloads.DetailedPodCondition) -> rich.text.Text:
+    style = {"True": "green", "False": "bold red"}.get(explained.status, "yellow")
+    return _styled(f"{explained.status}, {explained.reason}: {explained.message}", style)
 
 
-def _rules(told: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
-    for rule in told.rules:
+def _rules(explained: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
+    for rule in explained.rules:
         style = "bold green" if rule.matched else "dim"
         mark = signs.matched if rule.matched else signs.passed
         why = _styled(rule.why, "" if rule.matched else "dim")
         yield _styled(mark, style), _styled(rule.reason, style), why
 
 
-def _behaviors(told: model.PodExplanation) -> Iterator[_Line]:
-    for one in told.behaviors:
+def _behaviors(explained: model.PodExplanation) -> Iterator[_Line]:
+    for one in explained.behaviors:
         yield _label(one.of), _styled(one.formula)
 
 
-def _numbers(told: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
-    for line in told.numbers:
+def _numbers(explained: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
+    for line in explained.numbers:
         formula = line.formula.replace(" x ", f" {signs.times} ")
         yield _label(line.of), _styled(formula), _styled(f"= {_value(line.result)}", "cyan")
 
@@ -204,8 +204,8 @@ def _value(swap_max: str) -> str:
     return whole if whole == swap_max else f"{whole} ({swap_max})"
 
 
-def _changes(told: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
-    for change in told.changes:
+def _changes(explained: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
+    for change in explained.changes:
         command = _styled(f"{signs.command} {change.command}", "green") if change.command else None
         how = _styled(change.how)
         yield _label(change.outcome), rich.text.Text("\n").join([how, command]) if command else how

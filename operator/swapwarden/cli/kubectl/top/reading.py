@@ -33,9 +33,9 @@ async def pods_of(
     paths = [asked.namespaced("api/v1", "pods", space) for space in spaces]
     found = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
     rows = [row for each in found for row in map(pods.project, each) if row.node and not row.terminal]
-    wanted = {row.node for row in rows}
+    desired = {row.node for row in rows}
     (scraped, why), (measured, unmeasured) = await asyncio.gather(
-        _scrape(asked, wanted, usage.OF_PODS),
+        _scrape(asked, desired, usage.OF_PODS),
         _measured(
             asked, [asked.namespaced(METRICS, "pods", space) for space in spaces], usage.WirePodMetrics, selector
         ),
@@ -84,25 +84,25 @@ async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str)
 
 
 async def _scrape(
-    asked: session.Session, wanted: Collection[str], metrics: frozenset[str]
+    asked: session.Session, desired: Collection[str], metrics: frozenset[str]
 ) -> tuple[dict[str, list[samples.MetricSample]], str]:
     """Return the metrics of these nodes' agents, by node; and why others have none."""
     running, unseen = await agents.find(asked)
     if running is None:
         return {}, unseen
-    scraped, unread = await agents.scrape(asked, (running[name] for name in wanted if name in running), metrics)
-    absent = [name for name in wanted if name not in running or not running[name].ready]
-    missing = f"no agent is Ready on {len(absent)} of {len(wanted)} nodes: {min(absent)}" if absent else ""
+    scraped, unread = await agents.scrape(asked, (running[name] for name in desired if name in running), metrics)
+    absent = [name for name in desired if name not in running or not running[name].ready]
+    missing = f"no agent is Ready on {len(absent)} of {len(desired)} nodes: {min(absent)}" if absent else ""
     return scraped, "; ".join(filter(None, (unread, missing)))
 
 
-async def specs(asked: session.Session, wanted: set[str]) -> dict[str, state.StateSpec]:
+async def specs(asked: session.Session, desired: set[str]) -> dict[str, state.StateSpec]:
     """Return the specs of these nodes' states, as far as they may be read."""
     try:
-        if len(wanted) > FEW_NODES:
+        if len(desired) > FEW_NODES:
             listed = await asked.collect(session.STATES, StateLimits)
             return {each.metadata.name: each.spec for each in listed if each.spec is not None}
-        names = sorted(wanted)
+        names = sorted(desired)
         found = await asyncio.gather(*(_spec(asked, name) for name in names))
     except (session.ForbiddenError, session.NotInstalledError) as error:
         asked.note(f"limits that no agent reports are not known: {error.message}")

@@ -241,8 +241,8 @@ def test_a_pod_that_waits_for_swap() -> None:
 @pytest.mark.parametrize(
     ("reason", "report"),
     [
-        ("Draining", {"violations": [state.Violation("uid-1", "Draining", wanted="0", swap_bytes=4096)]}),
-        ("Exposed", {"exposures": [state.ExposedPod("uid-1", wanted="0", swap_bytes=4096)]}),
+        ("Draining", {"violations": [state.Violation("uid-1", "Draining", desired="0", swap_bytes=4096)]}),
+        ("Exposed", {"exposures": [state.ExposedPod("uid-1", desired="0", swap_bytes=4096)]}),
     ],
 )
 def test_swap_against_a_policy(reason: str, report: dict[str, Any]) -> None:

@@ -48,25 +48,32 @@ def test_since_when() -> None:
     [
         (
             state.Violation(
-                "uid-1", "Draining", wanted="0", found=str(64 * MI), swap_bytes=48 * MI, message="they can grow little"
+                "uid-1",
+                "Draining",
+                desired="0",
+                observed=str(64 * MI),
+                swap_bytes=48 * MI,
+                message="they can grow little",
             ),
             LimitStatus.DRAINING,
-            ["they can grow little", "wanted 0, found 67108864 (64Mi)", "48Mi in use"],
+            ["they can grow little", "desired 0, observed 67108864 (64Mi)", "48Mi in use"],
         ),
         (
-            state.Violation("uid-1", "WriteFailed", wanted="0", found="\x1b[2J", message="memory.swap.max: read-only"),
+            state.Violation(
+                "uid-1", "WriteFailed", desired="0", observed="\x1b[2J", message="memory.swap.max: read-only"
+            ),
             LimitStatus.WRITE_FAILED,
             [..., "memory.swap.max: read-only"],
         ),
         (
-            state.Violation("uid-1", "Yielded", container="id-app", wanted=str(GI), found="0", message="it is let"),
+            state.Violation("uid-1", "Yielded", container="id-app", desired=str(GI), observed="0", message="it is let"),
             LimitStatus.YIELDED,
-            ["it is let", "a container", "wanted 1073741824 (1Gi), found 0"],
+            ["it is let", "a container", "desired 1073741824 (1Gi), observed 0"],
         ),
         (
-            state.Violation("uid-1", "Audit", wanted="0", found="max"),
+            state.Violation("uid-1", "Audit", desired="0", observed="max"),
             LimitStatus.NOT_WRITTEN,
-            [..., "wanted 0, found max"],
+            [..., "desired 0, observed max"],
         ),
         (
             state.Violation("uid-1", "AwaitingState"),

@@ -80,8 +80,8 @@ def test_a_share_of_the_nodes_swap() -> None:
         ("proxy", ["64Mi"], "0"),
         ("pod", [], str(384 * MI)),
     ]
-    assert told.wanted == told.planned
-    assert told.wanted_text == ""
+    assert told.desired == told.planned
+    assert told.desired_text == ""
     assert told.kernel is not None
     assert (told.kernel.status, told.kernel.since) == (LimitStatus.HELD, "2026-01-01T00:10:00Z")
     assert (told.used_bytes, told.used_containers) == (12 * MI, {"app": 12 * MI})
@@ -164,7 +164,7 @@ class TestWhichProfile:
         assert told.profile.generation == 3
         assert mentions(told.profile.text, "batch-nodes generation 4")
         assert last(told) == "LimitedSwap"
-        assert told.wanted_text == ""
+        assert told.desired_text == ""
 
 
 class TestRules:
@@ -247,7 +247,7 @@ class TestRules:
         asking = profile(overrides=(compiled.Override("caches", namespaces=POOL, policy=names.Policy.DISABLED),))
         told = explain(pod(), asking)
         assert told.rules == []
-        assert mentions(told.wanted_text, "override", "labels of its namespace")
+        assert mentions(told.desired_text, "override", "labels of its namespace")
         assert last(explain(pod(*REPORT), asking, namespace={"pool": "batch"})) == "OverrideDisabled"
 
 
@@ -319,7 +319,7 @@ class TestNumbers:
             ("pod", ["125%", "4Gi", "overcommitPercent", "3Gi"], str(2 * GI)),
         ]
         # The state is of a node without the rival.
-        assert mentions(told.wanted_text, "2147483648 (2Gi)")
+        assert mentions(told.desired_text, "2147483648 (2Gi)")
 
     def test_an_override(self) -> None:
         capped = profile(overrides=(compiled.Override("caches", swap_limit=100 * MI),))
@@ -334,7 +334,7 @@ class TestNumbers:
 class TestWhatIsNotThere:
     def test_a_pod_that_waits_for_a_node(self) -> None:
         told = model.explain(model.Observed(pod(*REPORT, spec={"nodeName": ""}), profiles={}))
-        assert (told.node, told.planned, told.wanted, told.kernel) == ("", None, None, None)
+        assert (told.node, told.planned, told.desired, told.kernel) == ("", None, None, None)
         assert [(one.of, one.result) for one in told.behaviors] == [
             ("Kubelet", ""),
             ("NoSwap", "0"),
@@ -406,7 +406,7 @@ class TestWhatIsNotThere:
         assert told.rules[0].why != known.rules[0].why
         assert mentions(told.node_text, "no agent has reported")
         assert told.kernel is not None
-        assert (told.kernel.status, told.wanted) == (LimitStatus.UNKNOWN, None)
+        assert (told.kernel.status, told.desired) == (LimitStatus.UNKNOWN, None)
         assert mentions(told.summary, "512Mi")
 
     @pytest.mark.parametrize(
@@ -415,15 +415,15 @@ class TestWhatIsNotThere:
     def test_a_state_that_does_not_name_the_pod(self, before: names.BeforePlan, words: str) -> None:
         spec = state.StateSpec(state.ProfileRef("batch-nodes", 3), before_plan=before)
         told = explain(pod(*REPORT), profile(), state=reported(spec))
-        assert told.wanted is None
-        assert mentions(told.wanted_text, words)
+        assert told.desired is None
+        assert mentions(told.desired_text, words)
         assert told.kernel is not None
         assert told.kernel.status is LimitStatus.AWAITING_STATE
 
     def test_a_static_pod(self) -> None:
         mirror = {"kubernetes.io/config.mirror": "hash", "kubernetes.io/config.hash": "hash"}
         told = explain(pod(*REPORT, annotations=mirror, ownerReferences=[]), profile(Behavior.KUBELET))
-        assert told.wanted is not None
+        assert told.desired is not None
         assert {one.command for one in told.changes} == {"", "kubectl edit nodeswapprofile batch-nodes"}
         assert any("the pod's file on batch-1" in one.how for one in told.changes)
 
@@ -511,7 +511,7 @@ def test_it_never_says_something_other_than_the_plan(case: model.Observed) -> No
     reason = state.reason_of(case.state.spec, written)
     assert told.planned is not None
     assert (told.planned.swap_max, told.planned.reason) == (written.swap_max, reason)
-    assert (told.wanted_text, told.rules[-1].reason, told.rules[-1].matched) == ("", reason, True)
+    assert (told.desired_text, told.rules[-1].reason, told.rules[-1].matched) == ("", reason, True)
     if told.numbers:
         assert told.numbers[-1].result == written.swap_max
     # On a node without a page of memory or of swap there is nothing to advise.
