@@ -19,6 +19,8 @@ MAX_RETRY_AFTER_SECONDS: Final = 60.0
 class KubeError(Exception):
     """A request failed, or could not be made."""
 
+    status: int = 0
+    """HTTP status code of the API server's answer; 0 if it gave none."""
     retry_after: float = 0.0
     """Seconds that the server asks to wait, at most MAX_RETRY_AFTER_SECONDS; 0 if it asks for none."""
 
@@ -41,7 +43,6 @@ class ApiError(KubeError):
     def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
         super().__init__(f"{message} ({status} {reason})" if reason else f"{message} ({status})")
         self.status = status
-        """HTTP status code."""
         self.reason = reason
         """Machine-readable reason of the Status object, such as NotFound or Expired; empty if there is none."""
         self.message = message

@@ -299,13 +299,12 @@ class Recorder:
             **self._source,
         }
 
-    def _failed(self, happening: _Happening, error: Exception) -> None:
+    def _failed(self, happening: _Happening, error: errors.KubeError) -> None:
         EVENTS.inc("failed")
-        status = getattr(error, "status", 0)
-        remedy = "; grant create and patch on events to this instance's service account" if status == 403 else ""
+        remedy = "; grant create and patch on events to this instance's service account" if error.status == 403 else ""
         # The same failure of all events is logged once.
         log.log(
-            logging.DEBUG if status == self._said else logging.WARNING,
+            logging.DEBUG if error.status == self._said else logging.WARNING,
             "the event %s about %s %s is lost: %s%s",
             happening.reason,
             happening.regarding.kind,
@@ -313,12 +312,12 @@ class Recorder:
             error,
             remedy,
         )
-        self._said = status
+        self._said = error.status
 
 
-def _passes(error: Exception) -> bool:
+def _passes(error: errors.KubeError) -> bool:
     """Return whether a retry may succeed."""
-    return not isinstance(error, errors.ApiError) or error.status >= 500 or error.status in PASSING
+    return error.status == 0 or error.status >= 500 or error.status in PASSING
 
 
 def _namespace(regarding: Regarding) -> str:

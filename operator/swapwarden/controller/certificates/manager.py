@@ -117,7 +117,7 @@ class CertificateManager:
             except errors.KubeError as error:
                 FAILURES.inc()
                 # Another one wrote first: no trouble, and the next look is about what it wrote.
-                level = logging.INFO if getattr(error, "status", 0) == 409 else logging.ERROR
+                level = logging.INFO if error.status == 409 else logging.ERROR
                 log.log(level, "cannot keep the webhook's certificate in Secret %s: %s", self._name, _remedy(error))
                 await asyncio.sleep(waits.next())
             except Exception:
@@ -241,8 +241,8 @@ def _authorities(registration: Json, service: str) -> list[bytes]:
     return [_bytes(each["clientConfig"].get("caBundle")) for each in _entries(registration, service)]
 
 
-def _remedy(error: Exception) -> str:
-    if getattr(error, "status", 0) in {403, 404}:
+def _remedy(error: errors.KubeError) -> str:
+    if error.status in {403, 404}:
         return f"{error}: install the chart or deploy/manifests again"
     return str(error)
 

@@ -89,7 +89,7 @@ class RestoreRequest:
                 await self.read()
             except (errors.KubeError, msgspec.DecodeError) as error:
                 FAILURES.inc()
-                if getattr(error, "status", 0) == 403:
+                if isinstance(error, errors.KubeError) and error.status == 403:
                     # Rights of an older version: nobody can have given an order by them.
                     self.synced.set()
                 log.warning("cannot see whether to restore (ConfigMap %s): %s", CONFIG_MAP, error)
