@@ -14,6 +14,7 @@ from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import checks, kinds
+from swapwarden.cli.wire import ReportedState
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.webhook import admission, review, validation
@@ -25,21 +26,6 @@ DEFAULT_NAMESPACE = "default"
 
 TEMPLATES: Final = {(kind.group, kind.name): ".".join(kind.template) for kind in kinds.KINDS}
 """Where workloads have their pod template, by group and kind."""
-
-
-class _StateMeta(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _StateStatus(msgspec.Struct, frozen=True):
-    facts: state.Facts | None = None
-
-
-class _State(msgspec.Struct, frozen=True):
-    """A NodeSwapState: what the agent found is all that counts."""
-
-    metadata: _StateMeta
-    status: _StateStatus = _StateStatus()
 
 
 @dataclasses.dataclass
@@ -279,8 +265,8 @@ def _from_swap_policy(document: documents.Json) -> Iterator[str]:
 
 
 def _read_state(inputs: Inputs, document: documents.Json) -> bool:
-    wire = _struct(document, _State)
-    return _put(inputs.facts, wire.metadata.name, wire.status.facts)
+    found = _struct(document, ReportedState)
+    return _put(inputs.facts, found.metadata.name, found.status.facts)
 
 
 def _read_profile(inputs: Inputs, document: documents.Json) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Collection, Coroutine, Mapping
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -50,24 +50,12 @@ async def _profiles(asked: session.Session, view: snapshot.ClusterSnapshot) -> N
     view.profiles, view.past = await asyncio.gather(profiles(asked), past(asked))
 
 
-class _ProfileMeta(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    uid: str
-    generation: int
-    resource_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+$")]
-
-
-class _Profile(msgspec.Struct, frozen=True):
-    metadata: _ProfileMeta
-    status: dict[str, Any] | None = None
-
-
 async def profiles(asked: session.Session) -> list[dict[str, Any]]:
     """Return all NodeSwapProfiles; those that no API server keeps in this form are left out, and noted."""
     found: list[dict[str, Any]] = []
 
     def take(body: dict[str, Any]) -> None:
-        msgspec.convert(body, _Profile)
+        msgspec.convert(body, wire.StoredProfile)
         found.append(body)
 
     await asked.each(session.PROFILES, dict[str, Any], take)

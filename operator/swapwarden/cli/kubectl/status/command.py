@@ -10,11 +10,11 @@ import click
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli import wire
 from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.wire import WireProfile
 from swapwarden.policy.node import kernel_settings, observations
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.profile import requirements
@@ -37,27 +37,6 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     encrypted: bool | None = None
     devices: list[state.SwapDevice] = []
     kernel: str = ""
-
-
-class _Swap(msgspec.Struct, frozen=True, rename="camel"):
-    behavior: str = names.Behavior.KUBELET
-    requirements: list[str] | None = None
-    allowed_backing: list[str] | None = None
-
-
-class _Kernel(msgspec.Struct, frozen=True, rename="camel"):
-    min_free_kbytes: int | None = None
-
-
-class _ProfileSpec(msgspec.Struct, frozen=True):
-    swap: _Swap = _Swap()
-    kernel: _Kernel = _Kernel()
-
-
-class WireProfile(wire.Named, frozen=True):
-    """A NodeSwapProfile, as far as it is read."""
-
-    spec: _ProfileSpec = _ProfileSpec()
 
 
 class Known(msgspec.Struct, frozen=True):

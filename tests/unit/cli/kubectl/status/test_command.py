@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from swapwarden.api import state
+from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import agents, samples, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import tables
@@ -40,10 +41,10 @@ def agent(name: str) -> agents.AgentPod:
     return agents.AgentPod(name, "swapwarden-system", f"agent-{name}", 8082, ready=True)
 
 
-def profile(name: str, behavior: str, **spec: Any) -> nodes.WireProfile:
+def profile(name: str, behavior: str, **spec: Any) -> wire.WireProfile:
     swap = {"behavior": behavior, **spec.pop("swap", {})}
     body = {"metadata": {"name": name, "generation": 1}, "spec": {"swap": swap, **spec}}
-    return msgspec.convert(body, nodes.WireProfile)
+    return msgspec.convert(body, wire.WireProfile)
 
 
 DISK = state.SwapDevice("/dev/nvme0n1p3", "partition", 4 * GIB, backing="nvme", encrypted=True)
@@ -138,7 +139,7 @@ def test_problems_that_no_agent_reports() -> None:
 def test_a_profile_that_the_node_does_not_follow_yet_requires_nothing_of_it() -> None:
     newer = msgspec.convert(
         {"metadata": {"name": "batch", "generation": 2}, "spec": {"swap": {"requirements": ["Encrypted"]}}},
-        nodes.WireProfile,
+        wire.WireProfile,
     )
     known = nodes.Known({"a": reported("batch", GIB)}, {"a": agent("a")}, {}, {"batch": newer})
     assert nodes.row(node("a", swap=GIB), known).health is NodeHealth.ENFORCED
