@@ -19,7 +19,7 @@ PROFILE_FINALIZER: Final = "swapwarden.dev/release-nodes"
 STATE_KIND: Final = "NodeSwapState"
 STATE_PLURAL: Final = "nodeswapstates"
 
-# On pods (annotations: the API server drops spec fields that it does not know).
+# On pods (annotations: the API server drops unknown fields of a spec).
 POLICY_ANNOTATION: Final = "swapwarden.dev/swap-policy"
 LIMIT_ANNOTATION: Final = "swapwarden.dev/swap-limit"
 CONTAINER_LIMIT_PREFIX: Final = "swap-limit.swapwarden.dev/"

@@ -31,7 +31,7 @@ LABEL_VALUE_PATTERN = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 def _quantity(
     pattern: str, refusal: str, *, least: int = 0, listed: bool = False
 ) -> tuple[pydantic.BeforeValidator, pydantic.WithJsonSchema]:
-    """What makes a field a quantity, in the model and in the CRD. YAML reads `maxPerPod: 1024` as a number.
+    """Return validator and schema of a quantity, for model and CRD. YAML reads `maxPerPod: 1024` as a number.
 
     `least` is the smallest such number; the pattern says the same of text. `listed`: one of many.
     """
@@ -44,8 +44,8 @@ def _quantity(
 
     schema: dict[str, object] = {"x-kubernetes-int-or-string": True, "maxLength": quantity.MAX_LENGTH}
     if listed:
-        # Before Kubernetes 1.34 the estimate of a rule takes text that may be a number, too, for as long as a request
-        # can be: in a list that is more than an API server allows.
+        # Before Kubernetes 1.34 the estimate of a rule assumes that text which may also be a number is as long as a
+        # request can be: in a list that is more than an API server allows.
         schema |= {"pattern": f"^({pattern})$", "minimum": least}
     else:
         # A rule instead of `pattern`, whose message would be the pattern.
@@ -81,7 +81,7 @@ NodesOrPercent = Annotated[
 
 
 def _label(pattern: str, length: int, refusal: str) -> tuple[pydantic.AfterValidator, pydantic.WithJsonSchema]:
-    """What makes a string a part of a label, in the model and in the CRD."""
+    """Return validator and schema of a part of a label, for model and CRD."""
 
     def checked(text: str) -> str:
         if len(text) > length or not re.fullmatch(pattern, text):

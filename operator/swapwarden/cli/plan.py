@@ -137,7 +137,7 @@ _Placed = dict[str, list[pods.PodRow]]
 def _placed(
     found: objects.Inputs, rows: Iterable[pods.PodRow], only: str | None, notes: list[str]
 ) -> tuple[_Placed, _Placed]:
-    """Pods that are on the nodes, or on the only one that counts, and those that have none and may come there."""
+    """Return the pods on the nodes, or on the chosen one, and the pods without a node that may be scheduled there."""
     chosen = found.nodes.keys() if only is None else {only}
     bound: _Placed = collections.defaultdict(list)
     free: _Placed = collections.defaultdict(list)

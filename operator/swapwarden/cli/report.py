@@ -58,7 +58,7 @@ def _sorted(rows: Unplaced) -> list[pods.PodRow]:
 
 
 def _table(lines: Iterable[Iterable[str]]) -> str:
-    """Columns as wide as they must be."""
+    """Return a table whose columns are as wide as their content."""
     rows = [tuple(line) for line in lines]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

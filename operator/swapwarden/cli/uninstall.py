@@ -404,7 +404,7 @@ async def _got(api: client.Client, path: str, *, params: Mapping[str, str], acce
 
 
 async def _tried(request: Any, *arguments: Any) -> Any:
-    """Await a request that may be repeated, and retry some times: the API server may be busy, or rights be new."""
+    """Await a repeatable request, with some retries: the API server may be busy, or rights be new."""
     waits = backoff.Backoff(*BACKOFF_SECONDS)
     for _ in range(5):
         try:

@@ -28,7 +28,7 @@ LEASE: Final = "swapwarden-controller"
 
 
 class App:
-    """Parts of the process that run whether it leads or not."""
+    """The parts of the process that run on each instance, leading or not."""
 
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -107,7 +107,7 @@ class App:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set; then give the lease back."""
-        # It looks at the Lease from now on, so that one that is in sync later has waited for its holder already.
+        # Watch the Lease from now on: an instance that is in sync later has then already waited for its holder.
         self.leadership.elector.start(candidate=False)
         try:
             async with asyncio.TaskGroup() as group:

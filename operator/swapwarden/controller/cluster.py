@@ -15,10 +15,10 @@ from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 
 COALESCE_SECONDS: Final = 0.025
-"""How long changes of a node's pods gather before they are written: etcd stores the whole object with each write."""
+"""How long changes of a node's pods are gathered before a write: etcd stores the whole object with each write."""
 PATIENT_SECONDS: Final = 1.0
-"""The same if only the start of a pod's containers, or its end, is new: the pod's own limit stands already,
-and a pod's containers start one after the other."""
+"""The same if only containers of a pod started or ended: the pod's own limit holds already, and its containers start
+one after the other."""
 
 
 class Due(NamedTuple):
@@ -30,15 +30,15 @@ class Due(NamedTuple):
     urgent: bool = False
     """Whether it precedes others that are due."""
     owner: str = ""
-    """The namespace for whose pods that is; empty if it is for no pod's sake."""
+    """The namespace whose pods need it; empty if no pod does."""
 
 
 class Changes(NamedTuple):
-    """The work that follows from something new."""
+    """The work that follows from a change."""
 
     due: tuple[Due, ...] = ()
     profiles: bool = False
-    """Whether reports of agents, or selections, may have changed for profiles."""
+    """Whether reports of agents, or the nodes that profiles select, may have changed."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError("changes must be applied: they have no truth value")
@@ -56,7 +56,7 @@ class Cluster:
         """Take in a changed or deleted (None) Node; return the nodes that are due."""
         self.inventory.put_node(name, new)
         self.planner.node_changed(name)
-        # Also a Node that is gone: the memory of it must go with it.
+        # Also a deleted Node: all memory of it must be dropped.
         return Changes((Due(name),), profiles=True)
 
     def pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> Changes:
@@ -73,8 +73,8 @@ class Cluster:
     def _due_for(self, old: pods.PodRow | None, new: pods.PodRow) -> Due:
         urgent = self.planner.is_urgent(new) and (old is None or old.node != new.node)
         if self.inventory.is_crowded(new.node):
-            # Each write moves a large object, and most of these pods never run: their creators must not have the
-            # API server, and this process, work on this node alone.
+            # Each write moves a large object, and most of these pods never run: their creators must not occupy the
+            # API server and this process with this node alone.
             return Due(new.node, PATIENT_SECONDS, urgent, new.namespace)
         if urgent:
             return Due(new.node, 0.0, urgent, new.namespace)
@@ -145,8 +145,8 @@ class Cluster:
     def admit(self, judged: compiled.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> Changes:
         """Let these nodes follow the profile as it was judged, if they would also be next now.
 
-        Since then the profile may have become another, or a node degraded. Of one that is being deleted, it is their
-        turn to leave it.
+        Meanwhile the profile may have changed, or a node may have become degraded. If the profile is being deleted, the
+        nodes may leave it.
         """
         if not found:
             return Changes()
@@ -165,7 +165,7 @@ class Cluster:
         return Changes(_due(admitted))
 
     def restore(self, *, active: bool) -> Changes:
-        """Have all nodes restore their original values, or no longer."""
+        """Begin or end that all nodes restore their original values (`active`)."""
         self.planner.restoring = active
         return Changes(_due(self.inventory.nodes, delay=0.0))
 
@@ -185,5 +185,5 @@ def _due(names: Iterable[str], *, delay: float = COALESCE_SECONDS, owner: str = 
 
 
 def _planned_from(row: StateRow) -> tuple[object, ...]:
-    """The part of a state that a difference between plan and state can come from."""
+    """Return the parts of a state by which its plan can differ from it."""
     return row.uid, row.owner, row.spec, row.facts

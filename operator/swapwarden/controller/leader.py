@@ -39,7 +39,7 @@ PART: Final = "reconciler"
 WORKERS: Final = 8
 BACKOFF_SECONDS: Final = (0.2, 60.0)
 PAST_SECONDS: Final = 30.0
-"""How long a leader tries to read what profiles said before; then another instance may."""
+"""How long a leader tries to read the past generations of profiles; then another instance may lead."""
 
 StepDown = Callable[[Term, str], None]
 
@@ -54,7 +54,7 @@ class Shared(NamedTuple):
     profiles: profile_store.ProfileStore
     profile_list: profile_list.ProfileList
     profiles_changed: Callable[[], None]
-    """To be called where the store knows more than before, or less."""
+    """Call it after a change of the store."""
     features: node_features.Features
     order: restore_request.RestoreRequest
     recorder: events.Recorder
@@ -62,7 +62,7 @@ class Shared(NamedTuple):
 
 
 class Leader:
-    """One term's parts, and what they remember: nothing of it counts after the term."""
+    """The parts of one term, with their memory: nothing of it counts after the term."""
 
     def __init__(self, shared: Shared, term: Term, step_down: StepDown) -> None:
         """`step_down` ends the term, and says why."""
@@ -73,7 +73,7 @@ class Leader:
         self.queue: Final = workqueue.WorkQueue("nodes", hold=writes.delay)
         self._exposures = exposures.Exposures()
         self._latency = plan_latency.PlanLatency()
-        # Of nodes that could not be brought to their plan, by name.
+        # Of nodes that could not be reconciled, by name.
         self.backoffs: dict[str, backoff.Backoff] = {}
         self._reconciler = reconciler.Reconciler(
             shared.api,
@@ -144,9 +144,9 @@ class Leader:
             await self.term.run(self._parts)
 
     async def _know_the_past(self) -> bool:
-        """Read what profiles say, and said before: others may have led until now. Whether that was possible in time.
+        """Read profiles and their past generations, since others may have led. Return whether that succeeded in time.
 
-        Without it, nodes whose turn has not come would follow the newest generation.
+        Without them, nodes that are not admitted yet would follow the newest generation.
         """
         try:
             async with asyncio.timeout(PAST_SECONDS):
@@ -162,7 +162,7 @@ class Leader:
         while True:
             try:
                 await self._revisions.read()
-            except Exception as error:  # noqa: BLE001 whatever it is, one who leads and plans nothing is the worst
+            except Exception as error:  # noqa: BLE001 a leader that plans nothing is worse than any error
                 log.warning("cannot read the revisions of profiles: %s", error)
                 await asyncio.sleep(waits.after(error))
             else:
@@ -177,7 +177,7 @@ class Leader:
             self._shared.profiles_changed()
 
     def _begin(self) -> None:
-        """Take up all nodes."""
+        """Queue all nodes, and post their notices."""
         inventory = self._shared.known.inventory
         self._shared.known.forget_admitted()
         log.info("this instance leads", extra={"epoch": self.term.epoch, "nodes": len(inventory.nodes)})
@@ -196,7 +196,7 @@ class Leader:
         return self._operator.stuck()
 
     def end(self) -> None:
-        """Let no write begin any more, and forget all."""
+        """Stop all further writes, and forget all."""
         self.term.end()
         self.queue.close()
         self._latency.clear()
@@ -259,7 +259,7 @@ class Leader:
     # Nodes
 
     async def _reconcile(self) -> None:
-        """Bring nodes to their plans, several at a time."""
+        """Reconcile nodes, several at a time."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(WORKERS):

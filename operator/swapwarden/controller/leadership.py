@@ -1,4 +1,4 @@
-"""Whether this instance leads: it is in sync, it is elected, and then a term begins. The only place that says so."""
+"""Whether this instance leads: once it is in sync and elected, a term begins. The only place that decides this."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ EPOCH = metrics.gauge(
 )
 
 SYNC_SECONDS: Final = 5.0
-"""Between two looks at whether all is in sync."""
+"""Seconds between two checks of whether all is in sync."""
 LAG_SECONDS: Final = 420.0
-"""Of what nothing was heard for so long that plans are not to be trusted: a watch that works ends within 90 seconds,
+"""After so many seconds without news of a collection, plans are not trusted: a working watch ends within 90 seconds,
 and a list may take five minutes."""
 
 
 class Heard(Protocol):
-    """A collection that is heard of again and again."""
+    """A collection with regular news."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def heard(self) -> float:
-        """When, on the clock of time.monotonic()."""
+        """Return when it last had news, on the clock of time.monotonic()."""
 
 
 class Readiness:
-    """Whether all is known that a plan is made from."""
+    """Whether all inputs of a plan are known."""
 
     def __init__(self, collections: Mapping[str, asyncio.Event], watched: Iterable[Heard]) -> None:
         """`collections` are set once they are known, by name."""
@@ -62,7 +62,7 @@ class Readiness:
         return f"nothing was heard of {', '.join(lagging)} for {LAG_SECONDS:g} s" if lagging else None
 
     async def wait(self, seconds: float) -> None:
-        """Wait for the next collection that is not known yet, or for so long."""
+        """Wait until the next collection is known, at most this long."""
         waiting = [synced for synced in self.collections.values() if not synced.is_set()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -101,7 +101,7 @@ class Leadership:
         self._stopping = False
 
     async def compete(self, before_each: Callable[[], None]) -> None:
-        """Compete for the Lease while all is known that a plan is made from, and only then, until cancelled.
+        """Compete for the Lease only while all inputs of a plan are known, until cancelled.
 
         Calls `before_each` before each check of that.
         """
@@ -129,7 +129,7 @@ class Leadership:
         log.warning("this instance does not lead any more", extra={"reason": reason})
 
     def begin(self) -> None:
-        """Begin to lead: elected, and with all known that a plan is made from."""
+        """Begin to lead if this instance is elected and all inputs of a plan are known."""
         leadership = self._elected
         if self._stopping or leadership is None or leadership.left() <= 0 or self._readiness.unready() is not None:
             return
@@ -156,7 +156,7 @@ class Leadership:
             self.elector.step_down(reason, self._elected)
 
     def end(self) -> None:
-        """Let no write begin any more, and drop the term with all that it remembers."""
+        """Stop all further writes, and drop the term with its memory."""
         self._drop()
         LEADER.set(0)
         EPOCH.set(0)
@@ -170,13 +170,13 @@ class Leadership:
             task.cancel()
 
     async def drain(self) -> None:
-        """Let no term begin any more, and no write; wait for those in flight."""
+        """Let no further term or write begin, and wait for writes in flight."""
         self._stopping = True
         if self.leader is not None:
             await self.leader.term.drain()
 
     async def stop(self) -> None:
-        """End, and give the Lease back; not where the API server may still do a write that had no answer."""
+        """End, and release the Lease, unless the API server may still execute a write that had no answer."""
         self._stopping = True
         self.end()
         if self._tasks:
@@ -187,10 +187,10 @@ class Leadership:
 
 
 async def _run(leader: Leader, earlier: tuple[asyncio.Task[None], ...]) -> None:
-    """Lead once those before have ended: what one of them does last must not come after what this one does."""
+    """Lead once earlier leaders have ended: their last writes must not follow the first ones of this one."""
     if earlier:
         await asyncio.wait(earlier)
-    del earlier  # they hold their errors, and these all that they had
+    del earlier  # their errors keep all of their memory alive
     await leader.run()
 
 

@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--agent-pods",
         action="store_true",
-        help="agents are pods in --namespace: a node is without one where none is Ready (default: where none ever"
+        help="agents are pods in --namespace: a node has one if its pod is Ready (default: if one has ever"
         " observed the node's state)",
     )
     parser.add_argument(
@@ -165,9 +165,9 @@ def _namespace(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT. Gives the exit status."""
+    """Run until SIGTERM or SIGINT; return the exit status."""
     logs.configure(arguments.log_level, arguments.log_format)
-    # profile_operator logs faults of kopf, in one line.
+    # kopf_operator logs faults of kopf, in one line.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     build.publish("controller")
     exposition.register()

@@ -1,4 +1,4 @@
-"""Keeps the parts of the controller going: a mistake in one of them ends neither the process nor the others."""
+"""Restarts the parts of the controller that fail: a fault in one ends neither the process nor the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def unending(
     *,
     sleep: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep,
 ) -> None:
-    """Run a job that never ends, again after each error, until cancelled."""
+    """Run a job that never ends, and restart it after each error, until cancelled."""
     waits = backoff.Backoff(*BACKOFF_SECONDS)
     loop = asyncio.get_running_loop()
     while True:

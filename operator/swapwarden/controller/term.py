@@ -22,15 +22,15 @@ from swapwarden.kube import errors
 DRAIN_SECONDS: Final = 5.0
 """How long writes in flight may take to finish when the process ends."""
 LANDING_SECONDS: Final = 60.0
-"""How long after the last word of it a write may still be done that nobody knows the end of: an API server gives up on
-a request after as long (k/k: staging/src/k8s.io/apiserver/pkg/server/config.go, RequestTimeout)."""
+"""How long an unanswered write may still be executed: the API server gives up on a request after as long (k/k:
+staging/src/k8s.io/apiserver/pkg/server/config.go, RequestTimeout)."""
 
 
-class TermOver(Exception):  # noqa: N818 the name says what is the matter
+class TermOver(Exception):  # noqa: N818 the name states the problem
     """The term is over: the next leader writes."""
 
 
-class Deposed(Exception):  # noqa: N818 the name says what is the matter
+class Deposed(Exception):  # noqa: N818 the name states the problem
     """The API server refused a write because a newer controller leads."""
 
     def __init__(self, term: Term, message: str) -> None:
@@ -42,18 +42,18 @@ class LeaseTenure(Protocol):
     """The part of an elector.Tenure that a term needs."""
 
     def left(self) -> float:
-        """Return the seconds until this instance must have stopped to lead; 0 if it has."""
+        """Return the seconds until this instance must have stopped leading; 0 if it has."""
 
 
 class Term:
     """One leadership; all of it in one event loop."""
 
     def __init__(self, epoch: int, leadership: LeaseTenure) -> None:
-        """`epoch` is what states written in it carry."""
+        """All states that are written in the term carry `epoch`."""
         self.epoch: Final = epoch
         self.leadership: Final = leadership
         self.unsure_until = -math.inf
-        """Until when, in the event loop's time, a write may be done of which nobody knows whether it is."""
+        """Until when, in the event loop's time, a write without an answer may still be executed."""
         self._closed = False
         self._writing: set[asyncio.Timeout] = set()
         self._finished = asyncio.Event()
@@ -66,7 +66,7 @@ class Term:
                 group.create_task(supervise.unending(part, job))
 
     def left(self) -> float:
-        """Return the seconds for which a write may be on its way; 0 if none may begin."""
+        """Return how many seconds a write may take; 0 if none may begin."""
         return 0.0 if self._closed else self.leadership.left()
 
     def is_valid(self) -> bool:
@@ -74,7 +74,7 @@ class Term:
         return self.left() > 0
 
     async def write(self, request: Coroutine[Any, Any, bytes]) -> bytes:
-        """Await a request that writes, for no longer than the term lasts. TermOver if that is too short."""
+        """Await a request that writes, no longer than the term lasts. Raise TermOver if too little of it is left."""
         left = self.left()
         if left <= 0:
             request.close()
@@ -85,7 +85,7 @@ class Term:
                 self._writing.add(bound)
                 return await request
         except errors.ApiError as error:
-            # Of some that it could not do in time, an API server itself does not know what becomes of them.
+            # The API server itself does not know whether a write that timed out will be executed.
             if error.status >= 500:
                 self._lose()
             raise
@@ -106,17 +106,14 @@ class Term:
         self.unsure_until = asyncio.get_running_loop().time() + LANDING_SECONDS
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Let no write begin any more, wait for those in flight, and cancel those that are not done in time.
-
-        That is DRAIN_SECONDS by default.
-        """
+        """Let no further write begin; wait for those in flight, by default DRAIN_SECONDS, then cancel them."""
         self._close(DRAIN_SECONDS if seconds is None else seconds)
         while self._writing:
             self._finished.clear()
             await self._finished.wait()
 
     def end(self) -> None:
-        """Let no write begin any more, and cut off those in flight: another instance may lead."""
+        """Let no further write begin, and cut off those in flight: another instance may lead."""
         if self._writing:
             self._lose()
         self._close(0.0)

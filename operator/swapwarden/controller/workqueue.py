@@ -1,7 +1,7 @@
-"""A queue of names that need work: it coalesces, it delays, and it never gives one name to two workers.
+"""A queue of names that need work. It coalesces and delays, and never gives one name to two workers.
 
-Those for whom the work is take turns: however many names one of them has waiting, another's first name waits for as
-many turns as there are others.
+The owners of the work take turns: whatever the number of names that one owner has waiting, another owner's first name
+waits for as many turns as there are other owners.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ WAIT = metrics.histogram(
 
 
 SLACK: Final = 64
-"""So many outdated entries are not worth tidying up."""
+"""Up to this number, outdated entries are not cleared."""
 OF_ALL: Final = 4
-"""One of so many turns is not for urgent names: it is alternately for the name that has been due longest, urgent or
-not, and for the owner whose turn it is among those of other names."""
+"""One of this many turns is not for urgent names. It serves, in turns, the name that has been due longest, urgent or
+not, and the next owner of other names."""
 
 
 NOBODY: Final = frozenset[str]()
 
 
 class _Wish(NamedTuple):
-    """When a name wants work, and for whom: before others that are due, or in its turn."""
+    """When a name is due and for which owners, and whether it precedes others."""
 
     due: float
     urgent: frozenset[str]
@@ -50,7 +50,7 @@ class _Wish(NamedTuple):
 
 
 class _Turns:
-    """Names that are due, each for one or several owners, who take turns; each owner's in the order of their coming."""
+    """Names that are due, each for one or several owners, who take turns; each owner's are in the order of arrival."""
 
     def __init__(self) -> None:
         # The owner with the next turn is first.
@@ -74,14 +74,14 @@ class _Turns:
                 del self._owners[owner]
 
     def next(self) -> str:
-        """Take the oldest name of the first owner, who then becomes the last one."""
+        """Take the oldest name of the first owner, who then becomes the last."""
         owner, found = next(iter(self._owners.items()))
         self._owners.move_to_end(owner)
         return next(iter(found))
 
 
 class _Due:
-    """Names that are due: whose turn it is, and which has been due longest."""
+    """Names that are due, by turn and by age."""
 
     def __init__(self) -> None:
         self.urgent, self.others = _Turns(), _Turns()
@@ -96,7 +96,7 @@ class _Due:
         return name in self._names
 
     def add(self, name: str, wish: _Wish) -> None:
-        """Have a name where its owners have their turns; once more where its wish grew."""
+        """Queue a name for its owners' turns; once more if its entry has changed."""
         self._names.setdefault(name)
         self.urgent.add(name, wish.urgent)
         self.others.add(name, wish.others)
@@ -152,7 +152,7 @@ class WorkQueue:
 
     @property
     def entries(self) -> int:
-        """How many entries take memory, outdated ones included."""
+        """Return how many entries take memory, outdated ones included."""
         due = len(self._due) + len(self._due.urgent) + len(self._due.others)
         return len(self._later) + due + len(self) + len(self._barred)
 
@@ -169,7 +169,7 @@ class WorkQueue:
         self._add(name, wish)
 
     def retry(self, name: str, delay: float, *, at_least: float = 0.0) -> None:
-        """Before done(): make `name` due again in `delay` seconds, as urgent as it was taken, and for the same owners.
+        """Make `name` due again in `delay` seconds, with the same urgency and owners. Call it before done().
 
         Nothing brings it back in less than `at_least` seconds; else another change of it may.
         """
@@ -194,7 +194,7 @@ class WorkQueue:
         DEPTH.set(len(self), self._name)
 
     def _tidy(self) -> None:
-        """Drop outdated entries: there may be one for minutes where a label waits to be taken away."""
+        """Drop outdated entries: a label that waits for its removal may leave one for minutes."""
         if len(self._later) > 2 * len(self._waiting) + SLACK:
             self._later = [(wish.due, name) for name, wish in self._waiting.items() if name not in self._due]
             heapq.heapify(self._later)

@@ -25,7 +25,7 @@ class RolloutNode(msgspec.Struct, frozen=True):
     answered: bool = True
     """Whether its agent has applied the spec of its state."""
     degraded: tuple[str, ...] = ()
-    """What is wrong there now: the reason of the agent's condition Degraded, and SettingsRefused."""
+    """Present problems: the reason of the agent's condition Degraded, and SettingsRefused."""
     before: tuple[str, ...] = ()
     """The problems of an updated node before its turn: reasons as in `degraded`, and NO_ANSWER."""
     overdue: bool = False

@@ -47,7 +47,7 @@ ALL = {**BASE, BACKING: "nvme", ENCRYPTED: "true"}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Rights and policies of this value, those of the uninstallation's hook, too."""
+    """Rights and policies of this value, also those of the uninstallation's hook."""
     documents = manifests.read(helm.render("--set=controller.labelPublisher=Auto", "--set=namespace.create=true"))
     text = manifests.written([document for document in documents if document and document["kind"] not in NOT_PODS])
     with ControlPlane() as running:
@@ -103,7 +103,7 @@ def test_nfd_sets_the_labels_that_it_is_asked_for_and_takes_them_away(cluster: C
             report(cluster, "one", CLEAR)
             eventually(lambda: labels(cluster, "one").get(BACKING) == "hdd", "another value")
             cluster.cp.request("DELETE", f"{OWN}/swapwarden-one")
-            eventually(lambda: asked(cluster), "one that someone deleted is made anew")
+            eventually(lambda: asked(cluster), "a deleted one is recreated")
             eventually(lambda: labels(cluster, "one").get(BACKING) == "hdd", "and so are the labels")
             report(cluster, "one")
             eventually(lambda: not labels(cluster, "one"), "swap is off, and has been for long")

@@ -80,7 +80,7 @@ def test_profiles_become_what_the_values_say(apply: Apply, crds: ControlPlane) -
     found = specs(crds)
     assert found.keys() == {"batch"}
     assert (found["batch"]["mode"], found["batch"]["swap"]["behavior"]) == ("Audit", "Kubelet")
-    assert crds.get(f"{PROFILES}/batch")["metadata"]["uid"] == kept, "changed, not made anew"
+    assert crds.get(f"{PROFILES}/batch")["metadata"]["uid"] == kept, "changed, not recreated"
     assert apply({}).returncode == 0
     assert specs(crds) == {}
 

@@ -1,4 +1,4 @@
-"""`startupTaint: true`: who may remove the taint, and when it is removed."""
+"""`startupTaint: true`: the rights to remove the taint, and when it is removed."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def hook() -> list[Json]:
 
 @pytest.fixture(scope="module")
 def cluster(hook: list[Json]) -> Iterator[Cluster]:
-    """One of its own: other tests' nodes would be restored, too."""
+    """A cluster of its own: nodes of other tests would also be restored."""
     with ControlPlane() as running:
         running.apply_crds(paths.CRDS)
         running.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
@@ -173,7 +173,7 @@ def test_a_node_that_does_not_answer_is_listed_with_its_remains(
 
 
 @needs.NODES_TELL_SWAP
-def test_nothing_is_removed_before_the_controller_knows_even_where_no_agent_ever_was(
+def test_nothing_is_removed_before_the_controller_knows_even_without_any_agent(
     cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
 ) -> None:
     for number in range(3):
@@ -181,13 +181,13 @@ def test_nothing_is_removed_before_the_controller_knows_even_where_no_agent_ever
     with Controller(cluster.cp, FAST) as controller:
         eventually(lambda: all(labels(cluster, f"node-{number}") for number in range(3)), "labels")
         assert uninstall() == "all agents have restored the earlier values\n"
-        # Else it would make all of it anew.
+        # Else it would recreate all of it.
         assert controller.metric("swapwarden_controller_restoring") == 1
     assert cluster.cp.get(STATES)["items"] == []
     assert not any(labels(cluster, f"node-{number}") for number in range(3))
 
 
-def test_it_ends_in_time_where_no_controller_runs_and_a_second_one_says_the_same(
+def test_it_ends_in_time_without_a_controller_and_a_second_one_says_the_same(
     cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
 ) -> None:
     cluster.node("one")
@@ -198,7 +198,7 @@ def test_it_ends_in_time_where_no_controller_runs_and_a_second_one_says_the_same
     said = uninstall("--timeout=1")
     assert said.splitlines()[1:] == ["  one: up to 1 pods; no controller has ordered it"]
     assert cluster.cp.get(STATES)["items"] == []
-    # As if the first one had been interrupted when the nodes had been told.
+    # As if the first one had been interrupted after it had given the order to the nodes.
     metadata = {"name": "one", "ownerReferences": state["metadata"]["ownerReferences"]}
     cluster.cp.create(STATES, {**state, "metadata": metadata, "spec": {**state["spec"], "mode": "Restore", "pods": {}}})
     cluster.cp.request("PATCH", f"{STATES}/one/status", {"status": {"observedGeneration": 7}})
@@ -300,7 +300,7 @@ def test_the_job_runs_the_tested_command(hook: list[Json]) -> None:
         f"--owner={helm.RELEASE}",
         "--timeout=120",
     ]
-    # Helm waits for 300, and a second pod would begin anew.
+    # Helm waits for 300, and a second pod would begin again.
     assert 120 + 60 <= job["spec"]["activeDeadlineSeconds"] < 300
     assert job["spec"]["backoffLimit"] == 0
     assert pod["serviceAccountName"] == "swapwarden-uninstall"

@@ -13,7 +13,7 @@ from tests.integration.cli.conftest import Cluster, Plugin
 from tests.integration.cli.connectproxy import ConnectProxy
 
 NAME = "api.behind.invalid"
-"""Nobody but the proxy knows where that is."""
+"""Only the proxy knows its address."""
 NO_PROXIES = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"), "")
 Changed = Callable[..., Plugin]
 

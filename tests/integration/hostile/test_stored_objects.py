@@ -1,6 +1,6 @@
 """The worst that a real API server stores, and what reads it: nothing ends, and nothing is blind.
 
-No list of these objects is decoded here, as json gives up on them, too.
+No list of these objects is decoded here, as json also gives up on them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COMMANDS = (
 )
 MEMORY_KIB = 400 * 1024
 UNWATCHED = 90.0
-"""Before Kubernetes 1.33 what is so deep can be neither listed nor watched: it is read by itself once a minute."""
+"""Before Kubernetes 1.33 an object this deep can be neither listed nor watched: it is read by itself once a minute."""
 
 
 def _with_fields(body: dict[str, Any], fields: str) -> bytes:
@@ -101,7 +101,7 @@ def pythons_of_both() -> list[Path]:
 
 
 def _spoil(cp: ControlPlane, path: str, note: dict[str, str]) -> None:
-    """Make an object as large and deep as can be, whoever else writes it."""
+    """Make an object as large and deep as possible, even if others write it."""
     status, answer = 409, b""
     while status == 409:
         found = cp.get(path)
@@ -113,7 +113,7 @@ def _spoil(cp: ControlPlane, path: str, note: dict[str, str]) -> None:
 def _store_the_worst(cluster: Cluster) -> None:
     cp = cluster.cp
     _stored(cp, "POST", PODS, _with_fields(_pod("deep"), _deep(DEEPEST)))
-    # As many brackets as fit: what is slow to skip.
+    # As many brackets as fit: they are slow to skip.
     _stored(cp, "POST", PODS, _with_fields(_pod("brackets"), _deep(DEEPEST)[:-1] + ',"f:b":{}' * 130_000 + "}"))
     note = {"note": '<\u0000\u2028"\\[{' * 12_000}
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -164,7 +164,7 @@ def test_controllers_go_on_planning(cluster: Cluster, pythons_of_both: list[Path
 
 
 def _follows(cluster: Cluster, node: str, generation: int) -> bool:
-    """Whether the node's state is made from this generation; what is in its managedFields is too deep for json."""
+    """Whether the node's state is made from this generation; its managedFields are too deep for json."""
     text = cluster.cp.requests.send("GET", f"{STATES}/{node}")[1]
     return b'"profileRef":{"generation":%d,"name":"hostile"}' % generation in text
 

@@ -40,5 +40,5 @@ def test_what_can_be_required_is_what_an_agent_reports() -> None:
 
 
 @given(st.from_regex(re.compile(SYNTAX, re.ASCII), fullmatch=True).filter(lambda text: len(text) <= MAX_LENGTH))
-def test_a_quantity_that_is_let_in_is_understood(text: str) -> None:
+def test_a_quantity_that_is_accepted_is_understood(text: str) -> None:
     assert quantity.capped(text) >= 0

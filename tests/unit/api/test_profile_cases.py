@@ -12,7 +12,7 @@ from tests.contract import profiles
 
 
 def problems(spec: dict[str, Any]) -> list[str]:
-    """What `swapwarden plan` reports of a profile: field and reason."""
+    """Return what `swapwarden plan` reports of a profile: field and reason."""
     log = documents.Log()
     objects.collect([documents.Found(documents.Place("f"), profiles.document(spec))], log)
     assert not log.notes

@@ -1,22 +1,15 @@
 """Which wordings `hack.english` finds, and where."""
 
+from pathlib import Path
+
 import pytest
 
 from hack import english
 
-MODULE = '''"""What a lamp does."""
-
-LIMIT = 3
-"""It is told by the shop."""
-
-def test_a_user_is_told():
-    """Return a lamp.
-
-    It goes out at night.
-    """
-    raise ValueError(f"the lamp {LIMIT} is to be lit")  # others went on
-    print("is told", "a \\\\b pattern is told apart")  # noqa: T201 it is told
-'''
+FOLDER = Path(__file__).parent
+MODULE = (FOLDER / "weak_module.txt").read_text(encoding="utf-8")
+WEAK = dict(line.split(": ", 1) for line in (FOLDER / "weak_wordings.txt").read_text(encoding="utf-8").splitlines())
+"""A wording for each pattern. The texts are no Python, or the tool would count them here."""
 
 
 def test_prose_is_judged_by_line_and_nothing_else() -> None:
@@ -32,22 +25,6 @@ def test_prose_is_judged_by_line_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", english.PATTERNS)
 def test_each_pattern_finds_its_wording_and_leaves_plain_text(name: str) -> None:
-    weak = {
-        "tell": "The agent tells the controller.",
-        "who": "Do it. Whoever wants swap sets it.",
-        "what": "A file. What the kernel holds.",
-        "what-is": "Show what is wrong.",
-        "is-to": "The limit is to be 0.",
-        "goes": "The file goes at the end.",
-        "too": "Pods have it, too.",
-        "chain": "A limit of pods's.",
-        "riddle": "The node has recovered at last.",
-        "cleft": "A pod gets 0, which is what was asked.",
-        "inversion": "The pod gets 0. So does its container.",
-        "dated": "The state is made anew.",
-        "where": "Return the limit, None where that is unknown.",
-        "seen": "Such nodes were seen often.",
-    }
     plain = "Report what the kernel holds. It holds too much: also the node's limit. What does a pod get? Who knows?"
-    assert [found for _, found, _ in english.weak(f'"""{weak[name]}"""') if found == name] == [name]
+    assert [found for _, found, _ in english.weak(f'"""{WEAK[name]}"""') if found == name] == [name]
     assert not list(english.weak(f'"""{plain}"""'))

@@ -104,7 +104,7 @@ def test_what_a_change_would_take() -> None:
     assert plan.preview(audit, limited).pods == {"a": limit, "b": "0"}
 
 
-def test_whoever_names_another_pods_cgroup_changes_nothing() -> None:
+def test_a_pod_that_names_the_cgroup_of_another_changes_nothing() -> None:
     owner = pod(container(), uid="victim", policy="Disabled")
     forged = msgspec.structs.replace(pod(container(), uid="other"), key="victim", name="forged")
     for order in ([owner, forged], [forged, owner]):
@@ -112,7 +112,7 @@ def test_whoever_names_another_pods_cgroup_changes_nothing() -> None:
         assert planned.pods == {"victim": state.PodSettings(swap_max="0", reason=names.Reason.POLICY_DISABLED)}
 
 
-def test_whoever_names_another_pods_cgroup_takes_nothing_from_it() -> None:
+def test_a_pod_that_names_the_cgroup_of_another_takes_nothing_from_it() -> None:
     owner = pod(container(), uid="victim")
     forged = msgspec.structs.replace(pod(container(), uid="other", policy="Disabled"), key="victim", name="forged")
     for order in ([owner, forged], [forged, owner]):

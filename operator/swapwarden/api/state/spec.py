@@ -100,7 +100,10 @@ class ProfileRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     """The profile that a plan was made from."""
 
     name: Annotated[
-        str, msgspec.Meta(max_length=253, description="Name of the NodeSwapProfile, or (built-in) where none selects.")
+        str,
+        msgspec.Meta(
+            max_length=253, description="Name of the NodeSwapProfile; (built-in) if none selects it."
+        ),
     ]
     generation: Annotated[int, msgspec.Meta(ge=0, description="metadata.generation of that profile.")] = 0
 

@@ -86,7 +86,7 @@ def with_texts_only(document: documents.Json) -> documents.Json:
 
 
 def from_msgspec(message: str) -> tuple[str, str]:
-    """Path and reason out of "Expected `str`, got `int` - at `$.spec.nodeName`"."""
+    """Return path and reason of "Expected `str`, got `int` - at `$.spec.nodeName`"."""
     match = _AT.fullmatch(message)
     text, path = (match["text"], match["path"] or "") if match else (message, "")
     missing = _MISSING.fullmatch(text)
@@ -128,7 +128,7 @@ def wrong_quantities(stated: Iterable[tuple[str, str]]) -> Iterator[tuple[str, s
 
 
 def from_pydantic(error: pydantic.ValidationError) -> Iterator[tuple[str, str]]:
-    """Paths and reasons as the API server words them."""
+    """Return paths and reasons in the words of the API server."""
     for detail in error.errors(include_url=False):
         path = ""
         for step in detail["loc"]:

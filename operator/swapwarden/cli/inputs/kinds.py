@@ -20,17 +20,17 @@ class WorkloadKind(msgspec.Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """As kubectl takes it: deployment."""
+        """Return the kind as kubectl takes it: deployment."""
         return self.name.lower()
 
     @property
     def api(self) -> str:
-        """The start of its paths: apis/apps/v1."""
+        """Return the start of its paths: apis/apps/v1."""
         return f"apis/{self.group}/v1" if self.group else "api/v1"
 
     @property
     def version(self) -> str:
-        """Its apiVersion."""
+        """Return its apiVersion."""
         return f"{self.group}/v1" if self.group else "v1"
 
 

@@ -106,7 +106,7 @@ def _warnings_beside(refused: Collection[str], asked: review.ReviewedPod) -> Ite
 
 
 def _answer(asked: review.ReviewedPod, default: str | None) -> review.Response:
-    """The webhook's; a default that is not understood counts as none."""
+    """Return the webhook's answer; an invalid default counts as none."""
     request = review.Request("", review.Resource(), "CREATE", object=asked)
     return admission.admit(request, names.Policy(default) if default in frozenset[str](names.Policy) else None)
 

@@ -46,7 +46,7 @@ class Seconds(click.ParamType[float]):
 
 
 def cluster(function: Command) -> Command:
-    """--kubeconfig, --context, --request-timeout and --as, given to the command as `target`.
+    """Add --kubeconfig, --context, --request-timeout and --as; the command gets them as `target`.
 
     Those that kubectl itself lists under `kubectl options` only, and that few need, are taken and not listed.
     """
@@ -114,7 +114,7 @@ own_namespace: Final = click.option(
 
 
 def namespace(function: Command) -> Command:
-    """-n and -A, which become part of `target`: put it above cluster()."""
+    """Add -n and -A, which become part of `target`: put it above cluster()."""
     return own_namespace(click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")(function))
 
 
@@ -130,7 +130,7 @@ color: Final = click.option(
 
 
 def printing(function: Command) -> Command:
-    """-o, --no-headers and --color, given to the command as `form`."""
+    """Add -o, --no-headers and --color; the command gets them as `form`."""
 
     @click.option(
         "-o", "--output", type=click.Choice(list(tables.FORMATS)), help="More columns, or another form than a table."

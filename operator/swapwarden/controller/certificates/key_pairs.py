@@ -19,11 +19,11 @@ from swapwarden.controller.certificates import rotation
 SKEW: Final = datetime.timedelta(hours=1)
 """How far a certificate's validity begins in the past: clocks differ."""
 KEPT: Final = datetime.timedelta(days=1)
-"""How long an authority that has expired stays in a bundle. It does no harm there; taking one away because a clock was
-wrong for a moment does."""
+"""How long an expired authority stays in a bundle. There it does no harm; removing one because a clock was wrong for a
+moment does."""
 ORGANIZATION: Final = "swapwarden"
 MAX_AUTHORITIES: Final = 16
-"""Authorities in one bundle. Rotation needs fewer; more are the sign of a fault."""
+"""Authorities in one bundle. Rotation needs fewer; more of them show a fault."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class KeyPair:
 
 
 def issue(host: str, now: datetime.datetime, lifetime: datetime.timedelta) -> tuple[KeyPair, bytes]:
-    """Make a pair for a server of the name HOST, and the certificate (PEM) of the authority that vouches for it.
+    """Make a pair for a server named `host`, and the certificate (PEM) of the authority that signed it.
 
     The authority's key is not kept: it signs this one certificate.
     """
@@ -129,9 +129,9 @@ def signers(authorities: bytes, found: Iterable[KeyPair | None]) -> bytes:
 
 
 def bundle(sources: Iterable[bytes], now: datetime.datetime) -> bytes:
-    """Join bundles of authorities (PEM): each one once, without those that expired more than KEPT before `now`.
+    """Join bundles of authorities (PEM), each once, without those that expired more than KEPT before `now`.
 
-    The newest ones where there are more than MAX_AUTHORITIES. The order depends on nothing but the authorities.
+    If there are more than MAX_AUTHORITIES, the newest remain. The order depends on the authorities only.
     """
     found = {certificate for source in sources for certificate in _certificates(source)}
     valid = [each for each in found if now - KEPT < each.not_valid_after_utc]
@@ -140,9 +140,9 @@ def bundle(sources: Iterable[bytes], now: datetime.datetime) -> bytes:
 
 
 def judge(pair: KeyPair | None, authorities: bytes, host: str, now: datetime.datetime) -> rotation.Validity | None:
-    """Return when the validity of a pair begins and ends; None if it cannot be served at NOW.
+    """Return when the validity of a pair begins and ends; None if it cannot be served at `now`.
 
-    It must be a certificate for HOST and its key, valid, and signed by an authority that is also valid.
+    It must be a certificate for `host` with its key, valid, and signed by an authority that is also valid.
     """
     if pair is None or not (found := _certificates(pair.certificate)):
         return None

@@ -61,7 +61,7 @@ INTERVAL_SECONDS: Final = 10.0
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 TIMEOUT: Final = 10.0
 MAX_STEPS: Final = 6
-"""In one look: all that there are, and once more. More would be an endless loop."""
+"""Steps in one reconcile: one more than there are. Further ones would be an endless loop."""
 
 REGISTRATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
@@ -70,7 +70,7 @@ Json = dict[str, Any]
 
 
 class CertificateManager:
-    """The part in it of one term of the instance that leads."""
+    """Keeps the certificate for one term."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class CertificateManager:
                 await asyncio.sleep(self._interval)
             except errors.KubeError as error:
                 FAILURES.inc()
-                # Another one wrote first: no trouble, and the next look is about what it wrote.
+                # Another instance wrote first. That is no fault: the next reconcile reads the result.
                 level = logging.INFO if error.status == 409 else logging.ERROR
                 log.log(level, "cannot keep the webhook's certificate in Secret %s: %s", self._name, _remedy(error))
                 await asyncio.sleep(waits.next())
             except Exception:
-                # A mistake in here must not keep the plans from being made.
+                # A fault here must not keep nodes from their plans.
                 FAILURES.inc()
                 log.exception("cannot keep the webhook's certificate in Secret %s", self._name)
                 await asyncio.sleep(BACKOFF_SECONDS[1])
@@ -130,7 +130,7 @@ class CertificateManager:
                 await asyncio.sleep(self._interval)
 
     async def reconcile(self) -> None:
-        """Do all steps that are due. Raise errors.KubeError if it should be retried, and TermOver."""
+        """Take all steps that are due. Raise errors.KubeError if it should be retried, and TermOver."""
         for _ in range(MAX_STEPS):
             if await self._step() is rotation.RotationStep.NOTHING:
                 return
@@ -142,7 +142,7 @@ class CertificateManager:
         own = machine_time()
         now = self._server_time(own)
         times = now, own
-        # Those that are trusted although the Secret has them not: it was lost, and its pair may still be served.
+        # Authorities that are trusted but not in the Secret: the Secret was lost, and its pair may still be served.
         trusted = _authorities(registration, self._service)
         current, coming = _pair(data, "tls"), _pair(data, "next")
         vouching = key_pairs.signers(data.get("ca.crt", b""), [current, coming])
@@ -173,7 +173,7 @@ class CertificateManager:
         return step
 
     def _server_time(self, own: datetime.datetime) -> datetime.datetime:
-        """The API server's time, as of the last answer; what it differs by from OWN is published."""
+        """Return the API server's time, as of its last answer. Publish its difference from `own` as a metric."""
         seconds = self._api.server_time()
         now = own if seconds is None else datetime.datetime.fromtimestamp(seconds, datetime.UTC)
         CLOCK.set((own - now).total_seconds())
@@ -191,7 +191,7 @@ class CertificateManager:
         return now
 
     def _published_for(self, trusted: list[bytes], authorities: bytes) -> datetime.timedelta | None:
-        """For how long this instance has seen all entries of the registration trust exactly these authorities."""
+        """Return for how many seconds all entries of the registration have trusted exactly these authorities."""
         if any(found != authorities for found in trusted):
             self._published = None
             return None
@@ -200,7 +200,7 @@ class CertificateManager:
         return datetime.timedelta(seconds=time.monotonic() - self._published[1])
 
     async def _registered(self) -> Json:
-        """The webhook configuration; empty if there is none."""
+        """Return the webhook configuration; empty if there is none."""
         try:
             found: Json = json.loads(await self._api.get(self._registration, timeout=TIMEOUT))
         except errors.ApiError as error:
@@ -231,7 +231,7 @@ def machine_time() -> datetime.datetime:
 
 
 def _entries(registration: Json, service: str) -> list[Json]:
-    """The entries of a webhook configuration that call the service."""
+    """Return the entries of a webhook configuration that call the service."""
     entries: list[Json] = registration.get("webhooks") or []
     return [each for each in entries if (each["clientConfig"].get("service") or {}).get("name") == service]
 

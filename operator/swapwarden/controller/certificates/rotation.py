@@ -20,13 +20,13 @@ LIFETIME: Final = datetime.timedelta(days=90)
 RENEWED_AFTER: Final = 2 / 3
 """Share of its life after which a certificate gets a successor: 30 days are left for what may go wrong."""
 OVERLAP: Final = datetime.timedelta(minutes=5)
-"""How long the registration must have trusted a new authority before a certificate of it is served. An API server sees
-a change of it within seconds; there may be several of them."""
+"""How long the registration must have trusted a new authority before its certificate is served. An API server sees a
+change within seconds; there may be several of them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Validity:
-    """From when until when a certificate is valid."""
+    """When a certificate becomes valid, and when it expires."""
 
     not_before: datetime.datetime
     not_after: datetime.datetime
@@ -37,7 +37,7 @@ class Validity:
 
     @property
     def renewal(self) -> datetime.datetime:
-        """When it is due for a successor."""
+        """Return when it needs a successor."""
         return self.not_before + (self.not_after - self.not_before) * RENEWED_AFTER
 
 
@@ -52,14 +52,14 @@ class RotationStep(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class CertificateStatus:
-    """How things stand."""
+    """The present pairs and authorities."""
 
     current: Validity | None
-    """The pair that is served. None if there is none that can be: absent, expired, for another name, untrusted."""
+    """The pair that is served; None if none is usable: absent, expired, for another name, untrusted."""
     coming: Validity | None
     """The pair that was issued to follow it, or None."""
     published: datetime.timedelta | None
-    """For how long the registration has been seen to trust what it should; None if it does not."""
+    """How long the registration has trusted all that it should; None if it does not."""
 
 
 def decide(view: CertificateStatus, now: datetime.datetime, overlap: datetime.timedelta = OVERLAP) -> RotationStep:
@@ -68,7 +68,7 @@ def decide(view: CertificateStatus, now: datetime.datetime, overlap: datetime.ti
         return RotationStep.ISSUE
     if view.published is None:
         return RotationStep.PUBLISH
-    # Without a pair that works there is nothing to lose by haste.
+    # Without a working pair, haste costs nothing.
     if view.coming is not None and (view.current is None or view.published >= overlap):
         return RotationStep.PROMOTE
     return RotationStep.NOTHING

@@ -1,6 +1,6 @@
-"""NodeFeature objects: where labels go that Node Feature Discovery is to set, instead of the controller.
+"""NodeFeature objects: Node Feature Discovery sets the labels that they ask for, in place of the controller.
 
-nfd-master gives a node the labels of all NodeFeatures that name it, and notes on the Node which ones are its own
+nfd-master gives a node the labels of all NodeFeatures that name it, and records on the Node which ones are its own
 (node-feature-discovery: pkg/nfd-master). There is one object per node, in the namespace of the release.
 """
 
@@ -23,7 +23,7 @@ NODE_NAME_LABEL: Final = "nfd.node.kubernetes.io/node-name"
 OURS: Final = {"app.kubernetes.io/managed-by": "swapwarden-controller"}
 SELECTOR: Final = {"labelSelector": ",".join(f"{key}={value}" for key, value in OURS.items())}
 NO_FEATURES: Final[dict[str, Any]] = {"attributes": {}, "flags": {}, "instances": {}}
-"""Each kind, and nothing of it: early versions of Node Feature Discovery require them to be there."""
+"""All kinds of features, all empty: early versions of Node Feature Discovery require them."""
 LONGEST_NODE: Final = 63
 """Nodes with longer names cannot be named by a label."""
 
@@ -78,7 +78,7 @@ def decode(body: bytes) -> FeatureRow:
 
 
 def made(node: nodes.NodeRow, owners: list[dict[str, str]], labels: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return a new NodeFeature that asks for LABELS."""
+    """Return a new NodeFeature that asks for these labels."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -19,8 +19,8 @@ class NodeInventory:
         self._agent_pods = agent_pods
         self.nodes: dict[str, nodes.NodeRow] = {}
         self._pods: dict[str, dict[str, pods.PodRow]] = {}
-        # How many pods of a node have not ended. To count them again for each new pod would, with 100,000 on one node,
-        # hold up everything else for minutes.
+        # How many pods of a node have not ended. Counting them for each new pod would, with 100,000 on one node,
+        # delay everything else for minutes.
         self._unended: collections.Counter[str] = collections.Counter()
         self._states: dict[str, states.StateRow] = {}
         # The last reports of agents, while the present states have none: with the UID of the Node, and without the
@@ -84,8 +84,8 @@ class NodeInventory:
     def labelled(self, before: nodes.NodeRow, labels: Mapping[str, str | None]) -> None:
         """Note that this controller set or removed (None) these labels of a Node, ahead of the watch.
 
-        `before` is the row that this was decided from. If the watch has reported another one meanwhile, that counts: it
-        may be newer than the answer, and would not be reported again.
+        The write was decided from the row `before`. If the watch has reported another row meanwhile, that one counts:
+        it may be newer than the answer, and would not be reported again.
         """
         merged = {key: value for key, value in {**before.labels, **labels}.items() if value is not None}
         self._changed(before, msgspec.structs.replace(before, labels=merged))
@@ -111,16 +111,16 @@ class NodeInventory:
     def report_of(self, name: str) -> states.StateRow | None:
         """Return a node's state, to read its agent's report; None while an earlier Node of that name owns it.
 
-        The garbage collector is about to delete that one: what an agent found on another machine says nothing of this.
+        The garbage collector will delete that state: a report about another machine does not apply here.
         """
         node, row = self.nodes.get(name), self.state_of(name)
         return row if node is not None and row is not None and row.owner in {"", node.uid} else None
 
     def standing(self, name: str) -> states.StateRow | None:
-        """Return a node's state with its agent's last report, even if that was deleted; None if none is known.
+        """Return a node's state with its agent's last report, even if that state was deleted; None if none is known.
 
-        If it was recreated, and its agent has yet to report, the profile that it names is its own, and what an agent
-        says is as before.
+        If the state was recreated and its agent has yet to report, it has its own profile and the agent's earlier
+        report.
         """
         row, node = self.report_of(name), self.nodes.get(name)
         uid, last = self.last_reports.get(name, ("", None))
@@ -135,7 +135,7 @@ class NodeInventory:
         return msgspec.structs.replace(last, **asked, facts=facts, generation=last.observed + 1)
 
     def _keep(self, name: str, last: states.StateRow | None) -> None:
-        """Remember what a node's state said until its agent has reported all of it again."""
+        """Keep the report of a node's former state until its agent has reported again."""
         row, node = self.report_of(name), self.nodes.get(name)
         anew = row is not None and row.observed and row.facts is not None
         if anew or node is None or last is None or not (last.observed or last.facts is not None):

@@ -1,4 +1,4 @@
-"""The NodeSwapProfiles as they are known: the newest version of each, and the newest that was valid."""
+"""The known NodeSwapProfiles: the newest version of each, and the newest valid one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALID = metrics.gauge(
 
 MAX_TOMBSTONES: Final = 1024
 MAX_REMEMBERED: Final = 10
-"""Generations of a profile that are kept in memory only: on an instance that does not lead, nobody needs them."""
+"""Generations of a profile that are kept in memory only: an instance that does not lead needs few."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True):
     created: str = ""
     """metadata.creationTimestamp."""
     ending: bool = False
-    """Whether it is being deleted: no node is to follow it any more, and those that do leave it in waves."""
+    """Whether it is being deleted: no further node follows it, and those that do leave it in waves."""
 
     def needed(self, named: Container[int]) -> tuple[Revision, ...]:
         """Return the generations to keep: the one in force, those that states name (`named`), and the one before.
@@ -80,9 +80,9 @@ class Replaced(NamedTuple):
     changed: bool
     """Whether anything was newer than the known version, or gone."""
     failed: set[str]
-    """Names of those that were not taken in."""
+    """Names of the invalid ones."""
     newer: int = 0
-    """How many have a spec that nobody had seen."""
+    """How many have a spec that was unknown."""
     gone: int = 0
 
 
@@ -95,7 +95,7 @@ class ProfileStore:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self.entries: dict[str, Entry] = {}
-        # A late event of an object that is gone must not bring it back.
+        # A late event of a deleted object must not restore it.
         self._gone: collections.deque[str] = collections.deque(maxlen=MAX_TOMBSTONES)
 
     def valid(self) -> dict[str, compiled.Profile]:
@@ -223,7 +223,7 @@ class ProfileStore:
                 if self.offer(body):
                     changed = True
                     newer += (body["metadata"]["uid"], body["metadata"]["generation"]) not in known
-            except Exception:  # what one writer of profiles stores must not hide all others
+            except Exception:  # one invalid profile must not hide all others
                 name = str(body["metadata"].get("name"))
                 failed.add(name)
                 log.exception("profile %s cannot be read; its last known version stays", decoding.shown(name))
@@ -233,7 +233,7 @@ class ProfileStore:
 def _revisions(
     newest: int, spec: Mapping[str, Any], compiled: compiled.Profile | None, known: Entry | None
 ) -> tuple[Revision, ...]:
-    """This generation, and those that are known already: all that are stored, and the newest of those that are not."""
+    """Return this generation and the known ones: all that are stored, and the newest of those that are not."""
     found = {each.generation: each for each in (known.revisions if known else ())}
     if compiled is not None and newest not in found:
         found[newest] = Revision(newest, spec, compiled)
@@ -245,7 +245,7 @@ def _revisions(
 def _keeps(stored: revisions.Stored | None, known: Revision) -> bool:
     try:
         return stored is not None and stored.spec == known.spec
-    except RecursionError:  # it is nested as deeply as can be decoded, as no profile is
+    except RecursionError:  # nested deeper than any valid profile
         return False
 
 

@@ -43,7 +43,7 @@ def collection(namespace: str) -> str:
 
 
 def object_name(profile_uid: str, generation: int) -> str:
-    """Return the name of the revision that keeps a generation: short enough, however long the profile's is."""
+    """Return the name of the revision that keeps a generation: short even if the profile's name is long."""
     return f"nsp-{profile_uid}-{generation}"
 
 
@@ -65,7 +65,7 @@ def to_object(name: str, uid: str, generation: int, spec: Mapping[str, Any]) -> 
 
 
 def project(wire: WireRevision) -> Stored | None:
-    """Read a ControllerRevision; None if it is no profile's. It may be anybody's: nothing of it is certain."""
+    """Read a ControllerRevision; None if it is no profile's. Anyone may have written it: check all of it."""
     owner = next((each for each in wire.metadata.owner_references if each.kind == names.PROFILE_KIND), None)
     if owner is None or wire.metadata.name != object_name(owner.uid, wire.revision):
         return None

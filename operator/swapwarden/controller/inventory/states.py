@@ -1,4 +1,4 @@
-"""NodeSwapStates as the controller keeps them: the spec stays as it came, and is decoded when it is compared."""
+"""NodeSwapStates as the controller keeps them: the spec stays encoded until it is compared."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ SETTLED: Final = frozenset[str](
         ViolationReason.NOT_SUPPORTED,
     }
 )
-"""Reasons of Applied that waiting does not improve: the node can do nothing, the owner of a container's cgroup keeps
-the agent out of it or lowers it all the time, or the agent is older than the controller. No new node waits."""
+"""Reasons of Applied that waiting does not improve: the agent can do nothing on the node, the owner of a container's
+cgroup denies it access or keeps lowering the value, or the agent is older than the controller. No new node waits for
+these."""
 
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
-    """A deviation that an agent reports, as far as it is read."""
+    """A violation that an agent reports: the fields that are read."""
 
     pod: str = ""
     reason: str = ""
@@ -35,7 +36,7 @@ class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WireExposure(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that was above its value, as far as it is read."""
+    """A pod that was above its value: the fields that are read."""
 
     pod: str = ""
     swap_bytes: int = 0
@@ -45,7 +46,7 @@ class WireExposure(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a NodeSwapState, as far as it is read."""
+    """The status of a NodeSwapState: the fields that are read."""
 
     observed_generation: int = 0
     profile_ref: state.ProfileRef | None = None
@@ -79,36 +80,36 @@ class StateRow(msgspec.Struct, frozen=True):
     profile: state.ProfileRef
     spec: bytes
     observed: int
-    """Generation that the agent acted on last, or one that differed from it in pods only."""
+    """The generation that the agent applied last, or one that differs from it in pods only."""
     acted: state.ProfileRef | None
     """The profile whose plan that was; None of an agent that has not reported."""
     facts: state.Facts | None
     applied: bool
-    """Whether the agent says that the cgroups hold what that generation says."""
+    """Whether the agent reports that the cgroups hold the values of that generation."""
     degraded: str
     """The problem that the agent reports; empty if there is none."""
     preview: state.ProfileRef | None = None
-    """The profile whose turn has not come, and of which the agent is asked what it would take."""
+    """The profile that the node will follow next; the agent is asked for its cost."""
     cost: state.PreviewCost | None = None
     """The agent's answer to that, or to an earlier question."""
     before: tuple[str, ...] = ()
     """Problems of the node before it followed its profile, as in rollout.RolloutNode."""
     unapplied: str = ""
-    """Why the agent says that they do not; empty if it says that they do, or nothing."""
+    """Why the agent reports that they do not; empty if they do, or if it reported nothing."""
     incompatible: str = ""
-    """Why the agent says that it can do nothing on its node; empty if it can."""
+    """Why the agent can do nothing on its node; empty if it can."""
     settled: bool = False
     """Whether the agent has done all that it can do on its node, even if that is nothing."""
     exposed_pods: tuple[WireExposure, ...] = ()
-    """Pods that took swap above their limit while it was undone, as far as the agent knows why."""
+    """Pods that took swap while another value stood in place of their limit, with a known cause."""
     draining_pods: tuple[WireViolation, ...] = ()
-    """Pods that should have no swap, and have some in use."""
+    """Pods that have swap in use and should have none."""
     violations: tuple[WireViolation, ...] = ()
-    """Cgroups that are not as the state says now."""
+    """Cgroups whose values differ from the spec now."""
     unlisted: bool = False
-    """Whether there may be more of them, for which the agent had no room."""
+    """Whether the agent's list was full, so that there may be more."""
     abnormal_conditions: tuple[state.Condition, ...] = ()
-    """Conditions by which something is wrong on the node."""
+    """Conditions that report a problem of the node."""
 
 
 class _PreviewHead(msgspec.Struct, rename="camel"):
@@ -123,7 +124,7 @@ class _Head(msgspec.Struct, rename="camel"):
 
 
 class PodInSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod in a state's spec, also where another version wrote it."""
+    """A pod in a state's spec, even if another version wrote it."""
 
     reason: str = ""
     swap_max: str = ""
@@ -138,7 +139,7 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     pods: dict[str, PodInSpec] = {}
 
     def pod(self, key: str) -> PodInSpec | None:
-        """Return a pod with its reason, which need not stand with it; None if the spec does not name it."""
+        """Return a pod with its reason, by default the spec's; None if the spec does not name the pod."""
         pod = self.pods.get(key)
         return pod if pod is None or pod.reason else PodInSpec(self.default_reason, pod.swap_max)
 
@@ -167,9 +168,9 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 def _understood(kind: type[_S], raw: msgspec.Raw) -> _S:
-    """Decode a struct field by field, without those that another version wrote and this one does not understand.
+    """Decode a struct field by field, without fields of another version that are invalid here.
 
-    msgspec.ValidationError if it is no struct, or lacks what it must have.
+    Raise msgspec.ValidationError if it is no struct, or lacks a required field.
     """
     parts, kept = decoding.decode(raw, dict[str, msgspec.Raw]), dict[str, Any]()
     for field in msgspec.structs.fields(kind):
@@ -187,7 +188,7 @@ def _part(field: msgspec.structs.FieldInfo, raw: msgspec.Raw) -> Any:
         return decoding.decode(raw, field.type)
     except msgspec.DecodeError:
         if field.name == "facts":
-            # Of devices all are left out: without the one that is not understood the others would be all that there is.
+            # Leave out all devices: without the invalid one, the others would look complete.
             return _understood(state.Facts, raw)
         if field.name not in _ITEMS:
             raise

@@ -1,7 +1,7 @@
-"""When to change a node's labels: to set one at once, to take one away only when it has been wrong for long.
+"""When to change a node's labels: a label is set at once, and removed only when it has been wrong for long.
 
-A kubelet that restarts fails running pods whose node selector no longer matches (k/k: pkg/kubelet/lifecycle), and swap
-that is off for a moment, or an agent that is silent, is no reason for that.
+A kubelet that restarts fails running pods whose node selector no longer matches (k/k: pkg/kubelet/lifecycle). Swap that
+is off for a moment, or a silent agent, is no reason for that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Labels:
         self._unwanted: dict[tuple[str, str], float] = {}
 
     def decide(self, node: str, desired: Mapping[str, str | None], current: Mapping[str, str], now: float) -> Change:
-        """Compare what a node's labels should be with what they are; `now` is a monotonic clock in seconds."""
+        """Compare the desired labels of a node with its present ones; `now` is a monotonic clock in seconds."""
         labels: dict[str, str | None] = {}
         again: list[float] = []
         for key, value in desired.items():

@@ -1,4 +1,4 @@
-"""Brings one node's NodeSwapState and labels to what they should be, by as few writes as there are differences."""
+"""Reconciles one node: its NodeSwapState, labels, taints and extended resource, with as few writes as possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute
 
 
 class Reconciler:
-    """Writes in one leadership term, and remembers for as long."""
+    """Writes within one term, and remembers for as long."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Reconciler:
         for notice in self._problems.notices(view.node, decisions.observations(view)):
             self._recorder.post(notice)
         if view.restoring:
-            # A state that is gone has done its service, and so have labels.
+            # A deleted state is no longer needed, nor are labels.
             if row is not None:
                 row = await self._write_state(view.node, row, spec)
             self._waits.planned(name, row, spec.pods, came)
@@ -113,7 +113,7 @@ class Reconciler:
             fresh = not await step(view)
 
     def _forget(self, name: str) -> None:
-        """The Node is gone."""
+        """Forget a deleted Node."""
         for memory in (self._labels, self._left_out, self._problems, self._states):
             memory.forget(name)
 
@@ -129,14 +129,14 @@ class Reconciler:
     async def _write_state(
         self, node: nodes.NodeRow, row: states.StateRow | None, spec: state.StateSpec
     ) -> states.StateRow | None:
-        """Make the node's state say `spec`, where `row` is what it was; what it is now, None if that failed."""
+        """Write `spec` into the node's state, which was `row`; return its row now, None if that failed."""
         try:
             written, again = await self._states.write(self._writes, node, row, spec)
         except errors.ApiError as error:
             if error.status == 404 and row is not None:
                 log.warning("the state of node %s is gone; creating it again", node.name)
                 self._inventory.lose_state(node.name, row.uid)
-            # Another object of that name, or a write at the same moment.
+            # Another object of that name, or a concurrent write.
             elif error.status != 409 or not await self._read_state(node.name):
                 raise
             self._again(node.name, 0.0)
@@ -147,12 +147,12 @@ class Reconciler:
         return written
 
     async def _read_state(self, name: str) -> bool:
-        """Read a node's state past the watch; whether it is another one than was known."""
+        """Read a node's state directly; return whether it is newer than the known one."""
         read = states.decode(await self._api.get(f"{state_writer.STATES}/{name}", timeout=TIMEOUT))
         return self._wrote(read)
 
     def _wrote(self, row: states.StateRow) -> bool:
-        """The API server answered with this state; whether that is news."""
+        """Take in the API server's answer; return whether it is newer than the known state."""
         changes = self._known.wrote(row)
         if changes is None:
             return False
@@ -162,13 +162,13 @@ class Reconciler:
     # The steps after the state: each returns whether it made a request.
 
     async def _write_taint(self, view: NodeView) -> bool:
-        """Have the node carry the taint that its profile gives to nodes with swap, or not."""
+        """Set or remove the taint that the profile gives to nodes with swap."""
         effect = decisions.taint(view)
         patch = taints.change(view.node, effect)
         return patch is not None and await self._patch_taints(view.node, patch, f"taint is {effect}")
 
     async def _write_resource(self, view: NodeView) -> bool:
-        """Have the node offer the extended resource, as its profile says, or not."""
+        """Set or remove the extended resource, as the profile says."""
         node, amount = view.node, decisions.resource(view)
         if amount == node.swap_resource:
             return False
@@ -178,7 +178,7 @@ class Reconciler:
         return True
 
     async def _remove_startup_taint(self, view: NodeView) -> bool:
-        """Let pods onto the node when its agent has applied a first state, or can do nothing there."""
+        """Remove the startup taint once the agent has applied a first state, or can do nothing on the node."""
         patch = taints.remove(view.node, names.STARTUP_TAINT)
         if patch is None or view.report is None or not view.report.settled:
             return False

@@ -1,4 +1,4 @@
-"""Nodes whose agent has gone silent, whatever profile they are under."""
+"""Nodes whose agent has become silent, under any profile."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ BY_NAME = metrics.reading(
 )
 
 INTERVAL_SECONDS: Final = 15.0
-"""Between two looks. Each is at all pods, and alerts wait for minutes."""
+"""Seconds between two checks. Each reads all pods, and alerts wait for minutes."""
 
 
 def silent(known: NodeInventory) -> list[str]:
-    """Return the names of silent nodes. One that never had an agent may be meant to have none."""
+    """Return the names of silent nodes. A node that never had an agent may be meant to have none."""
     return [name for name in known.nodes if _reported(known, name) and not known.has_agent(name)]
 
 
 def _reported(known: NodeInventory, name: str) -> bool:
-    # That its state was deleted meanwhile is no news of it.
+    # A deleted state is no sign of life.
     row = known.standing(name)
     return row is not None and row.observed > 0
 
 
 async def watch(known: NodeInventory, ready: Callable[[], bool], interval: float = INTERVAL_SECONDS) -> None:
-    """Publish which are silent every `interval` seconds, for ever; nothing while not all is known (`ready`)."""
+    """Publish the silent nodes every `interval` seconds, until cancelled.
+
+    `ready` returns whether the inventory is complete; until then nothing is published.
+    """
     while True:
         if ready():
             names = silent(known)

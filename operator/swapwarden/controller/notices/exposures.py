@@ -35,7 +35,7 @@ class Exposures:
         """By node and pod."""
 
     def forget(self, node: str | None = None) -> None:
-        """Remember nothing of a node, or of any."""
+        """Forget one node, or all."""
         if node is None:
             self.sums.clear()
         else:
@@ -63,7 +63,7 @@ class Exposures:
 
 
 def _now(row: states.StateRow, key: str) -> str:
-    """How the limit of a pod that took swap stands by now, as far as that is known."""
+    """Return the present state of a pod's limit after it took swap, as far as it is known."""
     held = next((each.swap_bytes for each in row.draining_pods if each.pod == key), 0)
     if held:
         return f"; {held} bytes are still in use, and the limit is above 0 only where memory has no room for them"

@@ -52,7 +52,7 @@ class LeftOut:
             yield Notice(regarding.pod(rows[0]), "Warning", REASON, message, urgent=True)
 
     def forget(self, node: str) -> None:
-        """Nothing is left out of this node's plan, or the node is gone."""
+        """Forget a node: it was deleted, or its plan leaves nothing out."""
         if self._noticed.pop(node, None) is not None:
             PODS.remove(node)
 

@@ -1,4 +1,4 @@
-"""How far all nodes are with their profiles."""
+"""The progress of all nodes with their profiles."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from swapwarden.policy.profile import compiled, requirements
 
 
 class Governed(msgspec.Struct, frozen=True):
-    """A node that a profile governs, and how far it is with it."""
+    """A node that a profile governs, and its progress."""
 
     node: str
     applied: bool
-    """Whether its agent says that the cgroups hold a plan by this generation of the profile."""
+    """Whether its agent reports that the cgroups hold a plan by this generation of the profile."""
     degraded: str
     """The problem that its agent reports; empty if there is none."""
     pending: str = ""
@@ -37,7 +37,7 @@ class Governed(msgspec.Struct, frozen=True):
 
 
 Overdue = AbstractSet[tuple[str, bool]]
-"""Nodes whose agents have not answered for long: after their turn had come (True), or before."""
+"""Nodes whose agents have not answered for long: after their admission (True), or before."""
 
 
 def selections(planner: Planner) -> Iterator[tuple[str, compiled.Selection]]:
@@ -58,7 +58,7 @@ def rollout_of(
 
 
 def leaving(planner: Planner, profile: compiled.Profile) -> list[str]:
-    """Return the nodes that leave a deleted profile, or left it lately, and that no other one takes over."""
+    """Return the nodes that leave a deleted profile, or left it lately, and that no other profile selects."""
     left = planner.left.get(profile.uid, ())
     return [
         name
@@ -70,7 +70,7 @@ def leaving(planner: Planner, profile: compiled.Profile) -> list[str]:
 
 
 def _has_just_left(row: StateRow, profile: compiled.Profile) -> bool:
-    """Whether its agent still acts on this profile, which its state no longer names."""
+    """Return whether its agent still acts on this profile, which its state no longer names."""
     return row.acted is not None and row.acted.name == profile.name and row.acted != row.profile
 
 
@@ -79,7 +79,7 @@ def end_of(
 ) -> rollout.RolloutProgress:
     """Return the progress of a profile's end; `found` are the nodes that leave it.
 
-    They leave for what the kubelet gives, which nobody has to be asked about.
+    They return to the kubelet's values, whose cost no agent needs to report.
     """
     desired = plan.reference(compiled.BUILT_IN)
     members = [msgspec.structs.replace(_member(planner, name, desired, overdue), asked=True) for name in found]
@@ -144,7 +144,7 @@ def _listed(found: Mapping[str, str]) -> str:
 
 
 def _pending(planner: Planner, name: str) -> str:
-    """Why a known node has not applied a plan by this generation of its profile; empty if it has."""
+    """Return why a known node has not applied a plan by this generation of its profile; empty if it has."""
     row = planner.inventory.report_of(name)
     desired = plan.reference(planner.selection(name).profile)
     if plan.reference(planner.in_force(name)) != desired:

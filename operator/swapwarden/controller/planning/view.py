@@ -1,4 +1,4 @@
-"""Which profile each node follows, and all that its reconcile is decided from, computed once."""
+"""The profile that each node follows, and all inputs of its reconcile, computed once."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from swapwarden.policy.swap import limits
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node with all that decisions about it are made from."""
+    """A node with all inputs of the decisions about it."""
 
     node: nodes.NodeRow
     pods: Collection[pods.PodRow]
     """Ended ones included."""
     report: StateRow | None
-    """Its state, to read what its agent reports; None while that belongs to an earlier Node of that name."""
+    """Its state, to read its agent's report; None while that belongs to an earlier Node of that name."""
     standing: StateRow | None
-    """The same with what an agent reported last, even if that state was deleted."""
+    """The same with the agent's last report, even if that state was deleted."""
     facts: nodes.NodeFacts
     target: compiled.Profile
     """The profile that selects it."""
@@ -40,12 +40,12 @@ class NodeView(msgspec.Struct, frozen=True):
 
     @property
     def applied(self) -> bool:
-        """Whether its agent says that the cgroups hold a plan by the profile that its state names."""
+        """Whether its agent reports that the cgroups hold a plan by the profile that its state names."""
         return self.report is not None and self.report.applied and self.report.acted == self.report.profile
 
 
 class Planner:
-    """The profiles, and what follows from them for the nodes of an inventory."""
+    """The profiles, and the decisions that follow from them for the nodes of an inventory."""
 
     def __init__(self, inventory: NodeInventory) -> None:
         self.inventory = inventory
@@ -53,9 +53,10 @@ class Planner:
         """Whether all nodes must restore their original values, in place of their plans."""
         self.profiles: dict[str, compiled.Profile] = {}
         self.ending: dict[str, compiled.Profile] = {}
-        """Profiles that are being deleted, by name: none selects a node, and those that follow one wait to leave it."""
+        """Profiles that are being deleted, by name: they select no node, and the nodes that follow them wait to
+        leave."""
         self.left: dict[str, set[str]] = {}
-        """Nodes whose turn came to leave one of them in this term, by its UID."""
+        """Nodes that were admitted to leave one of them in this term, by its UID."""
         self._history: Mapping[state.ProfileRef, compiled.Profile] = {}
         self.admitted: dict[str, compiled.Profile] = {}
         """Nodes that may follow the profile that selects them, before their state says so."""
@@ -70,7 +71,8 @@ class Planner:
     ) -> list[str] | None:
         """Take in the profiles by name; `history` has their earlier generations.
 
-        Return the nodes that another one selects, or that followed one that is no more; None if none has changed.
+        Return the nodes that another profile selects now, or whose profile no longer exists; None if nothing has
+        changed.
         """
         self._history = history
         if found == self.profiles and ending == self.ending:
@@ -101,7 +103,7 @@ class Planner:
             self.check_admission(name)
 
     def check_admission(self, name: str) -> None:
-        """Drop one that is for another profile than selects the node now: should it be selected again, it waits."""
+        """Drop an admission to a profile that no longer selects the node: if selected again, the node waits."""
         if name in self.admitted and not self.is_admitted(name):
             del self.admitted[name]
 
@@ -111,7 +113,7 @@ class Planner:
         return turn is not None and (turn.uid, plan.reference(turn)) == (target.uid, plan.reference(target))
 
     def state_named(self, row: StateRow) -> None:
-        """Use up the admission of a node whose state names its profile: a node that returns waits for another."""
+        """Use up the admission of a node whose state names its profile: a node that returns waits for a new one."""
         turn = self.admitted.get(row.name)
         if turn is not None and row.profile == plan.reference(turn):
             del self.admitted[row.name]
@@ -127,14 +129,14 @@ class Planner:
     def in_force(self, name: str) -> compiled.Profile:
         """Return the profile that a known node follows: the one in its state, until it is admitted to another.
 
-        The last content of a deleted state counts. If nobody knows that profile any more, or no profile selects the
-        node, it is admitted at once, unless its profile is being deleted.
+        The last content of a deleted state counts. If that profile is unknown, or no profile selects the node, the node
+        is admitted at once, unless its profile is being deleted.
         """
         return self._in_force(name, self.inventory.standing(name))
 
     def _in_force(self, name: str, row: StateRow | None) -> compiled.Profile:
         target = self.selection(name).profile
-        # Where no agent has ever answered, a plan does nothing, good or bad.
+        # As long as no agent has answered, a plan has no effect.
         if row is None or row.observed == 0:
             return target
         if target == compiled.BUILT_IN and row.profile.name not in self.ending:
@@ -153,8 +155,7 @@ class Planner:
     def facts(self, name: str) -> nodes.NodeFacts:
         """Return the view of a known node, from which all decisions are made.
 
-        The findings of its agent count as long as the Node exists, even if the state is deleted: another agent, or
-        none, does not make another machine of it.
+        The facts of its agent count as long as the Node exists, even if the state is deleted: the machine is the same.
         """
         return self._facts(name, self.inventory.standing(name))
 
@@ -197,7 +198,7 @@ class Planner:
         return taint or (profile.extended_resource and node.swap_resource is None)
 
     def is_urgent(self, row: pods.PodRow) -> bool:
-        """Return whether a new pod must not wait for others, because it must not swap."""
+        """Return whether a new pod precedes others because it must not swap."""
         if row.terminal or limits.forbids_swap(row.policy):
             return not row.terminal
         if row.node not in self.inventory.nodes:

@@ -1,8 +1,8 @@
 """Reports in the status of each pod with a policy whether it is enforced, for users who cannot read nodes and states.
 
-The condition can be a pod's readiness gate. So it never turns from True to Unknown: a silent agent, or a
-new state of the node, takes no limit away. It has the present status and reason, and no numbers: those of a busy node
-change all the time.
+The condition can be a pod's readiness gate. Therefore it never turns from True to Unknown: a silent agent, or a new
+state of the node, removes no limit. It has the present status and reason, and no numbers: on a busy node they change
+all the time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from swapwarden.policy.observed import pods
 log = logging.getLogger(__name__)
 
 RESERVE: Final = 0.25
-"""Share of the writes of a second that is left to states: conditions of one tenant's pods must not delay limits."""
+"""Share of the writes of a second that is reserved for states: conditions of one tenant's pods must not delay
+limits."""
 GATHER_SECONDS: Final = 0.2
-"""How long changes gather before pods are looked at: of a pod's start come several at once."""
+"""How long changes are gathered before pods are judged: the start of a pod makes several."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
 WORKERS: Final = 8
-"""So many writes may be on their way at once."""
+"""Writes at a time."""
 QUEUE: Final = "pod_conditions"
-"""Its name in the metric of queues."""
+"""The queue's name in metrics."""
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending: Pending) -> PodVerdict:  # noqa: PLR0911 a table
-    """Judge whether the policy of a pod is enforced, by its node's state `row`, with its decoded spec."""
+    """Judge whether the policy of a pod is enforced, by its node's state `row` and the decoded `spec` of that."""
     node, entry = pod.node, pending.entry
     if entry.reason == names.Reason.NODE_INCOMPATIBLE:
         return PodVerdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
@@ -67,7 +68,7 @@ def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending
         return PodVerdict("False", reason, pod_violations.message(reason, node, spec.profile_ref.name))
     if row.unlisted:
         return PodVerdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
-    # Without the number: it may change with each new pod of the node, which is worth no write.
+    # Without the number: it may change with each new pod of the node, and that needs no write.
     return PodVerdict("True", entry.reason, f"the kernel holds the planned swap limit of this pod on node {node}")
 
 
@@ -79,24 +80,24 @@ class _Desired(NamedTuple):
 
 
 class ConditionPublisher:
-    """Owns the condition of all pods with a policy for one term."""
+    """Publishes the condition of all pods with a policy for one term."""
 
     def __init__(self, known: NodeInventory, writes: Fenced, *, gather: float = GATHER_SECONDS) -> None:
         self._known = known
         self._writes = writes
         self._gather = gather
-        # In the order in which they came.
+        # In the order of their changes.
         self.nodes: dict[str, None] = {}
-        # By node and pod: since when a state has said what it says of the pod.
+        # By node and pod: the first generation with the pod's present entry.
         self._pending: dict[str, dict[str, Pending]] = {}
         self._changed = asyncio.Event()
-        # By the pod's uid. Each is written by itself: what one is refused, or waits for, is its own trouble.
+        # By the pod's uid. Each is written by itself, so that a refusal or a delay concerns one pod only.
         self.desired: dict[str, _Desired] = {}
         self._queue = workqueue.WorkQueue(QUEUE, hold=lambda: writes.delay(reserve=RESERVE))
         self.backoffs: dict[str, backoff.Backoff] = {}
 
     def request_sync(self, *nodes: str) -> None:
-        """Have the pods on these nodes judged again."""
+        """Request that the pods on these nodes are judged again."""
         self.nodes.update(dict.fromkeys(filter(None, nodes)))
         self._changed.set()
 
@@ -147,7 +148,7 @@ class ConditionPublisher:
                 self._queue.done(uid)
 
     async def _publish(self, uid: str) -> None:
-        """Write a pod's condition; what cannot be written now is tried again."""
+        """Write a pod's condition; queue it again if that fails."""
         desired = self.desired.get(uid)
         if desired is None:
             self.backoffs.pop(uid, None)
@@ -169,12 +170,12 @@ class ConditionPublisher:
                 )
                 return
         self.backoffs.pop(uid, None)
-        # A verdict that was found meanwhile is in the queue again.
+        # A newer verdict is in the queue again.
         if self.desired.get(uid) is desired:
             del self.desired[uid]
 
     def _retry(self, uid: str, at_least: float = 0.0) -> float:
-        """Have the worker's pod written again, in how many seconds."""
+        """Queue the worker's pod again; return after how many seconds."""
         wait = max(self.backoffs.setdefault(uid, backoff.Backoff(*BACKOFF_SECONDS)).next(), at_least)
         self._queue.retry(uid, wait, at_least=at_least)
         return wait
@@ -202,7 +203,7 @@ class ConditionPublisher:
 
 
 def _is_news(before: pods.Enforced | None, verdict: PodVerdict) -> bool:
-    """Whether a pod's condition must be written. True and False never become Unknown again."""
+    """Return whether a pod's condition must be written. True and False never become Unknown again."""
     if before is None:
         return True
     known = verdict.status != "Unknown" or before.status == "Unknown"
@@ -210,5 +211,5 @@ def _is_news(before: pods.Enforced | None, verdict: PodVerdict) -> bool:
 
 
 def _is_concerned(pod: pods.PodRow) -> bool:
-    """Whether the pod has a policy, is not over, and is no mirror of a static one, whose status is the kubelet's."""
+    """Return whether a pod has a policy, has not ended, and is no mirror of a static pod, which the kubelet owns."""
     return pod.policy is not None and not pod.terminal and pod.key == pod.uid

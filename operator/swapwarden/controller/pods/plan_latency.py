@@ -1,6 +1,6 @@
-"""How long pods that come to a node wait until their limits hold, as far as the controller can see it.
+"""Measures how long new pods on a node wait until their limits hold, as far as the controller can see it.
 
-Pure but for the metrics. Only the leader plans, so only pods that came while this instance leads are followed.
+Pure but for the metrics. Only the leader plans, so only pods that arrived while this instance leads are followed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AWAITING = metrics.gauge(
 class _Wait(msgspec.Struct):
     since: float
     written: tuple[str, int] | None = None
-    """UID and generation of the first state that says what the pod gets."""
+    """UID and generation of the first state that names the pod."""
 
 
 class PlanLatency:
@@ -42,7 +42,7 @@ class PlanLatency:
         self._awaiting = 0
 
     def clear(self) -> None:
-        """Follow none of those that are known: this instance does not lead any more."""
+        """Forget all pods: this instance no longer leads."""
         self._waits.clear()
         self._count(-self._awaiting)
 

@@ -15,11 +15,11 @@ from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.profile import compiled
 
 NAMED: Final = 10
-"""How many nodes or profiles of a kind a message names; of the rest it says how many there are."""
+"""How many nodes or profiles of a kind a message names; it counts the rest."""
 MAX_WHY: Final = 200
-"""Characters about one node."""
+"""Most characters about one node."""
 MAX_MESSAGE: Final = 32768
-"""Characters that the API server takes of a condition's message."""
+"""Most characters of a condition's message that the API server accepts."""
 
 NO_EXTENDED_RESOURCE: Final = (
     "scheduling.extendedResource has no effect: the controller runs without --extended-resource (extendedResource: true"
@@ -35,7 +35,7 @@ class Contest(NamedTuple):
 
 
 class RolloutView(NamedTuple):
-    """Where the rollout of the profile stands."""
+    """The progress of the profile's rollout."""
 
     progress: rollout.RolloutProgress
     stalled: bool
@@ -53,11 +53,11 @@ class Judged(NamedTuple):
     view: RolloutView
     overdue: fleet.Overdue
     ended: bool = False
-    """Whether it is being deleted, and holds no node any more."""
+    """Whether it is being deleted and no node follows it any more."""
 
 
 class _Tally(NamedTuple):
-    """The nodes under a profile, by name: each is one of these."""
+    """The nodes under a profile, each in one of these lists."""
 
     applied: list[fleet.Governed]
     pending: list[fleet.Governed]
@@ -162,7 +162,7 @@ def _ready(entry: profile_store.Entry, tally: _Tally) -> tuple[str, str, str]:
     matched = sum(map(len, tally))
     if not matched:
         return "True", "NoNodes", "governs no node now"
-    # The reasons that pass by themselves are first.
+    # Reasons that pass by themselves come first.
     kinds = (
         ("Applying", "pending", [_described(node.node, node.pending) for node in tally.pending]),
         ("NoAgent", "without an agent", [node.node for node in tally.without_agent]),
@@ -237,7 +237,7 @@ def _degraded(
 
 
 def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The condition on what the profile requires of nodes; none if it requires nothing."""
+    """Yield the condition for the profile's requirements; nothing if it has none."""
     if entry.profile is not None and entry.profile.require is not None:
         if unmet:
             yield _condition(

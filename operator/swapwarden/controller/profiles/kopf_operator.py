@@ -42,20 +42,20 @@ PART: Final = "profile_operator"
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 STOP_SECONDS: Final = 5.0
 ENDED_SECONDS: Final = 0.2
-"""Between two looks at whether a profile holds nodes."""
+"""Seconds between two checks of whether nodes follow a profile."""
 MEND_SECONDS: Final = 60.0
 PROBE_SECONDS: Final = 10.0
 PROBE_TIMEOUT: Final = 5.0
 MISSES: Final = 3
 """Probes in a row that kopf may leave without an answer before it is restarted."""
 STARTS: Final = 5
-"""Starts in a row after which kopf answers no probe and the process is at fault."""
+"""Starts in a row without an answered probe after which the process is restarted."""
 
 Body = Mapping[str, Any]
 
 
 class Generations(kopf.DiffBaseStorage):
-    """The comparison of kopf: the generation of a spec with the one that our status has observed."""
+    """Compares, for kopf, the generation of a spec with the one that our status has observed."""
 
     def build(self, *, body: kopf.Body, extra_fields: object = None) -> Any:
         """Return the present generation."""
@@ -68,31 +68,31 @@ class Generations(kopf.DiffBaseStorage):
         return None if observed is None else {"generation": observed}
 
     def store(self, **_: object) -> None:
-        """Nothing: the status is written elsewhere."""
+        """Do nothing: the status is written elsewhere."""
 
 
 class Nothing(kopf.ProgressStorage):
-    """Keeps nothing of handlers: none of ours is ever tried again, see _quietly()."""
+    """Stores no progress of handlers: none of ours is ever retried, see _quietly()."""
 
     def fetch(self, **_: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def store(self, **_: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def purge(self, **_: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def touch(self, **_: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def clear(self, *, essence: Any) -> Any:
-        """Leave it as it is."""
+        """Return it unchanged."""
         return essence
 
 
 class ProfileOperator:
-    """Kopf, started again as often as it ends."""
+    """Runs kopf, and restarts it whenever it ends."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ProfileOperator:
             group.create_task(self._mend())
 
     async def _mend(self) -> None:
-        """Let profiles go that kopf still holds although it need not: some objects it cannot handle."""
+        """Release profiles whose finalizer kopf has failed to remove: there are objects that it cannot handle."""
         late = set[str]()
         while True:
             await asyncio.sleep(MEND_SECONDS)
@@ -176,7 +176,7 @@ class ProfileOperator:
                 asyncio.run(self._kopf(stop, port, call))
             except kopf.LoginError:
                 log.warning("the watch of profiles failed: the API server refuses this instance's credentials")
-            except Exception as error:  # noqa: BLE001 whatever it was, the watch is started again
+            except Exception as error:  # noqa: BLE001 after any error the watch restarts
                 log.warning("the watch of profiles failed: %s", error)
             finally:
                 call(ended.set)
@@ -212,14 +212,14 @@ class ProfileOperator:
         """Run kopf until it ends or `stop` is set; `call` calls in the event loop that this one was made in."""
         registry = kopf.OperatorRegistry()
         kind = (names.GROUP, names.VERSION, names.PROFILE_PLURAL)
-        # One for all logins: credentials that were refused are not tried again, or kopf would log in without a pause.
+        # One session for all logins: kopf does not retry refused credentials, or it would log in without a pause.
         credentials = kopf.AiohttpSession(server=self._config.server, aiohttp_session=session_for(self._config))
 
         @kopf.on.login(registry=registry)
         async def login(**_: Any) -> kopf.AiohttpSession:
             return credentials
 
-        # Which object is new, and which one was changed, the store finds out.
+        # The store finds out which object is new and which one was changed.
         @kopf.on.resume(*kind, registry=registry, when=self._leads)
         @kopf.on.create(*kind, registry=registry, when=self._leads)
         @kopf.on.update(*kind, registry=registry, when=self._leads)
@@ -249,8 +249,8 @@ class ProfileOperator:
 
         @kopf.on.cleanup(registry=registry)
         async def cleanup(**_: Any) -> None:
-            # Kopf waits for the flag in a thread of its loop's pool. Where it ends by itself, that thread would go on,
-            # and the loop could not be closed.
+            # Kopf waits for the flag in a thread of its loop's pool. If kopf ends by itself, that thread would
+            # continue, and the loop could not be closed.
             stop.set()
 
         try:
@@ -282,7 +282,7 @@ def _is_gone(**event: Any) -> bool:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Catch errors in a handler: kopf would record in the object that it must retry."""
+    """Catch errors in a handler: else kopf would record in the object that it must retry."""
     try:
         yield
     except Exception:
@@ -297,7 +297,7 @@ def own_copy(body: Body) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Kopf takes port 0 for 80. Where another process is quicker to take it, kopf ends, and is started again."""
+    """Return a port that is free now: kopf takes port 0 for 80. If another process takes it first, kopf restarts."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
         return port
@@ -328,7 +328,7 @@ def operator_settings() -> kopf.OperatorSettings:
 
 
 def session_for(cfg: config.Config) -> aiohttp.ClientSession:
-    """Connections as swapwarden.kube makes them: kopf's own know no tls-server-name, and keep a token once read."""
+    """Return a session as swapwarden.kube makes it: kopf's own ignores tls-server-name and reads a token once."""
 
     async def identify(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         request.server_hostname = cfg.tls_server_name

@@ -63,7 +63,7 @@ class RevisionHistory:
             self._store.set_kept(name, entry.uid, each.generation)
 
     async def _replace(self, name: str, uid: str, desired: profile_store.Revision) -> None:
-        """The name is taken: by the same revision, which no list has shown yet, or by one that is useless."""
+        """Replace the revision that has the name, unless it is the same one, which no list has shown yet."""
         taken = revisions.object_name(uid, desired.generation)
         for each in await self._list():
             if each.name == taken and each.spec != desired.spec:

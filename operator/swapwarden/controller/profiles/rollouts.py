@@ -65,7 +65,7 @@ class Waits:
         """In the event loop's time."""
 
     def overdue(self, now: float, current: Container[tuple[str, int]]) -> set[tuple[str, bool]]:
-        """Nodes that were waited for too long, for a generation that is `current` (uid and generation)."""
+        """Return the nodes whose wait is too long, for generations that are `current` (uid and generation)."""
         return {
             (wait.node, wait.moved)
             for wait, since in self.since.items()
@@ -244,7 +244,7 @@ class Rollouts:
         return rollout.RolloutProgress(updated=0, pending=0)
 
     def _next_judgement(self, now: float) -> float | None:
-        """When to look again although nothing changes; None: never."""
+        """Return when to judge again although nothing changed; None: never."""
         ends = [*self._barred.values(), *self.waits.ends()]
         return min((end for end in ends if end > now), default=None)
 

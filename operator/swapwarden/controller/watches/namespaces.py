@@ -1,4 +1,4 @@
-"""Follows Namespaces while some profile's overrides ask for their labels, and only then."""
+"""Follows Namespaces, but only while overrides of a profile select by their labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NamespaceWatch:
         known: Callable[[namespaces.Labels | None], None],
         on_change: Callable[[str, dict[str, str] | None, dict[str, str] | None], None],
     ) -> None:
-        """`known` takes all of them once they are known, and None if they are not; `on_change` each that changes."""
+        """`known` gets all of them, and None once they are unknown again; `on_change` gets each change."""
         self._api = api
         self._known = known
         self._on_change = on_change
@@ -43,13 +43,13 @@ class NamespaceWatch:
 
     @property
     def heard(self) -> float:
-        """When they were last heard of, on the clock of time.monotonic(); now, while nobody needs them."""
+        """Return when they last had news, on the clock of time.monotonic(); now, while nobody needs them."""
         if not self._needed.is_set():
             return time.monotonic()
         return self._follower.heard if self._follower is not None else self.since
 
     def update(self, *, needed: bool) -> None:
-        """Follow Namespaces from now on, or no longer (`needed`)."""
+        """Begin or end to follow Namespaces (`needed`)."""
         if needed and not self._needed.is_set():
             self.since = time.monotonic()
             self.synced.clear()

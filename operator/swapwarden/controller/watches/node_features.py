@@ -26,7 +26,7 @@ FAILURES = metrics.counter(
 )
 
 INTERVAL_SECONDS: Final = 10.0
-"""Between looks for the CustomResourceDefinition."""
+"""Seconds between two checks for the CustomResourceDefinition."""
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 TIMEOUT: Final = 10.0
 
@@ -40,7 +40,7 @@ class _Resources(msgspec.Struct, frozen=True):
 
 
 class Features:
-    """The NodeFeatures that are known, and whether labels go there."""
+    """The known NodeFeatures, and whether labels go there."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Features:
         self._rows: dict[str, inventory.FeatureRow] = {}
         self._missed = False
         self.in_use: bool | None = False if publisher is names.Publisher.DIRECT else None
-        """Whether labels go to NodeFeatures; None while that is not known, or cannot be done."""
+        """Whether labels go to NodeFeatures; None while that is unknown or impossible."""
 
     def serves(self, node: str) -> bool | None:
         """Return whether the node's labels go to a NodeFeature; None while no label can be published."""
@@ -84,7 +84,7 @@ class Features:
                 await asyncio.sleep(self._interval)
 
     async def _follow(self) -> None:
-        """Keep up with the NodeFeatures for as long as there can be any."""
+        """Follow NodeFeatures as long as the API server knows the kind."""
         self._rows.clear()
         following = informer.Informer(
             self._api,
@@ -144,7 +144,7 @@ class Features:
         self._changed(None)
 
     async def _installed(self) -> bool:
-        """Whether the API server knows NodeFeatures, by discovery."""
+        """Return whether the API server knows NodeFeatures, by discovery."""
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Lists NodeSwapProfiles now and then, on each instance. The leader also has kopf, which misses some changes."""
+"""Lists NodeSwapProfiles periodically, on each instance. The leader also has kopf, which misses some changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MENDED = metrics.counter(
 )
 
 LIST_SECONDS: Final = 60.0
-"""Between two lists: what kopf has missed is known after so long."""
+"""Seconds between two lists, within which a change that kopf missed is found."""
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 
 
@@ -44,7 +44,7 @@ class ProfileList:
         mends: Callable[[], bool] = lambda: False,
         list_interval: float = LIST_SECONDS,
     ) -> None:
-        """`on_change` is called when the store knows more than before, or less; `mends`: whether kopf also runs."""
+        """`on_change` is called after each change of the store; `mends` returns whether kopf also runs."""
         self._api = api
         self._store = store
         self._on_change = on_change

@@ -1,8 +1,8 @@
 """The order to restore all nodes before an uninstallation: a ConfigMap with a flag.
 
 The installation creates it with false. `swapwarden uninstall`, which the chart's hook runs, sets true: from then on the
-leading controller plans mode Restore for every node, and makes no states nor labels any more. Another value, as an
-upgrade writes it, takes the order back. Deleting the ConfigMap does not: uninstalling removes it.
+leader plans mode Restore for every node, and creates no states or labels any more. Another value, as an upgrade writes
+it, cancels the order. Deleting the ConfigMap does not: uninstalling removes it.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def is_order(body: bytes) -> bool:
 
 
 class RestoreRequest:
-    """Whether it was given, as far as this instance knows."""
+    """The latest known order."""
 
     def __init__(
         self, api: reads.Reader, namespace: str, changed: Callable[[], None], interval: float = INTERVAL_SECONDS
     ) -> None:
-        """`changed` is called when the order was given, or taken back."""
+        """`changed` is called when the order was given or cancelled."""
         self._api = api
         self._namespace = namespace
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}"
@@ -71,10 +71,10 @@ class RestoreRequest:
         self.active = False
         self._given_by = state.ObjectMeta()
         self.synced = asyncio.Event()
-        """Set after the first look: a controller that starts during a restore must not enforce first."""
+        """Set after the first read: a controller that starts during a restore must not enforce first."""
 
     def notice(self) -> events.Notice:
-        """Make the notice that it was given: one for each order, the same for all leaders."""
+        """Return the notice about the order: one for each order, the same from all leaders."""
         found = self._given_by
         regarding = events.Regarding("v1", "ConfigMap", self._namespace, CONFIG_MAP, found.uid)
         return events.Notice(
@@ -90,7 +90,7 @@ class RestoreRequest:
             except (errors.KubeError, msgspec.DecodeError) as error:
                 FAILURES.inc()
                 if isinstance(error, errors.KubeError) and error.status == 403:
-                    # Rights of an older version: nobody can have given an order by them.
+                    # The rights are an older version's, which has no such order.
                     self.synced.set()
                 log.warning("cannot see whether to restore (ConfigMap %s): %s", CONFIG_MAP, error)
                 await asyncio.sleep(waits.next())

@@ -1,4 +1,4 @@
-"""How the controller writes: under its own name, counted, within its term and at its rate."""
+"""The controller's writes: under its own name, counted, within its term and its rate."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Writes:
         self._api = api
 
     async def create(self, kind: str, path: str, body: object, **params: str) -> bytes:
-        """POST an object to its collection; the answer."""
+        """Create an object in its collection (POST); return the answer."""
         return await self._send(kind, "POST", path, body, content_type=transport.JSON, params=params)
 
     async def delete(self, kind: str, path: str, uid: str) -> bytes:
-        """DELETE the object with this UID; status 409 if it is another one."""
+        """Delete the object with this UID. Raise ApiError (409) if it is another one."""
         return await self._send(kind, "DELETE", path, {"preconditions": {"uid": uid}}, content_type=transport.JSON)
 
     async def merge_patch(self, kind: str, path: str, body: object, **params: str) -> bytes:
@@ -52,7 +52,7 @@ class Writes:
         return await self._send(kind, "PATCH", path, body, content_type=client.MERGE_PATCH, params=params)
 
     async def json_patch(self, kind: str, path: str, body: object) -> bytes:
-        """Send a JSON patch (RFC 6902); status 422 where one of its tests does not hold."""
+        """Send a JSON patch (RFC 6902). Raise ApiError (422) if one of its tests fails."""
         return await self._send(kind, "PATCH", path, body, content_type=JSON_PATCH)
 
     async def strategic_patch(self, kind: str, path: str, body: object) -> bytes:
@@ -98,9 +98,9 @@ class Writes:
 
 
 class Fenced(Writes):
-    """Writes that were decided in one term: TermOver if it ends before the answer.
+    """Writes that were decided in one term. Raise TermOver if it ends before the answer.
 
-    Each counts towards the writes of a second. The API server may ask that no more are made for a while.
+    Each counts towards the writes of a second. The API server may ask for a pause.
     """
 
     def __init__(self, api: client.Client, term: Term, limit: ratelimit.Throttle) -> None:
@@ -113,7 +113,7 @@ class Fenced(Writes):
         return self._limit.delay(reserve=reserve)
 
     async def ready(self) -> None:
-        """Wait until there may be another write in this second."""
+        """Wait until the rate allows another write."""
         await asyncio.sleep(self.delay())
 
     async def _guarded(self, request: Coroutine[Any, Any, bytes]) -> bytes:
@@ -127,7 +127,7 @@ class Fenced(Writes):
 
 
 async def unless_superseded(write: Coroutine[Any, Any, bytes], *more: int) -> bytes | None:
-    """Await a write; None if the object is gone, or another one: the watch will report it. `more` are statuses."""
+    """Await a write; return None if the watch will report a newer object: statuses 404, 409 and `more`."""
     try:
         return await write
     except errors.ApiError as error:

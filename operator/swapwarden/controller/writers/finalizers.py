@@ -1,4 +1,4 @@
-"""Takes the finalizer off NodeSwapProfiles where kopf does not: it holds profiles that nodes follow."""
+"""Removes the finalizer of NodeSwapProfiles if kopf does not. It holds profiles that nodes follow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from swapwarden.controller.writers.fenced import Writes, unless_superseded
 from swapwarden.kube import decoding, reads
 
 INVALID: Final = 422
-"""Status of a patch of which a test does not hold."""
+"""Status of a patch with a failed test."""
 
 
 class ProfileMetadata(msgspec.Struct, frozen=True):
-    """metadata, as far as it is read here."""
+    """Metadata: the fields that are read."""
 
     name: str
     uid: str
@@ -24,13 +24,13 @@ class ProfileMetadata(msgspec.Struct, frozen=True):
 
 
 class Finalized(msgspec.Struct, frozen=True):
-    """A NodeSwapProfile, as far as it is read here."""
+    """A NodeSwapProfile: the fields that are read."""
 
     metadata: ProfileMetadata
 
 
 async def release(writes: Writes, found: ProfileMetadata) -> bool:
-    """Take the finalizer off a profile as it was read, unless it changed since; whether it was there."""
+    """Remove the finalizer of a profile, unless the profile changed since it was read; return whether it had one."""
     if names.PROFILE_FINALIZER not in found.finalizers:
         return False
     path = f"/metadata/finalizers/{found.finalizers.index(names.PROFILE_FINALIZER)}"
@@ -44,5 +44,5 @@ async def release(writes: Writes, found: ProfileMetadata) -> bool:
 
 
 async def read(api: reads.Reader, name: str) -> ProfileMetadata:
-    """Read a profile's. errors.KubeError, msgspec.DecodeError."""
+    """Read a profile's metadata. Raise errors.KubeError and msgspec.DecodeError."""
     return decoding.decode(await api.get(f"{PROFILES}/{name}"), Finalized).metadata

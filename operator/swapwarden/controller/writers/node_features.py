@@ -16,9 +16,9 @@ async def write(
     row: node_features.FeatureRow | None,
     labels: Mapping[str, str | None],
 ) -> node_features.FeatureRow:
-    """Have a node's NodeFeature, in the collection at `path`, ask for these labels too, or no more for those of None.
+    """Make a node's NodeFeature, in the collection at `path`, ask for these labels, and no longer for those of None.
 
-    `row` is the existing one; None to create it. Status 404 if it is gone, 409 if it has changed.
+    `row` is the existing one; None to create it. Raise ApiError: 404 if it was deleted, 409 if it has changed.
     """
     if row is None:
         answer = await writes.create("feature", path, node_features.made(node, owned_by(node), labels))

@@ -23,7 +23,7 @@ class PodVerdict(msgspec.Struct, frozen=True):
 
 
 async def write(writes: Writes, pod: pods.PodRow, verdict: PodVerdict) -> bytes:
-    """Set a pod's condition; status 404 if the pod is gone, 409 if it has another uid."""
+    """Set a pod's condition. Raise ApiError: 404 if the pod was deleted, 409 if it has another uid."""
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
     return await writes.strategic_patch("pod_condition", path, body(pod, verdict, datetime.datetime.now(datetime.UTC)))
 

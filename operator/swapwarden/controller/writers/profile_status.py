@@ -10,7 +10,7 @@ from swapwarden.controller.writers.fenced import Writes
 
 
 async def write(writes: Writes, entry: profile_store.Entry, patch: Mapping[str, Any]) -> bytes:
-    """Patch a profile's status as it was read; status 404 if it is gone, 409 if it has another version."""
+    """Patch a profile's status as it was read. Raise ApiError: 404 if it was deleted, 409 if it has another version."""
     metadata = {"uid": entry.uid, "resourceVersion": str(entry.version)}
     return await writes.merge_patch(
         "profile", f"{profile_store.PROFILES}/{entry.name}/status", {"metadata": metadata, "status": patch}

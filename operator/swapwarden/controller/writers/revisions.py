@@ -12,14 +12,14 @@ KIND: Final = "revision"
 
 
 async def create(writes: Fenced, namespace: str, name: str, uid: str, revision: Revision) -> bool:
-    """Store what the profile with this name and UID says in a generation; False if the name is taken."""
+    """Store a generation of the profile with this name and UID; return False if the revision's name is taken."""
     body = revisions.to_object(name, uid, revision.generation, revision.spec)
     await writes.ready()
     return await unless_superseded(writes.create(KIND, revisions.collection(namespace), body)) is not None
 
 
 async def delete(writes: Fenced, namespace: str, found: revisions.Stored) -> None:
-    """Delete this object, and no other of its name."""
+    """Delete this object, but no other one of its name."""
     await writes.ready()
     path = f"{revisions.collection(namespace)}/{found.name}"
     await unless_superseded(writes.delete(KIND, path, found.uid))

@@ -1,4 +1,4 @@
-"""Writes the spec of NodeSwapStates, by as few writes as there are differences."""
+"""Writes the spec of NodeSwapStates, with a write for each difference only."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class Outcome(NamedTuple):
     """The result of a write."""
 
     row: states.StateRow | None
-    """The state as the API server has it; None if it was refused for what an older definition lacks."""
+    """The state as the API server has it; None if an older definition refused it."""
     again: float | None = None
     """Seconds after which to write again; None if there is no need."""
 
 
 class Accepted(NamedTuple):
-    """A plan without what the API server does not take now."""
+    """The part of a plan that the API server accepts now."""
 
     spec: state.StateSpec
     again: float | None = None
-    """Seconds after which it may take all of it; None if it does."""
+    """Seconds after which it may accept all of it; None if it does."""
 
 
 class StateWriter:
-    """Remembers what an older CustomResourceDefinition did not take, and leaves it out for a while."""
+    """Remembers the parts that an older CustomResourceDefinition refused, and leaves them out for a while."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` is a monotonic clock in seconds."""
         self._fields = strict_fields.StrictFields(now)
         # By node: the stored spec, and the one that was sent.
         self._dropped: dict[str, tuple[state.StateSpec | dict[str, Any], state.StateSpec]] = {}
-        # By node: pods that the API server refused, for as long as it is not asked again.
+        # By node: pods that the API server refused, until they are tried again., for as long as it is not asked again.
         self._refused: dict[str, frozenset[str]] = {}
 
     def forget(self, name: str) -> None:
@@ -56,7 +56,7 @@ class StateWriter:
         self._refused.pop(name, None)
 
     def accepted(self, name: str, spec: state.StateSpec) -> Accepted:
-        """Leave out the pods that were refused a short while ago: for them, all others would have no plan."""
+        """Leave out the pods that were refused lately: because of them, the other pods would have no plan."""
         refused, left = self._refused.get(name), self._fields.left()
         if not refused:
             return Accepted(spec)
@@ -69,9 +69,10 @@ class StateWriter:
     async def write(
         self, writes: Fenced, node: nodes.NodeRow, row: states.StateRow | None, spec: state.StateSpec
     ) -> Outcome:
-        """Make the node's state say `spec`, where `row` is what it was; None: there is none, and one is made.
+        """Write `spec` into the node's state, which was `row`; None: create it.
 
-        Deposed if the API server has a later term's state; status 404 if the state is gone, 409 if it is another.
+        Raise Deposed if the state has a later term, and ApiError: 404 if the state was deleted, 409 if it is another
+        one.
         """
         epoch = writes.term.epoch
         patch = _created(node, spec, epoch) if row is None else state_patch(row, node, spec, epoch)
@@ -103,7 +104,7 @@ class StateWriter:
         return Outcome(row)
 
     def _is_older(self, error: errors.ApiError, name: str, spec: state.StateSpec) -> bool:
-        """Whether a write was refused by an older definition, and another one can do with less."""
+        """Return whether an older definition refused a write, and another one can do with less."""
         if self._fields.refused(error):
             return True
         keys = self._fields.refused_pods(error) & spec.pods.keys()
@@ -122,9 +123,9 @@ def _created(node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str
 
 
 def state_patch(row: states.StateRow, node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str, Any] | None:
-    """Return the merge patch that makes `row` say `spec` in the term `epoch`; None if it does already.
+    """Return the merge patch from `row` to `spec` in the term `epoch`; None if they do not differ.
 
-    One that an earlier Node of the name owns is not taken over: when it is collected, the node gets one of its own.
+    A state that an earlier Node of the name owns is not taken over: once it is collected, the node gets a new one.
     """
     patch = plan.spec_patch(states.spec(row), spec)
     if patch is None and row.owner:

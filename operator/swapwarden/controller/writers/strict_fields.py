@@ -1,8 +1,8 @@
 """Whether the CustomResourceDefinition of states has all fields that this controller writes.
 
-An API server drops fields that a definition lacks without a word: the agent would never see them, and the plan would
-differ from the state for ever. So states are written with fieldValidation=Strict. Where that is refused, what can be
-written is written all the same for a while, and then it is tried again.
+An API server drops fields that a definition lacks without notice: the agent would never see them, and the plan would
+always differ from the state. Therefore states are written with fieldValidation=Strict. If that is refused, the rest is
+written for a while, and then all is tried again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StrictFields:
         LACKING.set(0)
 
     def left(self) -> float:
-        """Return the seconds for which fields that the definition lacks are left to be dropped; 0 if none is."""
+        """Return for how many seconds writes omit the check of fields; 0 if they do not."""
         return 0.0 if self._until is None else max(0.0, self._until - self._now())
 
     def params(self) -> Mapping[str, str]:
@@ -68,7 +68,7 @@ class StrictFields:
         return True
 
     def refused_pods(self, error: errors.ApiError) -> frozenset[str]:
-        """Return the keys of pods for which a write was refused: of a kind that the definition does not know yet."""
+        """Return the keys of the pods for which a write was refused: the definition does not know their form."""
         keys = frozenset(_VALUE.findall(error.message)) if error.status == _INVALID else frozenset[str]()
         if keys:
             self._lacks([f"values of spec.pods.{key}" for key in sorted(keys)])

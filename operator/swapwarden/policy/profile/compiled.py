@@ -88,7 +88,7 @@ class Profile(msgspec.Struct, frozen=True):
     kernel: tuple[tuple[str, str], ...] = ()
     """Settings of the kernel, by name, as their files take them."""
     units: tuple[tuple[str, state.UnitSettings], ...] = ()
-    """What it says of slices and services of its nodes, by name."""
+    """Settings of slices and services of its nodes, by name."""
     require: requirements.Require | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:

@@ -65,7 +65,7 @@ def test_a_node_without_swap_has_none(behavior: names.Behavior, attested: bool |
     assert labels.desired(rows.profile(behavior), facts, attested=attested) == dict.fromkeys(names.NODE_LABELS)
 
 
-def test_what_only_an_agent_can_say_is_left_as_it_is_where_none_has_reported() -> None:
+def test_labels_that_need_an_agents_report_stay_until_one_has_reported() -> None:
     def said(behavior: names.Behavior, swap_bytes: int, **fields: Any) -> labels.Labels:
         facts = rows.facts(swap_bytes=swap_bytes, reported=False)
         return labels.desired(rows.profile(behavior, **fields), facts, attested=True)

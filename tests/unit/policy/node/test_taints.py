@@ -48,7 +48,7 @@ def test_which_nodes_carry_it(
     assert taints.desired(profile(LIMITED, **fields), facts(**found), node(*here), applied=applied) == wanted
 
 
-def test_none_where_no_pod_gets_swap() -> None:
+def test_none_if_pods_get_no_swap() -> None:
     assert taints.desired(profile(NO_SWAP, taint_effect=NO_SCHEDULE), facts(), node(), applied=True) is None
 
 

@@ -1,4 +1,4 @@
-"""The node's disk is made anew when its recipe changes, and only then."""
+"""The node's disk is rebuilt when its recipe changes, and only then."""
 
 import os
 from pathlib import Path

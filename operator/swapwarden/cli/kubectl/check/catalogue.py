@@ -204,7 +204,7 @@ def problem(
 
 
 def worst_first(found: Iterable[ClusterProblem]) -> list[ClusterProblem]:
-    """In the order of report: by severity, then by check and reason, then by object; each once."""
+    """Return each problem once, by severity, then by check and reason, then by object."""
     order, checks = list(Severity), list(Check)
     return sorted(
         set(found),

@@ -268,7 +268,7 @@ def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Clu
 
 
 def _ends(bundle: str) -> list[datetime.datetime] | None:
-    """When the authorities of a bundle end (PEM in base64); None where it holds no certificates that are understood."""
+    """Return when the authorities of a bundle (PEM in base64) expire; None if it has no valid certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))

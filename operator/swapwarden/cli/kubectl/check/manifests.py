@@ -80,7 +80,7 @@ def _kind(document: Json) -> tuple[str, str]:
 
 
 def _called(document: Json) -> str:
-    """The name of a manifest in a sentence: Deployment web."""
+    """Return the name of a manifest for a sentence: Deployment web."""
     metadata = document.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
     return f"{document['kind']} {name}" if isinstance(name, str) else str(document["kind"])

@@ -153,7 +153,7 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
 
 
 async def _crds(asked: session.Session) -> list[installation.Definition]:
-    """Ours alone: a cluster can have hundreds, of megabytes."""
+    """Read the product's definitions only: a cluster can have hundreds, which take megabytes."""
     found: list[installation.Definition] = []
     for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL):
         try:

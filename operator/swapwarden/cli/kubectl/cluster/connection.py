@@ -157,7 +157,7 @@ def _proxy(written: str | None, server: str, origin: pathlib.Path) -> str:
 
 
 def _impersonation(user: kubeconfig.User, wishes: Wishes) -> Iterator[tuple[str, str]]:
-    """Headers, as the API server reads them (k/k: staging/src/k8s.io/api/authentication/v1/types.go)."""
+    """Return the headers for --as (k/k: staging/src/k8s.io/api/authentication/v1/types.go)."""
     by_flags = bool(wishes.impersonate or wishes.impersonate_groups or wishes.impersonate_uid)
     name = wishes.impersonate or user.impersonate or ""
     groups = wishes.impersonate_groups or (() if wishes.impersonate else tuple(user.as_groups or ()))

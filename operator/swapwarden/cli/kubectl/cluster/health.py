@@ -117,7 +117,7 @@ def judge(
 
 
 def _others(conditions: Mapping[str, state.Condition], problems: Mapping[NodeProblem, str]) -> str:
-    """Other messages about a node that is well."""
+    """Return other messages about a healthy node."""
     drift = conditions.get(ConditionType.DRIFTED, _NO)
     found = [drift.message] if drift.status == "True" else []
     found += [f"{kind}: {conditions[kind].message}" for kind in DIAGNOSTICS if kind in conditions]

@@ -27,7 +27,7 @@ class MetricSample(msgspec.Struct, frozen=True):
 
 
 def parse(body: bytes, desired: Collection[str]) -> list[MetricSample]:
-    """Samples of the metrics that are WANTED; lines that are not of the form are passed over, as are NaN and < 0.
+    """Return the samples of the `desired` metrics. Skip invalid lines, NaN and negative values.
 
     Label values with a closing brace are not understood, and of the metrics that are read here none can have one.
     """

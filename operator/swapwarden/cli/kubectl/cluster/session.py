@@ -130,7 +130,7 @@ class Session:
         seconds: float | None = None,
         accept: str = transport.JSON,
     ) -> bytes:
-        """GET; the answer as it came. CommandError where there is none."""
+        """Return the body of a GET's answer. Raise CommandError if it failed."""
         patience = min(seconds or self._seconds, self._seconds)
         return await self._answered(
             f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=patience)
@@ -144,7 +144,7 @@ class Session:
         )
 
     async def dry_run(self, path: str, body: bytes, manager: str) -> bytes:
-        """POST an object that is not kept; the answer, as if it were. CommandError where it is refused."""
+        """Create an object in a dry run; return the answer. Raise CommandError if it is refused."""
         params = {"dryRun": "All", "fieldManager": manager}
         return await self._answered(
             f"POST {path}", lambda api: api.post(path, body, params=params, timeout=self._seconds)
@@ -178,7 +178,7 @@ class Session:
             return self._api
 
     async def get(self, path: str, kind: type[T]) -> T:
-        """GET one object. NotFoundError if it does not exist, else CommandError."""
+        """Return one object. Raise NotFoundError if it does not exist, CommandError for other failures."""
         body = await self.body(path)
         try:
             return decoding.decode(body, kind)
@@ -217,7 +217,7 @@ class Session:
         fields: str = "",
         limit: int | None = None,
     ) -> None:
-        """`take` each object of a collection, of the first pages with `limit` objects; otherwise as collect().
+        """Pass each object of a collection to `take`, those of the first pages with `limit`; otherwise as collect().
 
         An object of which `take` raises ValueError (msgspec.DecodeError is one) is left out as well, with a note.
         CommandError if the collection cannot be read.
@@ -279,7 +279,7 @@ def _name(item: msgspec.Raw) -> str:
 
 
 def _refuse_page(request: str, body: bytes) -> None:
-    """CommandError where what came instead of an object is a web page."""
+    """Raise CommandError if the answer is a web page in place of an object."""
     page = web_page(body[:_PAGE_CHARACTERS].decode("utf-8", "replace"))
     if page is not None:
         raise CommandError(f"{request}: {page}")

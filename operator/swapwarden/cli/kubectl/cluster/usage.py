@@ -223,7 +223,7 @@ def least(one: Limit, other: Limit) -> Limit:
 
 
 def _sum(found: Iterable[int | None]) -> int | None:
-    """None where one is not known, or there is none."""
+    """Return the sum; None if one is unknown, or if there is none."""
     values = list(found)
     known = [each for each in values if each is not None]
     return sum(known) if known and len(known) == len(values) else None
@@ -237,7 +237,7 @@ def _bytes(text: str) -> int | None:
 
 
 def _millicores(text: str) -> int | None:
-    """Rounded up, as kubectl top has it."""
+    """Return millicores, rounded up as in kubectl top."""
     try:
         return -(-quantity.nano(text) // 10**6) if text else None
     except quantity.QuantityError:

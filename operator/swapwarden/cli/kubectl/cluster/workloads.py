@@ -64,7 +64,7 @@ class DetailedPod(pods.WirePod, frozen=True):
 
     @property
     def enforced(self) -> DetailedPodCondition | None:
-        """The controller's word on whether the policy is in force; None where it has given none."""
+        """Return the controller's condition on whether the policy is enforced; None if it wrote none."""
         return next((each for each in self.status.conditions if each.type == ConditionType.SWAP_POLICY_ENFORCED), None)
 
     @property

@@ -112,7 +112,7 @@ _EDIT: Final = "kubectl edit nodeswapprofile {profile}"
 
 
 def policy(pod: workloads.DetailedPod, value: names.Policy, outcome: str = "") -> Advice:
-    """Another policy of the pod, whatever its node."""
+    """Advise another policy of the pod, on any node."""
     return _worded(
         AdviceKind.POLICY_IN_FILE if pod.is_mirror else AdviceKind.POLICY, pod, outcome=outcome, target=value.value
     )
@@ -198,7 +198,7 @@ def _container(it: PlannedPod, advice: Advice, change: Callable[[qos.Resources],
 
 
 def _resources(found: qos.Resources, limit: int | None = None, request: int | None = None) -> qos.Resources:
-    """With another memory limit or request."""
+    """Advise another memory limit or request."""
     limits = found.limits if limit is None else msgspec.structs.replace(found.limits, memory=str(limit))
     requests = found.requests if request is None else msgspec.structs.replace(found.requests, memory=str(request))
     return msgspec.structs.replace(found, limits=limits, requests=requests)

@@ -102,7 +102,7 @@ def _stands(
     *,
     has_agent: bool | None,
 ) -> tuple[LimitStatus, str]:
-    """By the state of the node, by the violations of the pod, or by reasons why none is listed."""
+    """Return the status of the limit by the node's state and the pod's violations, or why none is listed."""
     verdict = health.judge(spec, status, has_agent=has_agent)
     wrong = next((each for each in own if each.reason in _WRONG), None)
     if verdict.health in _OF_NODE:

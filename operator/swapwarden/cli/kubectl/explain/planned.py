@@ -48,12 +48,12 @@ class PlannedPod(msgspec.Struct, frozen=True):
 
     @property
     def override(self) -> compiled.Override | None:
-        """The override that selects the pod."""
+        """Return the override that selects the pod."""
         return None if self.trace.override is None else self.profile.overrides[self.trace.override]
 
     @property
     def override_name(self) -> str:
-        """As messages have it: overrides[caches]."""
+        """Return its name for messages: overrides[caches]."""
         return f"overrides[{self.override.name if self.override else ''}]"
 
     @property
@@ -64,7 +64,7 @@ class PlannedPod(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Where annotations of the pod are written."""
+        """Return the place where annotations of the pod are written."""
         if self.pod.is_mirror:
             return f"the pod's file on {self.row.node}"
         workload = workloads.guess(self.pod)

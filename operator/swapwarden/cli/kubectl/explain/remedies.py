@@ -83,7 +83,7 @@ def _together(planned: PlannedPod, now: int) -> list[Advice]:
 
 
 def _path(taken: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
-    """TAKEN and the steps after it until the pod has more; empty where nothing leads there."""
+    """Return `taken` and the next steps until the pod has more; empty if no steps lead there."""
     while bytes_of(planned) <= now:
         used = {(step.kind, step.target) for step in taken}
         left = [step for step in steps.towards_swap(planned) if (step.kind, step.target) not in used]
@@ -95,7 +95,7 @@ def _path(taken: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
 
 
 def _needed(path: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
-    """PATH without the steps that make no difference in the end, and that no later one builds on."""
+    """Return `path` without the steps that change nothing in the end and that no later step builds on."""
     for step in list(path):
         rest = [each for each in path if each is not step]
         if _leads(rest, planned, now):

@@ -50,7 +50,7 @@ ASCII: Final = Marks(">", "-", "x")
 
 
 def marks(encoding: str | None) -> Marks:
-    """Signs that can be written in an encoding."""
+    """Return signs that an encoding can write."""
     try:
         "".join(msgspec.structs.astuple(UNICODE)).encode(encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -125,7 +125,7 @@ def _headline(explained: model.PodExplanation) -> rich.text.Text:
 
 
 def _grid(lines: Iterable[_Line], fold: int = 1, width: int | None = None) -> rich.table.Table:
-    """Columns of which one is wrapped; the first is `width` wide at least."""
+    """Return a grid in which one column wraps; the first has at least `width` characters."""
     grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
     for line in lines:
         for place in range(len(line) - len(grid.columns)):

@@ -16,7 +16,7 @@ Reason = names.Reason
 
 
 def towards_swap(planned: PlannedPod) -> list[Advice]:
-    """Advice that may lead to more swap, alone or with others: it is not tried here."""
+    """Yield advice that may lead to more swap, alone or with others; the caller tries it."""
     return list(_BY_REASON[planned.trace.decision.reason](planned))
 
 
@@ -66,7 +66,7 @@ def _behavior(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def to_behavior(planned: PlannedPod, behavior: names.Behavior, outcome: str = "") -> Advice:
-    """Another behavior of the profile."""
+    """Advise another behavior of the profile."""
     return advise(planned, AdviceKind.BEHAVIOR, target=behavior.value, outcome=outcome)
 
 
@@ -104,7 +104,7 @@ def _share(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def _asking(row: pods.PodRow) -> list[pods.ContainerRow]:
-    """Containers that can ask for memory; the app's before those of its start."""
+    """Return the containers that can request memory: the app's first, then init containers."""
     found = [one for one in row.containers if one.kind is not phases.Kind.EPHEMERAL]
     return sorted(found, key=lambda one: one.kind is not phases.Kind.APP)
 

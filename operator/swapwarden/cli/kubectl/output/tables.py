@@ -129,17 +129,17 @@ def _painter(*, coloured: bool) -> Callable[[Cell], str]:
 
 
 def clean(text: str) -> str:
-    """On one line and without control characters, which could control the terminal."""
+    """Return text on one line, without control characters, which could control the terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def count(number: int, one: str, several: str = "") -> str:
-    """1 node, 2 nodes; 1 entry, 2 entries where SEVERAL is given."""
+    """Return "1 node" or "2 nodes"; "2 entries" if `several` is given."""
     return f"{number} {one}" if number == 1 else f"{number} {several or one + 's'}"
 
 
 def share(part: int | None, whole: int | None) -> str:
-    """PART in whole percents of WHOLE, rounded down; <unknown> where one is not known, <none> of nothing."""
+    """Return `part` in percent of `whole`, rounded down; <unknown> if one is unknown, <none> if `whole` is 0."""
     if part is None or whole is None:
         return UNKNOWN
     return f"{part * 100 // whole}%" if whole else NONE

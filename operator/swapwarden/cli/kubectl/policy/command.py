@@ -123,7 +123,7 @@ def _by_hand(asked: session.Session, change: _PolicyRequest, refusal: str, note:
 async def _workload(
     asked: session.Session, kind: kinds.WorkloadKind, name: str, change: _PolicyRequest, guessed: str | None = None
 ) -> None:
-    """Change the workload, or who manages it; `guessed` is its name by the pod alone."""
+    """Change the workload, or its owner; `guessed` is its name by the pod alone."""
     try:
         kind, found = await _top(asked, kind, name)
     except session.ForbiddenError as error:

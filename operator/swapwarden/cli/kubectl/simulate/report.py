@@ -70,7 +70,7 @@ async def _gather(
 
 
 def _changing(result: simulation.Simulation) -> simulation.Simulation:
-    """Without what stays as it is."""
+    """Return the changes only."""
     return msgspec.structs.replace(
         result,
         pods=tuple(one for one in result.pods if one.direction is not Direction.SAME),

@@ -56,7 +56,7 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
 
     @property
     def bytes(self) -> float | None:
-        """The most that the pod can use: infinite where nothing limits it, None if unknown."""
+        """Return the most that the pod can use: infinite if nothing limits it, None if unknown."""
         if self.reason is None:
             return None
         own = math.inf if self.audit else _number(self.swap_max)
@@ -79,7 +79,7 @@ class PodChange(msgspec.Struct, frozen=True):
 
     @property
     def direction(self) -> Direction:
-        """The change of its swap."""
+        """Return the direction in which its swap changes."""
         old, new = self.before.bytes, self.after.bytes
         if old is None or new is None:
             alike = (self.before.reason, self.before.swap_max) == (self.after.reason, self.after.swap_max)
@@ -91,7 +91,7 @@ class PodChange(msgspec.Struct, frozen=True):
 
     @property
     def above(self) -> int:
-        """Bytes in use above the new limit; 0 where the use is unknown."""
+        """Return the bytes in use above the new limit; 0 if the use is unknown."""
         limit = self.after.bytes
         if self.used is None or limit is None or limit >= self.used:
             return 0

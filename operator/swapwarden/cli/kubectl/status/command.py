@@ -202,7 +202,7 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
 
 
 async def _states(asked: session.Session, chosen: Sequence[str]) -> dict[str, state.NodeSwapState] | None:
-    """NodeSwapStates by name; of nodes that are named only those. None where the user may not see them."""
+    """Return NodeSwapStates by name, of the named nodes only if any are named; None if the user may not read them."""
     try:
         if not chosen:
             found = await asked.collect(session.STATES, state.NodeSwapState)
@@ -223,7 +223,7 @@ async def _state(asked: session.Session, name: str) -> state.NodeSwapState | Non
 
 
 async def _profiles(asked: session.Session) -> dict[str, WireProfile]:
-    """Profiles by name."""
+    """Return profiles by name."""
     try:
         found = await asked.collect(session.PROFILES, WireProfile)
     except session.ForbiddenError as error:

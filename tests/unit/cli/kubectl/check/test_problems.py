@@ -87,13 +87,13 @@ def test_an_agent_that_does_not_follow() -> None:
     ],
 )
 def test_conditions_of_a_node(kind: str, status: str, severity: Severity) -> None:
-    found = problems.condition("n", state.Condition(kind, status, "Why", "what is wrong"))
+    found = problems.condition("n", state.Condition(kind, status, "Why", "the problem"))
     assert found is not None
     assert (found.severity, found.reason, found.object, found.message) == (
         severity,
         kind,
         "node/n",
-        "Why: what is wrong",
+        "Why: the problem",
     )
     other = "True" if status == "False" else "False"
     assert problems.condition("n", state.Condition(kind, other, "Why", "")) is None

@@ -36,7 +36,7 @@ def test_pods_of_others_with_the_labels_of_agents_are_not_asked() -> None:
     assert [each.name for each in agents.select_agents([impostor, pod("x", "m", "tenant"), usual]).values()] == ["c"]
 
 
-def test_the_usual_port_where_none_has_the_name() -> None:
+def test_the_usual_port_if_none_has_the_name() -> None:
     bare = msgspec.convert({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}}, agents.WireAgent)
     assert agents.select_agents([bare])["n"].port == 8082
 

@@ -217,7 +217,7 @@ class Issuer:
         return int(self._count.read_text())
 
 
-def test_credentials_that_expire_meanwhile_are_asked_for_anew(server: Server, tmp_path: Path) -> None:
+def test_credentials_that_expire_meanwhile_are_asked_for_again(server: Server, tmp_path: Path) -> None:
     issuer = Issuer(tmp_path)
     target = session.Target(kubeconfig=server.kubeconfig(tmp_path, issuer.user))
     server.token = "token-1"

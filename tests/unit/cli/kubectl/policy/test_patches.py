@@ -56,7 +56,7 @@ def test_the_commands_are_words_of_a_shell() -> None:
     assert patches.label_patch(None) == {"metadata": {"labels": {label: None}}}
 
 
-def test_a_pod_of_nobody_is_made_anew() -> None:
+def test_a_pod_of_nobody_is_recreated() -> None:
     get, annotate, replace = patches.recreating(pod(name="solo"), "Disabled").split(" | ")
     assert get == "kubectl get pod solo -n batch -o yaml"
     assert annotate == f"kubectl annotate --local --overwrite -f - -o yaml {POLICY}=Disabled"
