@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
+from swapwarden.cli import uninstall
 
 from deploy.build import image
 from testbed.base import process
@@ -222,7 +223,7 @@ def test_uninstall_restores_the_earlier_values_and_a_second_installation_works(
         eventually(lambda: int(cgroups.swap_max(node, scope)) < int(kubelets), "also for the pod without policy")
 
         said = swapwarden.uninstall()
-        assert "all agents have restored the earlier values" in said
+        assert uninstall.ALL_RESTORED in said
         assert cgroups.swap_max(node, folders["disabled"]) == "max"
         assert cgroups.swap_max(node, folders["plain"]) == "max"
         assert cgroups.swap_max(node, scope) == kubelets

@@ -41,6 +41,11 @@ REQUEST_SECONDS: Final = 30.0
 PARALLEL: Final = 16
 ROUNDS: Final = 6
 ENDED: Final = frozenset({"Succeeded", "Failed"})
+ALL_RESTORED: Final = "all agents have restored the earlier values"
+NOT_ORDERED: Final = "no controller has ordered it"
+WITHDRAWN: Final = "the order to restore was withdrawn meanwhile"
+KEEPS_MARKS: Final = "keeps labels, taints or an extended resource of ours"
+KEEPS_FINALIZER: Final = f"keeps the finalizer {names.PROFILE_FINALIZER}"
 
 
 class _RestoreStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -137,7 +142,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
             raise
         silent = await _wait(api, order, arguments.timeout)
         if silent is None:
-            print("error: the order to restore was withdrawn meanwhile, so nothing is removed", file=sys.stderr)
+            print(f"error: {WITHDRAWN}, so nothing is removed", file=sys.stderr)
             return 1
         found = await read_all(api, PODS, BoundPod)
         pods = [each for each in found if each.spec.node_name and each.status.phase not in ENDED]
@@ -206,11 +211,11 @@ def report(silent: Iterable[RestoringState], pods: Iterable[BoundPod]) -> Iterat
     running = collections.Counter(each.spec.node_name for each in pods)
     left = sorted(silent, key=lambda each: each.metadata.name)
     if not left:
-        yield "all agents have restored the earlier values"
+        yield ALL_RESTORED
         return
     yield f"nodes that have not answered ({len(left)}); cgroups of their pods keep their values until the pods end:"
     for each in left:
-        ordered = "" if each.spec.mode == names.Mode.RESTORE else "; no controller has ordered it"
+        ordered = "" if each.spec.mode == names.Mode.RESTORE else f"; {NOT_ORDERED}"
         yield f"  {each.metadata.name}: up to {running[each.metadata.name]} pods{ordered}"
 
 
@@ -282,7 +287,7 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
             await node_writer.offer(writes, each.row.name, each.row.uid, None)
 
     for each, error in await retry_rounds(changes, release):
-        print(f"node {each.row.name} keeps labels, taints or an extended resource of ours: {error}")
+        print(f"node {each.row.name} {KEEPS_MARKS}: {error}")
 
 
 def labels_in_use(pods: Iterable[BoundPod]) -> dict[tuple[str, str], set[str]]:
@@ -313,7 +318,7 @@ async def release_profiles(api: client.Client) -> None:
         await finalizers.release(writes, each)
 
     for each, error in await retry_rounds(ours, release):
-        print(f"profile {each.name} keeps the finalizer {names.PROFILE_FINALIZER}: {error}")
+        print(f"profile {each.name} {KEEPS_FINALIZER}: {error}")
 
 
 async def _remove_objects(api: client.Client, owner: str) -> None:

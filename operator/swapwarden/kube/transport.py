@@ -39,6 +39,9 @@ in protobuf. Of lists fewer objects are asked for where they do not fit (swapwar
 READ_BYTES = 64 * 1024
 
 JSON = "application/json"
+BROKE = "the connection broke"
+CUT_OFF = "the answer was cut off"
+NOT_HTTP = "the answer is not HTTP"
 
 _KEEPALIVE = {
     # The idle time has another name on macOS, a platform of kubectl swap.
@@ -183,7 +186,7 @@ class _Connection:
         except (OSError, EOFError) as error:
             if used and not received:
                 raise _Stale from error
-            raise errors.Unreachable(f"the connection broke: {error or type(error).__name__}") from error
+            raise errors.Unreachable(f"{BROKE}: {error or type(error).__name__}") from error
         if self.status < 200:
             raise errors.Unreachable(f"the answer is an interim one ({self.status}), which was not requested")
 
@@ -194,7 +197,7 @@ class _Connection:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise errors.Unreachable(f"the answer is not HTTP: {error.__cause__ or error}") from error
+            raise errors.Unreachable(f"{NOT_HTTP}: {error.__cause__ or error}") from error
         return len(data)
 
     async def body(self) -> AsyncGenerator[bytes, None]:
@@ -215,7 +218,7 @@ class _Connection:
             try:
                 await self._feed()
             except (OSError, EOFError) as error:
-                raise errors.Unreachable(f"the answer was cut off: {error or type(error).__name__}") from error
+                raise errors.Unreachable(f"{CUT_OFF}: {error or type(error).__name__}") from error
             if self._answer.size > MAX_BODY_BYTES:
                 raise errors.TooLarge(f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
         return self._answer.take()

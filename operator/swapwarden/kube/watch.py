@@ -27,6 +27,9 @@ SILENCE_SECONDS = 15.0
 """How long a watch may stay silent beyond its planned end before it counts as dead."""
 
 MAX_LINE_BYTES = transport.MAX_BODY_BYTES
+SILENT = "the watch was silent for {:g} s"
+NO_EVENT = "the watch sent a line that is not an event"
+UNKNOWN_TYPE = "the watch sent an event of unknown type '{}'"
 
 
 class Expired(Exception):  # noqa: N818 the name states the problem
@@ -91,7 +94,7 @@ async def watch(
                         raise Broken("the watch ended within an event") from error
                     return
                 except TimeoutError as error:
-                    raise Broken(f"the watch was silent for {seconds + silence:g} s") from error
+                    raise Broken(SILENT.format(seconds + silence)) from error
                 for line in lines.cut(piece):
                     yield read_event(line, decode)
     except errors.ApiError as error:
@@ -108,10 +111,10 @@ def read_event(line: bytes, decode: Callable[[bytes], T]) -> WatchEvent[T]:
             status = errors.status_of(body)
             raise errors.ApiError(status.code, status.reason, status.message or "the watch failed")
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-            raise Broken(f"the watch sent an event of unknown type '{decoding.shown(kind)}'")
+            raise Broken(UNKNOWN_TYPE.format(decoding.shown(kind)))
         version = decoding.version(body)
     except msgspec.DecodeError as error:
-        raise Broken(f"the watch sent a line that is not an event: {error}") from error
+        raise Broken(f"{NO_EVENT}: {error}") from error
     decoded = None if kind == "BOOKMARK" else decode(bytes(body))
     return WatchEvent(cast("EventType", kind), decoded, version)
 

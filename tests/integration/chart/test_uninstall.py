@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from swapwarden.cli import uninstall as uninstall_command
 
 from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
@@ -103,7 +104,7 @@ def test_nothing_of_an_installation_is_left(
         eventually(lambda: taints(cluster, "one") == [SWAP], "the taint of its profile")
         eventually(lambda: finalizers(cluster) == [FINALIZER] * 2, "both profiles are held")
         said = uninstall(f"--owner={helm.RELEASE}")
-        assert said == "all agents have restored the earlier values\n"
+        assert said == f"{uninstall_command.ALL_RESTORED}\n"
         assert agent.modes[-1] == "Restore"
         assert labels(cluster, "one") == set()
         assert taints(cluster, "one") == []
@@ -153,7 +154,7 @@ def test_the_extended_resource_is_removed_and_nothing_else_of_the_capacity(
     with Controller(cluster.cp, FAST, "--extended-resource") as controller, Agent(cluster, "one"):
         controller.leads()
         eventually(lambda: capacity() == {**before, "swapwarden.dev/swap": str(2**30)}, "what the node offers")
-        assert uninstall() == "all agents have restored the earlier values\n"
+        assert uninstall() == f"{uninstall_command.ALL_RESTORED}\n"
         assert capacity() == before
 
 
@@ -180,7 +181,7 @@ def test_nothing_is_removed_before_the_controller_knows_even_without_any_agent(
         cluster.node(f"node-{number}")
     with Controller(cluster.cp, FAST) as controller:
         eventually(lambda: all(labels(cluster, f"node-{number}") for number in range(3)), "labels")
-        assert uninstall() == "all agents have restored the earlier values\n"
+        assert uninstall() == f"{uninstall_command.ALL_RESTORED}\n"
         # Else it would recreate all of it.
         assert controller.metric("swapwarden_controller_restoring") == 1
     assert cluster.cp.get(STATES)["items"] == []
@@ -196,7 +197,7 @@ def test_it_ends_in_time_without_a_controller_and_a_second_one_says_the_same(
         eventually(lambda: agent.modes and cluster.spec("one").get("pods"), "a plan")
     state = cluster.state("one")
     said = uninstall("--timeout=1")
-    assert said.splitlines()[1:] == ["  one: up to 1 pods; no controller has ordered it"]
+    assert said.splitlines()[1:] == [f"  one: up to 1 pods; {uninstall_command.NOT_ORDERED}"]
     assert cluster.cp.get(STATES)["items"] == []
     # As if the first one had been interrupted after it had given the order to the nodes.
     metadata = {"name": "one", "ownerReferences": state["metadata"]["ownerReferences"]}
@@ -216,7 +217,7 @@ def test_an_order_that_is_taken_back_stops_it_before_anything_is_removed(
         ended = pool.submit(uninstall, "--timeout=100")
         eventually(lambda: cluster.cp.get(ORDER)["data"]["restore"] == "true", "the order")
         cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
-        with pytest.raises(process.ProcessError, match="withdrawn meanwhile, so nothing is removed"):
+        with pytest.raises(process.ProcessError, match=uninstall_command.WITHDRAWN):
             ended.result(60)
     assert len(cluster.cp.get(STATES)["items"]) == 1
     assert labels(cluster, "one")

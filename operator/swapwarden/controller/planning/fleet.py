@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,11 @@ from swapwarden.controller.planning.view import Planner
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.profile import compiled, requirements
+
+NOT_ITS_TURN: Final = "its turn has not come"
+NOT_WRITTEN: Final = "its plan is not written yet"
+NOT_SEEN: Final = "its agent has not seen the plan yet"
+NOT_REPORTED: Final = "its agent has not reported yet"
 
 
 class Governed(msgspec.Struct, frozen=True):
@@ -148,9 +154,9 @@ def _pending(planner: Planner, name: str) -> str:
     row = planner.inventory.report_of(name)
     desired = plan.reference(planner.selection(name).profile)
     if plan.reference(planner.in_force(name)) != desired:
-        return "its turn has not come"
+        return NOT_ITS_TURN
     if row is None or row.profile != desired:
-        return "its plan is not written yet"
+        return NOT_WRITTEN
     if row.acted != row.profile:
-        return "its agent has not seen the plan yet"
-    return "" if row.applied else row.unapplied or "its agent has not reported yet"
+        return NOT_SEEN
+    return "" if row.applied else row.unapplied or NOT_REPORTED

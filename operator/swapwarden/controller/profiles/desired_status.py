@@ -25,6 +25,9 @@ NO_EXTENDED_RESOURCE: Final = (
     "scheduling.extendedResource has no effect: the controller runs without --extended-resource (extendedResource: true"
     " in the chart)"
 )
+SAME_PRIORITY: Final = "same priority as {} on {}: the oldest profile governs"
+STAYS_IN_FORCE: Final = "generation {} stays in force"
+NONE_IN_FORCE: Final = "the profile is not in force"
 
 
 class Contest(NamedTuple):
@@ -155,9 +158,7 @@ def _since(condition: Mapping[str, Any], before: Mapping[str, Any] | None, now: 
 
 def _ready(entry: profile_store.Entry, tally: _Tally) -> tuple[str, str, str]:
     if entry.error:
-        fallback = (
-            f"generation {entry.profile.generation} stays in force" if entry.profile else "the profile is not in force"
-        )
+        fallback = STAYS_IN_FORCE.format(entry.profile.generation) if entry.profile else NONE_IN_FORCE
         return "False", "Invalid", f"{entry.error}; {fallback}"
     matched = sum(map(len, tally))
     if not matched:
@@ -216,7 +217,7 @@ def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
         return "False", "NoConflict", ""
     rivals = sorted({contest.rival for contest in contests})
     nodes = sorted({contest.node for contest in contests})
-    return "True", "SamePriority", f"same priority as {_list(rivals)} on {_list(nodes)}: the oldest profile governs"
+    return "True", "SamePriority", SAME_PRIORITY.format(_list(rivals), _list(nodes))
 
 
 def _wrong(node: fleet.Governed) -> str:

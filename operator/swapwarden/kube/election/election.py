@@ -32,6 +32,9 @@ JITTER: Final = (0.8, 1.2)
 MAX_TRANSITIONS: Final = 2**31 - 1
 """The largest number that a Lease can hold."""
 
+NOT_RENEWED: Final = "the Lease was not renewed for {:g} s"
+TAKEN: Final = "the Lease went to {}"
+
 _NEVER: Final = float("-inf")
 
 
@@ -230,10 +233,10 @@ class Election:
 
     def _lost(self, now: float) -> str:
         if now >= self.deadline:
-            return f"the Lease was not renewed for {self.timing.renew_deadline:g} s"
+            return NOT_RENEWED.format(self.timing.renew_deadline)
         seen = self.observed
         if self._fresh and seen.exists and seen.lease and not self.is_mine(seen.lease):
-            return f"the Lease went to {seen.holder or 'nobody'}"
+            return TAKEN.format(seen.holder or "nobody")
         return ""
 
     def _pause(self) -> float:

@@ -31,6 +31,7 @@ TRANSITIONS = metrics.gauge("swapwarden_lease_transitions", "Changes of the Leas
 
 RELEASE_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 10.0
+THREAD_ENDS: Final = "the thread that holds the Lease ends"
 
 
 class Tenure:
@@ -202,7 +203,7 @@ class Elector:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(self._main())
         except Exception:
-            log.exception("the thread that holds the Lease ends")
+            log.exception(THREAD_ENDS)
 
     async def _main(self) -> None:
         try:
@@ -214,7 +215,7 @@ class Elector:
                 if self._release and self._election.tried:
                     await self._give_back()
         finally:
-            self._depose("the thread that holds the Lease ends")
+            self._depose(THREAD_ENDS)
 
     async def _compete(self) -> None:
         while True:

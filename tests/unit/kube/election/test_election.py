@@ -178,7 +178,7 @@ def test_a_leader_is_deposed_by_one_of_the_same_name() -> None:
     taken = held("me", 2, acquire_time="another", lease_transitions=1)
     assert taken.spec.holder_identity == answer.spec.holder_identity
     made.observe(taken, 102.0)
-    assert made.step(102.0, "t") == election.Stop("the Lease went to me")
+    assert made.step(102.0, "t") == election.Stop(election.TAKEN.format("me"))
 
 
 def test_a_write_whose_answer_was_lost_is_recognized() -> None:
@@ -227,14 +227,14 @@ def test_a_leader_that_sees_another_holder_stops_at_once(holder: str | None, tol
     made, _ = leader()
     made.failed(102.0, 0.0)
     made.observe(held(holder, 2), 102.0)
-    assert made.step(102.0, "t") == election.Stop(f"the Lease went to {told}")
+    assert made.step(102.0, "t") == election.Stop(election.TAKEN.format(told))
 
 
 def test_a_leader_stops_before_its_time_is_over() -> None:
     made, _ = leader(sent=100.0)
     made.failed(102.0, 60.0)
     assert made.step(109.4, "t") == election.Sleep(109.5)
-    assert made.step(109.5, "t") == election.Stop("the Lease was not renewed for 10 s")
+    assert made.step(109.5, "t") == election.Stop(election.NOT_RENEWED.format(10))
     assert made.valid_until == 110.0
 
 

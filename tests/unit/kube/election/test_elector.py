@@ -475,7 +475,7 @@ def test_a_clock_that_ran_on_without_the_thread_ends_the_term(fake: FakeApi, sta
     assert not one.leads()
     assert one.told.empty(), "the thread does not know yet"
     fake.held.clear()
-    assert one.next()[:2] == ("stopped", "the Lease was not renewed for 400 s")
+    assert one.next()[:2] == ("stopped", election.NOT_RENEWED.format(400))
 
 
 @pytest.mark.parametrize(
@@ -505,7 +505,7 @@ def test_after_any_error_the_thread_retries_until_its_deadline(
     assert one.told.empty()
     ahead[0] = PATIENT["renew_deadline"] * (1 - election.MARGIN)
     stopped = one.next()
-    assert stopped[:2] == ("stopped", "the Lease was not renewed for 400 s")
+    assert stopped[:2] == ("stopped", election.NOT_RENEWED.format(400))
     fake.trouble = lambda _: None
     if not isinstance(error, errors.ApiError) or not error.retry_after:
         assert one.next().what == "started", "it competes again when all is well"
@@ -515,7 +515,7 @@ def test_answers_that_do_not_come_are_not_waited_for(fake: FakeApi, start: Start
     one = start(HASTY)
     one.next()
     fake.held.update({"GET", "PUT"})
-    assert one.next()[:2] == ("stopped", "the Lease was not renewed for 0.6 s")
+    assert one.next()[:2] == ("stopped", election.NOT_RENEWED.format(0.6))
     fake.held.clear()
     assert one.next().what == "started"
 
@@ -556,7 +556,7 @@ def test_a_lease_given_to_another_by_hand_ends_the_leadership(fake: FakeApi, sta
     one = start()
     one.next()
     fake.change(holderIdentity="other", leaseDurationSeconds=600)
-    assert one.next()[:2] == ("stopped", "the Lease went to other")
+    assert one.next()[:2] == ("stopped", election.TAKEN.format("other"))
     assert fake.lease is not None
     assert fake.lease["spec"]["holderIdentity"] == "other"
 
@@ -608,7 +608,7 @@ def test_a_callback_that_fails_ends_the_thread_and_the_term(fake: FakeApi, caplo
         **PATIENT,
     )
     made.start()
-    assert stopped.get(timeout=10.0) == "the thread that holds the Lease ends"
+    assert stopped.get(timeout=10.0) == elector.THREAD_ENDS
     until(lambda: not made.alive(), "the thread's end")
     assert [tenure.left() for tenure in led] == [0.0]
     assert "a mistake" in caplog.text

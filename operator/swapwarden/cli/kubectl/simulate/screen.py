@@ -19,6 +19,7 @@ LESS: Final = frozenset({Direction.LOSES, Direction.UNKNOWN})
 """Directions in which a pod may use more than its new limit."""
 _WAVES: Final = 3
 """How many waves are listed one by one."""
+USE_UNKNOWN: Final = "Whether pods use more swap than they would get is not known."
 
 
 class NodeLine(msgspec.Struct, frozen=True):
@@ -133,7 +134,7 @@ def sentences(numbers: dict[str, Any]) -> Iterator[str]:
     )
     if above is None:
         if pods["loses"]:
-            yield "Whether pods use more swap than they would get is not known."
+            yield USE_UNKNOWN
     elif above["pods"]:
         yield (
             f"{tables.count(above['pods'], 'pod uses', 'pods use')} {sizes.rounded(above['bytes'])} of swap more than"

