@@ -104,10 +104,10 @@ class _Plan(NamedTuple):
 def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
     """Plan the input, on one node ONLY if that is named; and the error, if any."""
     notes = [
-        f"pod {wire.metadata.namespace}/{wire.metadata.name} {told}"
+        f"pod {wire.metadata.namespace}/{wire.metadata.name} {sentence}"
         for wire in found.pods.values()
         if objects.is_not_created(wire)
-        for told in (
+        for sentence in (
             *(
                 f"would be refused at admission: {path}: {reason}"
                 for path, reason in objects.admission_errors(found, wire)

@@ -75,7 +75,7 @@ class AnnotationRule(msgspec.Struct, frozen=True):
     """The values that an annotation accepts."""
 
     key: str
-    accepted: tuple[str, ...] = ()
+    allowed_values: tuple[str, ...] = ()
     """The values; without any, a quantity, as in api.quantity."""
     per_container: bool = False
     """The key is a prefix; the name of a container follows."""
@@ -107,7 +107,7 @@ def is_of_domain(key: str) -> bool:
 
 def accepts(rule: AnnotationRule, value: str) -> bool:
     """Return whether the annotation may hold this value."""
-    return value in rule.accepted if rule.accepted else quantity.is_quantity(value)
+    return value in rule.allowed_values if rule.allowed_values else quantity.is_quantity(value)
 
 
 def shown(text: str, limit: int = _MAX_VALUE) -> str:
@@ -130,7 +130,7 @@ class Suggester:
         """Use one for all messages about one object."""
         self.left = _COMPARISONS
 
-    def resembling(self, text: str, known: Collection[str]) -> str | None:
+    def closest(self, text: str, known: Collection[str]) -> str | None:
         """Return the known word that a user may have meant by the unknown `text`."""
         text = text.strip()
         if len(text) > _SUGGESTED_LENGTH or len(known) > _SUGGESTED_FROM:
@@ -145,24 +145,24 @@ class Suggester:
         found = difflib.get_close_matches(text.casefold(), by_folded, n=1, cutoff=0.7)
         return by_folded[found[0]] if found else None
 
-    def resembling_key(self, key: str) -> str | None:
+    def closest_key(self, key: str) -> str | None:
         """Return the key of ours that a user may have meant by an unknown key of our domain."""
         domain, _, name = key.partition("/")
         prefixes = [rule.key.rstrip("/") for rule in _BY_PREFIX]
         known = [names.GROUP, *prefixes]
-        meant = domain if domain in known else self.resembling(domain, known)
+        meant = domain if domain in known else self.closest(domain, known)
         if meant in prefixes:
             return f"{meant}/{name}" if name else None
-        found = self.resembling(name, [own.partition("/")[2] for own in _BY_KEY]) if meant else None
+        found = self.closest(name, [own.partition("/")[2] for own in _BY_KEY]) if meant else None
         return f"{meant}/{found}" if found else None
 
 
-def resembling(text: str, known: Collection[str]) -> str | None:
-    """Return `Suggester.resembling` of a text on its own."""
-    return Suggester().resembling(text, known)
+def closest(text: str, known: Collection[str]) -> str | None:
+    """Return `Suggester.closest` of a text on its own."""
+    return Suggester().closest(text, known)
 
 
-def resembling_quantity(text: str) -> str | None:
+def closest_quantity(text: str) -> str | None:
     """Return the quantity that a user may have meant by `text`: 1 GB is 1G, 512mi is 512Mi."""
     found = re.fullmatch(r"([0-9.]{1,32})([a-z]{1,2}?)b?", text.replace(" ", "").lower(), re.ASCII)
     if not found:

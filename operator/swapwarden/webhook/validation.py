@@ -66,7 +66,7 @@ def warnings(pod: review.ReviewedPod) -> Iterator[str]:
     suggester = pod_annotations.Suggester()
     for key in sorted(key for key in pod.annotations if pod_annotations.is_of_domain(key)):
         if pod_annotations.rule_of(key) is None:
-            meant = suggester.resembling_key(key)
+            meant = suggester.closest_key(key)
             yield f"{_at(key)}: {pod_annotations.NO_SUCH_KEY}{_did_you_mean(meant)}"
     for key in sorted(key for key in pod.metadata.labels or {} if pod_annotations.DOMAIN in key):
         if pod_annotations.rule_of(key) is not None:
@@ -108,7 +108,7 @@ def _contradictions(pod: review.ReviewedPod, own: _Own) -> Iterator[review.Statu
 def _limits(own: _Own) -> Iterator[tuple[str, int]]:
     """Yield the pod's limits that are quantities, in billionths of bytes, by key: exact, as for the API server."""
     for key, value, rule in own:
-        if not rule.accepted and quantity.is_quantity(value):
+        if not rule.allowed_values and quantity.is_quantity(value):
             yield key, quantity.nano(value)
 
 
@@ -121,17 +121,17 @@ def _value(
 ) -> Iterator[review.StatusCause]:
     if pod_annotations.accepts(rule, value):
         return
-    if rule.accepted:
-        listed = ", ".join(map(pod_annotations.quoted, rule.accepted))
+    if rule.allowed_values:
+        listed = ", ".join(map(pod_annotations.quoted, rule.allowed_values))
         message = f"Unsupported value: {quoted(value)}: supported values: {listed}"
-        meant = _did_you_mean(suggester.resembling(value, rule.accepted))
+        meant = _did_you_mean(suggester.closest(value, rule.allowed_values))
         yield review.StatusCause(_NOT_SUPPORTED, message + meant, _at(key))
     else:
         message = (
             f"Invalid value: {quoted(value)}: not a quantity, which is a number without a sign, with a"
             " unit such as Mi, Gi or M"
         )
-        meant = _did_you_mean(pod_annotations.resembling_quantity(value)) or "; write for example 512Mi or 2Gi"
+        meant = _did_you_mean(pod_annotations.closest_quantity(value)) or "; write for example 512Mi or 2Gi"
         yield review.StatusCause(_INVALID, message + meant, _at(key))
 
 
@@ -143,7 +143,7 @@ def _container(
         if len(containers) > _MAX_LISTED:
             listed += f" and {len(containers) - _MAX_LISTED} more"
         message = f"Invalid value: {quoted(name)}: {pod_annotations.NO_CONTAINER}; it has: {listed}"
-        yield review.StatusCause(_INVALID, message + _did_you_mean(suggester.resembling(name, containers)), _at(key))
+        yield review.StatusCause(_INVALID, message + _did_you_mean(suggester.closest(name, containers)), _at(key))
 
 
 def _did_you_mean(word: str | None) -> str:

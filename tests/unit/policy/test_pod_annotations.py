@@ -36,8 +36,8 @@ def test_keys_of_others(key: str) -> None:
 
 
 def test_values() -> None:
-    accepted = {rule.key: rule.accepted for rule in pod_annotations.RULES}
-    assert accepted == {
+    allowed_values = {rule.key: rule.allowed_values for rule in pod_annotations.RULES}
+    assert allowed_values == {
         names.POLICY_ANNOTATION: ("Avoid", "Disabled", "NoPreference", "Preferred", "Required"),
         names.POLICY_SOURCE_ANNOTATION: ("namespace",),
         names.LIMIT_ANNOTATION: (),
@@ -67,7 +67,7 @@ def test_values() -> None:
     ],
 )
 def test_a_value_that_somebody_may_have_meant(text: str, meant: str | None) -> None:
-    assert pod_annotations.resembling(text, list(names.Policy)) == meant
+    assert pod_annotations.closest(text, list(names.Policy)) == meant
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_value_that_somebody_may_have_meant(text: str, meant: str | None) -> N
     ],
 )
 def test_a_key_that_somebody_may_have_meant(key: str, meant: str | None) -> None:
-    assert pod_annotations.Suggester().resembling_key(key) == meant
+    assert pod_annotations.Suggester().closest_key(key) == meant
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_key_that_somebody_may_have_meant(key: str, meant: str | None) -> None
     ],
 )
 def test_a_quantity_that_somebody_may_have_meant(text: str, meant: str | None) -> None:
-    assert pod_annotations.resembling_quantity(text) == meant
+    assert pod_annotations.closest_quantity(text) == meant
 
 
 # --- what a suggestion may cost ---
@@ -143,15 +143,15 @@ def test_suggestions_for_one_object_cost_little_whatever_it_holds(
     compared.clear()
     suggester = pod_annotations.Suggester()
     for text, known in asked:
-        suggester.resembling(text, known)
+        suggester.closest(text, known)
     assert sum(compared) <= 20_000
 
 
 def test_no_more_is_suggested_once_it_has_cost_too_much(compared: list[int]) -> None:
     suggester = pod_annotations.Suggester()
-    assert suggester.resembling("ap", ["app"]) == "app"
-    assert suggester.resembling("ab" * 31, ["ba" * 31] * 63) is None
-    assert suggester.resembling("ap", ["app"]) is None
+    assert suggester.closest("ap", ["app"]) == "app"
+    assert suggester.closest("ab" * 31, ["ba" * 31] * 63) is None
+    assert suggester.closest("ap", ["app"]) is None
     assert len(compared) == 1
 
 

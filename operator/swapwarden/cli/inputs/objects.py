@@ -100,9 +100,9 @@ def warnings(inputs: Inputs, wire: pods.WirePod) -> Iterator[str]:
 
 def _warnings_beside(refused: Collection[str], asked: review.ReviewedPod) -> Iterator[str]:
     """Yield warnings about fields that are not refused anyway."""
-    for told in validation.warnings(asked):
-        if told.partition(": ")[0] not in refused:
-            yield told
+    for warning in validation.warnings(asked):
+        if warning.partition(": ")[0] not in refused:
+            yield warning
 
 
 def _answer(asked: review.ReviewedPod, default: str | None) -> review.Response:
@@ -195,8 +195,8 @@ def _log_annotations(one: documents.Found, log: documents.Log) -> None:
         return  # it exists, and is not checked any more
     causes = list(validation.errors(asked))
     log.refuse(one.place, ((cause.field, cause.message) for cause in causes))
-    for told in _warnings_beside({cause.field for cause in causes}, asked):
-        path, _, text = told.partition(": ")
+    for warning in _warnings_beside({cause.field for cause in causes}, asked):
+        path, _, text = warning.partition(": ")
         log.note(one.place.below(path), text)
 
 
@@ -252,16 +252,16 @@ def _from_swap_policy(document: documents.Json) -> Iterator[str]:
         return
     policy = spec["swapPolicy"]
     mode = policy.get("mode") if isinstance(policy, dict) else None
-    told = "spec.swapPolicy is dropped by the API server"
+    warning = "spec.swapPolicy is dropped by the API server"
     annotations = metadata.setdefault("annotations", {})
     if not isinstance(mode, str) or not isinstance(annotations, dict):
-        yield f"{told}: write the annotation {names.POLICY_ANNOTATION} instead"
+        yield f"{warning}: write the annotation {names.POLICY_ANNOTATION} instead"
     elif names.POLICY_ANNOTATION in annotations:
-        yield f"{told}: the annotation {names.POLICY_ANNOTATION} counts; remove spec.swapPolicy"
+        yield f"{warning}: the annotation {names.POLICY_ANNOTATION} counts; remove spec.swapPolicy"
     else:
         annotations[names.POLICY_ANNOTATION] = mode
         annotation = f"{names.POLICY_ANNOTATION}: {checks.shown(mode)}"
-        yield f"{told}: write the annotation {annotation} instead, as is assumed here"
+        yield f"{warning}: write the annotation {annotation} instead, as is assumed here"
 
 
 def _read_state(inputs: Inputs, document: documents.Json) -> bool:

@@ -140,8 +140,8 @@ def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[Cl
         theirs = by_name.get(name)
         here = f"customresourcedefinition/{name}"
         if theirs is None:
-            told = "does not exist"
-            yield problem(Check.NOT_INSTALLED, here, told)
+            message = "does not exist"
+            yield problem(Check.NOT_INSTALLED, here, message)
             continue
         known, there = set(_fields(_schema(ours))), set(_fields(_schema(theirs)))
         if lacking := sorted(known - there):
@@ -174,20 +174,20 @@ def _fields(schema: Any, path: str = "") -> Iterator[str]:
 
 
 def _leader(leases: Iterable[LeaderLease], now: datetime.datetime) -> Iterator[ClusterProblem]:
-    told = f"there is no Lease {LEASE}: no controller ever led"
+    message = f"there is no Lease {LEASE}: no controller ever led"
     for one in leases:
         spec, namespace = one.spec, one.metadata.namespace
         renewed, seconds = _time(spec.renew_time), spec.lease_duration_seconds or 15
         if not spec.holder_identity or renewed is None:
-            told = f"nobody holds the Lease {namespace}/{LEASE}"
+            message = f"nobody holds the Lease {namespace}/{LEASE}"
         elif now - renewed > datetime.timedelta(seconds=_LATE * seconds):
-            told = (
+            message = (
                 f"the Lease {namespace}/{LEASE} was not renewed since {renewed:%Y-%m-%dT%H:%M:%SZ}, by"
                 f" {spec.holder_identity}"
             )
         else:
             return
-    yield problem(Check.NO_LEADER, f"lease/{LEASE}", f"{told}: nothing is planned, and new pods start without swap")
+    yield problem(Check.NO_LEADER, f"lease/{LEASE}", f"{message}: nothing is planned, and new pods start without swap")
 
 
 def _time(text: str | None) -> datetime.datetime | None:
@@ -252,19 +252,19 @@ def _is_ours(one: Named) -> bool:
 def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[ClusterProblem]:
     """Yield the problem of the webhook's authorities: the controller's end when its own do."""
     if not bundle:
-        told = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
-        yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="Untrusted")
+        message = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
+        yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason="Untrusted")
         return
     ends = _ends(bundle)
     if ends is None:
-        told = "its caBundle holds no certificates"
-        yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="Untrusted")
+        message = "its caBundle holds no certificates"
+        yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason="Untrusted")
     elif ends and max(ends) <= now:
-        told = f"its caBundle expired on {max(ends):%Y-%m-%d}: new pods with a policy are refused"
-        yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="Expired")
+        message = f"its caBundle expired on {max(ends):%Y-%m-%d}: new pods with a policy are refused"
+        yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason="Expired")
     elif ends and max(ends) - now < SOON:
-        told = f"the last authority of its caBundle expires on {max(ends):%Y-%m-%d}, and was not renewed"
-        yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="ExpiresSoon", severity=Severity.WARNING)
+        message = f"the last authority of its caBundle expires on {max(ends):%Y-%m-%d}, and was not renewed"
+        yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason="ExpiresSoon", severity=Severity.WARNING)
 
 
 def _ends(bundle: str) -> list[datetime.datetime] | None:

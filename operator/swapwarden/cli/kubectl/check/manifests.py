@@ -90,8 +90,8 @@ def _logged(one: documents.Found, log: documents.Log) -> Iterator[ClusterProblem
     for wrong in log.problems:
         yield problem(Check.REFUSED, str(wrong.place), f"{_called(one.object)}: {wrong.text}")
     for note in log.notes:
-        told = f"{_called(one.object)}: {note.text}"
-        yield problem(Check.NO_EFFECT, str(note.place), told, remedy=catalogue.CORRECT)
+        sentence = f"{_called(one.object)}: {note.text}"
+        yield problem(Check.NO_EFFECT, str(note.place), sentence, remedy=catalogue.CORRECT)
 
 
 def _namespace(one: documents.Found) -> Iterator[ClusterProblem]:
@@ -110,8 +110,8 @@ def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str
         pod = objects.pod_of_workload(one.object, namespace)
     except checks.InvalidError as refused:
         for where, reason in refused.problems:
-            told = f"{_called(one.object)}: {reason}"
-            yield problem(Check.REFUSED, str(one.place.below(where)), told)
+            sentence = f"{_called(one.object)}: {reason}"
+            yield problem(Check.REFUSED, str(one.place.below(where)), sentence)
         return
     yield from _pod(documents.Found(one.place.below(path), one.object), pod, setting, namespace)
 
@@ -138,10 +138,10 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
         refused = list(objects.admission_errors(read, wire))
         for path, reason in refused:
             here = str(one.place.below(path)) if path.startswith(("metadata", "spec")) else str(one.place)
-            told = reason if here.endswith(path) else f"{path}: {reason}"
-            yield problem(Check.REFUSED, here, f"{called}: {told}")
-        for told in objects.warnings(read, wire):
-            path, _, text = told.partition(": ")
+            sentence = reason if here.endswith(path) else f"{path}: {reason}"
+            yield problem(Check.REFUSED, here, f"{called}: {sentence}")
+        for sentence in objects.warnings(read, wire):
+            path, _, text = sentence.partition(": ")
             here = str(one.place.below(path))
             yield problem(Check.NO_EFFECT, here, f"{called}: {text}", remedy=catalogue.CORRECT)
         if refused:
@@ -165,9 +165,9 @@ def _effect(
         kinds[place] = kinds.get(place, 0) + 1
     number = tables.count(len(chosen), "node")
     if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
-        told = f"{called}: requires swap, which none of {number} that it may run on gives: it would wait"
+        sentence = f"{called}: requires swap, which none of {number} that it may run on gives: it would wait"
         remedy = "turn on swap on a node whose profile gives it, or choose policy Preferred"
-        yield problem(Check.NO_EFFECT, here, told, reason=names.Policy.REQUIRED, remedy=remedy)
+        yield problem(Check.NO_EFFECT, here, sentence, reason=names.Policy.REQUIRED, remedy=remedy)
         return
     if not row.limited() or not kinds:
         return
@@ -178,13 +178,13 @@ def _effect(
     ]
     reasons = sorted({one.reason for one in decided})
     if decided and all(one.swap_max == "0" and one.reason is not names.Reason.POLICY_DISABLED for one in decided):
-        told = f"{called}: its swap limit would have no effect on any of {number}: {', '.join(reasons)}"
+        sentence = f"{called}: its swap limit would have no effect on any of {number}: {', '.join(reasons)}"
         remedy = "docs/semantics.md has the reasons; remove the limit, or have a profile give swap"
-        yield problem(Check.NO_EFFECT, here, told, reason="Limit", remedy=remedy)
+        yield problem(Check.NO_EFFECT, here, sentence, reason="Limit", remedy=remedy)
     elif decided and all(one.reason in _LESS for one in decided):
-        told = f"{called}: would get less swap than its limit on each of {number}: {', '.join(reasons)}"
+        sentence = f"{called}: would get less swap than its limit on each of {number}: {', '.join(reasons)}"
         remedy = "lower the limit, or raise the bound of the profile"
-        yield problem(Check.NO_EFFECT, here, told, reason="Limit", remedy=remedy)
+        yield problem(Check.NO_EFFECT, here, sentence, reason="Limit", remedy=remedy)
 
 
 def _profiles(setting: _Setting) -> Iterator[ClusterProblem]:
@@ -201,5 +201,5 @@ def _profiles(setting: _Setting) -> Iterator[ClusterProblem]:
         for wrong in problems.ungoverned(profile, known, here):
             yield msgspec.structs.replace(wrong, message=f"{_called(one.object)}: {wrong.message}")
         if name in ties:
-            told = f"{_called(one.object)}: has the same priority as {', '.join(sorted(ties[name]))} on some nodes"
-            yield problem(Check.PROFILE_CONFLICT, here, told)
+            sentence = f"{_called(one.object)}: has the same priority as {', '.join(sorted(ties[name]))} on some nodes"
+            yield problem(Check.PROFILE_CONFLICT, here, sentence)

@@ -63,8 +63,8 @@ def condition(node: str, one: state.Condition) -> ClusterProblem | None:
         severity = catalogue.DIAGNOSTICS.get(one.type)
         return problem(Check.NODE_CONDITION, f"node/{node}", message, reason=one.type, severity=severity, remedy=remedy)
     severity, remedy = catalogue.CONDITIONS[one.type]
-    told = f"{one.reason}: {one.message}" if one.message else one.reason
-    return problem(Check.NODE_CONDITION, f"node/{node}", told, reason=one.type, severity=severity, remedy=remedy)
+    sentence = f"{one.reason}: {one.message}" if one.message else one.reason
+    return problem(Check.NODE_CONDITION, f"node/{node}", sentence, reason=one.type, severity=severity, remedy=remedy)
 
 
 def _nodes(
@@ -100,8 +100,8 @@ def _nodes(
             yield from filter(None, (condition(name, one) for one in report.conditions))
             for one in observe(node.profile.require, node.profile.kernel, node.facts):
                 remedy = catalogue.NODE_PROBLEMS[one.problem]
-                told = one.message.removesuffix(f"; {remedy}")
-                yield problem(Check.NODE_CONDITION, f"node/{name}", told, reason=one.problem, remedy=remedy)
+                sentence = one.message.removesuffix(f"; {remedy}")
+                yield problem(Check.NODE_CONDITION, f"node/{name}", sentence, reason=one.problem, remedy=remedy)
         elif row is not None and row.degraded.startswith("NotUnderstood"):
             yield problem(Check.OTHER_VERSION, f"node/{name}", f"its agent's report is invalid: {row.degraded}")
 
@@ -183,7 +183,7 @@ def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator
     """Yield the problems of one namespace's labels; no default reaches pods of exempt namespaces."""
     value = labels.get(names.DEFAULT_POLICY_LABEL)
     if value is not None and value not in frozenset[str](names.Policy):
-        meant = pod_annotations.resembling(value, list(names.Policy))
+        meant = pod_annotations.closest(value, list(names.Policy))
         yield problem(
             Check.NAMESPACE_POLICY,
             here,
@@ -202,7 +202,7 @@ def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator
         )
     for key in sorted(labels):
         if pod_annotations.is_of_domain(key) and key != names.DEFAULT_POLICY_LABEL:
-            meant = pod_annotations.resembling(key, [names.DEFAULT_POLICY_LABEL])
+            meant = pod_annotations.closest(key, [names.DEFAULT_POLICY_LABEL])
             yield problem(
                 Check.NO_EFFECT,
                 here,
@@ -221,8 +221,8 @@ def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
         here = f"pod/{name_space}/{name}"
         if view.pods[name_space, name].terminal:
             continue
-        told = [told for told in validation.warnings(pod) if pod_annotations.NOT_PLACED not in told]
-        for message in told:
+        sentence = [sentence for sentence in validation.warnings(pod) if pod_annotations.NOT_PLACED not in sentence]
+        for message in sentence:
             yield problem(Check.NO_EFFECT, here, message)
         values = {cause.field for cause in validation.wrong_values(pod)}
         for cause in validation.errors(pod):
@@ -253,22 +253,22 @@ def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> 
     planned = spec.pods.get(row.key)
     if not has_agent:
         severity = Severity.ERROR if row.policy == names.Policy.DISABLED else None
-        told, remedy = f"has a swap policy or limit, and no agent runs on node {row.node}", _SEE_NODE
-        yield _not_enforced(_pod(row), told, reason=Check.NO_AGENT, severity=severity, remedy=remedy)
+        sentence, remedy = f"has a swap policy or limit, and no agent runs on node {row.node}", _SEE_NODE
+        yield _not_enforced(_pod(row), sentence, reason=Check.NO_AGENT, severity=severity, remedy=remedy)
     requires = spec.mode is names.Mode.ENFORCE and row.policy == names.Policy.REQUIRED
     if requires and planned is not None and planned.swap_max == "0":
         if planned.reason in catalogue.PODS and row.limited():
             return  # reported already
-        told = f"requires swap, and gets none on node {row.node}: {planned.reason}"
-        yield _not_enforced(_pod(row), told, reason=names.Policy.REQUIRED)
+        sentence = f"requires swap, and gets none on node {row.node}: {planned.reason}"
+        yield _not_enforced(_pod(row), sentence, reason=names.Policy.REQUIRED)
 
 
 def _pending(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     placed = any(node.labels.get(names.SWAP_LABEL) == "true" for node in view.nodes.values())
-    told, remedy = f"waits for a node with swap: none has the label {names.SWAP_LABEL}: true", _TURN_ON
+    sentence, remedy = f"waits for a node with swap: none has the label {names.SWAP_LABEL}: true", _TURN_ON
     for row in view.pods.values():
         if row.policy == names.Policy.REQUIRED and not row.node and not row.terminal and not placed:
-            yield _not_enforced(_pod(row), told, reason=names.Policy.REQUIRED, remedy=remedy)
+            yield _not_enforced(_pod(row), sentence, reason=names.Policy.REQUIRED, remedy=remedy)
 
 
 def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
@@ -282,21 +282,23 @@ def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
                 and held.desired == "0"
                 and held.swap_bytes
             ):
-                told = f"has {sizes.rounded(held.swap_bytes)} of swap in use, and its limit is 0; it can hardly grow"
-                found.append((held.pod, held.reason, told))
+                sentence = (
+                    f"has {sizes.rounded(held.swap_bytes)} of swap in use, and its limit is 0; it can hardly grow"
+                )
+                found.append((held.pod, held.reason, sentence))
         for one in report.exposures:
             if one.desired == "0" and one.swap_bytes:
                 causes = ", ".join(one.causes) or "cause not known"
                 most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
                 amount = f"{most}{sizes.rounded(one.swap_bytes)}"
                 found.append((one.pod, "Exposed", f"took {amount} of swap while its limit was overwritten ({causes})"))
-        for key, reason, told in found:
+        for key, reason, sentence in found:
             row = by_key.get(key)
             if row is not None and row.node == name:
                 yield problem(
                     Check.SWAP_AGAINST_POLICY,
                     _pod(row),
-                    told,
+                    sentence,
                     reason=reason,
                     severity=Severity.ERROR if row.policy == names.Policy.DISABLED else None,
                 )

@@ -151,8 +151,8 @@ def _proxy(written: str | None, server: str, origin: pathlib.Path) -> str:
     except ValueError:
         usable = False
     if not usable:
-        told = proxy.rpartition("@")[2][:200]  # without credentials
-        raise ConfigError(f"{where} {told!r} is not the URL of an HTTP proxy, such as http://proxy.example:3128")
+        host = proxy.rpartition("@")[2][:200]  # without credentials
+        raise ConfigError(f"{where} {host!r} is not the URL of an HTTP proxy, such as http://proxy.example:3128")
     return proxy
 
 

@@ -179,12 +179,12 @@ def _run(plugin: connection.Plugin, settings: _Exec, *, asks: bool, seconds: flo
 
 def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
     """Return the cluster as the program gets it, with its extension in `config`."""
-    told = {key: value for key, value in cluster.items() if key not in {"extensions", "certificate-authority"}}
+    passed = {key: value for key, value in cluster.items() if key not in {"extensions", "certificate-authority"}}
     extensions = cluster.get("extensions")
     for each in extensions if isinstance(extensions, list) else ():
         if isinstance(each, dict) and each.get("name") == _CLUSTER_EXTENSION:
-            told["config"] = each.get("extension")
-    return told
+            passed["config"] = each.get("extension")
+    return passed
 
 
 def _parse(plugin: connection.Plugin, settings: _Exec, output: bytes) -> connection.Credentials:

@@ -151,10 +151,10 @@ def of_pods(
     CPU and memory are those of metrics.k8s.io.
     `scraped` and `states` are by node, `measured` is by namespace and name.
     """
-    told = {node: OfAgent(found) for node, found in scraped.items()}
+    reported = {node: OfAgent(found) for node, found in scraped.items()}
     nothing = OfAgent(())
     return [
-        _of_pod(row, told.get(row.node, nothing), states.get(row.node), measured.get((row.namespace, row.name)))
+        _of_pod(row, reported.get(row.node, nothing), states.get(row.node), measured.get((row.namespace, row.name)))
         for row in rows
     ]
 
@@ -273,17 +273,17 @@ def of_node(
     name: str, found: Iterable[samples.MetricSample], total: int | None, measured: WireNodeMetrics | None
 ) -> NodeUse:
     """Return the swap usage of a node by its agent, else by metrics.k8s.io; `total` is the size by the Node."""
-    told = {sample.name: int(sample.value) for sample in found if sample.value < 2**63}
-    used = told.get(NODE_USED)
+    reported = {sample.name: int(sample.value) for sample in found if sample.value < 2**63}
+    used = reported.get(NODE_USED)
     if used is None and measured is not None:
         used = _bytes(measured.usage.swap)
     return NodeUse(
         name,
         swap_bytes=0 if used is None and total == 0 else used,
-        total_bytes=told.get(NODE_TOTAL, total),
-        accessible_bytes=told.get(NODE_ACCESSIBLE),
-        reserved_bytes=told.get(NODE_RESERVED),
-        unassigned_bytes=told.get(NODE_UNASSIGNED),
+        total_bytes=reported.get(NODE_TOTAL, total),
+        accessible_bytes=reported.get(NODE_ACCESSIBLE),
+        reserved_bytes=reported.get(NODE_RESERVED),
+        unassigned_bytes=reported.get(NODE_UNASSIGNED),
         cpu_millicores=_millicores(measured.usage.cpu) if measured else None,
         memory_bytes=_bytes(measured.usage.memory) if measured else None,
     )

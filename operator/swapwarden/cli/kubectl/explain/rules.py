@@ -31,7 +31,7 @@ def is_policy(value: str) -> bool:
 
 def no_policy(value: str) -> str:
     """Return why a value of the annotation is invalid."""
-    meant = pod_annotations.resembling(value, _POLICIES)
+    meant = pod_annotations.closest(value, _POLICIES)
     hint = f"did you mean {meant}?" if meant else f"there are {', '.join(_POLICIES)}"
     return f"{validation.quoted(value)} is no policy; {hint}"
 
@@ -58,7 +58,7 @@ def _misunderstood(planned: PlannedPod) -> str:
     if policy is not None and not is_policy(policy):
         return no_policy(policy)
     key, value = wrong_limits(planned.row)[0]
-    meant = pod_annotations.resembling_quantity(value)
+    meant = pod_annotations.closest_quantity(value)
     return f"{key}: {validation.quoted(value)} is no quantity" + (f"; did you mean {meant}?" if meant else "")
 
 

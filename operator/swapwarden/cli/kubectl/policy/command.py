@@ -91,21 +91,21 @@ async def _pod(asked: session.Session, name: str, change: _PolicyRequest) -> Non
         )
     owner = workloads.controller(pod.metadata.owner_references)
     if owner is None:
-        told = f"nobody manages pod/{name}, and the policy of a pod is immutable: it must be recreated"
+        sentence = f"nobody manages pod/{name}, and the policy of a pod is immutable: it must be recreated"
         _by_hand(
             asked,
             change,
-            f"{told}, which ends it. Without --apply, the commands are printed",
-            f"{told}. These commands delete and recreate it:",
+            f"{sentence}, which ends it. Without --apply, the commands are printed",
+            f"{sentence}. These commands delete and recreate it:",
             patches.recreating(pod, change.value, change.options),
         )
     elif (kind := workloads.kind_of_owner(owner)) is None:
-        told = f"the pod is made by {owner.kind} {owner.name} ({owner.api_version}), a kind that is not known here"
+        sentence = f"the pod is made by {owner.kind} {owner.name} ({owner.api_version}), a kind that is not known here"
         _by_hand(
             asked,
             change,
-            f"{told}: see where its pods' annotations are set, and set {change.words}",
-            f"{told}. Where its pod template is at spec.template, as is usual, this changes it:",
+            f"{sentence}: see where its pods' annotations are set, and set {change.words}",
+            f"{sentence}. Where its pod template is at spec.template, as is usual, this changes it:",
             patches.of_unknown(owner, change.value, asked.namespace, change.options),
         )
     else:
