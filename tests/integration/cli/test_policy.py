@@ -28,7 +28,7 @@ KINDS = {"deployments": "Deployment", "replicasets": "ReplicaSet", "jobs": "Job"
 
 
 def outcome(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the object and what was done to it."""
+    """Return the object, and whether it was patched."""
     return done.stdout.partition(": ")[0]
 
 
