@@ -139,15 +139,15 @@ class Rollouts:
             self.queue.close()
 
     async def _keep_judging(self) -> None:
-        waits, loop = backoff.Backoff(*BACKOFF_SECONDS), asyncio.get_running_loop()
+        waits, due = backoff.Backoff(*BACKOFF_SECONDS), None
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._next_judgement(loop.time())):
+                async with asyncio.timeout_at(due):
                     await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
             try:
-                self.judge()
+                due = self.judge()
             except Exception:
                 supervise.FAULTS.inc(PART)
                 self._changed.set()
@@ -193,8 +193,11 @@ class Rollouts:
     def _waits_of(self, name: str) -> backoff.Backoff:
         return self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
 
-    def judge(self) -> None:
-        """Look at all nodes under all profiles."""
+    def judge(self) -> float | None:
+        """Judge all nodes under all profiles.
+
+        Return when to do it again although nothing changed, in the event loop's time; None: never.
+        """
         members: dict[str, list[str]] = collections.defaultdict(list)
         contested: dict[str, list[desired_status.Contest]] = collections.defaultdict(list)
         for node, selection in fleet.selections(self._known.planner):
@@ -232,6 +235,8 @@ class Rollouts:
         self.judged = judged
         NODES.hold(desired_status.counted(node for each in judged.values() for node in each.governed))
         self.waits.note(now, judged.values(), {uid for uid, _ in self._barred})
+        # By the time of this judgement: one that has passed since is due at once.
+        return min((end for end in [*self._barred.values(), *self.waits.ends()] if end > now), default=None)
 
     def _progress(
         self, entry: profile_store.Entry, members: Sequence[str], overdue: fleet.Overdue
@@ -242,11 +247,6 @@ class Rollouts:
         if profile is not None and members:
             return fleet.rollout_of(planner, profile, members, overdue)
         return rollout.RolloutProgress(updated=0, pending=0)
-
-    def _next_judgement(self, now: float) -> float | None:
-        """Return when to judge again although nothing changed; None: never."""
-        ends = [*self._barred.values(), *self.waits.ends()]
-        return min((end for end in ends if end > now), default=None)
 
     async def _publish(self, name: str, judged: Judged) -> None:
         """Write the last verdict into the profile's status, and then admit nodes."""

@@ -256,7 +256,8 @@ async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_i
 async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_and_is_looked_at_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
+    # So short that it is over before the rollouts look for the next time at which something is due.
+    monkeypatch.setattr(backoff.Backoff, "next", lambda _: 1e-9)
     faults = supervise.FAULTS.value(rollouts.PART)
     judge, odd = fleet.rollout_of, {"odd"}
 
