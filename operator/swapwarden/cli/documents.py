@@ -56,7 +56,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """An object as it was read; empty values (null) are gone, as the API server drops them."""
+    """An object as it was read, without null values, which the API server also drops."""
 
     place: Place
     object: Json
@@ -162,7 +162,7 @@ class _Loader(Loader):
         return super().construct_mapping(node, deep)
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """Keep 12:30 as text, of which YAML 1.1 makes 750, and kubectl does not."""
+        """Keep 12:30 as text: YAML 1.1 reads 750, kubectl does not."""
         if ":" in node.value:
             return node.value
         return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)

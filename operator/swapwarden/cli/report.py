@@ -20,7 +20,7 @@ Plans = Mapping[str, plan.Explanation]
 """By node."""
 
 Unplaced = Sequence[pods.PodRow]
-"""Pods whose node is not known, where there is none: they are shown by behavior."""
+"""Pods without a node if the input has none: they are shown by behavior."""
 
 _COLUMNS = ("NODE", "POD", "QOS", "POLICY", "REASON", "SWAP.MAX")
 _BY_BEHAVIOR = ("POD", "QOS", "POLICY", "BEHAVIOR", "SWAP")

@@ -58,7 +58,7 @@ class _StateMode(msgspec.Struct, frozen=True):
 
 
 class RestoringState(msgspec.Struct, frozen=True):
-    """A NodeSwapState, as far as it is read here."""
+    """A NodeSwapState: the fields that are read."""
 
     metadata: state.ObjectMeta
     spec: _StateMode = _StateMode()
@@ -101,7 +101,7 @@ class _PodName(msgspec.Struct, frozen=True):
 
 
 class BoundPod(msgspec.Struct, frozen=True):
-    """A Pod, as far as it is read here."""
+    """A Pod: the fields that are read."""
 
     metadata: _PodName
     spec: _PodSpec = _PodSpec()

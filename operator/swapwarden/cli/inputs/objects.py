@@ -1,4 +1,4 @@
-"""The objects that a plan is made from, checked as the API server would check them, as far as they are read."""
+"""The objects that a plan is made from, checked as the API server checks the fields that are read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Inputs:
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
     admission_view: dict[str, review.ReviewedPod] = dataclasses.field(default_factory=dict)
-    """The same pods, as far as admission reads them."""
+    """The same pods with the fields that admission reads."""
     existing: set[str] = dataclasses.field(default_factory=set)
     """Those of the pods that a workload would make which exists already, and so has pods of its own."""
 

@@ -24,7 +24,7 @@ def complete() -> int:
 
 def _run(function: str) -> int:
     try:
-        # msgspec prefers typing_extensions to typing, where it is installed: that costs start-up time.
+        # If typing_extensions is installed, msgspec prefers it to typing: that costs start-up time.
         with lazily.without("typing_extensions"):
             importlib.import_module("msgspec")
         return int(getattr(importlib.import_module("swapwarden.cli.kubectl.main"), function)())

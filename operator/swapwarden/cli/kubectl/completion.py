@@ -22,7 +22,7 @@ MOST: Final = 500
 
 # Completion directives of cobra (https://pkg.go.dev/github.com/spf13/cobra#ShellCompDirective).
 _DEFAULT: Final = 0
-"""Complete names of files where nothing was found."""
+"""Complete file names if nothing else was found."""
 _NO_FILES: Final = 4
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -56,7 +56,7 @@ def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
 
 
 def _names(plural: str, *, namespaced: bool = False) -> Complete:
-    """Return at most MOST names that begin with the word; none where the API server does not answer in time."""
+    """Return at most MOST names that begin with the word; none if the API server does not answer in time."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         given = ctx.params

@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 FOREVER: Final = 24 * 3600.0
-"""A day: who says that there is no limit does not wait longer."""
+"""One day: without a limit, nobody waits longer."""
 _WISHES: Final = dataclasses.fields(connection.Wishes)
 _NUMBER: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _PART: Final = re.compile(f"({_NUMBER})(ms|s|m|h|)", re.ASCII)

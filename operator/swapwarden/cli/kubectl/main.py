@@ -103,7 +103,7 @@ def command_first(words: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status: 0, 1 where something cannot be shown, 2 where it is not understood."""
+    """Run the command line; return the exit status: 0, 1 if something cannot be shown, 2 for wrong usage."""
     try:
         status: Any = command.main(
             command_first(sys.argv[1:] if arguments is None else arguments),
@@ -129,7 +129,7 @@ def _show(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return
-    # It may have in it what some server said.
+    # It may contain a server's text.
     lines = [*map(tables.clean, f"error: {error.format_message()}".splitlines())]
     if isinstance(error, click.UsageError) and error.ctx is not None:
         lines += [error.ctx.get_usage(), f"See '{error.ctx.command_path} --help'."]

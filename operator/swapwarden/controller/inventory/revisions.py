@@ -30,7 +30,7 @@ class _Data(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WireRevision(msgspec.Struct, frozen=True):
-    """A ControllerRevision, as far as it is read."""
+    """A ControllerRevision: the fields that are read."""
 
     metadata: state.ObjectMeta
     revision: int = 0

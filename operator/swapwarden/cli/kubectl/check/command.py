@@ -57,7 +57,7 @@ def command(
 ) -> int:
     """Find problems with their remedies: in the cluster, or in manifests before they are applied.
 
-    Exit status: 0 where all is well, 1 where there are problems, 2 where not all could be looked at.
+    Exit status: 0 if all is well, 1 if there are problems, 2 if not all could be looked at.
     """
     if offline and not files:
         raise click.UsageError("--offline needs manifests: give them with -f")

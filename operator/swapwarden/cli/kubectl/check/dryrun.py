@@ -55,7 +55,7 @@ class _AdmittedPod(msgspec.Struct, frozen=True):
 
 
 async def attempt(asked: session.Session, namespace: str) -> Trial:
-    """Ask for the pod in a namespace. Where that has no answer in time, what else is asked may have some."""
+    """Ask for the pod in a namespace: if that has no answer in time, the other requests may still have one."""
     path = asked.namespaced("api/v1", "pods", namespace)
     try:
         answer = await asked.dry_run(path, msgspec.json.encode(POD), MANAGER)

@@ -48,7 +48,7 @@ class _Versions(msgspec.Struct, frozen=True):
 
 
 class Definition(Named, frozen=True):
-    """A CustomResourceDefinition, as far as it is read."""
+    """A CustomResourceDefinition: the fields that are read."""
 
     spec: _Versions = _Versions()
 
@@ -69,7 +69,7 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Webhook(Named, frozen=True):
-    """A MutatingWebhookConfiguration, as far as it is read."""
+    """A MutatingWebhookConfiguration: the fields that are read."""
 
     webhooks: tuple[_Entry, ...] = ()
 
@@ -79,7 +79,7 @@ class _BindingSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Binding(Named, frozen=True):
-    """A ValidatingAdmissionPolicyBinding, as far as it is read."""
+    """A ValidatingAdmissionPolicyBinding: the fields that are read."""
 
     spec: _BindingSpec = _BindingSpec()
 
@@ -91,14 +91,14 @@ class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LeaderLease(Named, frozen=True):
-    """A Lease, as far as it is read."""
+    """A Lease: the fields that are read."""
 
     spec: _LeaseSpec = _LeaseSpec()
 
 
 @dataclasses.dataclass
 class Installed:
-    """The objects of the installation; None where they cannot be read."""
+    """The objects of the installation; None if they cannot be read."""
 
     crds: list[Definition] | None = None
     webhooks: list[Webhook] | None = None

@@ -216,7 +216,7 @@ def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator
 
 
 def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
-    """Yield what pods say of swap and has no effect, or contradicts itself, whatever their nodes."""
+    """Yield annotations of pods that have no effect or contradict each other, on any node."""
     for (name_space, name), pod in view.admitted_pods.items():
         here = f"pod/{name_space}/{name}"
         if view.pods[name_space, name].terminal:

@@ -1,4 +1,4 @@
-"""The agents of a cluster: where they run, and what their metrics say, through the API server's proxy to pods."""
+"""The agents of a cluster: their nodes and, through the API server's proxy to pods, their metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _AgentStatus(msgspec.Struct, frozen=True):
 
 
 class WireAgent(wire.Named, frozen=True):
-    """A pod with the labels of an agent, as far as it is read."""
+    """A pod with the labels of an agent: the fields that are read."""
 
     spec: _AgentSpec = _AgentSpec()
     status: _AgentStatus = _AgentStatus()
@@ -99,7 +99,7 @@ def project(pod: WireAgent) -> AgentPod:
 
 
 async def find(asked: session.Session) -> tuple[Found | None, str]:
-    """Return the agents by node, None where the user may not see them; and why not."""
+    """Return the agents by node, or None and the reason if the user may not see them."""
     try:
         return select_agents(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR)), ""
     except session.ForbiddenError:
@@ -114,7 +114,7 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
 
 
 async def metrics(asked: session.Session, pod: AgentPod, desired: Collection[str]) -> list[samples.MetricSample]:
-    """Return the metrics of one pod. session.CommandError where they cannot be read."""
+    """Return the metrics of one pod. session.CommandError if they cannot be read."""
     name = f"http:{session.quote(pod.name)}:{pod.port}"
     path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
     return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), desired)
@@ -123,7 +123,7 @@ async def metrics(asked: session.Session, pod: AgentPod, desired: Collection[str
 async def scrape(
     asked: session.Session, agents: Iterable[AgentPod], desired: Collection[str]
 ) -> tuple[dict[str, list[samples.MetricSample]], str]:
-    """Return the metrics of Ready agents by node, as far as they answer in time; and why others do not."""
+    """Return the metrics of the Ready agents that answer in time, by node, and why others do not."""
     ready = [agent for agent in agents if agent.ready]
     found: dict[str, list[samples.MetricSample]] = {}
     failed: list[str] = []

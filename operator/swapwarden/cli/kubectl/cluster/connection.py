@@ -112,7 +112,7 @@ def load(
 
 
 def contexts(path: str | None = None) -> list[str]:
-    """Return the names of all contexts in the kubeconfig files. ConfigError where there are none to read."""
+    """Return the names of all contexts in the kubeconfig files. ConfigError if there are none to read."""
     return kubeconfig.Kubeconfig(kubeconfig.files(path)).names("contexts")
 
 

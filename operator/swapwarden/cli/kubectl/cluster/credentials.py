@@ -64,7 +64,7 @@ class _Credential(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Oidc(msgspec.Struct, frozen=True, rename="kebab"):
-    """config of the auth-provider oidc, as far as it is read."""
+    """config of the auth-provider oidc: the fields that are read."""
 
     id_token: str
     idp_certificate_authority: str = ""
@@ -83,7 +83,7 @@ class _Claims(msgspec.Struct, frozen=True):
 def ask(
     plugin: connection.Plugin, *, interactive: bool = True, seconds: float = WAIT_SECONDS
 ) -> connection.Credentials:
-    """Get the credentials of a kubeconfig's user. ConfigError where there are none, with the reason.
+    """Get the credentials of a kubeconfig's user. ConfigError if there are none, with the reason.
 
     Not `interactive`: it asks nobody and renews nothing.
     """

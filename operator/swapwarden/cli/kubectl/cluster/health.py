@@ -42,7 +42,7 @@ class NodeHealth(enum.StrEnum):
     AUDIT = "Audit"
     """Nothing is written, only reported."""
     RESTORED = "Restored"
-    """All is as it was before Swapwarden."""
+    """All values are those from before Swapwarden."""
     ENFORCED = "Enforced"
     """All cgroups hold what the plan says."""
     UNKNOWN = "Unknown"
@@ -50,7 +50,7 @@ class NodeHealth(enum.StrEnum):
 
 
 class HealthVerdict(msgspec.Struct, frozen=True):
-    """The health of a node, and why in a sentence; empty where there is nothing to say."""
+    """The health of a node, and the reason in a sentence; empty if there is none."""
 
     health: NodeHealth
     why: str = ""

@@ -18,7 +18,7 @@ from swapwarden.kube import errors
 def renewed(paths: Sequence[pathlib.Path], context: str) -> str:
     """Return a new ID token for the context's user, and write it to the kubeconfig: the old one cannot be renewed.
 
-    ConfigError where the issuer gives none.
+    ConfigError if the issuer gives none.
     """
     found = client.Configuration()
     try:

@@ -71,9 +71,9 @@ class UnknownProfileError(Exception):
 
 
 def apply(known: KnownProfiles, change: ProfileChange) -> dict[str, compiled.Profile]:
-    """Return the profiles after a change, with what the API server would set on them.
+    """Return the profiles after a change, with the API server's defaults.
 
-    UnknownProfileError where there is none that could be deleted.
+    Raise UnknownProfileError if there is none that could be deleted.
     """
     for name in change.delete:
         if name not in known.entries:

@@ -63,7 +63,7 @@ async def profiles(asked: session.Session) -> list[dict[str, Any]]:
 
 
 async def past(asked: session.Session) -> list[planning.WireRevision]:
-    """Return earlier specs of profiles. Empty where they may not be read: then nodes under way count as done."""
+    """Return earlier specs of profiles. Empty if they may not be read: then nodes under way count as done."""
     try:
         return await asked.collect(planning.PAST, planning.WireRevision, selector=planning.PAST_SELECTOR)
     except session.ForbiddenError:

@@ -1,4 +1,4 @@
-"""Samples in the Prometheus text format, as far as they are asked for. An agent's answer is untrusted input."""
+"""Parses the requested samples of the Prometheus text format. An agent's answer is untrusted input."""
 
 from __future__ import annotations
 

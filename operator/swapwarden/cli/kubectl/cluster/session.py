@@ -22,7 +22,7 @@ from swapwarden.kube import client, config, decoding, errors, paging, transport
 
 T = TypeVar("T")
 Renew = Callable[[], Awaitable[client.Client]]
-"""Gets other credentials, for those that were refused. ConfigError where there are none."""
+"""Gets new credentials after a refusal. Raises ConfigError if there are none."""
 
 REQUEST_SECONDS: Final = 30.0
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
@@ -137,7 +137,7 @@ class Session:
         )
 
     async def patch(self, path: str, body: bytes, manager: str) -> None:
-        """Send a JSON merge patch (RFC 7386) under the name of a field manager. CommandError where it is refused."""
+        """Send a JSON merge patch (RFC 7386) under the name of a field manager. CommandError if it is refused."""
         params = {"fieldManager": manager}
         await self._answered(
             f"PATCH {path}", lambda api: api.merge_patch(path, body, params=params, timeout=self._seconds)
@@ -272,7 +272,7 @@ class Session:
 
 
 def _name(item: msgspec.Raw) -> str:
-    """Return the name of an object, as a note has it; empty where it has none."""
+    """Return the name of an object for a note; empty if it has none."""
     with contextlib.suppress(msgspec.DecodeError):
         return decoding.shown(decoding.identity(item).name)
     return ""
@@ -286,7 +286,7 @@ def _refuse_page(request: str, body: bytes) -> None:
 
 
 def quote(name: str) -> str:
-    """Return a name as one segment of a path, whatever is in it."""
+    """Return a name as one segment of a path, with any character escaped."""
     return urllib.parse.quote(name, safe="")
 
 

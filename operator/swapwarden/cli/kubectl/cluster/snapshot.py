@@ -1,4 +1,4 @@
-"""A cluster as it was read once, in the forms in which the controller keeps it, and what it would make of it. Pure."""
+"""A cluster as it was read once, in the forms of the controller, with its decisions. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ComponentPod(msgspec.Struct, frozen=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a NodeSwapState, as far as it is shown."""
+    """Status of a NodeSwapState: the fields that are shown."""
 
     conditions: list[state.Condition] = []
     violations: list[state.Violation] = []
@@ -76,7 +76,7 @@ class ClusterSnapshot:
     installed: bool = True
     """Whether the API server knows Swapwarden's kinds."""
     pods_of: str = ""
-    """The namespace whose pods these are; empty where they are those of all."""
+    """The namespace whose pods were read; empty for all namespaces."""
 
     def add_node(self, wire: _Node) -> None:
         """Take in a Node."""
@@ -96,7 +96,7 @@ class ClusterSnapshot:
             self.reports.pop(row.name, None)  # the row says that it is not understood
 
     def add_pod(self, item: msgspec.Raw) -> None:
-        """Take in a Pod, as JSON; msgspec.MsgspecError where it is none."""
+        """Take in a Pod as JSON. Raise msgspec.MsgspecError if it is none."""
         wire = _PODS.decode(item)
         row, meta = pods.project(wire), wire.metadata
         place = meta.namespace, meta.name
@@ -109,12 +109,12 @@ class ClusterSnapshot:
             self.parts.append(ComponentPod(component, meta.namespace, meta.name, row.node, ready))
 
     def agent_namespace(self) -> str | None:
-        """Return the namespace with most agents' pods, since anyone can label pods; None where there are none."""
+        """Return the namespace with most agents' pods, since anyone can label pods; None if there are none."""
         found = [part.namespace for part in self.parts if part.component == AGENT]
         return max(sorted(set(found)), key=found.count) if found else None
 
     def known_namespaces(self) -> _Namespaces | None:
-        """Return labels of all Namespaces; None where they could not be read."""
+        """Return labels of all Namespaces; None if they could not be read."""
         return None if "namespaces" in self.unread else self.namespaces
 
     def known_profiles(self) -> planning.KnownProfiles:

@@ -31,7 +31,7 @@ NODE_UNASSIGNED: Final = "swapwarden_node_swap_unassigned_bytes"
 OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED})
 
 Limit = int | Literal["max"] | None
-"""In bytes, "max" where there is none, None where it is not known."""
+"""In bytes; "max" for no limit; None if unknown."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,13 +65,13 @@ class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     pods: int
     swap_bytes: int | None = None
-    """Of the pods of which it is known; None where it is of none."""
+    """Sum of the pods whose usage is known; None if none is."""
     limit_bytes: Limit = None
-    """Of all pods; None where one is not known, unless another has none."""
+    """Sum of all pods' limits; "max" if one has none; None if one is unknown."""
     pods_unknown: int = 0
     """Pods of unknown usage."""
     cpu_millicores: int | None = None
-    """As swap_bytes: of the pods of which it is known. Of one that just started it is not yet."""
+    """As swap_bytes: of the pods whose usage is known; a pod that has just started has none yet."""
     memory_bytes: int | None = None
 
 
@@ -108,7 +108,7 @@ class WirePodMetrics(wire.Named, frozen=True):
 
 
 class WireNodeMetrics(wire.Named, frozen=True):
-    """NodeMetrics of metrics.k8s.io, as far as it is read."""
+    """NodeMetrics of metrics.k8s.io: the fields that are read."""
 
     usage: _Usage = _Usage()
 
@@ -131,7 +131,7 @@ class OfAgent:
         return None if value is None or value == math.inf else int(value)
 
     def used_in(self, uid: str, container: str) -> int | None:
-        """Return the usage of a container: nothing where its pod uses nothing."""
+        """Return the usage of a container: nothing if its pod uses nothing."""
         return 0 if self.used(uid) == 0 else self.used(uid, container)
 
     def limit(self, uid: str, container: str = "") -> Limit:
@@ -214,7 +214,7 @@ def _limit(text: str) -> Limit:
 
 
 def least(one: Limit, other: Limit) -> Limit:
-    """Return the smaller of two limits; None where one is not known."""
+    """Return the smaller of two limits; None if one is not known."""
     if one is None or other is None:
         return None
     if one == "max" or other == "max":

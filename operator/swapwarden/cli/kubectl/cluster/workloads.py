@@ -1,4 +1,4 @@
-"""Who makes a pod: the workload whose template says what its pods say, as far as a pod's own object shows."""
+"""The workload that creates a pod, as far as the pod itself shows it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kind_of_owner(owner: Owner) -> WorkloadKind | None:
 
 
 class Volume(msgspec.Struct, frozen=True):
-    """A volume of a pod, as far as it is read: whether it may hold secrets."""
+    """A volume of a pod: the fields that show whether it may hold secrets."""
 
     name: str
     secret: dict[str, object] | None = None
@@ -79,12 +79,12 @@ class DetailedPod(pods.WirePod, frozen=True):
 
 
 def controller(owners: Sequence[Owner]) -> Owner | None:
-    """Return the owner that manages an object; None where nobody does."""
+    """Return the owner that manages an object; None if nobody does."""
     return next((owner for owner in owners if owner.controller), None)
 
 
 def guess(pod: DetailedPod) -> str | None:
-    """Return the workload to change, as kubectl takes it, by the pod alone; None where it has none of a known kind.
+    """Return the workload to change, as kubectl takes it, by the pod alone; None if it has none of a known kind.
 
     Of a ReplicaSet with a Deployment's label, the Deployment. A Job's CronJob is not seen in the pod.
     """

@@ -119,7 +119,7 @@ def policy(pod: workloads.DetailedPod, value: names.Policy, outcome: str = "") -
 
 
 def advise(planned: PlannedPod, kind: AdviceKind, text: str = "", **fields: Any) -> Advice:
-    """Return something to change about a pod as it is planned; `text` is a value as somebody wrote it."""
+    """Return advice about a pod as it is planned; `text` is a value as a user wrote it."""
     by_class = planned.trace.decision.reason is names.Reason.QOS_NOT_ELIGIBLE
     burstable = ", which makes the pod Burstable" if by_class else ""
     words = {"where": planned.where, "profile": planned.profile.name, "text": text, "burstable": burstable}
@@ -142,7 +142,7 @@ def _worded(kind: AdviceKind, pod: workloads.DetailedPod, words: dict[str, str] 
 
 
 def tried(planned: PlannedPod, advice: Advice) -> PlannedPod:
-    """Return the pod as it is planned once the advice was followed, with a value within its bounds."""
+    """Return the plan of the pod with the advice applied, with a value within its bounds."""
     return _CHANGES[advice.kind](planned, advice)
 
 
@@ -205,7 +205,7 @@ def _resources(found: qos.Resources, limit: int | None = None, request: int | No
 
 
 def _memory_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
-    # The request stays, also where the API server made it from the limit.
+    # The request stays, even if the API server derived it from the limit.
     return _container(it, advice, lambda found: _resources(found, _larger(advice), advice.above))
 
 

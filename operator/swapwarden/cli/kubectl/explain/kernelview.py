@@ -44,7 +44,7 @@ class KernelState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     status: LimitStatus
     text: str
     since: str = ""
-    """RFC 3339: for how long at least that has been so; empty where it is not held."""
+    """RFC 3339: since when, at the latest, it has been held; empty if it is not held."""
     exposures: int = 0
     """How many times it was found above its value in the last ten minutes."""
     exposed_milliseconds: int = 0
@@ -77,7 +77,7 @@ _WRONG: Final[dict[str, tuple[LimitStatus, str]]] = {
 
 
 def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> KernelState:
-    """Return how the limit of a pod stands; `found` is the state of its node, None where there is none."""
+    """Return the status of a pod's limit; `found` is the state of its node, None if there is none."""
     if found is None or found.spec is None:
         return KernelState(LimitStatus.UNKNOWN, health.judge(None, state.StateStatus(), has_agent=has_agent).why)
     spec, status = found.spec, found.status

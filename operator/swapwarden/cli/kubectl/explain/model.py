@@ -36,21 +36,21 @@ class Observed(msgspec.Struct, frozen=True):
 
     pod: workloads.DetailedPod
     node: nodes.NodeRow | None = None
-    """None where the pod has no node yet, it is gone, or may not be seen."""
+    """None if the pod has no node yet, it is gone, or may not be seen."""
     profiles: Mapping[str, _Profile] | None = None
-    """By name; None where they may not be seen."""
+    """By name; None if they may not be seen."""
     history: Mapping[_ProfileRef, _Profile] = {}
     """Profiles as they were in generations that nodes may still follow."""
     state: _State | None = None
-    """Of the pod's node; None where there is none, or it may not be seen."""
+    """Of the pod's node; None if there is none, or it may not be seen."""
     namespace: Mapping[str, str] | None = None
-    """Labels of the pod's namespace; None where they may not be seen."""
+    """Labels of the pod's namespace; None if they may not be seen."""
     others: tuple[_PodRow, ...] | None = None
-    """The other pods of the node; None where they may not be seen, or were not asked for."""
+    """The other pods of the node; None if they may not be seen, or were not asked for."""
     has_agent: bool | None = None
     """Whether a Ready agent is on the node; None if unknown."""
     used: usage.PodUse | None = None
-    """None where nobody could be asked."""
+    """None if nobody could be asked."""
     unseen: tuple[str, ...] = ()
     """Kinds of what the user may not see, by plural."""
 
@@ -118,7 +118,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     behaviors: list[Number] = []
     """Where the node or its profile is not known: what the pod gets by each behavior."""
     desired: PlannedLimits | None = None
-    """By the node's state; None where it does not name the pod."""
+    """By the node's state; None if it does not name the pod."""
     planned: PlannedLimits | None = None
     """By the rules now."""
     desired_text: str = ""
@@ -329,7 +329,7 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
 
 
 def _secrets(seen: Observed) -> str:
-    """Say whether Secrets of the pod can reach a disk; empty where the node does not report it."""
+    """Return whether Secrets of the pod can reach a disk; empty if the node does not report it."""
     status = seen.state.status if seen.state else None
     if status is None or status.facts is None:
         return ""

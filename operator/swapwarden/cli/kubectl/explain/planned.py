@@ -1,4 +1,4 @@
-"""A pod as it is planned: what the words about it are made from."""
+"""A pod as it is planned: the input of all texts about it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PlannedPod(msgspec.Struct, frozen=True):
     """Whether the facts are an agent's."""
     trace: plan.Trace
     others: tuple[pods.PodRow, ...] = ()
-    """The other pods of the node, as far as they were read."""
+    """The other pods of the node; empty if they were not read."""
     known: namespaces.Labels = {}
-    """Labels of the pod's namespace, where they were read."""
+    """Labels of the pod's namespace, if they were read."""
 
     def recreated(self, pod: workloads.DetailedPod) -> PlannedPod:
         """Plan POD in this one's place once it is created: its template counts, its status does not."""

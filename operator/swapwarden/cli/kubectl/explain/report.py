@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Observed:
-    """Read a pod's node, profiles, state and usage, as far as the user may."""
+    """Read a pod's node, profiles, state and usage; skip those that the user may not read."""
     unseen: list[str] = []
     hidden: list[str] = []
     on = session.quote(pod.spec.node_name)
@@ -75,7 +75,7 @@ async def _nothing() -> None:
 
 
 async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
-    """Return the answer; None where there is none, or it is forbidden, which is kept in `unseen`."""
+    """Return the answer; None if there is none, or it is forbidden, which is kept in `unseen`."""
     try:
         return await asked
     except session.ForbiddenError:

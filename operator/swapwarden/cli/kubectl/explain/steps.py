@@ -82,7 +82,7 @@ def _uncritical(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def _burstable(planned: PlannedPod) -> Iterator[Advice]:
-    """Yield what makes the pod Burstable, of which one container is enough."""
+    """Yield changes that make the pod Burstable; one container is enough."""
     made = planned.recreated(planned.pod)
     whole = planned.pod.spec.resources
     if whole is not None and made.row.qos is qos.Class.GUARANTEED:
@@ -157,7 +157,7 @@ def _larger_node(planned: PlannedPod) -> Advice:
 
 
 def _own_limits(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
-    """Yield larger limits where the pod or a container of it names one."""
+    """Yield larger limits if the pod or one of its containers has one."""
     yield from _limit_of_pod(planned, row)
     for one in row.containers:
         yield from _limit(planned, names.CONTAINER_LIMIT_PREFIX + one.name, one.swap_limit)

@@ -48,7 +48,7 @@ def with_bytes(swap_max: str | None) -> str:
 
 
 def age(since: str, now: datetime.datetime) -> str:
-    """Return how long ago an RFC 3339 time was, as kubectl shows it: 35s, 5m, 2h5m, 3d; empty where it is none."""
+    """Return how long ago an RFC 3339 time was, as kubectl shows it: 35s, 5m, 2h5m, 3d; empty if it is none."""
     try:
         seconds = int((now - datetime.datetime.fromisoformat(since)).total_seconds())
     except (TypeError, ValueError):

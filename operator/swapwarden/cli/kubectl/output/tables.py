@@ -78,7 +78,7 @@ def serialized(form: str, document: Any) -> str:
     """Return a document as JSON or YAML."""
     if form == "json":
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    # Only who asks for it waits for the parser to be loaded.
+    # Load the parser only on request.
     text: str = importlib.import_module("yaml").safe_dump(document, sort_keys=False, allow_unicode=True, width=2**16)
     return text
 

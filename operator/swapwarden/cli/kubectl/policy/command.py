@@ -158,7 +158,7 @@ async def _workload(
 async def _top(
     asked: session.Session, kind: kinds.WorkloadKind, name: str
 ) -> tuple[kinds.WorkloadKind, patches.Workload]:
-    """Return the workload that manages this one, and those above; itself where there is none of a known kind."""
+    """Return the workload that manages this one, at any level; itself if none of a known kind does."""
     for _ in range(_MAX_OWNERS):
         path = f"{asked.namespaced(kind.api, kind.plural)}/{session.quote(name)}"
         found = await asked.get(path, patches.Workload)

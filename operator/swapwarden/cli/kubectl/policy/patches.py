@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 class WorkloadMeta(wire.Meta, frozen=True, rename="camel"):
-    """Metadata of a workload, as far as they are read."""
+    """Metadata of a workload: the fields that are read."""
 
     owner_references: tuple[workloads.Owner, ...] = ()
 
@@ -84,7 +84,7 @@ def recreating(pod: workloads.DetailedPod, value: str | None, options: Sequence[
 
 
 def current(kind: kinds.WorkloadKind, workload: Workload) -> str | None:
-    """Return the policy in the pod template; None where there is none."""
+    """Return the policy in the pod template; None if there is none."""
     annotations = _annotations(_template(kind, workload))
     found = annotations.get(names.POLICY_ANNOTATION)
     return found if isinstance(found, str) else None

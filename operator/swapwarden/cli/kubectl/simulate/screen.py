@@ -28,7 +28,7 @@ class NodeLine(msgspec.Struct, frozen=True):
     change: simulation.NodeChange
     counts: dict[Direction, int]
     above: int | None
-    """Pods that use more than they would get; None where it is of no pod that would get less known what it uses."""
+    """Pods that use more than they would get; None if no pod's usage is known that would get less."""
 
 
 def _change(before: str, after: str) -> str:

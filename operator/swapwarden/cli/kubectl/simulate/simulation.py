@@ -44,9 +44,9 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
 
     profile: str
     reason: names.Reason | None
-    """None where the pod waits: labels of its namespace decide, and are not known."""
+    """None if the pod waits: labels of its namespace decide, and are not known."""
     swap_max: str | None = None
-    """The pod's memory.swap.max; None where nothing is written."""
+    """The pod's memory.swap.max; None if nothing is written."""
     override: str | None = None
     """Name of the profile's override that made the difference."""
     audit: bool = False
@@ -160,7 +160,7 @@ def simulate(
     """Plan the cluster as it is, and as it would be once CHANGE has reached all nodes.
 
     As it is means by the profiles that nodes follow now, a rollout that is under way included. `used` is the swap that
-    pods use, in bytes, by their keys. UnknownProfileError where there is none that could be deleted.
+    pods use, in bytes, by their keys. UnknownProfileError if there is none that could be deleted.
     """
     known = view.known_profiles()
     before = view.planned(known.valid, known.history)

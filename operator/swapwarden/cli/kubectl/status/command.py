@@ -40,7 +40,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Data about a cluster's nodes; None where the user may not see it."""
+    """Data about a cluster's nodes; None if the user may not see it."""
 
     states: Mapping[str, state.NodeSwapState] | None
     agents: agents.Found | None

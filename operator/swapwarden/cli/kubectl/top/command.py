@@ -307,7 +307,7 @@ def namespaces_command(given: Given) -> None:
 
 @_kind("nodes", NODE_SORTS, completion.nodes, "Show swap usage of nodes.")
 def nodes_command(given: Given) -> None:
-    """Show swap usage of nodes, and what of it pods may have."""
+    """Show swap usage of nodes, and how much swap pods may use."""
     _refuse_both(given)
 
     def show(uses: Sequence[usage.NodeUse]) -> None:

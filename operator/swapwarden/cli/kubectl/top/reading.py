@@ -16,11 +16,11 @@ Measured = TypeVar("Measured")
 
 METRICS: Final = "apis/metrics.k8s.io/v1beta1"
 FEW_NODES: Final = 16
-"""Up to so many states are asked for one by one; more come as a list."""
+"""Up to this number, states are requested one by one; more come as a list."""
 
 
 class StateLimits(msgspec.Struct, frozen=True):
-    """A NodeSwapState, as far as it is read."""
+    """A NodeSwapState: the fields that are read."""
 
     metadata: state.ObjectMeta = state.ObjectMeta()
     spec: state.StateSpec | None = None
@@ -54,7 +54,7 @@ async def pods_of(
 
 
 async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NamespaceUse]:
-    """Return usage by namespace; of the user's own alone where the pods of all may not be listed."""
+    """Return usage by namespace; of the user's own only if pods of all may not be listed."""
     try:
         found = await pods_of(asked, (), selector, tuple(dict.fromkeys(chosen)) or ("",))
     except session.ForbiddenError as error:
@@ -97,7 +97,7 @@ async def _scrape(
 
 
 async def specs(asked: session.Session, desired: set[str]) -> dict[str, state.StateSpec]:
-    """Return the specs of these nodes' states, as far as they may be read."""
+    """Return the specs of these nodes' states, without those that the user may not read."""
     try:
         if len(desired) > FEW_NODES:
             listed = await asked.collect(session.STATES, StateLimits)
