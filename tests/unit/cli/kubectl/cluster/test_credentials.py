@@ -134,13 +134,13 @@ def test_errors_do_not_quote_the_output(
 
 def test_a_program_that_hangs(tmp_path: pathlib.Path) -> None:
     path = kubeconfig(tmp_path, {"command": program(tmp_path, "import time; time.sleep(1000)")})
-    with pytest.raises(errors.ConfigError, match=r"gave no credentials within 0\.1 s"):
+    with pytest.raises(errors.ConfigError, match=r"within 0\.1 s"):
         connection.load(str(path), ask=lambda plugin: credentials.ask(plugin, interactive=False, seconds=0.1))
 
 
 def test_agents_and_controllers_run_no_programs(tmp_path: pathlib.Path) -> None:
     path = kubeconfig(tmp_path, {"command": program(tmp_path, prints({"token": "t"}))})
-    with pytest.raises(errors.ConfigError, match="credentials by 'exec' are not supported here"):
+    with pytest.raises(errors.ConfigError, match="'exec'"):
         config.load(str(path))
 
 
@@ -275,7 +275,7 @@ def test_one_that_has_expired_is_renewed_and_kept(tmp_path: pathlib.Path, issuer
 
 def test_one_that_the_issuer_does_not_renew(tmp_path: pathlib.Path, issuer: Issuer) -> None:
     issuer.token = STALE
-    assert "its issuer gives no new one; log in again" in renew(expired(tmp_path, issuer))
+    assert "log in again" in renew(expired(tmp_path, issuer))
 
 
 def test_an_issuer_that_is_not_who_it_should_be(tmp_path: pathlib.Path, issuer: Issuer) -> None:
@@ -286,5 +286,5 @@ def test_an_issuer_that_is_not_who_it_should_be(tmp_path: pathlib.Path, issuer: 
 
 def test_nothing_is_renewed_for_completion(tmp_path: pathlib.Path, issuer: Issuer) -> None:
     path = expired(tmp_path, issuer)
-    with pytest.raises(errors.ConfigError, match="the ID token has expired"):
+    with pytest.raises(errors.ConfigError, match="expired"):
         connection.load(str(path), ask=lambda plugin: credentials.ask(plugin, interactive=False))

@@ -104,7 +104,7 @@ def test_web_page_gives_a_sentence_and_is_not_printed(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: GET /")
-    assert "the answer is a web page titled 'Sign in &amp; go on'" in err
+    assert "'Sign in &amp; go on'" in err
     assert "address" in err
     assert "<p>" not in err
     assert len(err) < 500
@@ -295,7 +295,7 @@ def test_lists_that_are_too_large_are_asked_for_in_smaller_pages(
     monkeypatch.setattr(transport, "MAX_BODY_BYTES", 100_000)
     server.body = b'{"items":["%s"]}' % (b"x" * 200_000)
     target = session.Target(server.kubeconfig(tmp_path))
-    with pytest.raises(session.ApiUnreachableError, match="the answer is larger than"):
+    with pytest.raises(session.ApiUnreachableError, match="larger"):
         session.run(target, lambda asked: asked.collect("/api/v1/pods", str))
     limits = [path.rpartition("limit=")[2] for path in server.paths]
     assert (limits[:3], limits[-1]) == (["500", "250", "125"], "1")
