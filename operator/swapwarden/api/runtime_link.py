@@ -25,7 +25,7 @@ SANDBOX_SECONDS: Final = 0.5
 PLUGIN: Final = "swapwarden"
 """The plugin's name in the runtime, which required plugins name."""
 INDEX: Final = "90"
-"""Its place among plugins: late, so that it sees what others set."""
+"""Its place among plugins: late, so that requests already have the values of others."""
 
 SWAP_MAX: Final = "memory.swap.max"
 """The key among a container's unified resources, as the kernel file's name."""
