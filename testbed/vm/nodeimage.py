@@ -19,7 +19,16 @@ from testbed.vm import initramfs, ociimage, qemu
 SUITE = "bookworm"
 PACKAGES = (
     *("systemd-sysv", "dbus", "udev", "kmod", "mount", "util-linux", "procps", "apparmor", "python3", "busybox-static"),
-    *("iproute2", "iptables", "nftables", "conntrack", "runc", "containernetworking-plugins", "ca-certificates"),
+    *(
+        "iproute2",
+        "iptables",
+        "nftables",
+        "conntrack",
+        "runc",
+        "crun",
+        "containernetworking-plugins",
+        "ca-certificates",
+    ),
 )
 # With these the system comes up without udev's look at every device, which takes an emulated CPU its time.
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "crc32c_generic", "ext4", "9p", "9pnet_virtio")
