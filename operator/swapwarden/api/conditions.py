@@ -36,6 +36,8 @@ class ConditionType(enum.StrEnum):
     EVICTION_BEFORE_SWAP = "EvictionBeforeSwap"
     SECRETS_ON_DISK = "SecretsOnDisk"
     EVENTS_LOST = "EventsLost"
+    NRI_UNAVAILABLE = "NriUnavailable"
+    """The container runtime does not hold the limits of containers: it offers no NRI, or its plugin is not there."""
 
     # Of a NodeSwapProfile.
     PROGRESSING = "Progressing"
@@ -52,6 +54,7 @@ DIAGNOSTICS: Final = (
     ConditionType.EVICTION_BEFORE_SWAP,
     ConditionType.SECRETS_ON_DISK,
     ConditionType.EVENTS_LOST,
+    ConditionType.NRI_UNAVAILABLE,
 )
 """Conditions of a NodeSwapState that are present only while true. Their messages end with the remedy."""
 

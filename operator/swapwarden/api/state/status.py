@@ -11,6 +11,7 @@ from swapwarden.api.state.spec import ProfileRef
 
 MAX_VIOLATIONS = 32
 MAX_EXPOSURES = 32
+MAX_AGENT_ONLY = 32
 MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
@@ -221,6 +222,25 @@ class ExposedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     observed: Annotated[str, msgspec.Meta(max_length=32, description="The last observed value above it.")] = ""
 
 
+class Holds(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Who was observed to hold the limits of pods beside the agent, which always does."""
+
+    runtime: Annotated[
+        bool, msgspec.Meta(description="The container runtime, whose plugin sets the limits of containers.")
+    ] = False
+    systemd: Annotated[bool, msgspec.Meta(description="systemd, by its drop-in files for the slices of pods.")] = False
+    agent_only: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=128)]],
+        msgspec.Meta(
+            max_length=MAX_AGENT_ONLY,
+            description="Keys in spec.pods of pods with a limit that neither of the two was observed to hold.",
+        ),
+    ] = []
+    agent_only_omitted: Annotated[
+        int, msgspec.Meta(ge=0, description="The number of such pods beyond those in agentOnly.")
+    ] = 0
+
+
 class PreviewCost(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The swap in use that a preview will take from pods."""
 
@@ -263,6 +283,10 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     exposures_omitted: Annotated[
         int, msgspec.Meta(ge=0, description="The number of such pods beyond those in exposures.")
     ] = 0
+    holds: Annotated[
+        Holds | None,
+        msgspec.Meta(description="Who was observed to hold the limits of pods. Absent: the agent alone."),
+    ] = None
     preview_cost: Annotated[
         PreviewCost | None, msgspec.Meta(description="The swap in use that spec.preview will take from pods.")
     ] = None
