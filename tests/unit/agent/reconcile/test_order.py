@@ -197,3 +197,28 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
     come()
     agent.set_desired(state({1: MIB}, kubepods=64 * MIB, generation=2))
     await until(lambda: (swap_max(pod), swap_max(plain.tree.kubepods)) == (str(MIB), str(64 * MIB)))
+
+
+async def test_a_raise_that_waited_comes_before_the_arrivals_of_other_pods(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "SLICE_SECONDS", 60.0)
+    pods = [plain.tree.pod(number) for number in (1, 2)]
+    inner = [plain.tree.container(pod, "a") for pod in pods]
+    agent = plain.start()
+
+    def wish(pod: int, container: int) -> spec.NodeSpec:
+        return state({1: pod, 2: pod}, containers=dict.fromkeys((1, 2), {"a": spec.FileSetting(container)}))
+
+    apply(agent, wish(MIB, MIB))
+    written: list[pathlib.Path] = []
+    real = plain.cgroups.write
+
+    def spy(name: str, value: int) -> None:
+        written.append(plain.tree.root / name.rpartition("/")[0])
+        real(name, value)
+
+    monkeypatch.setattr(plain.cgroups, "write", spy)
+    apply(agent, wish(2 * MIB, PAGE))
+    assert sorted(written) == sorted([*pods, *inner])
+    assert [written[1], written[3]] == [written[0].parent, written[2].parent]
