@@ -273,7 +273,7 @@ async def measure(control_plane: ControlPlane, size: Size, *, beside: bool) -> R
             term.say("both controllers write the same states")
             await bench.clear()
             await bench.load.remove_profile()
-            with term.step("what a pod costs where no profile selects its node"), Controller(control_plane):
+            with term.step("what a pod costs on a node that no profile selects"), Controller(control_plane):
                 await bench.until(bench.is_complete)
                 return Result(size, ours, bare, await bench.cost(), kopf)
 
@@ -310,7 +310,7 @@ def main(arguments: Sequence[str]) -> int:
         show(f"beside kopf, {smallest.size}", {name: figures(each, smallest.bare) for name, each in peers.items()})
         cost, own = smallest.built_in, smallest.bare.start_bytes
         print(
-            f"where no profile selects the node: {cost.start_bytes / 1024:.1f} KiB to etcd per pod start,"
+            f"on a node that no profile selects: {cost.start_bytes / 1024:.1f} KiB to etcd per pod start,"
             f" {(cost.start_bytes - own) / 1024:.1f} of them beyond the pod's own,"
             f" {cost.writes_per_container:.2f} writes per container start"
         )

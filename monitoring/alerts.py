@@ -9,7 +9,7 @@ Rules for expressions:
 - Series of an agent have the agent's pod among their labels, and an update replaces it. So each is about a node (label
   `node` of the target), never about an instance: an alert outlives the pod that reported it.
 - During an update with a surge two agents of a node report the same counters of the kernel: max, not sum.
-- Counters of the kernel continue when an agent restarts, those of the agent begin anew: rate and increase handle both.
+- Counters of the kernel continue when an agent restarts, its own start from 0: rate and increase handle both.
 - A removed node takes its series with it: nothing fires, and nothing waits, for a missing one.
 """
 

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 a script for the Dockerfile, not a package
-"""What the image holds of its base, and the finish of its layers. The Dockerfile's build stage runs it.
+"""Chooses the files of the base that the image needs, and finishes layers. The Dockerfile's build stage runs it.
 
     python3 rootfs.py system VENV LAYER    # Python and the libraries that it and the packages in VENV need
     python3 rootfs.py finish LAYER...      # bytecode, and one time for all files
@@ -44,19 +44,19 @@ FILE_TIME = 315532800
 
 
 def output(*command: str, check: bool = True) -> str:
-    """What a program of the base says."""
+    """Return the output of a program of the base."""
     return subprocess.run(command, capture_output=True, text=True, check=check).stdout  # noqa: S603 no input of others
 
 
 def libraries(ldd_output: str) -> set[Path]:
-    """The shared libraries and the loader that `ldd` found; SystemExit when it misses one."""
+    """Return the shared libraries and the loader that `ldd` found; SystemExit if it misses one."""
     if missing := re.findall(r"^\s*(\S+) => not found", ldd_output, re.MULTILINE):
         raise SystemExit(f"the base has no {', '.join(sorted(set(missing)))}: choose another BASE")
     return {Path(name) for name in re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", ldd_output, re.MULTILINE)}
 
 
 def with_targets(path: Path) -> Iterator[Path]:
-    """PATH in its real folder and, where it is a symbolic link, each file that it leads to."""
+    """Yield PATH in its real folder and, if it is a symbolic link, each file that it leads to."""
     here = path.parent.resolve() / path.name
     yield here
     if here.is_symlink():
@@ -79,7 +79,7 @@ def shared_objects(*folders: Path) -> list[Path]:
 
 
 def needed(objects: Iterable[Path], venv: Path) -> set[Path]:
-    """The libraries of the base that OBJECTS load; those that packages in VENV bring along are there anyway."""
+    """Return the libraries of the base that OBJECTS load, without those that packages in VENV bring along."""
     found = output("ldd", *map(str, objects))
     known = output("/sbin/ldconfig", "-p")
     by_name = dict(reversed(re.findall(r"^\s+(\S+) .*=> (\S+)$", known, re.MULTILINE)))

@@ -1,6 +1,6 @@
 """Choose the cluster that the e2e suite runs on, for its set-up and its tests.
 
-$E2E_PROVIDER names `kind`, `node-vm` or `existing`. Unset, it is kind where that works, else the node VM.
+$E2E_PROVIDER names `kind`, `node-vm` or `existing`. If it is unset: kind if that works, else the node VM.
 """
 
 import json

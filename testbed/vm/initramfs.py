@@ -8,7 +8,7 @@ from pathlib import Path
 
 from testbed.base import cache, host, process, term
 
-# Bump when what is made from the packages changes.
+# Raise it when the files that are made from the packages change.
 FORMAT = 1
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "9p", "9pnet_virtio")
 _PURPOSE = "the kernel VM"
@@ -96,7 +96,7 @@ def read_module(path: Path) -> bytes:
 
 
 def load_order(modules: Path, wanted: tuple[str, ...]) -> list[Path]:
-    """The files to load for WANTED, dependencies first; what is built into the kernel needs none.
+    """Return the files to load for WANTED, dependencies first; modules that are built into the kernel need none.
 
     MODULES is the folder lib/modules/RELEASE. The dependencies are read from the files themselves, as depmod does.
     """

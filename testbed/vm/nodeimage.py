@@ -30,7 +30,7 @@ PACKAGES = (
         "ca-certificates",
     ),
 )
-# With these the system comes up without udev's look at every device, which takes an emulated CPU its time.
+# With these the system starts without udev's look at every device, which takes an emulated CPU its time.
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "crc32c_generic", "ext4", "9p", "9pnet_virtio")
 _PURPOSE = "the node VM"
 _DISK_SIZE = "6G"
@@ -56,7 +56,7 @@ _UNUSED_DRIVERS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeImage:
-    """What a node VM boots from."""
+    """The files that a node VM boots from."""
 
     disk: Path
     kernel: Path

@@ -14,9 +14,9 @@ from typing import Any
 
 PAUSE = "localhost/testbed-pause:1"
 BUSYBOX = "localhost/testbed-busybox:1"
-# What examples/ and pages name, so that they run here as they stand there.
+# The name in examples/ and on pages, so that they run here unchanged.
 EXAMPLES_BUSYBOX = "docker.io/library/busybox:latest"
-# What each image runs by default. The sandbox's process only has to stay.
+# The default command of each image. The sandbox's process only has to stay.
 COMMANDS: Mapping[str, Sequence[str]] = {
     PAUSE: ["/bin/sleep", "2147483647"],
     BUSYBOX: ["/bin/sh"],

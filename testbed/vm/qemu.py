@@ -1,4 +1,4 @@
-"""QEMU for all VMs of the testbed: with the processor's help where that works, else with an emulated one."""
+"""QEMU for all VMs of the testbed: with hardware virtualization if that works, else with an emulated processor."""
 
 import os
 import shutil

@@ -199,7 +199,7 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
     await until(lambda: (swap_max(pod), swap_max(plain.tree.kubepods)) == (str(MIB), str(64 * MIB)))
 
 
-async def test_a_raise_that_waited_comes_before_the_arrivals_of_other_pods(
+async def test_a_raise_that_waited_precedes_the_arrivals_of_other_pods(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciler, "SLICE_SECONDS", 60.0)
