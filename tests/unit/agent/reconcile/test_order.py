@@ -208,7 +208,7 @@ async def test_a_raise_that_waited_precedes_the_arrivals_of_other_pods(
     agent = plain.start()
 
     def wish(pod: int, container: int) -> spec.NodeSpec:
-        return state({1: pod, 2: pod}, containers=dict.fromkeys((1, 2), {"a": spec.FileSetting(container)}))
+        return state({1: pod, 2: pod}, containers={key: {"a": spec.FileSetting(container)} for key in (1, 2)})
 
     apply(agent, wish(MIB, MIB))
     written: list[pathlib.Path] = []
