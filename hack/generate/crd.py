@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import yaml
+from pydantic import alias_generators
 from swapwarden.api import names, profile, state
 from swapwarden.api.conditions import ConditionType
 
@@ -69,6 +72,31 @@ def structural(schema: Schema, definitions: dict[str, Schema] | None = None, *, 
     return result
 
 
+def described(schema: Schema, *modules: Any) -> Schema:
+    """Describe fields in a JSON schema by the docstrings below them in the classes of MODULES."""
+    classes = {name: each for module in modules for name, each in vars(module).items() if inspect.isclass(each)}
+    for name, definition in {**schema["$defs"], schema.get("title", ""): schema}.items():
+        properties = definition.get("properties", {})
+        for base in reversed(classes[name].__mro__ if properties else ()):
+            for field, text in _docstrings(base).items():
+                if field in properties:
+                    properties[field] = {"description": text, **properties[field]}
+    return schema
+
+
+def _docstrings(found: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a class, each in one line."""
+    if not found.__module__.startswith("swapwarden.api."):
+        return {}
+    (tree,) = ast.parse(inspect.getsource(found)).body
+    fields = dict(zip(tree.body, tree.body[1:], strict=False)) if isinstance(tree, ast.ClassDef) else {}
+    return {
+        alias_generators.to_camel(field.target.id): " ".join(ast.literal_eval(below.value).split())
+        for field, below in fields.items()
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
+    }
+
+
 def _definition(
     *, kind: str, plural: str, short: str, description: str, properties: Schema, columns: list[Schema]
 ) -> Schema:
@@ -124,7 +152,15 @@ def _condition(name: str, field: str = "status") -> str:
 
 def profile_crd() -> Schema:
     """The CustomResourceDefinition of NodeSwapProfile."""
-    schema = structural(profile.NodeSwapProfile.model_json_schema(mode="validation"))
+    schema = structural(
+        described(
+            profile.NodeSwapProfile.model_json_schema(mode="validation"),
+            profile,
+            profile.spec,
+            profile.status,
+            profile.selectors,
+        )
+    )
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]
     # The API server fills in nested defaults only where the parent exists.
     for child in spec["properties"].values():
@@ -167,7 +203,9 @@ def profile_crd() -> Schema:
 
 def state_crd() -> Schema:
     """The CustomResourceDefinition of NodeSwapState."""
-    schema = structural(msgspec.json.schema(state.NodeSwapState), defaults=False)
+    schema = structural(
+        described(msgspec.json.schema(state.NodeSwapState), state, state.spec, state.status), defaults=False
+    )
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]
     return _definition(
         kind=names.STATE_KIND,

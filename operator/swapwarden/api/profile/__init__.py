@@ -1,7 +1,8 @@
 """NodeSwapProfile: the swap policy of a set of nodes, as people write it.
 
-The pydantic models are the definition: the CRD, its validation and the API reference are generated from them. The same
-models check files in `swapwarden plan`, so that a file which passes there is accepted by the API server.
+The pydantic models are the definition: the CRD, its validation and the API reference are generated from them, and the
+docstring below a field describes it there. The same models check files in `swapwarden plan`, so that a file which
+passes there is accepted by the API server.
 """
 
 from __future__ import annotations
@@ -38,5 +39,7 @@ class NodeSwapProfile(pydantic.BaseModel):
     api_version: Literal["swapwarden.dev/v1alpha1"] = "swapwarden.dev/v1alpha1"
     kind: Literal["NodeSwapProfile"] = "NodeSwapProfile"
     metadata: ProfileMeta = ProfileMeta()
-    spec: ProfileSpec = pydantic.Field(description="The administrator's decisions.")
-    status: ProfileStatus = pydantic.Field(default=ProfileStatus(), description="The controller's report.")
+    spec: ProfileSpec
+    """The administrator's decisions."""
+    status: ProfileStatus = ProfileStatus()
+    """The controller's report."""

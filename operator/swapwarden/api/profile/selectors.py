@@ -22,13 +22,12 @@ class LabelSelectorRequirement(rules.Model):
         ),
     )
 
-    key: LabelKey = pydantic.Field(description="Label key that the expression is about.")
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = pydantic.Field(
-        description="How the label is compared with values."
-    )
-    values: Annotated[list[ListedLabelValue], pydantic.Field(max_length=64)] = pydantic.Field(
-        default=[], description="Values for In and NotIn; empty with Exists and DoesNotExist."
-    )
+    key: LabelKey
+    """Label key that the expression is about."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the label is compared with values."""
+    values: Annotated[list[ListedLabelValue], pydantic.Field(max_length=64)] = pydantic.Field(default=[])
+    """Values for In and NotIn; empty with Exists and DoesNotExist."""
 
 
 class LabelSelector(rules.Model):
@@ -36,9 +35,9 @@ class LabelSelector(rules.Model):
 
     ATOMIC = True
 
-    match_labels: MatchLabels = pydantic.Field(
-        default={}, description="Labels that must be there, with exactly these values."
-    )
+    match_labels: MatchLabels = pydantic.Field(default={})
+    """Labels that must be there, with exactly these values."""
     match_expressions: Annotated[list[LabelSelectorRequirement], pydantic.Field(max_length=32)] = pydantic.Field(
-        default=[], description="Expressions over labels, all of which must hold."
+        default=[]
     )
+    """Expressions over labels, all of which must hold."""

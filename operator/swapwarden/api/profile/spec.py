@@ -13,19 +13,13 @@ from swapwarden.api.profile import selectors
 class WorkloadControlled(rules.Model):
     """Bounds on what pods may ask for under behavior WorkloadControlled."""
 
-    max_per_container: values.Quantity | None = pydantic.Field(
-        default=None, description="Largest swap limit of one container. Absent: the node's swap."
-    )
-    max_per_pod: values.Quantity | None = pydantic.Field(
-        default=None, description="Largest swap limit of one pod. Absent: the node's swap."
-    )
-    overcommit_percent: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
-        default=None,
-        description=(
-            "Bound on the sum of the swap limits of a node's pods, in percent of its swap less reserved (150). Once it"
-            " is reached, new pods get the rest. Absent: no bound."
-        ),
-    )
+    max_per_container: values.Quantity | None = None
+    """Largest swap limit of one container. Absent: the node's swap."""
+    max_per_pod: values.Quantity | None = None
+    """Largest swap limit of one pod. Absent: the node's swap."""
+    overcommit_percent: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = None
+    """Bound on the sum of the swap limits of a node's pods, in percent of its swap less reserved (150). Once it is
+    reached, new pods get the rest. Absent: no bound."""
 
 
 BeforePlan = Literal["NoSwap", "Unmanaged"]
@@ -47,28 +41,16 @@ class Swap(rules.Model):
         ),
     )
 
-    behavior: Annotated[names.Behavior, pydantic.Field()] = pydantic.Field(
-        default=names.Behavior.KUBELET,
-        description=(
-            "Kubelet: the kubelet's limits stay in force. NoSwap: no pod swaps. LimitedSwap: Burstable pods get swap in"
-            " proportion to their memory requests (KEP-2400). WorkloadControlled: pods get the limits in their"
-            " annotations."
-        ),
-    )
-    before_plan: BeforePlan = pydantic.Field(
-        default="NoSwap",
-        description=(
-            "Swap of a pod cgroup that appears before the controller has planned it. NoSwap: none. Unmanaged: the"
-            " kubelet's, so that a pod with policy Disabled may swap for a moment."
-        ),
-    )
-    reserved: values.QuantityOrPercent | None = pydantic.Field(
-        default=None,
-        description="Swap kept back from pods: a quantity, or percent of the node's swap (50Mi, 10%).",
-    )
-    workload_controlled: WorkloadControlled | None = pydantic.Field(
-        default=None, description="Bounds for behavior WorkloadControlled; refused with another behavior."
-    )
+    behavior: Annotated[names.Behavior, pydantic.Field()] = names.Behavior.KUBELET
+    """Kubelet: the kubelet's limits stay in force. NoSwap: no pod swaps. LimitedSwap: Burstable pods get swap in
+    proportion to their memory requests (KEP-2400). WorkloadControlled: pods get the limits in their annotations."""
+    before_plan: BeforePlan = "NoSwap"
+    """Swap of a pod cgroup that appears before the controller has planned it. NoSwap: none. Unmanaged: the kubelet's,
+    so that a pod with policy Disabled may swap for a moment."""
+    reserved: values.QuantityOrPercent | None = None
+    """Swap kept back from pods: a quantity, or percent of the node's swap (50Mi, 10%)."""
+    workload_controlled: WorkloadControlled | None = None
+    """Bounds for behavior WorkloadControlled; refused with another behavior."""
     requirements: (
         Annotated[
             list[Requirement],
@@ -76,16 +58,12 @@ class Swap(rules.Model):
             pydantic.AfterValidator(values.no_duplicates),
         ]
         | None
-    ) = pydantic.Field(
-        default=None,
-        description=(
-            "Conditions on a node before its pods get swap. If one is not met or unknown, they get none; the condition"
-            " RequirementsMet names it. Encrypted: all swap devices encrypt their pages (dm-crypt), or are memory"
-            " (zram). TmpfsNoSwap: the kubelet keeps its tmpfs volumes, Secrets among them, out of swap (Linux 6.4 or"
-            " newer, or shown by the agent's mounts). DedicatedDevice: no disk under a swap device also holds the file"
-            " systems of the kubelet or of the agent's state. Absent: none."
-        ),
-    )
+    ) = None
+    """Conditions on a node before its pods get swap. If one is not met or unknown, they get none; the condition
+    RequirementsMet names it. Encrypted: all swap devices encrypt their pages (dm-crypt), or are memory (zram).
+    TmpfsNoSwap: the kubelet keeps its tmpfs volumes, Secrets among them, out of swap (Linux 6.4 or newer, or shown by
+    the agent's mounts). DedicatedDevice: no disk under a swap device also holds the file systems of the kubelet or of
+    the agent's state. Absent: none."""
     allowed_backing: (
         Annotated[
             list[Backing],
@@ -93,104 +71,65 @@ class Swap(rules.Model):
             pydantic.AfterValidator(values.no_duplicates),
         ]
         | None
-    ) = pydantic.Field(
-        default=None,
-        description=(
-            "Allowed kinds of swap devices: a node's pods get swap only if each of its devices is one of these; see"
-            " docs/labels.md. Absent: any."
-        ),
-    )
+    ) = None
+    """Allowed kinds of swap devices: a node's pods get swap only if each of its devices is one of these; see
+    docs/labels.md. Absent: any."""
 
 
 class Scheduling(rules.Model):
     """How the scheduler sees these nodes, beyond their labels."""
 
-    taint_effect: Annotated[names.TaintEffect, pydantic.Field()] | None = pydantic.Field(
-        default=None,
-        description=(
-            "Nodes whose pods get swap carry the taint node.swapwarden.dev/swap=true with this effect, once they have"
-            " applied the profile. Pods with the policy Required or Preferred tolerate it. Absent: no taint."
-        ),
-    )
-    extended_resource: Literal["Disabled", "Enabled"] = pydantic.Field(
-        default="Disabled",
-        description=(
-            "Enabled: nodes offer the extended resource swapwarden.dev/swap, in bytes, once they have applied the"
-            " profile: the bound on the sum of their pods' limits. The scheduler counts the containers' requests of it,"
-            " which are their swap limits. Only with behavior WorkloadControlled, and a controller that may write the"
-            " status of nodes (extendedResource in the chart)."
-        ),
-    )
+    taint_effect: Annotated[names.TaintEffect, pydantic.Field()] | None = None
+    """Nodes whose pods get swap carry the taint node.swapwarden.dev/swap=true with this effect, once they have applied
+    the profile. Pods with the policy Required or Preferred tolerate it. Absent: no taint."""
+    extended_resource: Literal["Disabled", "Enabled"] = "Disabled"
+    """Enabled: nodes offer the extended resource swapwarden.dev/swap, in bytes, once they have applied the profile: the
+    bound on the sum of their pods' limits. The scheduler counts the containers' requests of it, which are their swap
+    limits. Only with behavior WorkloadControlled, and a controller that may write the status of nodes (extendedResource
+    in the chart)."""
 
 
 class Rollout(rules.Model):
     """How a change of the profile reaches its nodes."""
 
-    max_unavailable: values.NodesOrPercent = pydantic.Field(
-        default="25%",
-        description=(
-            "How many of the profile's nodes may change to a new generation at once: a number, or percents, which are"
-            " rounded down but never to 0. While a node that has it does worse than before, no other gets it. 100%: all"
-            " at once, whatever happens."
-        ),
-    )
-    paused: bool = pydantic.Field(
-        default=False,
-        description="Whether no further node gets the newest generation until this is false again.",
-    )
-    on_swap_in_use: Literal["Proceed", "Hold"] = pydantic.Field(
-        default="Proceed",
-        description=(
-            "For nodes where the change would take swap from pods that use it now (status.pendingReclaim has the"
-            " amount). Proceed: the node changes in its turn. Hold: it keeps its limits until its pods use less."
-        ),
-    )
+    max_unavailable: values.NodesOrPercent = "25%"
+    """How many of the profile's nodes may change to a new generation at once: a number, or percents, which are rounded
+    down but never to 0. While a node that has it does worse than before, no other gets it. 100%: all at once, whatever
+    happens."""
+    paused: bool = False
+    """Whether no further node gets the newest generation until this is false again."""
+    on_swap_in_use: Literal["Proceed", "Hold"] = "Proceed"
+    """For nodes where the change would take swap from pods that use it now (status.pendingReclaim has the amount).
+    Proceed: the node changes in its turn. Hold: it keeps its limits until its pods use less."""
 
 
 class Zswap(rules.Model):
     """The compressed cache in front of swap, of kernels that are built with it (CONFIG_ZSWAP)."""
 
-    enabled: bool | None = pydantic.Field(default=None, description="Whether it is on. Absent: unchanged.")
-    compressor: Literal["lzo", "lzo-rle", "lz4", "lz4hc", "zstd", "deflate", "842"] | None = pydantic.Field(
-        default=None,
-        description="Name of the kernel's compression algorithm, which must be built in or loaded. Absent: unchanged.",
-    )
-    max_pool_percent: Annotated[int, pydantic.Field(ge=1, le=50)] | None = pydantic.Field(
-        default=None, description="How much of the node's memory it may take, in percent. Absent: unchanged."
-    )
+    enabled: bool | None = None
+    """Whether it is on. Absent: unchanged."""
+    compressor: Literal["lzo", "lzo-rle", "lz4", "lz4hc", "zstd", "deflate", "842"] | None = None
+    """Name of the kernel's compression algorithm, which must be built in or loaded. Absent: unchanged."""
+    max_pool_percent: Annotated[int, pydantic.Field(ge=1, le=50)] | None = None
+    """How much of the node's memory it may take, in percent. Absent: unchanged."""
 
 
 class Kernel(rules.Model):
     """Settings of the node's kernel. Absent ones are not written, or are restored."""
 
-    swappiness: Annotated[int, pydantic.Field(ge=0, le=200)] | None = pydantic.Field(
-        default=None,
-        description=(
-            "vm.swappiness: how readily the kernel swaps rather than drops file pages. More than 100 only where swap is"
-            " faster than the disk (zram, zswap)."
-        ),
-    )
-    min_free_kbytes: Annotated[int, pydantic.Field(ge=1024, le=16_777_216)] | None = pydantic.Field(
-        default=None,
-        description=(
-            "vm.min_free_kbytes: memory in KiB that the kernel keeps free. Nodes where it exceeds 5 % of the memory do"
-            " not get it (Degraded, SettingsRefused)."
-        ),
-    )
-    watermark_scale_factor: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = pydantic.Field(
-        default=None,
-        description=(
-            "vm.watermark_scale_factor, in 1/10000 of memory: how far apart the marks are at which the kernel begins"
-            " to reclaim, and ends. 100 is 1 %."
-        ),
-    )
-    page_cluster: Annotated[int, pydantic.Field(ge=0, le=8)] | None = pydantic.Field(
-        default=None,
-        description="vm.page-cluster: 2 to this power pages are read from swap at once. 0 for SSD, zram and zswap.",
-    )
-    zswap: Zswap | None = pydantic.Field(
-        default=None, description="The compressed cache in front of swap. Absent: unchanged."
-    )
+    swappiness: Annotated[int, pydantic.Field(ge=0, le=200)] | None = None
+    """vm.swappiness: how readily the kernel swaps rather than drops file pages. More than 100 only where swap is faster
+    than the disk (zram, zswap)."""
+    min_free_kbytes: Annotated[int, pydantic.Field(ge=1024, le=16_777_216)] | None = None
+    """vm.min_free_kbytes: memory in KiB that the kernel keeps free. Nodes where it exceeds 5 % of the memory do not get
+    it (Degraded, SettingsRefused)."""
+    watermark_scale_factor: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = None
+    """vm.watermark_scale_factor, in 1/10000 of memory: how far apart the marks are at which the kernel begins to
+    reclaim, and ends. 100 is 1 %."""
+    page_cluster: Annotated[int, pydantic.Field(ge=0, le=8)] | None = None
+    """vm.page-cluster: 2 to this power pages are read from swap at once. 0 for SSD, zram and zswap."""
+    zswap: Zswap | None = None
+    """The compressed cache in front of swap. Absent: unchanged."""
 
 
 MAX_UNITS = 32
@@ -199,7 +138,8 @@ MAX_UNITS = 32
 class SystemUnitSwap(rules.Model):
     """The swap of a slice or service of the node."""
 
-    policy: Literal["Disabled"] = pydantic.Field(description="Disabled: no swap (memory.swap.max 0).")
+    policy: Literal["Disabled"]
+    """Disabled: no swap (memory.swap.max 0)."""
 
 
 class SystemUnitIo(rules.Model):
@@ -213,20 +153,12 @@ class SystemUnitIo(rules.Model):
         ),
     )
 
-    latency_target_milliseconds: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
-        default=None,
-        description=(
-            "Most time in milliseconds that one I/O should take (io.latency). If it takes longer, the kernel throttles"
-            " the I/O of its neighbours. Absent: unchanged."
-        ),
-    )
-    weight: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
-        default=None,
-        description=(
-            "Share of these disks' time, beside the 100 that its neighbours have (io.weight); only where the node's"
-            " administrator has turned on iocost for the disk. Absent: unchanged."
-        ),
-    )
+    latency_target_milliseconds: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = None
+    """Most time in milliseconds that one I/O should take (io.latency). If it takes longer, the kernel throttles the I/O
+    of its neighbours. Absent: unchanged."""
+    weight: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = None
+    """Share of these disks' time, beside the 100 that its neighbours have (io.weight); only where the node's
+    administrator has turned on iocost for the disk. Absent: unchanged."""
 
 
 class SystemUnit(rules.Model):
@@ -240,16 +172,13 @@ class SystemUnit(rules.Model):
         ),
     )
 
-    name: values.Unit = pydantic.Field(
-        description=(
-            "A slice (system.slice), which counts with all that is in it, or a service (kubelet.service). A slice that"
-            " pods are in is refused on the node. Unique in the profile."
-        )
-    )
-    swap: SystemUnitSwap | None = pydantic.Field(default=None, description="Swap of the unit. Absent: unchanged.")
-    io: SystemUnitIo | None = pydantic.Field(
-        default=None, description="I/O of the unit on the disks that the node swaps to. Absent: unchanged."
-    )
+    name: values.Unit
+    """A slice (system.slice), which counts with all that is in it, or a service (kubelet.service). A slice that pods
+    are in is refused on the node. Unique in the profile."""
+    swap: SystemUnitSwap | None = None
+    """Swap of the unit. Absent: unchanged."""
+    io: SystemUnitIo | None = None
+    """I/O of the unit on the disks that the node swaps to. Absent: unchanged."""
 
 
 Named = TypeVar("Named", "SystemUnit", "ProfileOverride")
@@ -279,17 +208,11 @@ class OverrideSwap(rules.Model):
         ),
     )
 
-    policy: Literal["Disabled", "NoPreference"] | None = pydantic.Field(
-        default=None,
-        description=(
-            "Disabled: no swap, whatever the pod's policy. NoPreference: swap as this profile gives it, if Disabled is"
-            " only the namespace's default. Other policies place pods, and so must be set when a pod is created."
-        ),
-    )
-    limit: values.ListedQuantity | None = pydantic.Field(
-        default=None,
-        description="The pod's swap limit, unless its own annotations name a smaller one.",
-    )
+    policy: Literal["Disabled", "NoPreference"] | None = None
+    """Disabled: no swap, whatever the pod's policy. NoPreference: swap as this profile gives it, if Disabled is only
+    the namespace's default. Other policies place pods, and so must be set when a pod is created."""
+    limit: values.ListedQuantity | None = None
+    """The pod's swap limit, unless its own annotations name a smaller one."""
 
 
 class ProfileOverride(rules.Model):
@@ -303,16 +226,14 @@ class ProfileOverride(rules.Model):
         ),
     )
 
-    name: Annotated[str, pydantic.Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = pydantic.Field(
-        description="Name of the override, for messages and for server-side apply. Unique in the profile."
-    )
-    namespace_selector: selectors.LabelSelector | None = pydantic.Field(
-        default=None, description="Over the labels of a pod's Namespace. Absent: pods of all namespaces."
-    )
-    pod_selector: selectors.LabelSelector | None = pydantic.Field(
-        default=None, description="Over the labels of a pod. Absent: all pods of the namespaces."
-    )
-    swap: OverrideSwap = pydantic.Field(description="The swap of these pods.")
+    name: Annotated[str, pydantic.Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Name of the override, for messages and for server-side apply. Unique in the profile."""
+    namespace_selector: selectors.LabelSelector | None = None
+    """Over the labels of a pod's Namespace. Absent: pods of all namespaces."""
+    pod_selector: selectors.LabelSelector | None = None
+    """Over the labels of a pod. Absent: all pods of the namespaces."""
+    swap: OverrideSwap
+    """The swap of these pods."""
 
 
 class ProfileSpec(rules.Model):
@@ -332,48 +253,35 @@ class ProfileSpec(rules.Model):
         ),
     )
 
-    node_selector: selectors.LabelSelector = pydantic.Field(
-        description="Which nodes the profile governs. {} selects every node."
-    )
-    priority: Annotated[int, pydantic.Field(ge=-1_000_000, le=1_000_000)] = pydantic.Field(
-        default=100,
-        description="Of several profiles that select a node, the highest wins; at a tie, the oldest.",
-    )
-    mode: Literal["Enforce", "Audit"] = pydantic.Field(
-        default="Enforce", description="Enforce: write and repair. Audit: compute and report, write nothing."
-    )
-    guarantee: Literal["Standard", "Strict"] = pydantic.Field(
-        default="Standard",
-        description=(
-            "Standard: the agent watches pods' limits, and repairs external writes. Strict: in addition, systemd itself"
-            " creates Burstable and BestEffort pods without swap, even without an agent, by drop-in files that the node"
-            " needs; while the agent is down, a pod that swaps can be OOM-killed (docs/strict.md)."
-        ),
-    )
-    swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")
+    node_selector: selectors.LabelSelector
+    """Which nodes the profile governs. {} selects every node."""
+    priority: Annotated[int, pydantic.Field(ge=-1_000_000, le=1_000_000)] = 100
+    """Of several profiles that select a node, the highest wins; at a tie, the oldest."""
+    mode: Literal["Enforce", "Audit"] = "Enforce"
+    """Enforce: write and repair. Audit: compute and report, write nothing."""
+    guarantee: Literal["Standard", "Strict"] = "Standard"
+    """Standard: the agent watches pods' limits, and repairs external writes. Strict: in addition, systemd itself
+    creates Burstable and BestEffort pods without swap, even without an agent, by drop-in files that the node needs;
+    while the agent is down, a pod that swaps can be OOM-killed (docs/strict.md)."""
+    swap: Swap = Swap()
+    """How pods on these nodes get swap."""
     system_units: Annotated[
         list[SystemUnit], pydantic.Field(max_length=MAX_UNITS), pydantic.AfterValidator(_unique)
     ] = pydantic.Field(
-        default=[],
-        description="Slices and services of these nodes, besides pods: their swap and I/O.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        default=[], json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     )
-    kernel: Kernel = pydantic.Field(
-        default=Kernel(),
-        description=(
-            "Settings of the nodes' kernels. Agents write them if the chart allows it (agent.kernel.vm,"
-            " agent.kernel.zswap)."
-        ),
-    )
-    scheduling: Scheduling = pydantic.Field(default=Scheduling(), description="How the scheduler sees these nodes.")
-    rollout: Rollout = pydantic.Field(default=Rollout(), description="How a change reaches these nodes.")
+    """Slices and services of these nodes, besides pods: their swap and I/O."""
+    kernel: Kernel = Kernel()
+    """Settings of the nodes' kernels. Agents write them if the chart allows it (agent.kernel.vm,
+    agent.kernel.zswap)."""
+    scheduling: Scheduling = Scheduling()
+    """How the scheduler sees these nodes."""
+    rollout: Rollout = Rollout()
+    """How a change reaches these nodes."""
     overrides: Annotated[
         list[ProfileOverride], pydantic.Field(max_length=MAX_OVERRIDES), pydantic.AfterValidator(_unique)
     ] = pydantic.Field(
-        default=[],
-        description=(
-            "For pods on these nodes that nobody can annotate. The first that selects a pod counts; server-side"
-            " apply keeps the order of the applier. A pod's own annotations win if they are stricter."
-        ),
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        default=[], json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     )
+    """For pods on these nodes that nobody can annotate. The first that selects a pod counts; server-side apply keeps
+    the order of the applier. A pod's own annotations win if they are stricter."""

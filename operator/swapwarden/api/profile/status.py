@@ -15,79 +15,65 @@ Count = Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)]
 class ProfileCondition(rules.Model):
     """A condition in the form of metav1.Condition."""
 
-    type: str = pydantic.Field(
-        max_length=316,
-        pattern=conditions.TYPE_PATTERN,
-        description="Ready, Progressing, Conflicted, Degraded or RequirementsMet.",
-    )
-    status: Literal["True", "False", "Unknown"] = pydantic.Field(description="True, False or Unknown.")
-    reason: str = pydantic.Field(
-        min_length=1, max_length=1024, pattern=conditions.REASON_PATTERN, description="One word for programs."
-    )
-    message: str = pydantic.Field(max_length=32768, description="A sentence for people.")
-    last_transition_time: str = pydantic.Field(
-        description="When status last changed.", json_schema_extra={"format": "date-time"}
-    )
-    observed_generation: int = pydantic.Field(default=0, ge=0, description="Generation of the spec this is about.")
+    type: str = pydantic.Field(max_length=316, pattern=conditions.TYPE_PATTERN)
+    """Ready, Progressing, Conflicted, Degraded or RequirementsMet."""
+    status: Literal["True", "False", "Unknown"]
+    """True, False or Unknown."""
+    reason: str = pydantic.Field(min_length=1, max_length=1024, pattern=conditions.REASON_PATTERN)
+    """One word for programs."""
+    message: str = pydantic.Field(max_length=32768)
+    """A sentence for people."""
+    last_transition_time: str = pydantic.Field(json_schema_extra={"format": "date-time"})
+    """When status last changed."""
+    observed_generation: int = pydantic.Field(default=0, ge=0)
+    """Generation of the spec this is about."""
 
 
 class NodeCounts(rules.Model):
     """How many nodes are in which state under this profile."""
 
-    matched: Count = pydantic.Field(default=0, description="Nodes that this profile governs.")
-    updated: Count = pydantic.Field(default=0, description="Of these, nodes whose plan is made from this generation.")
-    applied: Count = pydantic.Field(default=0, description="Of these, nodes whose agent applied the newest plan.")
-    pending: Count = pydantic.Field(default=0, description="Of these, nodes whose agent has yet to apply it.")
-    incompatible: Count = pydantic.Field(
-        default=0,
-        description="Of these, nodes without cgroup v2 or its swap controller: nothing is enforced.",
-    )
-    without_agent: Count = pydantic.Field(
-        default=0,
-        description="Of these, nodes without a Ready agent, whatever an earlier one reported.",
-    )
-    degraded: Count = pydantic.Field(
-        default=0,
-        description=(
-            "Of all of these, nodes whose agent reports a problem, or that settings of the profile are unsafe for;"
-            " they also count above."
-        ),
-    )
-    requirements_unmet: Count = pydantic.Field(
-        default=0,
-        description="Of all of these, nodes with swap that do not meet a requirement; they also count above.",
-    )
+    matched: Count = 0
+    """Nodes that this profile governs."""
+    updated: Count = 0
+    """Of these, nodes whose plan is made from this generation."""
+    applied: Count = 0
+    """Of these, nodes whose agent applied the newest plan."""
+    pending: Count = 0
+    """Of these, nodes whose agent has yet to apply it."""
+    incompatible: Count = 0
+    """Of these, nodes without cgroup v2 or its swap controller: nothing is enforced."""
+    without_agent: Count = 0
+    """Of these, nodes without a Ready agent, whatever an earlier one reported."""
+    degraded: Count = 0
+    """Of all of these, nodes whose agent reports a problem, or that settings of the profile are unsafe for; they also
+    count above."""
+    requirements_unmet: Count = 0
+    """Of all of these, nodes with swap that do not meet a requirement; they also count above."""
 
 
 class PendingReclaim(rules.Model):
     """Swap that pods use above what the newest generation gives them, on nodes that do not have it yet."""
 
-    nodes: Count = pydantic.Field(default=0, description="Nodes with such pods.")
-    pods: Count = pydantic.Field(default=0, description="Pods.")
-    bytes: int = pydantic.Field(default=0, ge=0, description="Bytes.")
+    nodes: Count = 0
+    """Nodes with such pods."""
+    pods: Count = 0
+    """Pods."""
+    bytes: int = pydantic.Field(default=0, ge=0)
+    """Bytes."""
 
 
 class ProfileStatus(rules.Model):
     """The controller's report about a profile."""
 
-    observed_generation: int = pydantic.Field(
-        default=0, ge=0, description="Generation of the spec this status is about."
-    )
-    applied_generation: int = pydantic.Field(
-        default=0, ge=0, description="Newest generation of the spec that all nodes have applied at one moment."
-    )
-    pending_reclaim: PendingReclaim = pydantic.Field(
-        default=PendingReclaim(), description="Swap in use that the newest generation has yet to take from pods."
-    )
-    nodes: NodeCounts = pydantic.Field(
-        default=NodeCounts(),
-        description="Counts of nodes: each is applied, pending, incompatible or without an agent.",
-    )
+    observed_generation: int = pydantic.Field(default=0, ge=0)
+    """Generation of the spec this status is about."""
+    applied_generation: int = pydantic.Field(default=0, ge=0)
+    """Newest generation of the spec that all nodes have applied at one moment."""
+    pending_reclaim: PendingReclaim = PendingReclaim()
+    """Swap in use that the newest generation has yet to take from pods."""
+    nodes: NodeCounts = NodeCounts()
+    """Counts of nodes: each is applied, pending, incompatible or without an agent."""
     conditions: Annotated[list[ProfileCondition], pydantic.Field(max_length=16)] = pydantic.Field(
-        default=[],
-        description="Ready, Progressing, Conflicted, Degraded; RequirementsMet if the profile has requirements.",
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-        },
+        default=[], json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
     )
+    """Ready, Progressing, Conflicted, Degraded; RequirementsMet if the profile has requirements."""

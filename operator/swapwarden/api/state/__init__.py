@@ -47,7 +47,6 @@ class NodeSwapState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     spec: Annotated[
         StateSpec | None,
         msgspec.Meta(
-            description="The controller's plan for this node.",
             extra_json_schema={
                 "x-kubernetes-validations": [
                     {
@@ -56,9 +55,11 @@ class NodeSwapState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
                         "fieldPath": ".epoch",
                     }
                 ]
-            },
+            }
         ),
     ] = None
-    status: Annotated[StateStatus, msgspec.Meta(description="The agent's report.")] = StateStatus()
+    """The controller's plan for this node."""
+    status: StateStatus = StateStatus()
+    """The agent's report."""
     api_version: str = ""
     kind: str = ""

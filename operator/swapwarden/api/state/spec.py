@@ -40,53 +40,36 @@ MAX_REASON = 64
 class CgroupSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Settings of one cgroup by name. The agent does not write the files of absent ones."""
 
-    swap_max: Annotated[SwapMax | None, msgspec.Meta(description="Value of memory.swap.max. Absent: not written.")] = (
-        None
-    )
+    swap_max: SwapMax | None = None
+    """Value of memory.swap.max. Absent: not written."""
 
 
 class ContainerDefault(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
     """Settings of a container's cgroup."""
 
-    swap_at_most: Annotated[
-        SwapMax | None,
-        msgspec.Meta(
-            description="As swapMax, but a smaller value that the file holds is left alone. Never beside swapMax."
-        ),
-    ] = None
+    swap_at_most: SwapMax | None = None
+    """As swapMax, but a smaller value that the file holds is left alone. Never beside swapMax."""
 
 
 class ContainerSettings(ContainerDefault, frozen=True, omit_defaults=True, rename="camel"):
     """Settings of one named container's cgroup."""
 
-    id: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_.-]{1,13}$")] | None,
-        msgspec.Meta(
-            description="First 13 characters of the running container's id, as crictl shows it, without the runtime's"
-            " prefix. Absent while it does not run."
-        ),
-    ] = None
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_.-]{1,13}$")] | None = None
+    """First 13 characters of the running container's id, as crictl shows it, without the runtime's prefix. Absent while
+    it does not run."""
 
 
 class PodSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
     """Settings of one pod's cgroups."""
 
-    reason: Annotated[
-        names.Reason | None,
-        msgspec.Meta(description="The rule that gave swapMax; see docs/semantics.md. Absent: defaultReason."),
-    ] = None
-    container_default: Annotated[
-        ContainerDefault | None,
-        msgspec.Meta(
-            description="For each container that containers does not name, also before it starts: no write is needed"
-            " when it does."
-        ),
-    ] = None
+    reason: names.Reason | None = None
+    """The rule that gave swapMax; see docs/semantics.md. Absent: defaultReason."""
+    container_default: ContainerDefault | None = None
+    """For each container that containers does not name, also before it starts: no write is needed when it does."""
     containers: Annotated[
         dict[str, ContainerSettings],
         msgspec.Meta(
             max_length=MAX_CONTAINERS,
-            description="By container name; only where containers need different values.",
             extra_json_schema={
                 "x-kubernetes-validations": [
                     {"rule": "self.all(key, key.size() <= 63)", "message": "keys are names of containers"}
@@ -94,83 +77,59 @@ class PodSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="camel
             },
         ),
     ] = {}
+    """By container name; only where containers need different values."""
 
 
 class ProfileRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The profile that a plan was made from."""
 
-    name: Annotated[
-        str,
-        msgspec.Meta(max_length=253, description="Name of the NodeSwapProfile; (built-in) if none selects it."),
-    ]
-    generation: Annotated[int, msgspec.Meta(ge=0, description="metadata.generation of that profile.")] = 0
+    name: Annotated[str, msgspec.Meta(max_length=253)]
+    """Name of the NodeSwapProfile; (built-in) if none selects it."""
+    generation: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """metadata.generation of that profile."""
 
 
 class UnitSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
     """Settings of one of the node's own units. Absent ones are not written, or restored."""
 
-    io_latency_microseconds: Annotated[
-        Annotated[int, msgspec.Meta(ge=1000, le=10_000_000)] | None,
-        msgspec.Meta(description="Target in io.latency, for each disk that the node swaps to."),
-    ] = None
-    io_weight: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None,
-        msgspec.Meta(description="io.weight, for each disk that the node swaps to."),
-    ] = None
+    io_latency_microseconds: Annotated[int, msgspec.Meta(ge=1000, le=10_000_000)] | None = None
+    """Target in io.latency, for each disk that the node swaps to."""
+    io_weight: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    """io.weight, for each disk that the node swaps to."""
 
 
 class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The limits of a profile once it is in force on this node. None of them is enforced."""
 
-    profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The next profile.")]
-    pods: Annotated[
-        dict[str, SwapMax],
-        msgspec.Meta(max_length=MAX_PODS, description="Pods that will get less than now, by UID as in pods."),
-    ] = {}
+    profile_ref: ProfileRef
+    """The next profile."""
+    pods: Annotated[dict[str, SwapMax], msgspec.Meta(max_length=MAX_PODS)] = {}
+    """Pods that will get less than now, by UID as in pods."""
 
 
 class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Written by the leading controller only."""
 
-    profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The profile in force.")]
-    mode: Annotated[
-        names.Mode,
-        msgspec.Meta(description="Enforce: write and repair. Audit: report only. Restore: write back earlier values."),
-    ] = names.Mode.ENFORCE
-    guarantee: Annotated[
-        names.Guarantee,
-        msgspec.Meta(
-            description="Strict: the agent installs systemd's drop-in files if it may, and reports those that it"
-            " observes. Standard: it removes those that it installed."
-        ),
-    ] = names.Guarantee.STANDARD
-    before_plan: Annotated[
-        names.BeforePlan,
-        msgspec.Meta(
-            description="For pods without an entry in pods yet. NoSwap: their cgroups get 0. Unmanaged: no write."
-        ),
-    ] = names.BeforePlan.NO_SWAP
-    epoch: Annotated[
-        int,
-        msgspec.Meta(ge=0, description="The writer's leadership term. A write with a smaller one is refused."),
-    ] = 0
-    default_reason: Annotated[
-        names.Reason | None,
-        msgspec.Meta(description="The reason of pods without their own. It does not change any limit."),
-    ] = None
-    kubepods: Annotated[
-        CgroupSettings | None,
-        msgspec.Meta(
-            description="For the cgroup above all pods: the node's swap less the profile's swap.reserved. Absent: not"
-            " written, or restored."
-        ),
-    ] = None
+    profile_ref: ProfileRef
+    """The profile in force."""
+    mode: names.Mode = names.Mode.ENFORCE
+    """Enforce: write and repair. Audit: report only. Restore: write back earlier values."""
+    guarantee: names.Guarantee = names.Guarantee.STANDARD
+    """Strict: the agent installs systemd's drop-in files if it may, and reports those that it observes. Standard: it
+    removes those that it installed."""
+    before_plan: names.BeforePlan = names.BeforePlan.NO_SWAP
+    """For pods without an entry in pods yet. NoSwap: their cgroups get 0. Unmanaged: no write."""
+    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The writer's leadership term. A write with a smaller one is refused."""
+    default_reason: names.Reason | None = None
+    """The reason of pods without their own. It does not change any limit."""
+    kubepods: CgroupSettings | None = None
+    """For the cgroup above all pods: the node's swap less the profile's swap.reserved. Absent: not written, or
+    restored."""
     pods: Annotated[
         dict[str, PodSettings],
         msgspec.Meta(
             max_length=MAX_PODS,
-            description="By the UID in the name of the pod's cgroup (for static pods the kubelet's config hash). A map,"
-            " so that a write for one pod is small.",
             extra_json_schema={
                 "x-kubernetes-validations": [
                     {
@@ -181,11 +140,12 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             },
         ),
     ] = {}
+    """By the UID in the name of the pod's cgroup (for static pods the kubelet's config hash). A map, so that a write
+    for one pod is small."""
     units: Annotated[
         dict[str, UnitSettings],
         msgspec.Meta(
             max_length=MAX_UNITS,
-            description="The node's own systemd slices and services, by name. A removed one is restored.",
             extra_json_schema={
                 "x-kubernetes-validations": [
                     {"rule": "self.all(key, key.size() <= 128)", "message": "keys are names of slices and services"}
@@ -193,25 +153,16 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             },
         ),
     ] = {}
-    kernel_settings: Annotated[
-        dict[str, Setting],
-        msgspec.Meta(
-            max_length=MAX_SETTINGS,
-            description="Settings of the kernel by name (vm.swappiness, zswap.enabled), as their files take them.",
-        ),
-    ] = {}
-    preview: Annotated[
-        ProfilePreview | None,
-        msgspec.Meta(description="The next profile; see status.previewCost."),
-    ] = None
+    """The node's own systemd slices and services, by name. A removed one is restored."""
+    kernel_settings: Annotated[dict[str, Setting], msgspec.Meta(max_length=MAX_SETTINGS)] = {}
+    """Settings of the kernel by name (vm.swappiness, zswap.enabled), as their files take them."""
+    preview: ProfilePreview | None = None
+    """The next profile; see status.previewCost."""
     degraded_before: Annotated[
-        list[Annotated[str, msgspec.Meta(max_length=MAX_REASON)]],
-        msgspec.Meta(
-            max_length=3,
-            description="Problems of the node before it got this generation of the profile: the reason of the condition"
-            " Degraded, SettingsRefused, and NoAnswer if the agent did not answer. They stop no rollout.",
-        ),
+        list[Annotated[str, msgspec.Meta(max_length=MAX_REASON)]], msgspec.Meta(max_length=3)
     ] = []
+    """Problems of the node before it got this generation of the profile: the reason of the condition Degraded,
+    SettingsRefused, and NoAnswer if the agent did not answer. They stop no rollout."""
 
 
 def reason_of(spec: StateSpec, pod: PodSettings) -> names.Reason | None:
