@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 PYTHON := .venv/bin/python
 # The tests start Python some thousand times. Where an environment has this set, as images do to stay small, each start
-# would compile anew all that it imports: of a controller's 3 s of computing that is 2.
+# would compile all that it imports again: of a controller's 3 s of computing that is 2.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -32,7 +32,7 @@ demo-down: venv ## Remove what demo-cluster brought up
 	@$(PYTHON) -m testbed cluster down
 
 .PHONY: test
-test: venv ## Set up what is needed and run every tier of tests; say what each took
+test: venv ## Set up what the tests need and run every tier; show what each took
 	@$(PYTHON) -m testbed.run.tiers unit integration oldest kernel e2e
 
 .PHONY: test-unit
@@ -48,7 +48,7 @@ test-oldest: venv ## Run what an installation needs of the integration tests on 
 	@$(PYTHON) -m testbed.run.tiers oldest
 
 .PHONY: test-matrix
-test-matrix: venv ## Run the integration tests on each minor version of Kubernetes (hours; goes on where it was stopped); VERSION=1.31.14 for one
+test-matrix: venv ## Run the integration tests on each minor version of Kubernetes (hours; continues where it was stopped); VERSION=1.31.14 for one
 	@$(PYTHON) -m testbed.run.versionmatrix $(VERSION)
 
 .PHONY: test-kernel

@@ -4,7 +4,7 @@
 {{- $release := ternary .Release.Name (printf "%s-%s" .Release.Name $chart) (contains $chart .Release.Name) -}}
 {{- $name := default $release .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
-{{- fail (printf "no Service can be called %s-webhook: a letter comes first, and there are no dots; set fullnameOverride" $name) -}}
+{{- fail (printf "%s-webhook is no valid name of a Service: it must begin with a letter and have no dots; set fullnameOverride" $name) -}}
 {{- end -}}
 {{- $name -}}
 {{- end -}}
@@ -85,7 +85,7 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{/* Replicas on different nodes where that can be had. Takes (list ROOT COMPONENT). */}}
+{{/* Replicas on different nodes if possible. Takes (list ROOT COMPONENT). */}}
 {{- define "swapwarden.spread" -}}
 topologySpreadConstraints:
 {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
@@ -152,10 +152,10 @@ imagePullSecrets:
 - --log-format={{ .Values.log.format }}
 {{- end -}}
 
-{{/* Takes the host to ask, which is the pod's address where it is empty. */}}
+{{/* Takes the host to ask; if it is empty, the pod's address. */}}
 {{- define "swapwarden.probes" -}}
 {{- $host := ternary "" (printf ", host: %s" .) (empty .) -}}
-# Five minutes for the first answer: a node that is busy with its own start is no reason to begin anew.
+# Five minutes for the first answer: a node that is busy with its own start is no reason for a restart.
 startupProbe:
   httpGet: {path: /healthz, port: metrics{{ $host }}}
   periodSeconds: 1
@@ -284,7 +284,7 @@ spec:
     interval: {{ $root.Values.podMonitor.interval }}
     {{- if eq (index . 1) "agent" }}
     relabelings:
-    # Alerts and dashboards are about nodes, whichever pod tells of them.
+    # Alerts and dashboards are about nodes, whichever pod reports.
     - sourceLabels: [__meta_kubernetes_pod_node_name]
       targetLabel: node
     {{- end }}
@@ -442,7 +442,7 @@ subjects:
 {{- end }}
 {{- end }}
 
-{{/* The folders of systemd's drop-ins for slices of the node, as JSON. */}}
+{{/* The systemd drop-in folders for slices of the node, as JSON. */}}
 {{- define "swapwarden.sliceDropIns" -}}
 {{- $mounts := list }}
 {{- range $place, $slice := (.Values.agent.dropIns).slices }}
@@ -451,7 +451,7 @@ subjects:
 {{- toJson $mounts }}
 {{- end }}
 
-{{/* The folders of systemd's drop-ins that the agent installs, as JSON. */}}
+{{/* The systemd drop-in folders to which the agent writes, as JSON. */}}
 {{- define "swapwarden.dropIns" -}}
 {{- $mounts := list }}
 {{- if (.Values.agent.dropIns).mount }}

@@ -1,12 +1,12 @@
-{{/* Expressions in CEL that several policies share. They read `variables.now`, the annotations of a pod as they are to be, and
-`variables.before`, as they were: maps of texts. What they list comes from _vocabulary.tpl. */}}
+{{/* CEL expressions that several policies share. They read `variables.now`, the new annotations of a pod, and
+`variables.before`, the old ones: maps of texts. The lists in them are in _vocabulary.tpl. */}}
 
-{{/* Whether `k` is the key of an annotation that has a meaning. */}}
+{{/* Whether `k` is the key of one of our annotations. */}}
 {{- define "swapwarden.cel.isOwn" -}}
 (k in {{ include "swapwarden.cel.ownKeys" . }} || k.startsWith('swap-limit.swapwarden.dev/'))
 {{- end -}}
 
-{{/* Whether `k` is a key that nobody else may use, with a meaning or not. */}}
+{{/* Whether `k` is a key of our domain, one of our annotations or not. */}}
 {{- define "swapwarden.cel.isOfDomain" -}}
 (k.startsWith('swapwarden.dev/') || k.contains('.swapwarden.dev/'))
 {{- end -}}
@@ -31,7 +31,7 @@
 (variables.message.size() > 2000 ? variables.message.substring(0, 2000) + '...' : variables.message).replace('\n', ' ')
 {{- end -}}
 
-{{/* The variable `changed`: keys of our annotations that are new or other than before. */}}
+{{/* The variable `changed`: keys of our annotations that are new, or whose values changed. */}}
 {{- define "swapwarden.changedKeys" -}}
 - name: changed
   expression: >-
@@ -39,7 +39,7 @@
       && !(k in variables.before && variables.before[k] == variables.now[k]))
 {{- end -}}
 
-{{/* Also `invalid`: a message for each of them with a value that is not accepted. */}}
+{{/* Also `invalid`: a message for each of them whose value is invalid. */}}
 {{- define "swapwarden.invalidValues" -}}
 {{ include "swapwarden.changedKeys" . }}
 - name: invalid
@@ -55,7 +55,7 @@
         + '": not a quantity, which is a number without a sign, with a unit such as Mi or G')
 {{- end -}}
 
-{{/* Variables about a new pod. `policy` is what it will have, also by its namespace's `default`. */}}
+{{/* Variables about a new pod. `policy` is its own policy, else its namespace's `default`. */}}
 {{- define "swapwarden.newPodVariables" -}}
 - name: now
   expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"
