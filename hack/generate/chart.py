@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from swapwarden.api import names, quantity
 from swapwarden.policy import pod_annotations
+from swapwarden.webhook import required_plugins
 
 from hack.generate import crd, files
 from monitoring import alerts
@@ -136,6 +137,12 @@ def vocabulary_templates() -> str:
         "swapwarden.cel.ownKeys": f"[{_cel(*(rule.key for rule in pod_annotations.RULES if not rule.per_container))}]",
         "swapwarden.cel.quantityPattern": _cel(f"^({quantity.SYNTAX})$"),
         "swapwarden.cel.nodeLabels": f"[{_cel(*names.NODE_LABELS)}]",
+        "swapwarden.cel.requiredKey": _cel(required_plugins.KEY),
+        "swapwarden.cel.requiredValue": _cel(required_plugins.VALUE),
+        "swapwarden.cel.requiredPrefix": _cel(required_plugins.PREFIX),
+        "swapwarden.cel.requiredList": _cel(f"^({required_plugins.LIST})$"),
+        "swapwarden.cel.requiredEmpty": _cel(f"^({required_plugins.EMPTY})$"),
+        "swapwarden.cel.requiredNamed": _cel(f"^({required_plugins.NAMED})$"),
         "swapwarden.cel.publicLabels": f"[{_cel(*names.PUBLIC_LABELS)}]",
     }
     parts = ["{{/* Made by `make generate`; do not edit. */}}\n"]

@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy import pod_annotations
-from swapwarden.webhook import review, scheduling, validation
+from swapwarden.webhook import required_plugins, review, scheduling, validation
 
 MAX_CAUSES = 20
 """Errors in an answer."""
@@ -22,10 +22,13 @@ MAX_WARNINGS = 20
 _UNPROCESSABLE = 422
 
 
-def admit(request: review.Request, default: names.Policy | None = None) -> review.Response:
+def admit(
+    request: review.Request, default: names.Policy | None = None, *, require_plugin: bool = False
+) -> review.Response:
     """Refuse a new pod with invalid or contradictory annotations, with all errors at once; else complete it.
 
-    A pod without a policy gets the namespace's DEFAULT. The policy's terms for the scheduler are added as a JSON patch.
+    A pod without a policy gets the namespace's DEFAULT. The policy's terms for the scheduler are added as a JSON patch;
+    with `require_plugin` also that pods without swap need the runtime's plugin.
     Mirror pods are left alone: they exist as files on a node, and a refusal would only hide them.
     """
     pod = request.object
@@ -47,6 +50,8 @@ def admit(request: review.Request, default: names.Policy | None = None) -> revie
         return review.Response(uid=request.uid, allowed=False, status=refusal, warnings=warnings)
     operations = [*_annotate(pod, added)]
     operations += scheduling.operations(whole, whole.annotations.get(names.POLICY_ANNOTATION, ""))
+    if require_plugin:
+        operations += required_plugins.operations(whole)
     if not operations:
         return review.Response(uid=request.uid, allowed=True, warnings=warnings)
     patch = review.encode_patch(operations)

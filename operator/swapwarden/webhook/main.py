@@ -13,6 +13,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Final
 
+from swapwarden.api import names
 from swapwarden.telemetry import build, exposition, logs
 from swapwarden.telemetry import server as health
 from swapwarden.webhook import certificates, connections, server
@@ -52,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long to continue serving after SIGTERM, while clients find other replicas; up to three times as long"
         " if they keep connections open (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--require-runtime-plugin",
+        action="store_true",
+        help=f"annotate pods with the policy {names.Policy.DISABLED} so that container runtimes with the default"
+        " validator of NRI refuse their containers while `swapwarden nri` is away",
     )
     logs.add_arguments(parser)
 
@@ -111,7 +118,7 @@ async def _serve(args: argparse.Namespace, pair: certificates.Certificates) -> N
     metrics_host, metrics_port = args.metrics_address
     async with (
         health.serve(metrics_host, metrics_port, ready=ready, render=exposition.render) as bound_metrics,
-        server.serve(args.host, args.port, pair) as serving,
+        server.serve(args.host, args.port, pair, require_plugin=args.require_runtime_plugin) as serving,
         _running(pair.watch(args.cert_reload_interval)),
     ):
         started = True

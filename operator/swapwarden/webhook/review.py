@@ -90,6 +90,7 @@ class ReviewedPodSpec(msgspec.Struct, frozen=True, rename="camel"):
     init_containers: list[ReviewedContainer] | None = None
     containers: list[ReviewedContainer] | None = None
     node_name: str = ""
+    host_network: bool | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None

@@ -56,7 +56,7 @@ SECONDS = metrics.histogram(
 )
 _OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 
-ROUTES: Final[dict[str, tuple[str, Callable[[review.Request], review.Response]]]] = {
+ROUTES: Final[dict[str, tuple[str, Callable[..., review.Response]]]] = {
     "/pods": ("own", admission.admit),
     # In lower case: the API server takes no other for the path of a Service.
     **{
@@ -82,7 +82,8 @@ def _too_busy(what: str) -> _BadRequest:
 class _Handler:
     """Answer requests; know their number, and their bytes in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, require_plugin: bool) -> None:
+        self._require_plugin = require_plugin
         self.draining = False
         self.idle = asyncio.Event()
         self.idle.set()
@@ -131,6 +132,8 @@ class _Handler:
             found = pod_annotations.shown(request.content_type)
             raise _BadRequest(415, f"the content type must be application/json, not {found}")
         path, decide = route
+        if self._require_plugin:
+            decide = functools.partial(decide, require_plugin=True)
         try:
             async with self._bodies.receive(_peer(request), connections.READ_TIMEOUT) as body:
                 await _read(request, body)
@@ -171,7 +174,7 @@ def _peer(request: web.BaseRequest) -> str:
     return protocol.peer if isinstance(protocol, connections.Connection) else ""
 
 
-def _decided(path: str, decide: Callable[[review.Request], review.Response], body: bytearray) -> bytes:
+def _decided(path: str, decide: Callable[..., review.Response], body: bytearray) -> bytes:
     try:
         asked = review.decode(body)
     except review.ReviewError as error:
@@ -216,13 +219,16 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncIterator[Serving]:
+async def serve(
+    host: str, port: int, pair: certificates.Certificates, *, require_plugin: bool = False
+) -> AsyncIterator[Serving]:
     """Serve admission requests in the running event loop while the context lasts.
 
+    With `require_plugin`, pods without swap need the runtime's plugin.
     On exit no new connection is accepted, requests in progress get `SHUTDOWN_TIMEOUT` to arrive and be answered, and
     idle connections are closed. OSError if the address cannot be bound.
     """
-    handler = _Handler()
+    handler = _Handler(require_plugin=require_plugin)
     server = web.Server(handler, request_factory=_request)
     established = connections.Established()
     door = connections.Door(pair.context, lambda peer: connections.Connection(server, established, peer))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden.agent.reconcile import sysctls
+from swapwarden.api import runtime_link
 
 from hack.generate import chart, files, plain_manifests
 from monitoring import alerts, generate
@@ -92,9 +93,12 @@ SETS: dict[str, Json] = {
             "dropIns": {"mount": True, "prefix": r"my\x2droot-kubepods", "slices": ["system.slice", r"a-b\x2dc.slice"]},
         },
         "grafanaDashboard": {"enabled": True, "annotations": {"grafana_folder": "Nodes"}},
+        "nri": {**PLACEMENT, "mode": "required", "socketDir": "/run/nri", "seLinuxOptions": {"type": "spc_t"}},
         "openshift": {"securityContextConstraints": True},
     },
+    "without nri": {"nri": {"mode": "off"}},
     "without webhook": {
+        "nri": {"mode": "required"},
         "admission": {"mode": "Policy", "objectSelector": {"matchLabels": {"tier": "batch"}}},
         "certificates": {"source": "CertManager"},
         "podMonitor": {"enabled": True},
@@ -348,7 +352,8 @@ def test_the_image_is_named_once(tmp_path: Path) -> None:
 
 def test_values_reach_the_pods(tmp_path: Path) -> None:
     documents = rendered(tmp_path, SETS["all"])
-    for kind, part in (("DaemonSet", "agent"), ("Deployment", "controller"), ("Deployment", "webhook")):
+    parts = (("DaemonSet", "agent"), ("DaemonSet", "nri"), ("Deployment", "controller"), ("Deployment", "webhook"))
+    for kind, part in parts:
         template = named(documents, kind)[f"swapwarden-limits-{part}"]["spec"]["template"]
         pod = template["spec"]
         assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "infra"}
@@ -368,8 +373,8 @@ def test_values_reach_the_pods(tmp_path: Path) -> None:
         assert container["args"][-1] == "--log-level=debug"
         assert container["env"][-1] == {"name": "SSL_CERT_DIR", "value": "/certs"}
         assert pod["dnsPolicy"] == "Default"
-    agent = named(documents, "DaemonSet")["swapwarden-limits-agent"]["spec"]["template"]["spec"]
-    assert agent["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    for daemons in named(documents, "DaemonSet").values():
+        assert daemons["spec"]["template"]["spec"]["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
 
 
 def test_the_agent_has_a_capability_only_where_it_is_to_run_before_others(tmp_path: Path) -> None:
@@ -513,7 +518,7 @@ def test_without_the_webhook_none_of_its_objects_exists(tmp_path: Path) -> None:
         others = {"MutatingWebhookConfiguration", "Service", "Secret", "Certificate", "Issuer"}
         assert not others & {document["kind"] for document in documents}
         workloads = named(documents, "Deployment") | named(documents, "DaemonSet")
-        assert workloads.keys() == {"swapwarden-agent", "swapwarden-controller"}
+        assert workloads.keys() == {"swapwarden-agent", "swapwarden-controller", "swapwarden-nri"}
         assert len(named(documents, "PodMonitor")) == 2
         (controller,) = workloads["swapwarden-controller"]["spec"]["template"]["spec"]["containers"]
         assert not any("webhook" in argument for argument in controller["args"])
@@ -663,17 +668,20 @@ def test_pod_monitors_are_made_when_asked_for(tmp_path: Path) -> None:
         assert (endpoint["port"], endpoint["interval"]) == ("metrics", "30s")
 
 
-def test_the_constraints_for_openshift_allow_what_the_agent_has_and_no_more(tmp_path: Path) -> None:
+def test_the_constraints_for_openshift_allow_what_pods_with_host_paths_have_and_no_more(tmp_path: Path) -> None:
     documents = rendered(tmp_path, SETS["all"])
-    (constraints,) = named(documents, "SecurityContextConstraints").values()
-    pod = named(documents, "DaemonSet")["swapwarden-limits-agent"]["spec"]["template"]["spec"]
-    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= set(constraints["volumes"])
-    capabilities = pod["containers"][0]["securityContext"]["capabilities"]
-    assert constraints["requiredDropCapabilities"] == capabilities["drop"]
-    assert constraints["allowedCapabilities"] == capabilities.get("add", [])
-    assert [key for key, value in constraints.items() if key.startswith("allow") and value is True] == [
-        "allowHostDirVolumePlugin"
-    ]
+    found = named(documents, "SecurityContextConstraints")
+    assert found.keys() == {"swapwarden-limits-agent", "swapwarden-limits-nri"}
+    for name, constraints in found.items():
+        pod = named(documents, "DaemonSet")[name]["spec"]["template"]["spec"]
+        assert constraints["users"] == [f"system:serviceaccount:{helm.NAMESPACE}:{pod['serviceAccountName']}"]
+        assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= set(constraints["volumes"])
+        capabilities = pod["containers"][0]["securityContext"]["capabilities"]
+        assert constraints["requiredDropCapabilities"] == capabilities["drop"]
+        assert constraints["allowedCapabilities"] == capabilities.get("add", [])
+        assert [key for key, value in constraints.items() if key.startswith("allow") and value is True] == [
+            "allowHostDirVolumePlugin"
+        ]
 
 
 def test_drop_ins_are_mounted_on_request_only_and_nothing_beside_them(tmp_path: Path) -> None:
@@ -699,11 +707,64 @@ def test_drop_ins_are_mounted_on_request_only_and_nothing_beside_them(tmp_path: 
     assert mounts == few | {f"/host/slice-drop-ins/{each}": f"/etc/systemd/system/{each}" for each in folders}
 
 
-def test_openshift_chooses_users_and_groups_but_the_agents(tmp_path: Path) -> None:
+def nri_pod(documents: list[Json]) -> Json:
+    pod: Json = named(documents, "DaemonSet")["swapwarden-nri"]["spec"]["template"]["spec"]
+    return pod
+
+
+def test_the_process_beside_the_runtime_has_two_folders_and_nothing_else(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, {"nri": {"mode": "auto", "socketDir": "/run/nri"}})
+    pod = nri_pod(documents)
+    (container,) = pod["containers"]
+    hosts = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    mounts = {each["mountPath"]: hosts[each["name"]] for each in container["volumeMounts"]}
+    assert mounts == {"/var/run/nri": "/run/nri", runtime_link.FOLDER: runtime_link.FOLDER}
+    assert {"--socket-dir=/var/run/nri", f"--link-dir={runtime_link.FOLDER}"} <= set(container["args"])
+    assert "ports" not in container
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert (pod["securityContext"]["runAsUser"], pod["priorityClassName"]) == (0, "system-node-critical")
+    subjects = [
+        subject["name"]
+        for kind in ("ClusterRoleBinding", "RoleBinding")
+        for binding in named(documents, kind).values()
+        for subject in binding["subjects"]
+    ]
+    assert subjects
+    assert pod["serviceAccountName"] not in subjects
+    spec = named(documents, "NetworkPolicy")["swapwarden-nri"]["spec"]
+    assert (spec["ingress"], spec["egress"], spec["policyTypes"]) == ([], [], ["Ingress", "Egress"])
+    template = named(documents, "DaemonSet")["swapwarden-nri"]["spec"]["template"]
+    assert spec["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("off", ["off", False])
+def test_nothing_of_nri_is_left_where_it_is_off(off: object, tmp_path: Path) -> None:
+    assert "nri" not in manifests.written(rendered(tmp_path, {"nri": {"mode": off}}))
+
+
+def test_only_the_mode_required_has_pods_annotated(tmp_path: Path) -> None:
+    def asks(mode: str) -> list[bool]:
+        policies = rendered(tmp_path, {"nri": {"mode": mode}, "admission": {"mode": "Policy"}})
+        (container,) = webhook_pod(tmp_path, {"nri": {"mode": mode}})["containers"]
+        return [
+            "--require-runtime-plugin" in container["args"],
+            runtime_link.REQUIRED_ANNOTATION in manifests.written(policies),
+        ]
+
+    assert (asks("auto"), asks("required")) == ([False, False], [True, True])
+
+
+def test_openshift_chooses_users_and_groups_of_pods_without_host_paths(tmp_path: Path) -> None:
     for pod in pods(rendered(tmp_path, SETS["all"])):
         security = pod["securityContext"]
         ids = {key: security[key] for key in ("runAsUser", "runAsGroup", "fsGroup") if key in security}
-        if pod["containers"][0]["name"] == "agent":
+        if pod["containers"][0]["name"] in {"agent", "nri"}:
             assert ids == {"runAsUser": 0, "runAsGroup": 0}
         else:
             assert (ids, security["runAsNonRoot"]) == ({}, True)
@@ -712,7 +773,7 @@ def test_openshift_chooses_users_and_groups_but_the_agents(tmp_path: Path) -> No
 
 
 def test_each_pod_that_needs_a_token_mounts_one_of_an_hour(tmp_path: Path) -> None:
-    documents = rendered(tmp_path, {"profiles": PROFILES})
+    documents = rendered(tmp_path, {"profiles": PROFILES, "nri": {"mode": "auto"}})
     assert not any(each["automountServiceAccountToken"] for each in named(documents, "ServiceAccount").values())
     found = {}
     for pod in pods(documents):
@@ -724,7 +785,7 @@ def test_each_pod_that_needs_a_token_mounts_one_of_an_hour(tmp_path: Path) -> No
         )
         found[container["name"]] = [mounted[each["name"]] for each in tokens]
     usual = ["/var/run/secrets/kubernetes.io/serviceaccount"]
-    assert found == {"webhook": [], **dict.fromkeys(("agent", "controller", "profiles", "uninstall"), usual)}
+    assert found == {"webhook": [], "nri": [], **dict.fromkeys(("agent", "controller", "profiles", "uninstall"), usual)}
 
 
 def test_each_maker_of_the_certificate_has_a_secret_of_its_own(tmp_path: Path) -> None:
@@ -807,6 +868,9 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"agent": {"updateStrategy": {"rollingUpdate": {"maxSurge": "ten"}}}}, "maxSurge"),
         ({"agent": {"extraArgs": ["log-level=debug"]}}, "extraArgs"),
         ({"priorityClassQuota": {"create": True}}, "create"),
+        ({"nri": {"mode": "on"}}, "mode"),
+        ({"nri": {"socketDir": "var/run/nri"}}, "socketDir"),
+        ({"nri": {"socketDir": "/"}}, "socketDir"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: Json, path: str, tmp_path: Path) -> None:

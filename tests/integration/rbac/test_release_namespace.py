@@ -10,7 +10,7 @@ import pytest
 
 from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
+from testbed.product import helm, manifests
 
 Json = dict[str, Any]
 Ask = Callable[..., tuple[int, Json]]
@@ -162,7 +162,7 @@ POWERS: dict[str, tuple[Json, Json]] = {
 def test_users_who_may_create_pods_there_are_not_root_on_nodes(power: str, tenant: Ask) -> None:
     status, answer = tenant("POST", f"{PODS}?dryRun=All", pod(*POWERS[power], ownerReferences=[OWNER]))
     assert status == 403, answer
-    assert "only the agents' pods may have host paths" in answer["message"]
+    assert "only the pods of its DaemonSets may have host paths" in answer["message"]
 
 
 def test_pods_without_powers_are_admitted(tenant: Ask) -> None:
@@ -176,6 +176,27 @@ def test_pods_without_powers_are_admitted(tenant: Ask) -> None:
     ):
         status, answer = tenant("POST", f"{PODS}?dryRun=All", pod(spec, modest))
         assert status == 201, answer
+
+
+def test_the_daemon_set_beside_the_runtimes_has_its_pods_where_it_exists(
+    installed: ControlPlane, eventually: Callable[..., None], daemon_sets: Ask
+) -> None:
+    owner = {**OWNER, "name": "swapwarden-nri"}
+    admitted = pod({**HOST, "serviceAccountName": "swapwarden-nri"}, ownerReferences=[owner])
+    where = f"{PODS}?dryRun=All"
+    policy = "--show-only=templates/agent/policy-host-access.yaml"
+    try:
+        installed.apply(helm.render(policy, "--show-only=templates/nri/serviceaccount.yaml", "--set=nri.mode=auto"))
+        eventually(lambda: daemon_sets("POST", where, admitted)[0] == 201, "the policy with it")
+        for other in (
+            pod({**HOST, "serviceAccountName": "swapwarden-nri"}, ownerReferences=[OWNER]),
+            pod({**HOST, "serviceAccountName": "swapwarden-webhook"}, ownerReferences=[owner]),
+            pod(HOST, ownerReferences=[owner]),
+        ):
+            assert daemon_sets("POST", where, other)[0] == 403
+    finally:
+        installed.apply(helm.render(policy, "--set=nri.mode=off"))
+        eventually(lambda: daemon_sets("POST", where, admitted)[0] == 403, "the policy without it")
 
 
 def test_the_agents_daemon_set_has_its_pods(daemon_sets: Ask) -> None:
@@ -207,7 +228,7 @@ def test_a_debugging_container_has_no_powers_either(installed: ControlPlane, eve
     eventually(lambda: tenant("PATCH", path, {"spec": {"ephemeralContainers": [debugger]}})[0] == 200, "its right")
     status, answer = tenant("PATCH", path, {"spec": {"ephemeralContainers": [powerful]}})
     assert status == 403, answer
-    assert "only the agents' pods" in answer["message"]
+    assert "only the pods of its DaemonSets" in answer["message"]
     of_agent = f"{PODS}/{agent}/ephemeralcontainers?dryRun=All"
     for each in (debugger, {**debugger, "volumeMounts": [{"name": "root", "mountPath": "/host"}]}):
         status, answer = tenant("PATCH", of_agent, {"spec": {"ephemeralContainers": [each]}})

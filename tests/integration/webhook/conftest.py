@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
+from typing import Final
 
 import pytest
 
@@ -34,20 +36,33 @@ class Admission:
         return 0 if self.webhook is None else self.webhook.metric(pods.CALLS, **labels)
 
 
-@pytest.fixture(scope="module", params=["Webhook", pytest.param("Policy", marks=needs.MUTATING_POLICIES)])
-def admission(
-    request: pytest.FixtureRequest, crds: ControlPlane, eventually: Callable[[Callable[[], object], str], None]
-) -> Iterator[Admission]:
+MODES: Final = ("Webhook", pytest.param("Policy", marks=needs.MUTATING_POLICIES))
+"""The values of admission.mode in the chart."""
+Eventually = Callable[[Callable[[], object], str], None]
+
+
+@pytest.fixture(scope="module", params=MODES)
+def admission(request: pytest.FixtureRequest, crds: ControlPlane, eventually: Eventually) -> Iterator[Admission]:
     """The admission of a module, once for each admission.mode of the chart."""
-    if request.param == "Webhook":
-        with Webhook(crds) as running:
+    with installed(request.param, crds, eventually) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def installed(
+    mode: str, crds: ControlPlane, eventually: Eventually, *, require_plugin: bool = False
+) -> Iterator[Admission]:
+    """Admission in a mode, in force; `require_plugin` as with the chart's nri.mode: required."""
+    if mode == "Webhook":
+        with Webhook(crds, *(["--require-runtime-plugin"] if require_plugin else [])) as running:
             try:
                 running.install()
                 yield Admission(running)
             finally:
                 running.uninstall()
         return
-    policies, probes = helm.render(*_WITHOUT_WEBHOOK), pods.new_namespace(crds, "Required")
+    values = ("--set=nri.mode=required",) if require_plugin else ()
+    policies, probes = helm.render(*_WITHOUT_WEBHOOK, *values), pods.new_namespace(crds, "Required")
 
     def is_placed() -> bool:
         status, answer = pods.create(crds, probes, pods.pod("probe"), pods.DRY_RUN)

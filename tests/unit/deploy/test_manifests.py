@@ -297,8 +297,8 @@ def test_the_controller_keeps_the_certificate_that_the_webhook_reads() -> None:
 
 def test_the_controller_knows_the_agents_pods_by_what_the_chart_gives_them() -> None:
     assert "--agent-pods" in container_of("controller")["args"]
-    (agents,) = of_kind("DaemonSet")
-    assert names.AGENT_LABELS.items() <= agents["spec"]["template"]["metadata"]["labels"].items()
+    labels = WORKLOADS["swapwarden-agent"]["spec"]["template"]["metadata"]["labels"]
+    assert names.AGENT_LABELS.items() <= labels.items()
     assert {each["metadata"]["namespace"] for each in of_kind("DaemonSet", "Deployment")} == {"swapwarden-system"}
 
 

@@ -462,3 +462,50 @@ subjects:
 {{- end }}
 {{- toJson $mounts }}
 {{- end }}
+
+{{/* What OpenShift lets a part do that has host paths. Takes (list ROOT COMPONENT CAPABILITIES). */}}
+{{- define "swapwarden.constraints" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+apiVersion: security.openshift.io/v1
+kind: SecurityContextConstraints
+metadata:
+  name: {{ include "swapwarden.name" (list $root $part) }}
+  labels:
+    {{- include "swapwarden.labels" (list $root $part) | nindent 4 }}
+priority: 0
+users:
+- system:serviceaccount:{{ $root.Release.Namespace }}:{{ include "swapwarden.name" (list $root $part) }}
+allowPrivilegedContainer: false
+allowPrivilegeEscalation: false
+allowHostDirVolumePlugin: true
+allowHostIPC: false
+allowHostNetwork: false
+allowHostPID: false
+allowHostPorts: false
+allowedCapabilities: {{ index . 2 | toJson }}
+defaultAddCapabilities: []
+requiredDropCapabilities: [ALL]
+readOnlyRootFilesystem: true
+runAsUser: {type: RunAsAny}
+fsGroup: {type: RunAsAny}
+supplementalGroups: {type: RunAsAny}
+seLinuxContext: {type: RunAsAny}
+seccompProfiles: [runtime/default]
+volumes: [hostPath, projected]
+{{- end }}
+
+{{/* The DaemonSets whose pods have host paths, each named as its service account, in CEL. */}}
+{{- define "swapwarden.hostParts" -}}
+{{- $parts := list "agent" -}}
+{{- if include "swapwarden.nri" . }}{{ $parts = append $parts "nri" }}{{ end -}}
+{{- $names := list -}}
+{{- range $parts }}{{ $names = append $names (printf "'%s'" (include "swapwarden.name" (list $ .))) }}{{ end -}}
+[{{ join ", " $names }}]
+{{- end }}
+
+{{/* Whether runtimes are told limits: nothing, auto or required. YAML reads an `off` without quotes as false. */}}
+{{- define "swapwarden.nri" -}}
+{{- $mode := .Values.nri.mode | toString -}}
+{{- if not (has $mode (list "off" "false")) }}{{ $mode }}{{ end -}}
+{{- end }}

@@ -17,6 +17,24 @@
 {{- define "swapwarden.cel.nodeLabels" -}}
 ['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'node.swapwarden.dev/swap-unmet', 'swapwarden.dev.node-restriction.kubernetes.io/encrypted-swap']
 {{- end -}}
+{{- define "swapwarden.cel.requiredKey" -}}
+'required-plugins.noderesource.dev'
+{{- end -}}
+{{- define "swapwarden.cel.requiredValue" -}}
+'["swapwarden"]'
+{{- end -}}
+{{- define "swapwarden.cel.requiredPrefix" -}}
+'["swapwarden", '
+{{- end -}}
+{{- define "swapwarden.cel.requiredList" -}}
+'^([ \\t\\r\\n]*\\[(?s:.*)\\][ \\t\\r\\n]*)$'
+{{- end -}}
+{{- define "swapwarden.cel.requiredEmpty" -}}
+'^([ \\t\\r\\n]*\\[[ \\t\\r\\n]*\\][ \\t\\r\\n]*)$'
+{{- end -}}
+{{- define "swapwarden.cel.requiredNamed" -}}
+'^((?s:.*)[\\[, \\t\\r\\n]["\']?swapwarden["\']?[ \\t\\r\\n]*[,\\]](?s:.*))$'
+{{- end -}}
 {{- define "swapwarden.cel.publicLabels" -}}
 ['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'node.swapwarden.dev/swap-unmet']
 {{- end -}}
