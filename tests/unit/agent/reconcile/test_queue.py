@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import pytest
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.inventory import records
 from swapwarden.agent.reconcile import queue
@@ -36,6 +37,16 @@ def test_a_key_that_is_marked_twice_keeps_its_place_and_the_earlier_times() -> N
     assert waiting.take(Priority.ARRIVAL) == (first, Mark(5.0, 3.0))
     assert waiting.take(Priority.ARRIVAL) == (second, Mark(6.0, math.inf))
     assert waiting.take(Priority.ARRIVAL) is None
+
+
+@pytest.mark.parametrize(
+    "marks", [*itertools.permutations([Mark(5.0, 4.0), Mark(7.0, 3.0, written=True), Mark(6.0, 6.0)])]
+)
+def test_the_order_of_marks_does_not_count(marks: tuple[Mark, ...]) -> None:
+    waiting, one = queue.Queue(), pod(1)
+    for mark in marks:
+        waiting.mark(one.file, Priority.REPAIR, mark)
+    assert waiting.take(Priority.REPAIR) == (one.file, Mark(5.0, 3.0, written=True))
 
 
 def test_the_queue_answers_whether_older_keys_of_a_group_or_of_all_wait() -> None:
