@@ -99,7 +99,7 @@ class _LineBudget:
         self._count = 0
         self._left_out = NONE
 
-    def takes(self, one: Exposure) -> bool:
+    def take(self, one: Exposure) -> bool:
         """Return whether to log an exposure by itself; else add it to the sum."""
         if log.isEnabledFor(logging.DEBUG):
             return True
@@ -216,7 +216,7 @@ class Tally:
     def _log(self, uid: str, one: Exposure, until: float) -> None:
         """Log an exposure by itself, since the status has only sums; one without swap taken only at level debug."""
         level = logging.INFO if one.grown else logging.DEBUG
-        if log.isEnabledFor(level) and _lines.takes(one):
+        if log.isEnabledFor(level) and _lines.take(one):
             log.log(
                 level,
                 "a running pod was above its value",

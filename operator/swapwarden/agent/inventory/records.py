@@ -125,7 +125,7 @@ class OpenExposure(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Times:
-    """When something last happened to a file. The file reconciler writes all but `touched_at` (attribution's)."""
+    """When something last happened to a file. The file reconciler writes all."""
 
     right_at: float = NEVER
     """The agent last read its own value."""

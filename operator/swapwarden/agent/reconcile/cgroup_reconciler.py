@@ -154,7 +154,7 @@ class CgroupReconciler:
                     continue
                 case records.Level() if came:
                     self._work.failures.attempt(what, functools.partial(self.enter, what, mark, found=found))
-                case records.Container() if came and self._containers.puts_off(what):
+                case records.Container() if came and self._containers.put_off(what):
                     self._work.watching.release(what)
                 case records.Container() if came:
                     self._work.waiting.mark(what, queue.Priority.ARRIVAL, queue.Mark(mark.noticed))

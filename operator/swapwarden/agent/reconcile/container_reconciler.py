@@ -39,8 +39,8 @@ class ContainerReconciler:
         self._files = files
         self._attribution = why
 
-    def puts_off(self, container: records.Container) -> bool:
-        """Return whether a container causes so many events that it must wait a little.
+    def put_off(self, container: records.Container) -> bool:
+        """Count an event; have a container that causes too many wait a little, and return whether it must.
 
         Until then the caller ends its watch: a loop in a container would fill the queue of all events.
         """

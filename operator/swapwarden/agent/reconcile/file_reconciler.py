@@ -201,7 +201,7 @@ class FileReconciler:
                 )
                 return wait if wait is not None or file.contention is None else self._contentions.retry_in(file)
             eases = (action.write - found) * file.spec.exposed
-            if eases > 0 and not self._work.order.may_raise(file, mark):
+            if eases > 0 and not self._work.order.claim_raise(file, mark):
                 return self._settled(file, found, swap, looked=looked, seen=False)
             if eases < 0:
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
@@ -227,7 +227,7 @@ class FileReconciler:
         target = limit
         if held is not None and barred:
             target = held  # another raised it; to its own limit it is raised when the others are lowered
-            self._work.order.may_raise(file, mark)
+            self._work.order.claim_raise(file, mark)
         cap = less or (file.contention is not None and file.contention.until is not None)
         if swap == 0:  # nothing has to drain
             holds = found == target or (cap and found < target)

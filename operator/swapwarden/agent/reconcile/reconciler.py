@@ -98,7 +98,7 @@ class Events:
             elif owner is not None:
                 self._mark_name(owner, event, noticed)
         for file, since in touched.items():
-            if file.watch is not None and not (file.is_inner and self._puts_off(file)):
+            if file.watch is not None and not (file.is_inner and self._put_off(file)):
                 if self._evidence.wanted or file.systemd.zero or file.kind == "system":
                     self._rewritten(file)
                 self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(noticed, since, written=True))
@@ -117,17 +117,17 @@ class Events:
         if not isinstance(owner, records.Level | records.Pod) and self._units.concerns(owner, event):
             self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, mark)
         if isinstance(owner, records.Container) and event.name != records.INNER:
-            if self._containers.puts_off(owner):
+            if self._containers.put_off(owner):
                 self._work.watching.release(owner)
         elif isinstance(owner, records.Level | records.Pod | records.Parent | records.Container):
             self._work.waiting.mark(queue.Child(owner, event.name), queue.Priority.ARRIVAL, mark)
 
-    def _puts_off(self, file: records.ControlFile) -> bool:
-        """Return whether a container writes to its inner cgroup so often that the file must wait a little."""
+    def _put_off(self, file: records.ControlFile) -> bool:
+        """Have a file wait a little if a container writes to its inner cgroup too often; return whether it must."""
         if file.pod is None:
             return False
         container = next((each for each in file.pod.containers.values() if file in each.files), None)
-        if container is None or not self._containers.puts_off(container):
+        if container is None or not self._containers.put_off(container):
             return False
         self._work.watching.release(file)
         return True

@@ -59,8 +59,8 @@ class WriteOrder:
         """End the turn."""
         self.turn = None
 
-    def may_raise(self, file: records.ControlFile, mark: queue.Mark) -> bool:
-        """Return whether the file in turn may be raised. If not, it waits with its mark until it is `released`."""
+    def claim_raise(self, file: records.ControlFile, mark: queue.Mark) -> bool:
+        """Return True if the file in turn may be raised; else have it wait with its mark until it is `released`."""
         serial = self._waiting.serial if self.turn is None or self.turn[0] is not file else self.turn[1]
         if not self._waits(file, serial):
             return True
