@@ -1,4 +1,4 @@
-"""One node with one agent's enforcer on it: a directory tree, no API server."""
+"""One node with one agent's reconciler on it: a directory tree, no API server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Node:
     def __init__(self, folder: pathlib.Path, naming: str = "systemd") -> None:
         self.folder = folder
         self.tree = CgroupTree(folder, naming)
-        self.enforcer: reconciler.NodeReconciler | None = None
+        self.agent: reconciler.NodeReconciler | None = None
         self.later = 0.0
         """Seconds by which the agent's clock is ahead."""
         self.reports = board.Board()
@@ -75,7 +75,7 @@ class Node:
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
         self.ledger = ledger.Ledger(self.folder)
-        self.enforcer = reconciler.NodeReconciler(
+        self.agent = reconciler.NodeReconciler(
             self.cgroups,
             self.ledger,
             self.reports,
@@ -84,8 +84,8 @@ class Node:
             away=away,
             clock=lambda: loop.time() + self.later,
         )
-        self.enforcer.start(cached)
-        return self.enforcer
+        self.agent.start(cached)
+        return self.agent
 
     @property
     def told(self) -> int:
@@ -93,16 +93,16 @@ class Node:
         return self.reports.revision
 
     def stop(self) -> None:
-        if self.enforcer is not None:
-            self.enforcer.close()
+        if self.agent is not None:
+            self.agent.close()
             self.ledger.close()
             self.cgroups.close()
-            self.enforcer = None
+            self.agent = None
 
     async def run(self, number: int, *containers: str) -> pathlib.Path:
         """Make a pod, and its containers when the agent has seen it: how it is where the agent is not late."""
-        assert self.enforcer is not None
-        agent, pod = self.enforcer, self.tree.pod(number)
+        assert self.agent is not None
+        agent, pod = self.agent, self.tree.pod(number)
         await until(lambda: pod.name in {path.rpartition("/")[2] for path in agent.inventory.pods})
         for name in containers:
             self.tree.container(pod, name)
@@ -111,8 +111,8 @@ class Node:
 
     def known(self, path: pathlib.Path) -> records.Pod:
         """Return the agent's record of the pod with the cgroup at `path`."""
-        assert self.enforcer is not None
-        return self.enforcer.inventory.pods[str(path.relative_to(self.tree.root))]
+        assert self.agent is not None
+        return self.agent.inventory.pods[str(path.relative_to(self.tree.root))]
 
 
 async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:

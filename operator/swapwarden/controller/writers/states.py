@@ -47,7 +47,7 @@ class StateWriter:
         self._fields = strict_fields.StrictFields(now)
         # By node: the stored spec, and the one that was sent.
         self._dropped: dict[str, tuple[state.StateSpec | dict[str, Any], state.StateSpec]] = {}
-        # By node: pods that the API server refused, until they are tried again.
+        # By node: pods that the API server refused, until they are tried again., for as long as it is not asked again.
         self._refused: dict[str, frozenset[str]] = {}
 
     def forget(self, name: str) -> None:
@@ -88,7 +88,7 @@ class StateWriter:
             else:
                 answer = await writes.merge_patch("state", f"{STATES}/{node.name}", patch, **fields)
         except errors.ApiError as error:
-            if self._note_older(error, node.name, spec):
+            if self._is_older(error, node.name, spec):
                 return Outcome(None, 0.0)
             if row is not None and error.status == 422 and state.EPOCH_REFUSAL in error.message:
                 raise Deposed(writes.term, f"the API server refused term {epoch} for node {node.name}") from error
@@ -103,8 +103,8 @@ class StateWriter:
         self._dropped.pop(row.name, None)
         return Outcome(row)
 
-    def _note_older(self, error: errors.ApiError, name: str, spec: state.StateSpec) -> bool:
-        """Note what an older definition refused; return whether the next write can do without that."""
+    def _is_older(self, error: errors.ApiError, name: str, spec: state.StateSpec) -> bool:
+        """Return whether an older definition refused a write, and another one can do with less."""
         if self._fields.refused(error):
             return True
         keys = self._fields.refused_pods(error) & spec.pods.keys()

@@ -88,7 +88,7 @@ class Counted:
 
 async def running(node: Node, count: int, limit: int = 0) -> list[pathlib.Path]:
     """So many pods with a container each, which are at their limit, and no longer young."""
-    agent = node.enforcer or node.start()
+    agent = node.agent or node.start()
     apply(agent, state(dict.fromkeys(range(count), limit)))
     made = [await node.run(number, f"app of {number}") for number in range(count)]
     await until(lambda: all(swap_max(pod) == cgroupfs.render(limit) for pod in made))
@@ -101,8 +101,8 @@ def exposed(agent: reconciler.NodeReconciler) -> list[state_api.ExposedPod]:
 
 
 def causes(node: Node, pod: pathlib.Path) -> list[names.Cause]:
-    assert node.enforcer is not None
-    listed = {each.pod: each.causes for each in snapshot(node.enforcer).recent.exposures}
+    assert node.agent is not None
+    listed = {each.pod: each.causes for each in snapshot(node.agent).recent.exposures}
     return listed.get(node.known(pod).uid, [])
 
 
@@ -160,13 +160,13 @@ async def test_a_reload_writes_to_each_unit(plain: Node) -> None:
 
 async def running_free(node: Node, first: int, count: int) -> list[pathlib.Path]:
     """So many pods more, without a limit."""
-    assert node.enforcer is not None
+    assert node.agent is not None
     numbers = range(first, first + count)
-    apply(node.enforcer, state({0: 0, **dict.fromkeys(numbers, cgroupfs.NO_LIMIT)}))
+    apply(node.agent, state({0: 0, **dict.fromkeys(numbers, cgroupfs.NO_LIMIT)}))
     made = [node.tree.pod(number) for number in numbers]
     for pod in made:
         node.tree.container(pod, f"app of {pod.name}")
-    await until(lambda: all(str(pod.relative_to(node.tree.root)) in node.enforcer.inventory.pods for pod in made))  # type: ignore[union-attr] # started
+    await until(lambda: all(str(pod.relative_to(node.tree.root)) in node.agent.inventory.pods for pod in made))  # type: ignore[union-attr] # started
     await until(lambda: all(node.known(pod).containers for pod in made))
     node.later += 3600
     return made
@@ -175,8 +175,8 @@ async def running_free(node: Node, first: int, count: int) -> list[pathlib.Path]
 async def test_the_agents_own_writes_are_no_sign_of_a_reload(plain: Node) -> None:
     pod, *others = await running(plain, 5)
     counted = Counted()
-    assert plain.enforcer is not None
-    apply(plain.enforcer, state({0: 0, **dict.fromkeys(range(1, 5), MIB)}, generation=2))
+    assert plain.agent is not None
+    apply(plain.agent, state({0: 0, **dict.fromkeys(range(1, 5), MIB)}, generation=2))
     write(pod, "max")
     await until(lambda: counted() == {Cause.UNIT_VALUE: 1})
     assert [swap_max(other) for other in others] == [str(MIB)] * 4
@@ -195,11 +195,11 @@ async def test_a_resize_changes_other_files_too(plain: Node) -> None:
 
 async def test_a_pod_that_is_removed_is_not_resized(plain: Node) -> None:
     pod = (await running(plain, 1))[0]
-    assert plain.enforcer is not None
+    assert plain.agent is not None
     file = plain.known(pod).file
     before = file.resources
     plain.tree.remove(pod)
-    assert not plain.enforcer._attribution.observe(file)
+    assert not plain.agent._attribution.observe(file)
     assert file.resources == before
 
 
@@ -302,7 +302,7 @@ async def test_a_containers_value_written_over_while_no_agent_ran_counts_as_long
 async def test_swap_taken_is_reported_until_a_status_is_written(plain: Node, full: bool) -> None:
     """Also of a pod at its memory limit, which is one that swaps, and of which what it took cannot be cut at once."""
     pod, other = await running(plain, 2)
-    agent = plain.enforcer
+    agent = plain.agent
     assert agent is not None
     if full:
         write(pod, str(64 * MIB), "memory.max")
@@ -329,7 +329,7 @@ async def test_swap_taken_is_reported_until_a_status_is_written(plain: Node, ful
 async def test_swap_taken_is_reported_with_its_own_cause(plain: Node) -> None:
     """And not even for a second by the causes of earlier exposures: an event reports each growth once."""
     (pod,) = await running(plain, 1)
-    agent = plain.enforcer
+    agent = plain.agent
     assert agent is not None
     write(pod, "max")
     await until(lambda: causes(plain, pod) == [Cause.UNIT_VALUE])
@@ -386,10 +386,10 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
 
 async def test_sums_say_since_when_they_count(plain: Node) -> None:
     async def told() -> state_api.ExposedPod:
-        assert plain.enforcer is not None
+        assert plain.agent is not None
         write(pod, "max")
         await until(lambda: causes(plain, pod) != [])
-        (violation,) = snapshot(plain.enforcer).recent.exposures
+        (violation,) = snapshot(plain.agent).recent.exposures
         return violation
 
     (pod,) = await running(plain, 1)

@@ -38,7 +38,7 @@ async def attack(pod: pathlib.Path, value: str, wanted: str, times: int = conten
 
 async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
     pod = await started(plain)
-    agent = plain.enforcer
+    agent = plain.agent
     assert agent is not None
     before = contention.YIELDS.value("pod")
     wanted = str(64 * MIB)
@@ -73,7 +73,7 @@ async def test_it_is_raised_again_by_itself(plain: Node, monkeypatch: pytest.Mon
 
 async def test_another_wish_of_the_state_is_tried(plain: Node) -> None:
     pod = await started(plain)
-    agent = plain.enforcer
+    agent = plain.agent
     assert agent is not None
     await attack(pod, "4096", str(64 * MIB), contention.ROUNDS + 1)
     await until(lambda: reasons(agent) == ["Yielded"])
@@ -88,7 +88,7 @@ async def test_another_wish_of_the_state_is_tried(plain: Node) -> None:
 
 async def test_who_raises_is_never_left_alone(node: Node) -> None:
     pod = await started(node, 0)
-    agent = node.enforcer
+    agent = node.agent
     assert agent is not None
     await attack(pod, "4096", "0", 10 * contention.ROUNDS)
     await until(lambda: swap_max(pod) == "0")
@@ -138,7 +138,7 @@ async def test_the_limit_of_all_pods_can_be_fought_over_too(plain: Node) -> None
 
 async def test_the_other_writer_is_named(plain: Node) -> None:
     pod = await started(plain)
-    agent = plain.enforcer
+    agent = plain.agent
     assert agent is not None
     assert snapshot(agent).recent.others == ""
     write(pod, "4096")

@@ -36,14 +36,14 @@ def born(node: Node, number: int, qos: str = "burstable", value: str = "0") -> p
 
 
 def told(node: Node, *, mounted: bool = False, failed: str = "") -> tuple[str, str] | None:
-    assert node.enforcer is not None
-    found = status.strict(node.enforcer.evidence, mounted=mounted, failed=failed)
+    assert node.agent is not None
+    found = status.strict(node.agent.evidence, mounted=mounted, failed=failed)
     return None if found is None else found[:2]
 
 
 def held(node: Node) -> set[str]:
-    assert node.enforcer is not None
-    return set(node.enforcer.evidence.held)
+    assert node.agent is not None
+    return set(node.agent.evidence.held)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ async def test_nothing_is_said_where_nobody_asked(node: Node) -> None:
     born(node, 1)
     apply(node.start(), state({1: 0}))
     assert told(node) is None
-    assert node.enforcer is not None
-    assert drop_in_prefix(node.enforcer) == ""
+    assert node.agent is not None
+    assert drop_in_prefix(node.agent) == ""
 
 
 async def test_the_prefix_is_that_of_the_tree(node: Node) -> None:
@@ -117,7 +117,7 @@ async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> Non
     apply(plain.start(), asked({1: MIB}))
     path = plain.tree.pod_path(1)
     path.mkdir()
-    agent = plain.enforcer
+    agent = plain.agent
     assert agent is not None
     await until(lambda: bool(agent.inventory.pods))
     for name, text in FILES.items():
@@ -175,12 +175,12 @@ async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_ledger_was
         file.with_suffix(".new").touch()
     plain.start(before, away=0.0)
     for _ in range(2):  # it is not forgotten with a restart
-        assert plain.enforcer is not None
-        apply(plain.enforcer, asked({1: 0}))
+        assert plain.agent is not None
+        apply(plain.agent, asked({1: 0}))
         assert told(plain) == ("Unknown", "NoEvidence")
         plain.stop()
         plain.start(before, away=0.0)
-    agent = plain.enforcer
+    agent = plain.agent
     assert agent is not None
     apply(agent, asked({1: 0}))
     write(pod, "0")  # as systemd does, if it holds that

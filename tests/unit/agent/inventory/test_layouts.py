@@ -187,8 +187,8 @@ async def test_the_rest_of_a_deleted_pod_gets_0_and_is_not_reported(plain: Node)
     """The kubelet may leave a pod's cgroup behind; with no container in it, there is nothing that could swap."""
     apply(plain.start(), spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}))
     left, runs = await plain.run(1), await plain.run(2, "app")
-    assert plain.enforcer is not None
+    assert plain.agent is not None
     await until(lambda: [swap_max(pod) for pod in (left, runs)] == ["0", "0"])
     plain.later = 60.0
-    silent = [violation.pod for violation in snapshot(plain.enforcer).violations]
+    silent = [violation.pod for violation in snapshot(plain.agent).violations]
     assert silent == [plain.known(runs).uid]

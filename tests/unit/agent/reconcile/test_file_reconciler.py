@@ -224,17 +224,17 @@ async def test_systemds_0_does_not_kill_a_pod_that_drains(plain: Node, restarted
     """Under guarantee Strict it writes 0 at each reload; another writer's 0 is its own affair."""
     plain.start(state()._replace(guarantee=names.Guarantee.STRICT))
     pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_max="0\n")
-    assert plain.enforcer is not None
-    await until(lambda: bool(plain.enforcer and plain.enforcer.inventory.pods.values()))
-    apply(plain.enforcer, state({1: 100 * MIB})._replace(guarantee=names.Guarantee.STRICT))
+    assert plain.agent is not None
+    await until(lambda: bool(plain.agent and plain.agent.inventory.pods.values()))
+    apply(plain.agent, state({1: 100 * MIB})._replace(guarantee=names.Guarantee.STRICT))
     write(pod, str(40 * MIB), "memory.swap.current")
     wished = state({1: 0})._replace(guarantee=names.Guarantee.STRICT)
-    apply(plain.enforcer, wished)
+    apply(plain.agent, wished)
     assert swap_max(pod) == str(56 * MIB)
     if restarted:
         plain.stop()
     write(pod, "0")
-    agent = plain.start(wished) if restarted else plain.enforcer
+    agent = plain.start(wished) if restarted else plain.agent
     await until(lambda: swap_max(pod) == str(56 * MIB))
     write(pod, "4096")
     agent.catch_up()

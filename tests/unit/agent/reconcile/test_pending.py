@@ -59,8 +59,8 @@ class Machine:
 
     @property
     def agent(self) -> reconciler.NodeReconciler:
-        assert self.node.enforcer is not None
-        return self.node.enforcer
+        assert self.node.agent is not None
+        return self.node.agent
 
     @property
     def high(self) -> str:

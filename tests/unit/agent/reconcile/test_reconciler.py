@@ -273,8 +273,8 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
     plain.start(state({1: 0}, mode=names.Mode.RESTORE))
     assert written == []
     assert swap_max(pod) == "4096"
-    assert plain.enforcer is not None
-    assert snapshot(plain.enforcer).to_restore == 0
+    assert plain.agent is not None
+    assert snapshot(plain.agent).to_restore == 0
 
 
 async def test_the_cost_of_a_preview_is_reported_and_nothing_is_written(plain: Node) -> None:

@@ -12,7 +12,6 @@ unless standard output is a terminal, puts that into its error, and reads output
 from __future__ import annotations
 
 import base64
-import importlib
 import json
 import os
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from swapwarden.cli.kubectl import loading
 from swapwarden.cli.kubectl.cluster import connection
 from swapwarden.kube import errors
 
@@ -113,9 +113,7 @@ def _id_token(plugin: connection.Plugin, *, renew: bool) -> str:
         )
     if not renew:
         raise errors.ConfigError(f"{plugin.origin}: the ID token has expired")
-    renewed: str = importlib.import_module("swapwarden.cli.kubectl.cluster.officialclient").renewed(
-        plugin.paths, plugin.context
-    )
+    renewed: str = loading.load("cluster.officialclient").renewed(plugin.paths, plugin.context)
     if _has_expired(renewed):
         raise errors.ConfigError(
             f"{plugin.origin}: the ID token has expired, and its issuer gives no new one; log in again"
