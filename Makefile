@@ -16,8 +16,8 @@ venv: ## Make the virtual environment in .venv from the lock file (does nothing 
 	@sh hack/bootstrap.sh
 
 .PHONY: setup
-setup: venv ## Get all that the demo and the tests need: control plane binaries, kernel VM, helm, promtool
-	@$(PYTHON) -m testbed setup kernel controlplane helm nfd promtool
+setup: venv ## Get all that the demo and the tests need: control plane binaries, kernel VM, helm, a runtime's side of NRI, promtool
+	@$(PYTHON) -m testbed setup kernel controlplane helm nfd nri promtool
 
 .PHONY: demo
 demo: venv ## Run the main job on a real API server and a real kernel; exits 0 only if all of it held

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from testbed.base import host, process, term
 from testbed.controlplane import assets, kubeversions, programs, servers
 from testbed.run import demo, democluster, e2e
+from testbed.standin import runtime
 from testbed.vm import cluster, kernelvm
 
 
@@ -49,6 +50,12 @@ def _setup_nfd() -> None:
         term.say(f"  {programs.nfd() / 'nfd-master'}")
 
 
+def _setup_nri() -> None:
+    with term.step("a container runtime's side of NRI, in three versions"):
+        for version in runtime.VERSIONS:
+            term.say(f"  {runtime.program(version)}")
+
+
 def _setup_promtool() -> None:
     with term.step("promtool"):
         term.say(f"  {programs.promtool()}")
@@ -63,6 +70,7 @@ PARTS = {
     "kubectl": _setup_kubectl,
     "helm": _setup_helm,
     "nfd": _setup_nfd,
+    "nri": _setup_nri,
     "promtool": _setup_promtool,
 }
 FOR_DEMO = ("kernel", "controlplane")

@@ -59,7 +59,7 @@ OLDEST = (
 
 TIERS = {
     "unit": Tier(options=PARALLEL, is_timed=False, in_memory=True),
-    "integration": Tier(("controlplane", "helm", "nfd", "promtool"), WAITING),
+    "integration": Tier(("controlplane", "helm", "nfd", "nri", "promtool"), WAITING),
     # The tests of an installation on the oldest version; all integration tests on all versions: make test-matrix.
     "oldest": Tier(
         ("oldest", "helm"),

@@ -1,0 +1,18 @@
+//go:build !statechange
+
+package main
+
+import (
+	"context"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+)
+
+func runPodSandbox(nri *adaptation.Adaptation, of *api.PodSandbox) error {
+	return nri.RunPodSandbox(context.Background(), &api.RunPodSandboxRequest{Pod: of})
+}
+
+func removeContainer(nri *adaptation.Adaptation, of *api.PodSandbox, removed *api.Container) error {
+	return nri.RemoveContainer(context.Background(), &api.RemoveContainerRequest{Pod: of, Container: removed})
+}
