@@ -70,11 +70,9 @@ class Leader:
         self.term: Final = term
         self._step_down = step_down
         self._shared = shared
-        self.queue: Final = workqueue.WorkQueue("nodes", hold=writes.delay)
+        self.queue: Final = workqueue.WorkQueue("nodes", hold=writes.delay, waits=BACKOFF_SECONDS)
         self._exposures = exposures.Exposures()
         self._latency = plan_latency.PlanLatency()
-        # Of nodes that could not be reconciled, by name.
-        self.backoffs: dict[str, backoff.Backoff] = {}
         self._reconciler = reconciler.Reconciler(
             shared.api,
             shared.known,
@@ -261,40 +259,26 @@ class Leader:
     async def _reconcile(self) -> None:
         """Reconcile nodes, several at a time."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(WORKERS):
-                    group.create_task(self._work())
+            await self.queue.serve(WORKERS, self._bring, self._failed)
         finally:
-            self.queue.close()
             self._reconciler.close()
 
-    async def _work(self) -> None:
-        while True:
-            name = await self.queue.get()
-            try:
-                await self._reconciler.reconcile(name)
-            except Deposed as error:
-                self._step_down(error.term, str(error))
-            except TermOver as error:
-                # The Lease may have been renewed since the write began: then nobody else brings the node to its plan.
-                self._failed(name, "request")
-                log.info("node %s is left to the leader of that time: %s", name, error)
-            except errors.KubeError as error:
-                self._failed(name, "request", error.retry_after)
-                log.warning("cannot bring node %s to its plan: %s", name, error)
-            except Exception:
-                # One node that cannot be planned must not keep the others from it.
-                self._failed(name, "internal")
-                log.exception("cannot plan node %s", name)
-            else:
-                self.backoffs.pop(name, None)
-            finally:
-                self.queue.done(name)
+    async def _bring(self, name: str) -> None:
+        try:
+            await self._reconciler.reconcile(name)
+        except Deposed as error:
+            self._step_down(error.term, str(error))
 
-    def _failed(self, name: str, kind: str, retry_after: float = 0.0) -> None:
-        FAILURES.inc(kind)
-        waits = self.backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
-        self.queue.retry(name, waits.next(), at_least=retry_after)
+    def _failed(self, name: str, error: Exception, _: float) -> None:
+        expected = isinstance(error, errors.KubeError | TermOver)
+        FAILURES.inc("request" if expected else "internal")
+        if isinstance(error, TermOver):
+            # The Lease may have been renewed since the write began: then nobody else brings the node to its plan.
+            log.info("node %s is left to the leader of that time: %s", name, error)
+        elif expected:
+            log.warning("cannot bring node %s to its plan: %s", name, error)
+        else:
+            log.error("cannot plan node %s", name, exc_info=error)
 
 
 async def _release(api: client.Client, writes: Fenced, name: str) -> bool:

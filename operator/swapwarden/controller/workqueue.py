@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import heapq
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple
 
+from swapwarden.kube import backoff, errors
 from swapwarden.telemetry import metrics
 
 DEPTH = metrics.gauge(
@@ -34,6 +35,10 @@ not, and the next owner of other names."""
 
 
 NOBODY: Final = frozenset[str]()
+
+Work = Callable[[str], Coroutine[Any, Any, object]]
+Failed = Callable[[str, Exception, float], None]
+"""Gets the name, the error, and the seconds until the work is tried again."""
 
 
 class _Wish(NamedTuple):
@@ -128,16 +133,24 @@ class WorkQueue:
     worker has it waits until the worker is done, so that work on one name never overlaps and no change is missed.
 
     `now` is a monotonic clock in seconds, by default that of the running event loop. `hold` gives the seconds for which
-    no name may be given out, for whatever reason, or 0.
+    no name may be given out, for whatever reason, or 0. `waits` bound those after failures, see serve().
     """
 
     def __init__(
-        self, name: str, now: Callable[[], float] | None = None, *, hold: Callable[[], float] = lambda: 0.0
+        self,
+        name: str,
+        now: Callable[[], float] | None = None,
+        *,
+        hold: Callable[[], float] = lambda: 0.0,
+        waits: tuple[float, float] = (1.0, 60.0),
+        patient: bool = False,
     ) -> None:
         self._name = name
         WAIT.begin([(name,)])
         self._now = now
         self._hold = hold
+        self._bounds, self._patient = waits, patient
+        self.backoffs: dict[str, backoff.Backoff] = {}
         self._waiting: dict[str, _Wish] = {}
         # Names that are not due yet, by time; entries that differ from _waiting are outdated.
         self._later: list[tuple[float, str]] = []
@@ -226,6 +239,38 @@ class WorkQueue:
     def close(self) -> None:
         """Drop all names: nobody takes any more."""
         DEPTH.set(0, self._name)
+
+    async def serve(self, workers: int, work: Work, failed: Failed) -> None:
+        """Do the work on each name when it is due, on several names at a time, until cancelled; then close.
+
+        A name whose work raises is due again after a growing wait. A change of it may bring it back earlier, but not
+        before the API server allows, and if the queue is `patient`, not before the end of the wait.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(self._serve(work, failed))
+        finally:
+            self.close()
+
+    async def _serve(self, work: Work, failed: Failed) -> None:
+        while True:
+            name = await self.get()
+            try:
+                await work(name)
+            except Exception as error:  # noqa: BLE001 one name must not keep the others from the work
+                wait = self.backoff(name).after(error)
+                asked = error.retry_after if isinstance(error, errors.KubeError) else 0.0
+                self.retry(name, wait, at_least=wait if self._patient else asked)
+                failed(name, error, wait)
+            else:
+                self.backoffs.pop(name, None)
+            finally:
+                self.done(name)
+
+    def backoff(self, name: str) -> backoff.Backoff:
+        """Return the waits after failures of a name."""
+        return self.backoffs.setdefault(name, backoff.Backoff(*self._bounds))
 
     def _take(self) -> str:
         name = self._due.next()

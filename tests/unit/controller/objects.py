@@ -170,7 +170,7 @@ class Known:
         """The desired state of the node, and the pods for which it has no room."""
         view = self.planner.view(name)
         assert view is not None
-        return decisions.state(view)
+        return decisions.desired_state(view)
 
     def plan(self, name: str) -> state.StateSpec:
         return self.plan_all(name).spec

@@ -746,7 +746,7 @@ async def test_a_node_that_fails_is_tried_again_and_keeps_no_other_waiting(
     await quiet(bench)
     assert leader.FAILURES.value("request") == failures + 1
     assert any("node-1" in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
-    assert bench.leader.backoffs == {}
+    assert bench.leader.queue.backoffs == {}
 
 
 async def test_a_write_that_is_cut_off_is_repeated_by_one_that_leads_on(bench: Bench) -> None:

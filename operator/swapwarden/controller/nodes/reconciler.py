@@ -19,7 +19,8 @@ from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
 from swapwarden.kube import decoding, errors, events, reads
-from swapwarden.policy.node import taints
+from swapwarden.policy.node import extended_resource, taints
+from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 
@@ -81,12 +82,13 @@ class Reconciler:
         if self._known.planner.lacks_namespaces(name):
             return
         begun, came = time.perf_counter(), self._waits.now()
-        planned, omitted = decisions.state(view)
+        planned, omitted = decisions.desired_state(view)
         spec, again = self._states.accepted(name, planned)
         self._requeue_after(name, again)
         PLANS.observe(time.perf_counter() - begun)
         row = self._inventory.state_of(name)
-        for notice in self._problems.notices(view.node, decisions.observations(view)):
+        problems = () if view.restoring else observe(view.profile.require, view.profile.kernel, view.facts)
+        for notice in self._problems.notices(view.node, problems):
             self._recorder.post(notice)
         if view.restoring:
             # A deleted state is no longer needed, nor are labels.
@@ -163,13 +165,14 @@ class Reconciler:
 
     async def _write_taint(self, view: NodeView) -> bool:
         """Set or remove the taint that the profile gives to nodes with swap."""
-        effect = decisions.taint(view)
+        effect = taints.desired(view.profile, view.facts, view.node, applied=view.applied)
         patch = taints.change(view.node, effect)
         return patch is not None and await self._patch_taints(view.node, patch, f"taint is {effect}")
 
     async def _write_resource(self, view: NodeView) -> bool:
         """Set or remove the extended resource, as the profile says."""
-        node, amount = view.node, decisions.resource(view)
+        node = view.node
+        amount = extended_resource.desired(view.profile, view.facts, node, view.pods, applied=view.applied)
         if amount == node.swap_resource:
             return False
         if await unless_superseded(node_writer.offer(self._writes, node.name, node.uid, amount)) is not None:

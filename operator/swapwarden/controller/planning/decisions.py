@@ -1,45 +1,53 @@
-"""Desired content of a node's objects, from its view."""
+"""The desired state of a node from its view, and the problems and answers in its state that a rollout reads."""
 
 from __future__ import annotations
 
 import msgspec
 
-from swapwarden.api import names
-from swapwarden.controller.planning import answers
+from swapwarden.api import state
+from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning.view import NodeView
-from swapwarden.policy import plan
-from swapwarden.policy.node import extended_resource, taints
-from swapwarden.policy.node.observations import NodeObservation, observe
+from swapwarden.policy import plan, rollout
+from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.plan import NodePlan
 from swapwarden.policy.profile import compiled
 
 
-def state(view: NodeView) -> NodePlan:
+def desired_state(view: NodeView) -> NodePlan:
     """Return the desired state of a node, with the epoch 0, and the pods for which it has no room."""
     if view.restoring:
         return NodePlan(plan.restore_node(view.profile))
     made = plan.plan_all(view.profile, view.facts, view.pods, view.namespaces)
     row = view.standing
     if (view.profile != compiled.BUILT_IN or view.leaving) and row is not None and row.observed:
-        before = list(answers.before(row, made.spec.profile_ref, refused=view.refused))
-        if before:
-            made = made._replace(spec=msgspec.structs.replace(made.spec, degraded_before=before))
+        problems = list(before(row, made.spec.profile_ref, refused=view.refused))
+        if problems:
+            made = made._replace(spec=msgspec.structs.replace(made.spec, degraded_before=problems))
     if made.spec.profile_ref == plan.reference(view.target):
         return made
     coming = plan.plan_node(view.target, view.facts, view.pods, view.namespaces)
     return made._replace(spec=msgspec.structs.replace(made.spec, preview=plan.preview(made.spec, coming)))
 
 
-def taint(view: NodeView) -> names.TaintEffect | None:
-    """Return the effect of the taint that the node should carry; None for no taint."""
-    return taints.desired(view.profile, view.facts, view.node, applied=view.applied)
+def degraded(row: StateRow, *, refused: bool) -> tuple[str, ...]:
+    """Return the problems of a node, in the form in which they are compared with later ones.
+
+    `refused`: the profile that its state names has settings that are unsafe for it.
+    """
+    reported = row.degraded.partition(":")[0][: state.MAX_REASON]
+    return tuple(filter(None, (reported, NodeProblem.SETTINGS_REFUSED if refused else "")))
 
 
-def resource(view: NodeView) -> int | None:
-    """Return the bytes of the extended resource that the node should offer; None for none."""
-    return extended_resource.desired(view.profile, view.facts, view.node, view.pods, applied=view.applied)
+def has_answered(row: StateRow, desired: state.ProfileRef) -> bool:
+    """Return whether a node's agent has reported the cost of this profile for its pods, or cannot report it."""
+    # An agent of an older version takes the state, and does not answer what it does not know.
+    mute = row.cost is None and row.observed >= row.generation
+    return row.preview == desired and (mute or (row.cost is not None and row.cost.profile_ref == desired))
 
 
-def observations(view: NodeView) -> tuple[NodeObservation, ...]:
-    """Return the problems of the node that its agent does not report; none if its profile asks nothing of it."""
-    return () if view.restoring else observe(view.profile.require, view.profile.kernel, view.facts)
+def before(row: StateRow, desired: state.ProfileRef, *, refused: bool) -> tuple[str, ...]:
+    """Return the problems of a node before it follows this generation of a profile, or before it did."""
+    if row.profile == desired:
+        return row.before
+    silent = row.acted != row.profile or not has_answered(row, desired)
+    return (*degraded(row, refused=refused), *([rollout.NO_ANSWER] if silent else []))

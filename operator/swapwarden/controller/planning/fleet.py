@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller.inventory.states import StateRow
-from swapwarden.controller.planning import answers
+from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import Planner
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.node import kernel_settings
@@ -102,10 +102,10 @@ def _member(planner: Planner, name: str, desired: state.ProfileRef, overdue: Ove
         name,
         updated=named or turned,
         answered=row.acted == row.profile and (named or not turned),
-        degraded=answers.degraded(row, refused=refused),
-        before=answers.before(row, desired, refused=refused),
+        degraded=decisions.degraded(row, refused=refused),
+        before=decisions.before(row, desired, refused=refused),
         overdue=(name, named or turned) in overdue,
-        asked=answers.has_answered(row, desired),
+        asked=decisions.has_answered(row, desired),
         pods=cost.pods if cost else 0,
         bytes=cost.bytes if cost else 0,
     )

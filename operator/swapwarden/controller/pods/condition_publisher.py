@@ -8,23 +8,23 @@ all the time.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, times
+from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.inventory import states
 from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.notices import pod_violations
 from swapwarden.controller.term import TermOver
-from swapwarden.controller.writers import pod_conditions
-from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.controller.writers.pod_conditions import PodVerdict
-from swapwarden.kube import backoff, errors
+from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
+from swapwarden.kube import errors
 from swapwarden.policy.observed import pods
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,15 @@ WORKERS: Final = 8
 """Writes at a time."""
 QUEUE: Final = "pod_conditions"
 """The queue's name in metrics."""
+
+
+class PodVerdict(msgspec.Struct, frozen=True):
+    """The desired condition of a pod."""
+
+    status: str
+    """True, False or Unknown."""
+    reason: str
+    message: str
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -72,13 +81,6 @@ def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending
     return PodVerdict("True", entry.reason, f"the kernel holds the planned swap limit of this pod on node {node}")
 
 
-class _Desired(NamedTuple):
-    """The desired condition of a pod."""
-
-    pod: pods.PodRow
-    verdict: PodVerdict
-
-
 class ConditionPublisher:
     """Publishes the condition of all pods with a policy for one term."""
 
@@ -92,9 +94,8 @@ class ConditionPublisher:
         self._pending: dict[str, dict[str, Pending]] = {}
         self._changed = asyncio.Event()
         # By the pod's uid. Each is written by itself, so that a refusal or a delay concerns one pod only.
-        self.desired: dict[str, _Desired] = {}
-        self._queue = workqueue.WorkQueue(QUEUE, hold=lambda: writes.delay(reserve=RESERVE))
-        self.backoffs: dict[str, backoff.Backoff] = {}
+        self.desired: dict[str, tuple[pods.PodRow, PodVerdict]] = {}
+        self.queue = workqueue.WorkQueue(QUEUE, hold=lambda: writes.delay(reserve=RESERVE), waits=BACKOFF_SECONDS)
 
     def request_sync(self, *nodes: str) -> None:
         """Request that the pods on these nodes are judged again."""
@@ -103,13 +104,9 @@ class ConditionPublisher:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(WORKERS):
-                    group.create_task(self._work())
-                group.create_task(self._keep_judging())
-        finally:
-            self._queue.close()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.queue.serve(WORKERS, self._publish, self._failed))
+            group.create_task(self._keep_judging())
 
     async def _keep_judging(self) -> None:
         while True:
@@ -127,58 +124,40 @@ class ConditionPublisher:
 
     def judge_node(self, node: str) -> None:
         """Queue the pods on a node whose condition must change."""
-        due = {pod.uid: _Desired(pod, verdict) for pod, verdict in self._due(node)}
+        due = {pod.uid: (pod, verdict) for pod, verdict in self._due(node)}
         for pod in self._known.pods_on(node):
             if pod.uid not in due:
                 self.desired.pop(pod.uid, None)
         self.desired.update(due)
-        for uid, desired in due.items():
-            self._queue.add(uid, owner=desired.pod.namespace)
-
-    async def _work(self) -> None:
-        while True:
-            uid = await self._queue.get()
-            try:
-                await self._publish(uid)
-            except Exception:
-                self.desired.pop(uid, None)
-                supervise.FAULTS.inc(QUEUE)
-                log.exception("cannot write the condition of the pod with uid %s", uid)
-            finally:
-                self._queue.done(uid)
+        for uid, (pod, _) in due.items():
+            self.queue.add(uid, owner=pod.namespace)
 
     async def _publish(self, uid: str) -> None:
-        """Write a pod's condition; queue it again if that fails."""
+        """Write a pod's condition."""
         desired = self.desired.get(uid)
         if desired is None:
-            self.backoffs.pop(uid, None)
             return
-        pod = desired.pod
         try:
-            await unless_superseded(pod_conditions.write(self._writes, pod, desired.verdict))
-        except TermOver:
+            await unless_superseded(_write_condition(self._writes, *desired))
+        except (errors.KubeError, TermOver):
             # The Lease may have been renewed since the write began: then nobody else writes it.
             if uid in self.desired and self._writes.term.is_valid():
-                self._retry(uid)
-                return
-        except errors.KubeError as error:
-            if uid in self.desired:
-                wait = self._retry(uid, error.retry_after)
-                log.warning(
-                    "cannot write the condition of pod %s/%s on node %s: %s; trying again in %.1f s",
-                    *(pod.namespace, pod.name, pod.node, error, wait),
-                )
-                return
-        self.backoffs.pop(uid, None)
+                raise
         # A newer verdict is in the queue again.
         if self.desired.get(uid) is desired:
             del self.desired[uid]
 
-    def _retry(self, uid: str, at_least: float = 0.0) -> float:
-        """Queue the worker's pod again; return after how many seconds."""
-        wait = max(self.backoffs.setdefault(uid, backoff.Backoff(*BACKOFF_SECONDS)).next(), at_least)
-        self._queue.retry(uid, wait, at_least=at_least)
-        return wait
+    def _failed(self, uid: str, error: Exception, wait: float) -> None:
+        if isinstance(error, errors.KubeError):
+            pod = self.desired[uid][0]
+            log.warning(
+                "cannot write the condition of pod %s/%s on node %s: %s; trying again in %.1f s",
+                *(pod.namespace, pod.name, pod.node, error, wait),
+            )
+        elif not isinstance(error, TermOver):
+            self.desired.pop(uid, None)
+            supervise.FAULTS.inc(QUEUE)
+            log.error("cannot write the condition of the pod with uid %s", uid, exc_info=error)
 
     def _due(self, node: str) -> Iterator[tuple[pods.PodRow, PodVerdict]]:
         """Yield the pods whose condition must change."""
@@ -213,3 +192,24 @@ def _is_news(before: pods.Enforced | None, verdict: PodVerdict) -> bool:
 def _is_concerned(pod: pods.PodRow) -> bool:
     """Return whether a pod has a policy, has not ended, and is no mirror of a static pod, which the kubelet owns."""
     return pod.policy is not None and not pod.terminal and pod.key == pod.uid
+
+
+async def _write_condition(writes: Writes, pod: pods.PodRow, verdict: PodVerdict) -> bytes:
+    """Set a pod's condition. Raise ApiError: 404 if the pod was deleted, 409 if it has another uid."""
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+    return await writes.strategic_patch(
+        "pod_condition", path, condition_patch(pod, verdict, datetime.datetime.now(datetime.UTC))
+    )
+
+
+def condition_patch(pod: pods.PodRow, verdict: PodVerdict, now: datetime.datetime) -> dict[str, Any]:
+    """Return the strategic merge patch of a pod's status: this condition in the list, by its type."""
+    condition = {
+        "type": ConditionType.SWAP_POLICY_ENFORCED,
+        "status": verdict.status,
+        "reason": verdict.reason,
+        "message": verdict.message,
+    }
+    if pod.enforced is None or pod.enforced.status != verdict.status:
+        condition["lastTransitionTime"] = times.rfc3339(now.timestamp())
+    return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}

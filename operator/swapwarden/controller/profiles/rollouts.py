@@ -112,10 +112,8 @@ class Rollouts:
         self._gather = gather
         self.waits = Waits(patience)
         self._changed = asyncio.Event()
-        self.queue = workqueue.WorkQueue("profiles")
+        self.queue = workqueue.WorkQueue("profiles", waits=BACKOFF_SECONDS, patient=True)
         self.judged: dict[str, Judged] = {}
-        # Of profiles whose status could not be written, by name.
-        self._backoffs: dict[str, backoff.Backoff] = {}
         # By uid and generation of profiles that could not be judged: until when they are left alone, in the same time.
         self._barred: dict[tuple[str, int], float] = {}
 
@@ -132,11 +130,9 @@ class Rollouts:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_judging())
-                for _ in range(WRITERS):
-                    group.create_task(self._work())
+                group.create_task(self.queue.serve(WRITERS, self._publish, self._failed))
         finally:
             NODES.hold({})
-            self.queue.close()
 
     async def _keep_judging(self) -> None:
         waits, due = backoff.Backoff(*BACKOFF_SECONDS), None
@@ -159,39 +155,12 @@ class Rollouts:
             for name in self.judged:
                 self.queue.add(name)
 
-    async def _work(self) -> None:
-        while True:
-            name = await self.queue.get()
-            judged = self.judged.get(name)
-            if judged is None:
-                self.queue.done(name)
-                continue
-            try:
-                await self._publish(name, judged)
-                self._backoffs.pop(name, None)
-            except TermOver as error:
-                # It may have been renewed meanwhile; else the next leader looks at all profiles.
-                if self._statuses.may_write():
-                    self._retry(name, error)
-            except (errors.KubeError, msgspec.MsgspecError) as error:
-                delay = self._retry(name, error)
-                log.warning("cannot write the status of profile %s: %s; trying again in %.1f s", name, error, delay)
-            except Exception as error:
-                # One profile that something is the matter with must not keep the others from their statuses.
-                supervise.FAULTS.inc(PART)
-                delay = self._retry(name, error)
-                log.exception("cannot make the status of profile %s; trying again in %.1f s", name, delay)
-            finally:
-                self.queue.done(name)
-
-    def _retry(self, name: str, error: Exception) -> float:
-        """Look at the profile again, and not before; in how many seconds."""
-        delay = self._waits_of(name).after(error)
-        self.queue.retry(name, delay, at_least=delay)
-        return delay
-
-    def _waits_of(self, name: str) -> backoff.Backoff:
-        return self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
+    def _failed(self, name: str, error: Exception, wait: float) -> None:
+        if isinstance(error, errors.KubeError | msgspec.MsgspecError):
+            log.warning("cannot write the status of profile %s: %s; trying again in %.1f s", name, error, wait)
+        elif not isinstance(error, TermOver):  # the term may have been renewed meanwhile
+            supervise.FAULTS.inc(PART)
+            log.error("cannot make the status of profile %s; trying again in %.1f s", name, wait, exc_info=error)
 
     def judge(self) -> float | None:
         """Judge all nodes under all profiles.
@@ -223,7 +192,7 @@ class Rollouts:
             except Exception:
                 # A fault of one profile must not keep the others from their rollouts.
                 supervise.FAULTS.inc(PART)
-                delay = self._waits_of(name).next()
+                delay = self.queue.backoff(name).next()
                 self._barred[entry.uid, entry.generation] = now + delay
                 log.exception("cannot judge profile %s; trying again in %.1f s", name, delay)
                 continue
@@ -248,9 +217,11 @@ class Rollouts:
             return fleet.rollout_of(planner, profile, members, overdue)
         return rollout.RolloutProgress(updated=0, pending=0)
 
-    async def _publish(self, name: str, judged: Judged) -> None:
+    async def _publish(self, name: str) -> None:
         """Write the last verdict into the profile's status, and then admit nodes."""
-        before = self._store.entries.get(name)
+        judged, before = self.judged.get(name), self._store.entries.get(name)
+        if judged is None:
+            return
         stands = await self._statuses.write(name, judged)
         if self._store.entries.get(name) is not before:
             # The API server's answer may say more than the watch has so far.

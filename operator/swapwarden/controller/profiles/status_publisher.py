@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from swapwarden.api import merge, times
@@ -10,8 +11,7 @@ from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.profiles import desired_status
-from swapwarden.controller.writers import profile_status
-from swapwarden.controller.writers.fenced import Fenced, unless_superseded
+from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
 from swapwarden.kube import decoding, errors, events, reads
 
 
@@ -58,7 +58,7 @@ class StatusPublisher:
         if not patch:
             return self.may_write()
         await self._writes.ready()
-        answer = await unless_superseded(profile_status.write(self._writes, entry, patch))
+        answer = await unless_superseded(_write_status(self._writes, entry, patch))
         if answer is None:
             await self._read(entry)
             return False
@@ -78,3 +78,11 @@ class StatusPublisher:
             self._store.remove(entry.name, entry.uid)
         else:
             self._store.offer(decoding.decode(body, dict[str, Any]))
+
+
+async def _write_status(writes: Writes, entry: profile_store.Entry, patch: Mapping[str, Any]) -> bytes:
+    """Patch a profile's status as it was read. Raise ApiError: 404 if it was deleted, 409 if it has another version."""
+    metadata = {"uid": entry.uid, "resourceVersion": str(entry.version)}
+    return await writes.merge_patch(
+        "profile", f"{profile_store.PROFILES}/{entry.name}/status", {"metadata": metadata, "status": patch}
+    )

@@ -17,7 +17,7 @@ from swapwarden.controller.notices import left_out
 from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features
-from swapwarden.controller.writers import fenced, strict_fields
+from swapwarden.controller.writers import fenced
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, errors, events, ratelimit
@@ -836,7 +836,7 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
 
     assert await reconcile(failure(422, "Invalid", LACKS)) == ["Strict"]
     assert bench.again == [("node-1", 0.0)]
-    assert strict_fields.LACKING.value() == 1
+    assert state_writer.LACKING.value() == 1
     (record,) = caplog.records
     assert "spec.guarantee" in record.getMessage()
     assert "apply crds/" in record.getMessage()
@@ -846,12 +846,12 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     assert await reconcile() == []
     bench.pod_comes(policy="Disabled")
     assert await reconcile(written(3, pods=bench.known.plan("node-1").pods)) == ["Ignore"], "all else is written"
-    now += strict_fields.AGAIN_SECONDS
+    now += state_writer.AGAIN_SECONDS
     assert await reconcile(failure(400, "BadRequest", LACKS)) == ["Strict"]
-    now += strict_fields.AGAIN_SECONDS
+    now += state_writer.AGAIN_SECONDS
     found = written(4, pods=bench.known.plan("node-1").pods, guarantee=names.Guarantee.STRICT)
     assert await reconcile(found) == ["Strict"]
-    assert strict_fields.LACKING.value() == 0
+    assert state_writer.LACKING.value() == 0
     assert await reconcile() == []
 
 
@@ -868,7 +868,7 @@ async def test_another_refusal_is_no_older_definition(bench: Bench) -> None:
     bench.server.answer(failure(422, "Invalid", "spec.pods: Too many"))
     with pytest.raises(errors.ApiError, match="Too many"):
         await bench.reconcile()
-    assert strict_fields.LACKING.value() == 0
+    assert state_writer.LACKING.value() == 0
 
 
 async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_plan(bench: Bench) -> None:
@@ -892,8 +892,8 @@ async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_pl
         pods={keys["b"]: bench.known.plan("node-1").pods[keys["b"]]},
     )
     assert await reconcile(answer(2, spec=stored)) == {keys["b"]}
-    assert strict_fields.LACKING.value() == 1
+    assert state_writer.LACKING.value() == 1
     assert await bench.reconcile() == []
-    now += strict_fields.AGAIN_SECONDS
+    now += state_writer.AGAIN_SECONDS
     assert await reconcile(answer(3, spec=bench.known.plan("node-1"))) == {keys["a"]}
-    assert strict_fields.LACKING.value() == 0
+    assert state_writer.LACKING.value() == 0

@@ -17,7 +17,6 @@ from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan, pod_violations
 from swapwarden.controller.pods import condition_publisher
 from swapwarden.controller.term import Term
-from swapwarden.controller.writers import pod_conditions
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.policy.observed import nodes, pods
@@ -136,7 +135,7 @@ class Bench:
             self.waits.append(longest)
             return made(0.0, 0.0)
 
-        monkeypatch.setattr("swapwarden.controller.pods.condition_publisher.backoff.Backoff", waits)
+        monkeypatch.setattr("swapwarden.controller.workqueue.backoff.Backoff", waits)
 
     def begins(self, term: Term) -> None:
         """From now on it is this term."""
@@ -233,9 +232,11 @@ async def test_another_reason_is_written_and_another_number_is_not(
 
 
 def test_the_time_of_a_transition_is_that_of_the_status() -> None:
-    verdict, now = pod_conditions.PodVerdict("False", "WriteFailed", "why"), datetime.datetime.now(datetime.UTC)
+    verdict, now = condition_publisher.PodVerdict("False", "WriteFailed", "why"), datetime.datetime.now(datetime.UTC)
     for before, is_new in ((None, True), ("True", True), ("False", False)):
-        [condition] = pod_conditions.body(with_enforced(before, "Draining"), verdict, now)["status"]["conditions"]
+        [condition] = condition_publisher.condition_patch(with_enforced(before, "Draining"), verdict, now)["status"][
+            "conditions"
+        ]
         assert ("lastTransitionTime" in condition) == is_new
 
 
@@ -319,10 +320,10 @@ async def test_of_what_failed_and_is_needed_no_more_nothing_is_kept(bench: Bench
     bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy", retry_after=0.02)]
     async with bench.running():
         bench.made.request_sync("n")
-        await until(lambda: bench.made.backoffs)
+        await until(lambda: bench.made.queue.backoffs)
         bench.has(newer(told(), version=9))
         bench.made.request_sync("n")
-        await until(lambda: not bench.made.backoffs)
+        await until(lambda: not bench.made.queue.backoffs)
     assert bench.api.patches == []
     assert not bench.made.desired
 
@@ -378,9 +379,9 @@ async def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> No
 
 
 def test_the_patch_names_the_pod_for_which_it_is() -> None:
-    verdict = pod_conditions.PodVerdict("True", "PolicyDisabled", "it holds")
+    verdict = condition_publisher.PodVerdict("True", "PolicyDisabled", "it holds")
     when = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
-    assert pod_conditions.body(with_enforced(None), verdict, when) == {
+    assert condition_publisher.condition_patch(with_enforced(None), verdict, when) == {
         "metadata": {"uid": "x"},
         "status": {
             "conditions": [

@@ -15,7 +15,7 @@ from swapwarden.api import state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import profile_store, revisions, states
 from swapwarden.controller.notices import pod_plan
-from swapwarden.controller.planning import answers
+from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning import view as planner
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
@@ -127,6 +127,6 @@ def _node(known: cluster.Cluster, seen: planner.NodeView) -> PlannedNode:
     return PlannedNode(
         **{field: getattr(seen, field) for field in seen.__struct_fields__},
         conflicts=known.planner.selection(name).conflicts,
-        degraded=answers.degraded(seen.report, refused=seen.refused) if seen.report is not None else (),
+        degraded=decisions.degraded(seen.report, refused=seen.refused) if seen.report is not None else (),
         has_agent=known.inventory.has_agent(name),
     )
