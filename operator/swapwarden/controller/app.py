@@ -13,7 +13,7 @@ from typing import Final
 from swapwarden.controller import cluster, leader, leadership, supervise
 from swapwarden.controller.inventory import profile_store, states
 from swapwarden.controller.nodes import stale_agents
-from swapwarden.controller.notices import exposures
+from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.controller.watches import node_features, profile_list, restore_request
 from swapwarden.controller.writers import nodes as node_writer
@@ -163,7 +163,7 @@ class App:
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a NodeSwapState that was created, changed or deleted (None)."""
         self._apply(self.known.state_changed(name, old, new))
-        exposures.measure(name, new)
+        pod_notices.measure_swap(name, new)
         if self.leadership.leader is not None:
             self.leadership.leader.state_changed(name, old, new)
 

@@ -14,7 +14,7 @@ from swapwarden.controller import cluster, supervise, workqueue
 from swapwarden.controller.certificates import manager
 from swapwarden.controller.inventory import profile_store, states
 from swapwarden.controller.nodes import label_publisher, reconciler
-from swapwarden.controller.notices import exposures, node_conditions, pod_violations
+from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.pods import condition_publisher, plan_latency
 from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts, status_publisher
@@ -71,7 +71,7 @@ class Leader:
         self._step_down = step_down
         self._shared = shared
         self.queue: Final = workqueue.WorkQueue("nodes", hold=writes.delay, waits=BACKOFF_SECONDS)
-        self._exposures = exposures.Exposures()
+        self._exposures = pod_notices.Exposures()
         self._latency = plan_latency.PlanLatency()
         self._reconciler = reconciler.Reconciler(
             shared.api,
@@ -248,10 +248,10 @@ class Leader:
         node = self._shared.known.inventory.nodes.get(new.name)
         if node is None or self._shared.known.inventory.report_of(new.name) is None:
             return
-        for notice in node_conditions.notices(old, new, node):
+        for notice in node_notices.condition_notices(old, new, node):
             self._shared.recorder.post(notice)
         if old is not None:
-            for notice in pod_violations.notices(old, new, self._shared.known.inventory.pods_on(new.name)):
+            for notice in pod_notices.violation_notices(old, new, self._shared.known.inventory.pods_on(new.name)):
                 self._shared.recorder.post(notice)
 
     # Nodes

@@ -149,8 +149,9 @@ class WorkQueue:
         WAIT.begin([(name,)])
         self._now = now
         self._hold = hold
-        self._bounds, self._patient = waits, patient
-        self.backoffs: dict[str, backoff.Backoff] = {}
+        self._patient = patient
+        self.backoffs = collections.defaultdict[str, backoff.Backoff](lambda: backoff.Backoff(*waits))
+        """Waits after failures, by name."""
         self._waiting: dict[str, _Wish] = {}
         # Names that are not due yet, by time; entries that differ from _waiting are outdated.
         self._later: list[tuple[float, str]] = []
@@ -259,7 +260,7 @@ class WorkQueue:
             try:
                 await work(name)
             except Exception as error:  # noqa: BLE001 one name must not keep the others from the work
-                wait = self.backoff(name).after(error)
+                wait = self.backoffs[name].after(error)
                 asked = error.retry_after if isinstance(error, errors.KubeError) else 0.0
                 self.retry(name, wait, at_least=wait if self._patient else asked)
                 failed(name, error, wait)
@@ -267,10 +268,6 @@ class WorkQueue:
                 self.backoffs.pop(name, None)
             finally:
                 self.done(name)
-
-    def backoff(self, name: str) -> backoff.Backoff:
-        """Return the waits after failures of a name."""
-        return self.backoffs.setdefault(name, backoff.Backoff(*self._bounds))
 
     def _take(self) -> str:
         name = self._due.next()

@@ -19,7 +19,7 @@ from swapwarden.api import names, state
 from swapwarden.controller import app, leader, leadership, main, supervise, term, workqueue
 from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import reconciler
-from swapwarden.controller.notices import exposures
+from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.pods import condition_publisher, plan_latency
 from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts
 from swapwarden.controller.term import Deposed
@@ -437,7 +437,7 @@ MADE_FOR_A_TERM = (
     condition_publisher.ConditionPublisher,
     plan_latency.PlanLatency,
     workqueue.WorkQueue,
-    exposures.Exposures,
+    pod_notices.Exposures,
 )
 
 

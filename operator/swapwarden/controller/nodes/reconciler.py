@@ -11,7 +11,7 @@ from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import label_publisher
-from swapwarden.controller.notices import left_out, node_problems, pod_plan
+from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import NodeView
 from swapwarden.controller.pods import plan_latency
@@ -68,8 +68,8 @@ class Reconciler:
             *([self._remove_startup_taint] if untaint else []),
         ]
         self._states = state_writer.StateWriter(now)
-        self._left_out = left_out.LeftOut()
-        self._problems = node_problems.NodeProblems()
+        self._left_out = pod_notices.LeftOut()
+        self._problems = node_notices.NodeProblems()
 
     async def reconcile(self, name: str) -> None:
         """Reconcile one node. Raise errors.KubeError if it should be retried, and Deposed and TermOver."""
@@ -198,5 +198,5 @@ class Reconciler:
     def _warn(self, name: str, row: states.StateRow | None, spec: state.StateSpec) -> None:
         """Notify the owners of pods, once for each pod and reason: those in the state before have had a notice."""
         before = states.spec_view(row) if row is not None else states.SpecView()
-        for notice in pod_plan.notices(before, self._inventory.pods_on(name), spec):
+        for notice in pod_notices.plan_notices(before, self._inventory.pods_on(name), spec):
             self._recorder.post(notice)

@@ -21,7 +21,7 @@ from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.inventory import states
 from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.notices import pod_violations
+from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
 from swapwarden.kube import errors
@@ -64,7 +64,9 @@ def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending
         return PodVerdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
     if spec.mode == names.Mode.AUDIT:
         return PodVerdict(
-            "False", ViolationReason.AUDIT, pod_violations.message(ViolationReason.AUDIT, node, spec.profile_ref.name)
+            "False",
+            ViolationReason.AUDIT,
+            pod_notices.violation_message(ViolationReason.AUDIT, node, spec.profile_ref.name),
         )
     if spec.mode == names.Mode.RESTORE:
         return PodVerdict("False", "Restore", f"node {node} restores the values from before Swapwarden")
@@ -72,9 +74,9 @@ def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending
         return PodVerdict(
             "Unknown", "AwaitingAgent", f"the agent of node {node} has not reported that the limit is in force"
         )
-    reason = pod_violations.worst(row, pod.key)
+    reason = pod_notices.worst_violation(row, pod.key)
     if reason:
-        return PodVerdict("False", reason, pod_violations.message(reason, node, spec.profile_ref.name))
+        return PodVerdict("False", reason, pod_notices.violation_message(reason, node, spec.profile_ref.name))
     if row.unlisted:
         return PodVerdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     # Without the number: it may change with each new pod of the node, and that needs no write.

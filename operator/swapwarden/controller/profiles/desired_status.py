@@ -7,9 +7,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
+from swapwarden.kube.events import Notice, Regarding
 from swapwarden.policy import rollout
 from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.profile import compiled
@@ -257,3 +259,29 @@ def _described(node: str, why: str) -> str:
 def _list(found: Sequence[str]) -> str:
     rest = len(found) - NAMED
     return ", ".join(found[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def notices(entry: profile_store.Entry, after: Mapping[str, Any]) -> Iterator[Notice]:
+    """Yield the notices about a profile whose status becomes `after`.
+
+    That all nodes applied a generation is reported once, however many nodes come later.
+    """
+    before, regarding = entry.status, Regarding(names.API_VERSION, names.PROFILE_KIND, "", entry.name, entry.uid)
+    old = {condition["type"]: condition for condition in before.get("conditions", ())}
+    new = {condition["type"]: condition for condition in after["conditions"]}
+    ready, was_ready = new[ConditionType.READY], old.get(ConditionType.READY, {})
+    if after["appliedGeneration"] != before.get("appliedGeneration", 0):
+        yield Notice(regarding, "Normal", "Applied", ready["message"])
+    if ready["reason"] == "Invalid" and any(
+        ready[key] != was_ready.get(key) for key in ("reason", "observedGeneration")
+    ):
+        yield Notice(regarding, "Warning", "Invalid", ready["message"])
+    lacking, lacked = new.get(ConditionType.REQUIREMENTS_MET, {}), old.get(ConditionType.REQUIREMENTS_MET, {})
+    if lacking.get("status") == "False" and lacked.get("status") != "False":
+        yield Notice(regarding, "Warning", "RequirementUnmet", lacking["message"])
+    for kind, reason in (
+        (ConditionType.CONFLICTED, "Conflicted"),
+        (ConditionType.DEGRADED, new[ConditionType.DEGRADED]["reason"]),
+    ):
+        if new[kind]["status"] == "True" and old.get(kind, {}).get("status") != "True":
+            yield Notice(regarding, "Warning", reason, new[kind]["message"])

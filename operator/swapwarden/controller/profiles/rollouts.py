@@ -192,7 +192,7 @@ class Rollouts:
             except Exception:
                 # A fault of one profile must not keep the others from their rollouts.
                 supervise.FAULTS.inc(PART)
-                delay = self.queue.backoff(name).next()
+                delay = self.queue.backoffs[name].next()
                 self._barred[entry.uid, entry.generation] = now + delay
                 log.exception("cannot judge profile %s; trying again in %.1f s", name, delay)
                 continue

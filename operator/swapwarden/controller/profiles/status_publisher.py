@@ -8,8 +8,6 @@ from typing import Any
 
 from swapwarden.api import merge, times
 from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.notices import profiles as notices
-from swapwarden.controller.notices import regarding
 from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
 from swapwarden.kube import decoding, errors, events, reads
@@ -63,7 +61,7 @@ class StatusPublisher:
             await self._read(entry)
             return False
         # After the write: each leader reports the news of the statuses that it wrote.
-        for notice in notices.notices(regarding.profile(entry.name, entry.uid), entry.status, status):
+        for notice in desired_status.notices(entry, status):
             self._recorder.post(notice)
         self._store.offer(decoding.decode(answer, dict[str, Any]))
         return self.may_write()

@@ -13,7 +13,7 @@ from swapwarden.api import names, state
 from swapwarden.controller.inventory import node_features as feature_rows
 from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import label_publisher, reconciler
-from swapwarden.controller.notices import left_out
+from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features
@@ -44,7 +44,7 @@ class Told:
         self.reasons: list[tuple[str, str]] = []
 
     def post(self, notice: events.Notice) -> None:
-        assert notice.urgent == (notice.reason == left_out.REASON)
+        assert notice.urgent == (notice.reason == pod_notices.NOT_PLANNED)
         assert notice.type == "Warning"
         assert notice.message
         self.reasons.append((notice.regarding.name, notice.reason))
@@ -770,7 +770,7 @@ async def test_one_owner_in_each_namespace_that_is_left_out_has_one_notice(
     monkeypatch.setattr(state, "MAX_PODS", 2)
 
     def left() -> list[float]:
-        return [sample.value for sample in left_out.PODS.samples()]
+        return [sample.value for sample in pod_notices.LEFT_OUT.samples()]
 
     async def reconcile(version: int) -> None:
         bench.server.answer(answer(version))
@@ -801,16 +801,16 @@ async def test_one_owner_in_each_namespace_that_is_left_out_has_one_notice(
 
 async def test_notices_are_limited_to_so_many_namespaces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_PODS", 1)
-    for number in range(left_out.MAX_NAMESPACES + 10):
+    for number in range(pod_notices.MAX_NAMESPACES + 10):
         row = pod(container(), uid=f"uid-{number}", name=f"pod-{number}", namespace=f"ns-{number}")
         bench.known.pod_changed(f"ns-{number}/pod", None, row)
     for version in (2, 3):
         bench.server.answer(answer(version))
         await bench.reconcile()
-    assert len(bench.told.reasons) == left_out.MAX_NAMESPACES
+    assert len(bench.told.reasons) == pod_notices.MAX_NAMESPACES
     bench.known.node_changed("node-1", bench.known.nodes["node-1"], None)
     await bench.reconcile()
-    assert not list(left_out.PODS.samples()), "nothing is left for other tests"
+    assert not list(pod_notices.LEFT_OUT.samples()), "nothing is left for other tests"
 
 
 LACKS = 'NodeSwapState.swapwarden.dev "node-1" is invalid: patch: strict decoding error: unknown field "spec.guarantee"'

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import exposures
+from swapwarden.controller.notices import pod_notices
 
 from tests.unit.policy.rows import container, pod
 
@@ -39,7 +39,7 @@ def told(since: str = "boot", **swapped: int) -> states.StateRow:
 
 class Teller:
     def __init__(self) -> None:
-        self.exposures = exposures.Exposures()
+        self.exposures = pod_notices.Exposures()
 
     def __call__(self, row: states.StateRow, there: str = "xyz") -> list[str]:
         """Names of the reported pods, where these are on the node."""
@@ -102,7 +102,7 @@ def test_the_same_growth_has_the_same_key_for_the_next_leader() -> None:
     first, second = Teller(), Teller()
     assert first(told(x=4096)) == second(told(x=4096)) == ["pod-x"]
     assert first.last == second.last
-    first.exposures.forget()
+    first.exposures.sums.clear()
     assert first(told(x=4096)) == ["pod-x"]
 
 
@@ -158,7 +158,7 @@ def holding(*violations: dict[str, Any], node: str = "n") -> states.StateRow:
 
 
 def test_what_disabled_pods_hold_in_swap_is_published() -> None:
-    exposures.measure(
+    pod_notices.measure_swap(
         "holder",
         holding(
             {"pod": "x", "swapBytes": 8192},
@@ -167,7 +167,7 @@ def test_what_disabled_pods_hold_in_swap_is_published() -> None:
             {"pod": "not in the spec", "swapBytes": 4096},
         ),
     )
-    assert exposures.HELD.value("holder") == 8192
+    assert pod_notices.HELD.value("holder") == 8192
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_what_disabled_pods_hold_in_swap_is_published() -> None:
     ids=["not by its policy", "a limit above 0", "not in use now", "nothing", "no state"],
 )
 def test_a_node_without_such_pods_has_no_series(row: states.StateRow | None) -> None:
-    exposures.measure("was", holding({"pod": "x", "swapBytes": 4096}))
-    assert ("node", "was") in [label for sample in exposures.HELD.samples() for label in sample.labels]
-    exposures.measure("was", row)
-    assert ("node", "was") not in [label for sample in exposures.HELD.samples() for label in sample.labels]
+    pod_notices.measure_swap("was", holding({"pod": "x", "swapBytes": 4096}))
+    assert ("node", "was") in [label for sample in pod_notices.HELD.samples() for label in sample.labels]
+    pod_notices.measure_swap("was", row)
+    assert ("node", "was") not in [label for sample in pod_notices.HELD.samples() for label in sample.labels]

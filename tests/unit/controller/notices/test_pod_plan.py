@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.controller.notices import pod_plan
+from swapwarden.controller.notices import pod_notices
 from swapwarden.kube.events import Notice
 from swapwarden.policy import plan
 from swapwarden.policy.observed import pods
@@ -22,7 +22,7 @@ LIMITED = names.Behavior.LIMITED_SWAP
 def found(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True, **more: Any) -> list[Notice]:
     overcommit = 50 if row.swap_limit == "3Gi" else None
     spec = plan.plan_node(profile(behavior, overcommit_percent=overcommit, **more), facts(compatible=compatible), [row])
-    return list(pod_plan.about([row], spec))
+    return list(pod_notices.notices_about([row], spec))
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_under_audit_nothing_is_reported_as_done(
 def test_a_limit_has_no_effect_where_something_required_is_missing() -> None:
     rows = [pod(container(), swap_limit="1Mi"), pod(container(), uid="uid-2", policy="Required")]
     require = requirements.Require(encrypted=True)
-    (notice,) = pod_plan.about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
+    (notice,) = pod_notices.notices_about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
     assert (notice.reason, notice.regarding.uid) == ("RequirementUnmet", "uid-1")
     assert "node node-1 does not" in notice.message
 
 
 def test_the_message_names_the_accepted_values() -> None:
     row = pod(container(), policy="disabled")
-    (notice,) = pod_plan.about([row], plan.plan_node(profile(KUBELET), facts(), [row]))
+    (notice,) = pod_notices.notices_about([row], plan.plan_node(profile(KUBELET), facts(), [row]))
     assert "swapwarden.dev/swap-policy takes NoPreference, Disabled" in notice.message
 
 
@@ -111,6 +111,6 @@ def test_owners_whose_pods_an_override_concerns_get_a_notice(
     row: pods.PodRow, override: compiled.Override, expected: list[str]
 ) -> None:
     spec = plan.plan_node(profile(KUBELET, overrides=(override,)), facts(), [row])
-    told = list(pod_plan.about([row], spec))
+    told = list(pod_notices.notices_about([row], spec))
     assert [notice.reason for notice in told] == expected
     assert all("an override of profile test" in notice.message for notice in told)

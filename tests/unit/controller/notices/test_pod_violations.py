@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import pod_violations
+from swapwarden.controller.notices import pod_notices
 
 from tests.unit.controller.notices.reports import told
 from tests.unit.policy.rows import container, pod
@@ -10,7 +10,7 @@ PODS = [pod(container(), key=key, name=f"pod-{key}", node="n") for key in "xy"]
 
 
 def reasons(old: states.StateRow, new: states.StateRow) -> list[tuple[str, str]]:
-    return [(notice.regarding.name, notice.reason) for notice in pod_violations.notices(old, new, PODS)]
+    return [(notice.regarding.name, notice.reason) for notice in pod_notices.violation_notices(old, new, PODS)]
 
 
 def test_a_pod_has_a_notice_when_its_limit_does_not_hold_and_when_it_has_drained() -> None:

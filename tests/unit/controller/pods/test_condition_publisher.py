@@ -14,7 +14,7 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import PRESENT
 from swapwarden.controller import supervise
 from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import pod_plan, pod_violations
+from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.pods import condition_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
@@ -86,9 +86,12 @@ def test_the_condition_and_the_events_of_a_pod_say_the_same(reason: str) -> None
     verdict = condition_publisher.judge(X, row, said, condition_publisher.Pending(said.pods["x"], OBSERVED))
     assert "node n" in verdict.message
     if reason == "Audit":
-        told_of = [each.message for each in pod_plan.about([X], state.StateSpec(REF, names.Mode.AUDIT, pods=PLANNED))]
+        told_of = [
+            each.message
+            for each in pod_notices.notices_about([X], state.StateSpec(REF, names.Mode.AUDIT, pods=PLANNED))
+        ]
     else:
-        told_of = [notice.message for notice in pod_violations.notices(told(), row, [X])]
+        told_of = [notice.message for notice in pod_notices.violation_notices(told(), row, [X])]
     assert told_of == [verdict.message]
 
 

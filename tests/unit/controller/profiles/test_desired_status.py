@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 from swapwarden.api import profile as api
 from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.notices import profiles as notices
-from swapwarden.controller.notices import regarding
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.profiles import desired_status
 from swapwarden.policy import rollout
@@ -257,9 +255,8 @@ def test_the_cost_of_a_change_is_in_the_status() -> None:
 
 
 def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
-    about = regarding.profile("p", "u")
-    found = list(notices.notices(about, before, after))
-    assert {notice.regarding for notice in found} <= {about}
+    found = list(desired_status.notices(entry(status=before), after))
+    assert {(notice.regarding.kind, notice.regarding.name) for notice in found} <= {("NodeSwapProfile", entry().name)}
     return [(notice.type, notice.reason, notice.message) for notice in found]
 
 

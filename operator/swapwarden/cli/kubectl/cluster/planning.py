@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.api import state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import profile_store, revisions, states
-from swapwarden.controller.notices import pod_plan
+from swapwarden.controller.notices.pod_notices import notices_about
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning import view as planner
 from swapwarden.policy.observed import namespaces, nodes, pods
@@ -27,7 +27,7 @@ PAST: Final = "/apis/apps/v1/controllerrevisions"
 PAST_SELECTOR: Final = revisions.OWNER_LABEL
 project_state: Final = states.project
 ProfileEntry = profile_store.Entry
-pod_notices: Final = pod_plan.about
+pod_notices: Final = notices_about
 """As the controller writes them to pods' events."""
 
 History = Mapping[state.ProfileRef, compiled.Profile]

@@ -12,7 +12,7 @@ from swapwarden.api.conditions import ABNORMAL_STATUS, DIAGNOSTICS, ConditionTyp
 from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.controller.notices import pod_plan
+from swapwarden.controller.notices import pod_notices
 from swapwarden.policy.node.observations import NodeProblem
 
 from tests.unit.cli.kubectl.views import GI, facts, raw, seen, view
@@ -202,7 +202,7 @@ def test_what_controllers_warn_of_has_a_remedy_each() -> None:
     for reason in names.Reason:
         planned = state.PodSettings(reason=reason, swap_max="0")
         spec = state.StateSpec(profile_ref=state.ProfileRef("p"), pods={"uid-1": planned})
-        assert (reason in covered) == bool(list(pod_plan.about([limited], spec))), reason
+        assert (reason in covered) == bool(list(pod_notices.notices_about([limited], spec))), reason
     assert names.Mode.AUDIT in covered
 
 

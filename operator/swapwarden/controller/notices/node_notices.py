@@ -1,15 +1,43 @@
-"""Notices about Nodes with a problem that no agent reports, and the metric of these."""
+"""Notices about Nodes: problems that agents report by a condition, and problems that no agent reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from swapwarden.controller.notices import regarding
-from swapwarden.kube.events import Notice
+from swapwarden.api.conditions import ConditionType
+from swapwarden.controller.inventory import states
+from swapwarden.kube.events import Notice, Regarding
 from swapwarden.policy.node.observations import NodeObservation, NodeProblem
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
+
+_CONDITION_EVENTS: Final[dict[str, str]] = {
+    ConditionType.COMPATIBLE: "SwapIncompatible",
+    ConditionType.DEGRADED: "SwapDegraded",
+    ConditionType.DRIFTED: "SwapLimitsContested",
+    ConditionType.SETTINGS_APPLIED: "SwapSettingsNotAsSpecified",
+    ConditionType.STRICT_IN_EFFECT: "SwapNotHeldBySystemd",
+}
+"""Reasons of events by the condition that they report; a diagnostic's own type says enough."""
+
+
+def condition_notices(old: states.StateRow | None, new: states.StateRow, node: nodes.NodeRow) -> Iterator[Notice]:
+    """Yield a notice for each problem that `new` reports and `old` did not, or for another reason.
+
+    `old` is None if it is not known. Two leaders give one problem the same key.
+    """
+    before = {(each.type, each.reason) for each in old.abnormal_conditions} if old is not None else set()
+    for condition in new.abnormal_conditions:
+        if (condition.type, condition.reason) not in before:
+            yield Notice(
+                Regarding("v1", "Node", "", node.name, node.uid),
+                "Warning",
+                _CONDITION_EVENTS.get(condition.type, condition.type),
+                f"{condition.reason}: {condition.message}",
+                f"{new.uid}/{condition.type}/{condition.reason}/{condition.last_transition_time}",
+            )
+
 
 PROBLEMS = metrics.gauge(
     "swapwarden_controller_node_problem",
@@ -18,7 +46,7 @@ PROBLEMS = metrics.gauge(
     labels=("node", "problem"),
 )
 
-_REASONS: Final[dict[NodeProblem, str]] = {
+_PROBLEM_EVENTS: Final[dict[NodeProblem, str]] = {
     NodeProblem.REQUIREMENT_UNMET: "SwapRequirementUnmet",
     NodeProblem.SETTINGS_REFUSED: "SwapSettingsNotAsSpecified",
     NodeProblem.KUBELET_RESTART_NEEDED: NodeProblem.KUBELET_RESTART_NEEDED,
@@ -39,7 +67,13 @@ class NodeProblems:
         for problem, message in messages.items():
             if problem not in before:
                 key = f"{node.uid}/{problem}/{message}"
-                yield Notice(regarding.node(node), "Warning", _REASONS[problem], f"{problem}: {message}", key)
+                yield Notice(
+                    Regarding("v1", "Node", "", node.name, node.uid),
+                    "Warning",
+                    _PROBLEM_EVENTS[problem],
+                    f"{problem}: {message}",
+                    key,
+                )
 
     def forget(self, node: str) -> None:
         """Forget a node that was deleted, or of which nothing is asked."""
