@@ -12,7 +12,7 @@ from swapwarden.cli import documents
 from swapwarden.cli.inputs import checks, objects
 from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, problem
-from swapwarden.cli.kubectl.cluster import planning, snapshot
+from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
 from swapwarden.policy.node import labels
@@ -42,13 +42,13 @@ class _Setting:
             self.profiles.update({name: (one, profile) for name, profile in read.profiles.items()})
         self.planned = self._planned(view)
 
-    def _planned(self, view: snapshot.ClusterSnapshot | None) -> Mapping[str, planning.PlannedNode] | None:
+    def _planned(self, view: snapshot.ClusterSnapshot | None) -> Mapping[str, snapshot.PlannedNode] | None:
         needed = {"nodes", "nodeswapprofiles", "nodeswapstates"}
         if view is None or not view.installed or needed & view.unread.keys():
             return None
         known = view.known_profiles()
-        change = planning.ProfileChange(put=tuple(profile for _, profile in self.profiles.values()))
-        return view.planned(planning.apply(known, change), known.history)
+        change = snapshot.ProfileChange(put=tuple(profile for _, profile in self.profiles.values()))
+        return view.planned(snapshot.apply(known, change), known.history)
 
 
 def judge(

@@ -11,7 +11,7 @@ from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.check import catalogue
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
-from swapwarden.cli.kubectl.cluster import planning, snapshot
+from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy import plan, pod_annotations
 from swapwarden.policy.node.observations import observe
@@ -68,7 +68,7 @@ def condition(node: str, one: state.Condition) -> ClusterProblem | None:
 
 
 def _nodes(
-    view: snapshot.ClusterSnapshot, known: Mapping[str, planning.PlannedNode], behind: Collection[str]
+    view: snapshot.ClusterSnapshot, known: Mapping[str, snapshot.PlannedNode], behind: Collection[str]
 ) -> Iterator[ClusterProblem]:
     where = view.agent_namespace() or "swapwarden-system"
     for name, node in known.items():
@@ -109,7 +109,7 @@ def _nodes(
 # Profiles
 
 
-def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.PlannedNode]) -> Iterator[ClusterProblem]:
+def _profiles(found: snapshot.KnownProfiles, known: Mapping[str, snapshot.PlannedNode]) -> Iterator[ClusterProblem]:
     for entry in found.entries.values():
         here = f"nodeswapprofile/{entry.name}"
         if entry.error:
@@ -134,7 +134,7 @@ def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.Planne
 
 
 def ungoverned(
-    profile: compiled.Profile, known: Mapping[str, planning.PlannedNode], here: str
+    profile: compiled.Profile, known: Mapping[str, snapshot.PlannedNode], here: str
 ) -> Iterator[ClusterProblem]:
     """Yield the problem of a profile that governs no node."""
     selected = [node for node in known.values() if profile.selects(node.node.labels)]
@@ -151,7 +151,7 @@ def ungoverned(
     yield problem(Check.GOVERNS_NO_NODE, here, message, remedy=remedy)
 
 
-def _of_status(entry: planning.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
+def _of_status(entry: snapshot.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
     """Yield the problems that only the profile's own status reports."""
     found = {one.get("type"): one for one in entry.status.get("conditions", ())}
     progressing, degraded = found.get(ConditionType.PROGRESSING, {}), found.get(ConditionType.DEGRADED, {})
@@ -234,12 +234,12 @@ def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
 _not_enforced: Final = functools.partial(problem, Check.POD_NOT_ENFORCED)
 
 
-def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.PlannedNode]) -> Iterator[ClusterProblem]:
+def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, snapshot.PlannedNode]) -> Iterator[ClusterProblem]:
     labels = view.known_namespaces() or {}
     for node in known.values():
         rows = [row for row in node.pods if not row.terminal]
         spec = plan.plan_node(node.profile, node.facts, rows, labels)
-        for notice in planning.pod_notices(rows, spec):
+        for notice in snapshot.pod_notices(rows, spec):
             severity, remedy = catalogue.PODS[notice.reason]
             here = f"pod/{notice.regarding.namespace}/{notice.regarding.name}"
             yield _not_enforced(here, notice.message, reason=notice.reason, severity=severity, remedy=remedy)

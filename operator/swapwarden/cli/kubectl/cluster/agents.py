@@ -1,9 +1,14 @@
-"""The agents of a cluster: their nodes and, through the API server's proxy to pods, their metrics."""
+"""The agents of a cluster: their nodes and, through the API server's proxy to pods, their metrics.
+
+An agent's answer is untrusted input.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -11,7 +16,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import wire
-from swapwarden.cli.kubectl.cluster import samples, session
+from swapwarden.cli.kubectl.cluster import session
 
 NAMESPACE: Final = "swapwarden-system"
 """The usual namespace of a release; users who may not list pods of all namespaces may list those there."""
@@ -19,6 +24,12 @@ PORT: Final = 8082
 PORT_NAME: Final = "metrics"
 SCRAPE_SECONDS: Final = 5.0
 SELECTOR: Final = ",".join(f"{key}={value}" for key, value in names.AGENT_LABELS.items())
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""An agent with as many pods and containers as a state can name says less."""
+MAX_LINE: Final = 2048
+_LINE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]{0,127})(?:\{([^}]*)\})? ([^ ]{1,32})")
+_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]{0,63})="((?:[^"\\]|\\.)*)",?')
+_ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
 class _Port(msgspec.Struct, frozen=True, rename="camel"):
@@ -61,8 +72,18 @@ class AgentPod(msgspec.Struct, frozen=True):
     ready: bool
 
 
+class MetricSample(msgspec.Struct, frozen=True):
+    """One line: a metric with its labels and its value, which may be infinite."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
 Found = Mapping[str, AgentPod]
 """Agents by node."""
+Scraped = Mapping[str, list[MetricSample]]
+"""Their metrics by node."""
 
 
 def select_agents(pods: Iterable[WireAgent]) -> dict[str, AgentPod]:
@@ -113,24 +134,17 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
     return (found, "") if found else (None, f"no agents are in {NAMESPACE}, and other namespaces may not be seen")
 
 
-async def metrics(asked: session.Session, pod: AgentPod, desired: Collection[str]) -> list[samples.MetricSample]:
-    """Return the metrics of one pod. session.CommandError if they cannot be read."""
-    name = f"http:{session.quote(pod.name)}:{pod.port}"
-    path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
-    return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), desired)
-
-
-async def scrape(
-    asked: session.Session, agents: Iterable[AgentPod], desired: Collection[str]
-) -> tuple[dict[str, list[samples.MetricSample]], str]:
+async def scrape(asked: session.Session, agents: Iterable[AgentPod], desired: Collection[str]) -> tuple[Scraped, str]:
     """Return the metrics of the Ready agents that answer in time, by node, and why others do not."""
     ready = [agent for agent in agents if agent.ready]
-    found: dict[str, list[samples.MetricSample]] = {}
+    found: dict[str, list[MetricSample]] = {}
     failed: list[str] = []
 
     async def one(agent: AgentPod) -> None:
+        name = f"http:{session.quote(agent.name)}:{agent.port}"
+        path = f"/api/v1/namespaces/{session.quote(agent.namespace)}/pods/{name}/proxy/metrics"
         try:
-            found[agent.node] = await metrics(asked, agent, desired)
+            found[agent.node] = parse(await asked.body(path, seconds=SCRAPE_SECONDS), desired)
         except session.ForbiddenError:
             raise
         except session.CommandError as error:
@@ -144,3 +158,39 @@ async def scrape(
     except session.ForbiddenError as error:
         return found, f"the agents' metrics may not be read (get on pods/proxy): {error.message}"
     return found, f"the agents of {len(failed)} of {len(ready)} nodes gave no metrics: {min(failed)}" if failed else ""
+
+
+async def read(
+    asked: session.Session, on: Collection[str], desired: Collection[str]
+) -> tuple[Found | None, Scraped, str]:
+    """Return the agents, the metrics of those on some nodes, and why some are missing; None as find()."""
+    found, unseen = await find(asked)
+    scraped, unread = await scrape(asked, (agent for name, agent in (found or {}).items() if name in on), desired)
+    return found, scraped, unseen or unread
+
+
+def parse(body: bytes, desired: Collection[str]) -> list[MetricSample]:
+    """Return the samples of the `desired` metrics in the text format. Skip invalid lines, NaN and negative values.
+
+    Label values with a closing brace are not understood, and of the metrics that are read here none can have one.
+    """
+    if len(body) > MAX_BYTES:
+        return []
+    found = []
+    for line in body.decode("utf-8", "replace").split("\n"):
+        match = None if len(line) > MAX_LINE else _LINE.match(line)
+        if match is not None and match[1] in desired and (value := _number(match[3])) >= 0:
+            labels = {key: _unescaped(text) for key, text in _LABEL.findall(match[2] or "")}
+            found.append(MetricSample(match[1], labels, value))
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\.", lambda match: _ESCAPES.get(match[0], match[0]), text) if "\\" in text else text

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Collection, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Collection, Coroutine
+from typing import Any
 
 import msgspec
 
 from swapwarden.cli import wire
-from swapwarden.cli.kubectl.cluster import agents, planning, samples, session, snapshot
+from swapwarden.cli.kubectl.cluster import agents, session, snapshot, usage
 from swapwarden.policy.observed import namespaces, nodes
-
-USAGE: Final = "swapwarden_pod_swap_usage_bytes"
-_PATIENCE: Final = 1.0
-"""Seconds after which the terminal shows the pending requests."""
 
 
 async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.ClusterSnapshot:
@@ -28,12 +23,12 @@ async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.C
         "nodes": asked.each(session.NODES, nodes.WireNode, view.add_node),
         "namespaces": asked.each(session.NAMESPACES, namespaces.WireNamespace, view.add_namespace),
         "nodeswapprofiles": _profiles(asked, view),
-        "nodeswapstates": asked.each(session.STATES, planning.WireState, view.add_state),
+        "nodeswapstates": asked.each(session.STATES, snapshot.WireState, view.add_state),
         "pods": _pods(asked, view),
     }
     for plural in jobs.keys() - set(only) if only else ():
         jobs.pop(plural).close()
-    await run_jobs({plural: _guarded(view, plural, job) for plural, job in jobs.items()})
+    await asyncio.gather(*(_guarded(view, plural, job) for plural, job in jobs.items()))
     return view
 
 
@@ -62,10 +57,10 @@ async def profiles(asked: session.Session) -> list[dict[str, Any]]:
     return found
 
 
-async def past(asked: session.Session) -> list[planning.WireRevision]:
+async def past(asked: session.Session) -> list[snapshot.WireRevision]:
     """Return earlier specs of profiles. Empty if they may not be read: then nodes under way count as done."""
     try:
-        return await asked.collect(planning.PAST, planning.WireRevision, selector=planning.PAST_SELECTOR)
+        return await asked.collect(snapshot.PAST, snapshot.WireRevision, selector=snapshot.PAST_SELECTOR)
     except session.ForbiddenError:
         return []
 
@@ -89,44 +84,10 @@ async def labelled(asked: session.Session, view: snapshot.ClusterSnapshot, selec
 
 async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | None:
     """Return swap in use in bytes, by the pods' keys, on some nodes, as agents report it; None if none does."""
-    found, unseen = await agents.find(asked)
-    chosen = [agent for name, agent in (found or {}).items() if name in on]
-    scraped, unread = await agents.scrape(asked, chosen, frozenset({USAGE}))
-    for why in filter(None, (unseen, unread)):
+    _, scraped, why = await agents.read(asked, on, frozenset({usage.POD_USED}))
+    if why:
         asked.note(f"swap in use is not known everywhere: {why}")
     if not scraped:
         return None
-    return {
-        sample.labels["pod_uid"]: int(sample.value) for some in scraped.values() for sample in some if _is_pod(sample)
-    }
-
-
-def _is_pod(sample: samples.MetricSample) -> bool:
-    return sample.name == USAGE and "pod_uid" in sample.labels and sample.value < 2**63
-
-
-async def run_jobs(jobs: Mapping[str, Awaitable[None]]) -> None:
-    """Do these side by side; on a terminal, standard error shows the requests that take longer than a second."""
-    tasks = {asyncio.ensure_future(job): name for name, job in jobs.items()}
-    pending = set(tasks)
-    shown = False
-    try:
-        while pending:
-            done, pending = await asyncio.wait(pending, timeout=_PATIENCE, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
-            if pending and sys.stderr.isatty():
-                shown = True
-                print(
-                    "\r\x1b[Kreading",
-                    ", ".join(tasks[task] for task in pending),
-                    end=" ...",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    finally:
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    samples = (sample for some in scraped.values() for sample in some)
+    return {one.labels["pod_uid"]: int(one.value) for one in samples if "pod_uid" in one.labels and one.value < 2**63}

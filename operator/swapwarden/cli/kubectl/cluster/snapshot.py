@@ -1,22 +1,35 @@
-"""A cluster as it was read once, in the forms of the controller, with its decisions. Pure."""
+"""A cluster as it was read once, in the forms of the controller, and what the controller would make of it. Pure.
+
+Only this module of kubectl swap imports the controller.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import planning
+from swapwarden.controller import cluster
+from swapwarden.controller.inventory import profile_store, revisions, states
+from swapwarden.controller.notices.pod_notices import notices_about
+from swapwarden.controller.planning import decisions
+from swapwarden.controller.planning import view as planner
 from swapwarden.kube import decoding
 from swapwarden.policy import pod_annotations
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.webhook import review
 
-Json = dict[str, Any]
+WireState = states.WireState
+WireRevision = revisions.WireRevision
+PAST: Final = "/apis/apps/v1/controllerrevisions"
+PAST_SELECTOR: Final = revisions.OWNER_LABEL
+ProfileEntry = profile_store.Entry
+pod_notices: Final = notices_about
+"""As the controller writes them to pods' events."""
 
 # Below, names of fields stand before those of modules.
 _Node = nodes.WireNode
@@ -49,6 +62,43 @@ class AgentReport(msgspec.Struct, frozen=True, rename="camel"):
     exposures: list[state.ExposedPod] = []
 
 
+class KnownProfiles(msgspec.Struct, frozen=True):
+    """NodeSwapProfiles as the controller understands them."""
+
+    valid: Mapping[str, compiled.Profile]
+    """By name, each in its newest valid version."""
+    history: Mapping[state.ProfileRef, compiled.Profile]
+    """As they were in generations that nodes may still follow."""
+    entries: Mapping[str, ProfileEntry]
+    """All of them by name, those that are not valid included."""
+
+
+class ProfileChange(msgspec.Struct, frozen=True):
+    """A change of profiles."""
+
+    put: tuple[compiled.Profile, ...] = ()
+    """New, or in place of those of the same names."""
+    delete: tuple[str, ...] = ()
+
+
+class PlannedNode(planner.NodeView, frozen=True):
+    """A node with all that the controller plans it by, and what follows from that."""
+
+    conflicts: tuple[str, ...]
+    """Other profiles of the same priority that also select it."""
+    degraded: tuple[str, ...]
+    """Problems there, as rollouts compare them; empty if none."""
+    has_agent: bool
+
+
+class UnknownProfileError(Exception):
+    """There is no profile of this name that could be deleted."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        there = ", ".join(sorted(known)) or "none"
+        super().__init__(f"there is no NodeSwapProfile {name!r}; there are: {there}")
+
+
 _PODS = decoding.Decoder(pods.WirePod)
 _ASKED = decoding.Decoder(review.ReviewedPod)
 _REPORTS = decoding.Decoder(AgentReport)
@@ -65,10 +115,10 @@ class ClusterSnapshot:
     parts: list[ComponentPod] = dataclasses.field(default_factory=list)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     """Their labels."""
-    profiles: list[Json] = dataclasses.field(default_factory=list)
-    past: list[planning.WireRevision] = dataclasses.field(default_factory=list)
+    profiles: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    past: list[WireRevision] = dataclasses.field(default_factory=list)
     """Earlier specs of profiles."""
-    states: dict[str, planning.StateRow] = dataclasses.field(default_factory=dict)
+    states: dict[str, states.StateRow] = dataclasses.field(default_factory=dict)
     reports: dict[str, AgentReport] = dataclasses.field(default_factory=dict)
     """Reports of agents by node."""
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -86,9 +136,9 @@ class ClusterSnapshot:
         """Take in a Namespace."""
         self.namespaces[wire.metadata.name] = namespaces.project(wire)
 
-    def add_state(self, wire: planning.WireState) -> None:
+    def add_state(self, wire: WireState) -> None:
         """Take in a NodeSwapState. An invalid report, of an agent of another version, is left out."""
-        row = planning.project_state(wire)
+        row = states.project(wire)
         self.states[row.name] = row
         try:
             self.reports[row.name] = _REPORTS.decode(wire.status)
@@ -117,18 +167,59 @@ class ClusterSnapshot:
         """Return labels of all Namespaces; None if they could not be read."""
         return None if "namespaces" in self.unread else self.namespaces
 
-    def known_profiles(self) -> planning.KnownProfiles:
+    def known_profiles(self) -> KnownProfiles:
         """Return the profiles as the controller understands them."""
-        return planning.known_profiles(self.profiles, self.past)
+        return known_profiles(self.profiles, self.past)
 
-    def planned(self, found: Mapping[str, _Profile], history: planning.History) -> dict[str, planning.PlannedNode]:
+    def planned(
+        self, profiles: Mapping[str, _Profile], history: Mapping[state.ProfileRef, _Profile]
+    ) -> dict[str, PlannedNode]:
         """Return each node as the controller would see it if these were its profiles."""
-        return planning.view(
-            nodes=self.nodes,
-            pods=self.pods.values(),
-            states=self.states,
-            labels=self.known_namespaces(),
-            agent_namespace=self.agent_namespace(),
-            profiles=found,
-            history=history,
-        )
+        known = cluster.Cluster(agent_pods=self.agent_namespace())
+        known.profiles_changed(profiles, history)
+        for name, node in self.nodes.items():
+            known.node_changed(name, node)
+        for name, row in self.states.items():
+            known.state_changed(name, None, row)
+        for pod in self.pods.values():
+            known.pod_changed(f"{pod.namespace}/{pod.name}", None, pod)
+        known.namespaces_known(self.known_namespaces())
+        return {name: _node(known, seen) for name in self.nodes if (seen := known.planner.view(name)) is not None}
+
+
+def known_profiles(bodies: Iterable[Mapping[str, Any]], past: Iterable[WireRevision] = ()) -> KnownProfiles:
+    """Compile profiles as they were read; `past` are ControllerRevisions."""
+    store = profile_store.ProfileStore(quiet=True)
+    for body in bodies:
+        store.offer(body)
+    store.set_stored(filter(None, map(revisions.project, past)))
+    return KnownProfiles(store.valid(), store.history(), store.entries)
+
+
+def apply(known: KnownProfiles, change: ProfileChange) -> dict[str, compiled.Profile]:
+    """Return the profiles after a change, with the API server's defaults.
+
+    Raise UnknownProfileError if there is none that could be deleted.
+    """
+    for name in change.delete:
+        if name not in known.entries:
+            raise UnknownProfileError(name, known.entries)
+    coming = {name: one for name, one in known.valid.items() if name not in change.delete}
+    for one in change.put:
+        old = coming.get(one.name)
+        if old is None:
+            coming[one.name] = msgspec.structs.replace(one, generation=1, uid="", created="")
+            continue
+        same = msgspec.structs.replace(one, generation=old.generation, uid=old.uid, created=old.created)
+        coming[one.name] = old if same == old else msgspec.structs.replace(same, generation=old.generation + 1)
+    return coming
+
+
+def _node(known: cluster.Cluster, seen: planner.NodeView) -> PlannedNode:
+    name = seen.node.name
+    return PlannedNode(
+        **{field: getattr(seen, field) for field in seen.__struct_fields__},
+        conflicts=known.planner.selection(name).conflicts,
+        degraded=decisions.degraded(seen.report, refused=seen.refused) if seen.report is not None else (),
+        has_agent=known.inventory.has_agent(name),
+    )

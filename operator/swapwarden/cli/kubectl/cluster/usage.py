@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.cli import wire
-from swapwarden.cli.kubectl.cluster import samples
+from swapwarden.cli.kubectl.cluster import agents
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 
@@ -116,7 +116,7 @@ class WireNodeMetrics(wire.Named, frozen=True):
 class OfAgent:
     """The metrics of one agent about its node's pods."""
 
-    def __init__(self, found: Iterable[samples.MetricSample]) -> None:
+    def __init__(self, found: Iterable[agents.MetricSample]) -> None:
         self._values: dict[tuple[str, str, str], float] = {}
         for sample in found:
             uid, container = sample.labels.get("pod_uid", ""), sample.labels.get("container_id", "")
@@ -142,7 +142,7 @@ class OfAgent:
 
 def of_pods(
     rows: Iterable[pods.PodRow],
-    scraped: Mapping[str, Iterable[samples.MetricSample]],
+    scraped: Mapping[str, Iterable[agents.MetricSample]],
     states: Mapping[str, state.StateSpec],
     measured: Mapping[tuple[str, str], WirePodMetrics],
 ) -> list[PodUse]:
@@ -270,7 +270,7 @@ def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
 
 
 def of_node(
-    name: str, found: Iterable[samples.MetricSample], total: int | None, measured: WireNodeMetrics | None
+    name: str, found: Iterable[agents.MetricSample], total: int | None, measured: WireNodeMetrics | None
 ) -> NodeUse:
     """Return the swap usage of a node by its agent, else by metrics.k8s.io; `total` is the size by the Node."""
     reported = {sample.name: int(sample.value) for sample in found if sample.value < 2**63}

@@ -12,8 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import agents, planning, reading, session, usage, workloads
-from swapwarden.cli.kubectl.explain import admission, model, screen
+from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot, usage, workloads
+from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy.observed import namespaces, nodes, pods
 
@@ -25,37 +25,35 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
     unseen: list[str] = []
     hidden: list[str] = []
     on = session.quote(pod.spec.node_name)
-
-    async def read_namespace() -> namespaces.WireNamespace | None:
-        path = f"/api/v1/namespaces/{session.quote(pod.metadata.namespace)}"
-        return await _seen(hidden, "namespaces", asked.get(path, namespaces.WireNamespace))
-
-    early = admission.default_matters(pod)
+    space_path = f"{session.NAMESPACES}/{session.quote(pod.metadata.namespace)}"
+    state_path = f"{session.STATES}/{on}"
     node, bodies, before, found, space = await asyncio.gather(
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
         reading.past(asked),
-        _seen(
-            unseen, names.STATE_PLURAL, asked.get(f"{session.STATES}/{on}", state.NodeSwapState) if on else _nothing()
-        ),
-        read_namespace() if early else _nothing(),
+        _seen(unseen, names.STATE_PLURAL, asked.get(state_path, state.NodeSwapState) if on else _nothing()),
+        _seen(hidden, "namespaces", asked.get(space_path, namespaces.WireNamespace)),
     )
-    known = planning.known_profiles(bodies or (), before)
+    known = snapshot.known_profiles(bodies or (), before)
     valid = known.valid
     if any(profile.needs_namespaces() for profile in valid.values()):
-        space = space if early else await read_namespace()
         # Whose rules do not need it misses nothing by not seeing it.
         unseen += hidden
     labels, others = namespaces.project(space) if space else None, None
     if node and any(profile.overcommit_percent is not None for profile in valid.values()):
-        neighbours = asked.collect("/api/v1/pods", pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
+        neighbours = asked.collect(session.PODS, pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
         rows = await _seen(unseen, "pods of all namespaces", neighbours)
-        others = (
-            None
-            if rows is None
-            else tuple(pods.project(each) for each in rows if each.metadata.uid != pod.metadata.uid)
-        )
-    agent, used = await _agent(asked, pod) if found else (None, None)
+        if rows is not None:
+            others = tuple(pods.project(each) for each in rows if each.metadata.uid != pod.metadata.uid)
+    has_agent, used = None, None
+    if found:
+        running, scraped, why = await agents.read(asked, {pod.spec.node_name}, usage.OF_PODS)
+        if why:
+            asked.note(why)
+        if running is not None:
+            agent = running.get(pod.spec.node_name)
+            has_agent = agent is not None and agent.ready
+        (used,) = usage.of_pods([pods.project(pod)], scraped, {}, {}) if has_agent else (None,)
     return model.Observed(
         pod=pod,
         node=nodes.project(node) if node else None,
@@ -64,7 +62,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
         state=found,
         namespace=labels,
         others=others,
-        has_agent=agent,
+        has_agent=has_agent,
         used=used,
         unseen=tuple(sorted(unseen)),
     )
@@ -83,22 +81,6 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
     except session.NotFoundError:
         pass
     return None
-
-
-async def _agent(asked: session.Session, pod: workloads.DetailedPod) -> tuple[bool | None, usage.PodUse | None]:
-    """Return whether the pod's node has a Ready agent, and the usage that it reports; None where unknown."""
-    running, why = await agents.find(asked)
-    if running is None:
-        asked.note(why)
-        return None, None
-    agent = running.get(pod.spec.node_name)
-    if agent is None or not agent.ready:
-        return False, None
-    scraped, why = await agents.scrape(asked, [agent], usage.OF_PODS)
-    if why:
-        asked.note(why)
-    (used,) = usage.of_pods([pods.project(pod)], scraped, {}, {})
-    return True, used
 
 
 async def run(asked: session.Session, pod: workloads.DetailedPod, output: str, form: tables.Form) -> None:

@@ -15,11 +15,11 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
-from swapwarden.cli.kubectl.cluster import planning, snapshot
+from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.node import labels
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
 
@@ -155,7 +155,7 @@ class Simulation(msgspec.Struct, frozen=True):
 
 
 def simulate(
-    view: snapshot.ClusterSnapshot, change: planning.ProfileChange, used: Mapping[str, int] | None = None
+    view: snapshot.ClusterSnapshot, change: snapshot.ProfileChange, used: Mapping[str, int] | None = None
 ) -> Simulation:
     """Plan the cluster as it is, and as it would be once CHANGE has reached all nodes.
 
@@ -164,7 +164,7 @@ def simulate(
     """
     known = view.known_profiles()
     before = view.planned(known.valid, known.history)
-    after = view.planned(planning.apply(known, change), known.history)
+    after = view.planned(snapshot.apply(known, change), known.history)
     found: list[PodChange] = []
     changed: list[NodeChange] = []
     for name in sorted(view.nodes):
@@ -203,7 +203,7 @@ def _number(swap_max: str | None) -> float:
 
 
 def _node(
-    view: snapshot.ClusterSnapshot, name: str, before: planning.PlannedNode, after: planning.PlannedNode
+    view: snapshot.ClusterSnapshot, name: str, before: snapshot.PlannedNode, after: snapshot.PlannedNode
 ) -> tuple[NodeChange, list[tuple[str, PodChange]]]:
     """Return the change of a node, and those of its pods by their keys."""
     facts, known = before.facts, view.known_namespaces() or {}
@@ -211,13 +211,12 @@ def _node(
     rows = [row for row in before.pods if not row.terminal]
     old = plan.explain_node(now, facts, rows, known)
     new = old if target == now else plan.explain_node(target, facts, rows, known)
-    kubelet = _Kubelet(before.report, view.reports.get(name))
     by_key = [{one.row.uid or one.row.key: one for one in explained.pods} for explained in (old, new)]
     found = []
     for row in rows:
-        key = row.uid or row.key
+        left = _kubelet_gives(row, before, view.reports.get(name))
         first, second = (
-            _given(explained.get(key), profile, row, facts, kubelet)
+            _given(explained.get(row.uid or row.key), profile, left)
             for explained, profile in zip(by_key, (now, target), strict=True)
         )
         found.append((row.key, PodChange(row.namespace, row.name, name, first, second)))
@@ -232,57 +231,32 @@ def _node(
     return change, found
 
 
-class _Kubelet:
-    """The limits that a node's kubelet sets by itself."""
-
-    def __init__(self, row: planning.StateRow | None, report: snapshot.AgentReport | None) -> None:
-        self._found = row.facts.kubelet if row is not None and row.facts is not None else None
-        self._sets_none = report is not None and any(
-            one.type == ConditionType.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in report.conditions
-        )
-
-    def gives(self, row: pods.PodRow, facts: nodes.NodeFacts) -> str | None:
-        """Return a pod's limit in bytes, or max; None if unknown."""
-        if not facts.swap_bytes:
-            return "0"
-        if self._found is None or not self._found.swap_behavior:
-            return None
-        if self._sets_none:
-            return names.MAX_SWAP
-        if self._found.swap_behavior != names.Behavior.LIMITED_SWAP:
-            return "0"
-        # Of a pod without annotations: its own limit is counted beside this one.
-        bare = msgspec.structs.replace(
-            row,
-            policy=None,
-            swap_limit=None,
-            containers=tuple(
-                msgspec.structs.replace(one, swap_limit=None, swap_resource=None) for one in row.containers
-            ),
-        )
-        return limits.decide(_LIMITED, facts, bare).swap_max
+def _kubelet_gives(row: pods.PodRow, node: snapshot.PlannedNode, report: snapshot.AgentReport | None) -> str | None:
+    """Return the limit in bytes, or max, that the node's kubelet sets by itself; None if unknown."""
+    found = node.report.facts.kubelet if node.report is not None and node.report.facts is not None else None
+    if not node.facts.swap_bytes:
+        return "0"
+    if found is None or not found.swap_behavior:
+        return None
+    conditions = report.conditions if report is not None else ()
+    if any(one.type == ConditionType.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in conditions):
+        return names.MAX_SWAP
+    if found.swap_behavior != names.Behavior.LIMITED_SWAP:
+        return "0"
+    # Of a pod without annotations: its own limit is counted beside this one.
+    containers = (msgspec.structs.replace(one, swap_limit=None, swap_resource=None) for one in row.containers)
+    bare = msgspec.structs.replace(row, policy=None, swap_limit=None, containers=tuple(containers))
+    return limits.decide(_LIMITED, node.facts, bare).swap_max
 
 
-def _given(
-    explained: plan.ExplainedPod | None,
-    profile: compiled.Profile,
-    row: pods.PodRow,
-    facts: nodes.NodeFacts,
-    kubelet: _Kubelet,
-) -> SimulatedLimit:
+def _given(explained: plan.ExplainedPod | None, profile: compiled.Profile, kubelet: str | None) -> SimulatedLimit:
     audit = profile.mode is not names.Mode.ENFORCE
     if explained is None:
         return SimulatedLimit(profile.name, None, audit=audit)
     decision = explained.decision
     asks = audit or decision.reason is names.Reason.KUBELET_DECIDES
-    return SimulatedLimit(
-        profile.name,
-        decision.reason,
-        decision.swap_max,
-        explained.override,
-        audit,
-        kubelet.gives(row, facts) if asks else None,
-    )
+    given = decision.reason, decision.swap_max, explained.override, audit, kubelet if asks else None
+    return SimulatedLimit(profile.name, *given)
 
 
 def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[str | None, str | None]]:
@@ -307,7 +281,7 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
 
 
 def _rollouts(
-    after: Mapping[str, planning.PlannedNode], changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
+    after: Mapping[str, snapshot.PlannedNode], changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
 ) -> Iterator[SimulatedRollout]:
     """Yield how each profile would reach nodes that do not follow it yet. The built-in one takes over at once."""
     members: dict[str, list[rollout.RolloutNode]] = collections.defaultdict(list)
@@ -322,7 +296,7 @@ def _rollouts(
         yield _waves(targets[name], members[name], moved)
 
 
-def _member(after: planning.PlannedNode, one: NodeChange, found: Iterable[PodChange]) -> rollout.RolloutNode:
+def _member(after: snapshot.PlannedNode, one: NodeChange, found: Iterable[PodChange]) -> rollout.RolloutNode:
     row = after.report
     if row is None or row.observed == 0:
         return rollout.RolloutNode(one.node, updated=True, silent=True)
@@ -369,8 +343,8 @@ def _waves(profile: compiled.Profile, members: list[rollout.RolloutNode], moved:
 
 def _notes(
     view: snapshot.ClusterSnapshot,
-    before: Mapping[str, planning.PlannedNode],
-    change: planning.ProfileChange,
+    before: Mapping[str, snapshot.PlannedNode],
+    change: snapshot.ProfileChange,
     result: Simulation,
     broken: Mapping[str, str],
 ) -> Iterator[str]:
@@ -418,7 +392,7 @@ def _policy(view: snapshot.ClusterSnapshot, one: PodChange) -> str | None:
 
 
 def _ungoverned(
-    view: snapshot.ClusterSnapshot, change: planning.ProfileChange, found: Collection[NodeChange]
+    view: snapshot.ClusterSnapshot, change: snapshot.ProfileChange, found: Collection[NodeChange]
 ) -> Iterator[str]:
     for profile in change.put:
         if any(one.after.name == profile.name for one in found):

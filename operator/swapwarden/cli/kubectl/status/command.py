@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl import completion, flags
-from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
+from swapwarden.cli.kubectl.cluster import agents, health, session, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.cli.wire import WireProfile
@@ -129,7 +129,7 @@ def _encrypted(node: nodes.WireNode, swap: int | None, devices: Sequence[state.S
     return label == "true" if label else None
 
 
-def used(scraped: Mapping[str, Iterable[samples.MetricSample]]) -> dict[str, int]:
+def used(scraped: Mapping[str, Iterable[agents.MetricSample]]) -> dict[str, int]:
     """Return swap in use in bytes, by node, as the agents count it."""
     return {
         node: int(sample.value)

@@ -7,22 +7,27 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
 import msgspec
 
+from swapwarden.api import state
 from swapwarden.cli.kubectl import completion, flags, groups
-from swapwarden.cli.kubectl.cluster import session, usage
+from swapwarden.cli.kubectl.cluster import agents, session, usage
 from swapwarden.cli.kubectl.output import sizes, tables
-from swapwarden.cli.kubectl.top import reading
+from swapwarden.policy.observed import nodes, pods
 
+Measured = TypeVar("Measured")
 Row = TypeVar("Row")
 Use = usage.PodUse | usage.ContainerUse | usage.NamespaceUse | usage.NodeUse
 Sorts = Mapping[str, Callable[[Row], Any]]
 
 INTERVAL_SECONDS: Final = 5.0
+METRICS: Final = "apis/metrics.k8s.io/v1beta1"
+FEW_NODES: Final = 16
+"""Up to this number, states are requested one by one; more come as a list."""
 
 
 class _Kinds(groups.Group):
@@ -46,6 +51,124 @@ class _Listed(msgspec.Struct, frozen=True):
     @property
     def name(self) -> tuple[str, str, str]:
         return self.pod.namespace, self.pod.name, self.container.name if self.container else ""
+
+
+# What is read
+
+
+class StateLimits(msgspec.Struct, frozen=True):
+    """A NodeSwapState: the fields that are read."""
+
+    metadata: state.ObjectMeta = state.ObjectMeta()
+    spec: state.StateSpec | None = None
+
+
+async def pods_of(
+    asked: session.Session, chosen: Sequence[str], selector: str, spaces: Sequence[str]
+) -> list[usage.PodUse]:
+    """Return usage and limits of the running pods of these namespaces ("": of all)."""
+    paths = [asked.namespaced("api/v1", "pods", space) for space in spaces]
+    found = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
+    rows = [row for each in found for row in map(pods.project, each) if row.node and not row.terminal]
+    desired = {row.node for row in rows}
+    (scraped, why), (measured, unmeasured) = await asyncio.gather(
+        _scrape(asked, desired, usage.OF_PODS),
+        _measured(
+            asked, [asked.namespaced(METRICS, "pods", space) for space in spaces], usage.WirePodMetrics, selector
+        ),
+    )
+    by_name = {(each.metadata.namespace, each.metadata.name): each for each in measured}
+    uses = usage.of_pods(rows, scraped, {}, by_name)
+    states = await specs(asked, {each.node for each in uses if each.limit_bytes is None})
+    if states:
+        uses = usage.of_pods(rows, scraped, states, by_name)
+    unknown = [each for each in uses if each.swap_bytes is None]
+    if unknown:
+        listed = any(each.node in scraped for each in unknown)
+        few = "agents list the pods that use most only (agent.metrics.topPods)" if listed else ""
+        asked.note(f"swap in use by some pods is not known: {'; '.join(filter(None, (why, few, unmeasured)))}")
+    return uses
+
+
+async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NamespaceUse]:
+    """Return usage by namespace; of the user's own only if pods of all may not be listed."""
+    try:
+        found = await pods_of(asked, (), selector, tuple(dict.fromkeys(chosen)) or ("",))
+    except session.ForbiddenError as error:
+        if chosen:
+            raise
+        asked.note(f"only the namespace {asked.own_namespace} is shown: {error.message}")
+        found = await pods_of(asked, (), selector, (asked.own_namespace,))
+    return usage.of_namespaces(found)
+
+
+async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NodeUse]:
+    """Return the swap usage of each node."""
+    found = await asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector)
+    rows = [nodes.project(node) for node in found]
+    (scraped, why), (measured, unmeasured) = await asyncio.gather(
+        _scrape(asked, [row.name for row in rows], usage.OF_NODES),
+        _measured(asked, [f"/{METRICS}/nodes"], usage.WireNodeMetrics, selector),
+    )
+    by_name = {each.metadata.name: each for each in measured}
+    uses = []
+    for row in rows:
+        total = row.swap_bytes if row.tells_swap else None
+        uses.append(usage.of_node(row.name, scraped.get(row.name, ()), total, by_name.get(row.name)))
+    if any(each.swap_bytes is None for each in uses):
+        asked.note(f"swap in use on some nodes is not known: {'; '.join(filter(None, (why, unmeasured)))}")
+    return uses
+
+
+async def _scrape(
+    asked: session.Session, desired: Collection[str], metrics: frozenset[str]
+) -> tuple[agents.Scraped, str]:
+    """Return the metrics of these nodes' agents, by node; and why others have none."""
+    running, scraped, why = await agents.read(asked, desired, metrics)
+    absent = [] if running is None else [name for name in desired if name not in running or not running[name].ready]
+    missing = f"no agent is Ready on {len(absent)} of {len(desired)} nodes: {min(absent)}" if absent else ""
+    return scraped, "; ".join(filter(None, (why, missing)))
+
+
+async def specs(asked: session.Session, desired: set[str]) -> dict[str, state.StateSpec]:
+    """Return the specs of these nodes' states, without those that the user may not read."""
+    try:
+        if len(desired) > FEW_NODES:
+            listed = await asked.collect(session.STATES, StateLimits)
+            return {each.metadata.name: each.spec for each in listed if each.spec is not None}
+        names = sorted(desired)
+        found = await asyncio.gather(*(_spec(asked, name) for name in names))
+    except (session.ForbiddenError, session.NotInstalledError) as error:
+        asked.note(f"limits that no agent reports are not known: {error.message}")
+        return {}
+    return {name: spec for name, spec in zip(names, found, strict=True) if spec is not None}
+
+
+async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
+    try:
+        return (await asked.get(f"{session.STATES}/{session.quote(name)}", StateLimits)).spec
+    except session.NotFoundError:
+        return None
+    except (session.ForbiddenError, session.NotInstalledError, session.ApiUnreachableError):
+        raise
+    except session.CommandError as error:  # that of another version: the other nodes' may be understood
+        asked.note(f"limits on node {name} that no agent reports are not known: {error.message}")
+        return None
+
+
+async def _measured(
+    asked: session.Session, paths: Sequence[str], kind: type[Measured], selector: str
+) -> tuple[list[Measured], str]:
+    """Return the metrics of metrics.k8s.io, and why some are missing."""
+    try:
+        found = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
+        return [each for some in found for each in some], "metrics.k8s.io does not report all of it"
+    except session.ApiUnreachableError:
+        raise
+    except session.NotFoundError:
+        return [], "the cluster has no metrics.k8s.io (metrics-server)"
+    except session.CommandError as error:
+        return [], f"metrics.k8s.io: {error.message}"
 
 
 # How it is shown
@@ -288,7 +411,7 @@ def pods_command(given: Given, *, containers: bool) -> None:
         columns = _pod_columns(rows, containers=containers, all_namespaces=target.all_namespaces)
         tables.show(given.form, rows, columns, name=lambda row: f"pod/{row.pod.name}", plain=_plain)
 
-    follow(given, lambda asked: reading.pods_of(asked, given.names, given.selector, (asked.namespace,)), show)
+    follow(given, lambda asked: pods_of(asked, given.names, given.selector, (asked.namespace,)), show)
 
 
 @_kind("namespaces", NAMESPACE_SORTS, completion.namespaces, "Show swap usage and limits of namespaces.")
@@ -302,7 +425,7 @@ def namespaces_command(given: Given) -> None:
             click.echo(f"No running pods found{' in ' if missing else ''}{', '.join(missing)}.", err=True)
         tables.show(given.form, rows, _namespace_columns(rows), name=lambda row: f"namespace/{row.name}")
 
-    follow(given, lambda asked: reading.namespaces_of(asked, given.names, given.selector), show)
+    follow(given, lambda asked: namespaces_of(asked, given.names, given.selector), show)
 
 
 @_kind("nodes", NODE_SORTS, completion.nodes, "Show swap usage of nodes.")
@@ -316,4 +439,4 @@ def nodes_command(given: Given) -> None:
             click.echo("No nodes found.", err=True)
         tables.show(given.form, rows, _node_columns(rows), name=lambda row: f"node/{row.name}")
 
-    follow(given, lambda asked: reading.nodes_of(asked, given.names, given.selector), show)
+    follow(given, lambda asked: nodes_of(asked, given.names, given.selector), show)

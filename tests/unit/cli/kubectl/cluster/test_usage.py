@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from swapwarden.agent.node import swap_metrics as agent_usage
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import samples, usage
+from swapwarden.cli.kubectl.cluster import agents, usage
 from swapwarden.policy.observed import pods
 
 MIB = 1 << 20
@@ -30,9 +30,9 @@ def pod(name: str, uid: str, namespace: str = "shop", node: str = "n", **ids: st
     return pods.project(msgspec.convert(body, pods.WirePod))
 
 
-def said(*values: tuple[str, float, str, str]) -> list[samples.MetricSample]:
+def said(*values: tuple[str, float, str, str]) -> list[agents.MetricSample]:
     return [
-        samples.MetricSample(name, {"pod_uid": uid} | ({"container_id": container} if container else {}), value)
+        agents.MetricSample(name, {"pod_uid": uid} | ({"container_id": container} if container else {}), value)
         for name, value, uid, container in values
     ]
 
@@ -160,7 +160,7 @@ def test_namespaces() -> None:
 
 def test_nodes() -> None:
     told = [
-        samples.MetricSample(name, {}, value)
+        agents.MetricSample(name, {}, value)
         for name, value in (
             (usage.NODE_TOTAL, 100.0),
             (usage.NODE_USED, 10.0),

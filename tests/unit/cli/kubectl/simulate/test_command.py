@@ -8,9 +8,9 @@ import click
 import msgspec
 import pytest
 from swapwarden.api import names
-from swapwarden.cli.kubectl.cluster import planning
+from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.cli.kubectl.simulate import report, screen, simulation
+from swapwarden.cli.kubectl.simulate import report, simulation
 from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
@@ -33,13 +33,13 @@ def result(**change: Any) -> simulation.Simulation:
     )
     profile = msgspec.structs.replace(BATCH, **{"reserved": "75%", **change})
     used = {"uid-web": 2**20, "uid-big": 2**29}
-    return simulation.simulate(read, planning.ProfileChange(put=(profile,)), used)
+    return simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), used)
 
 
 def shown(
     found: simulation.Simulation, capsys: pytest.CaptureFixture[str], form: str = "", *, known: bool = True
 ) -> str:
-    screen.show(tables.Form(form), found, screen.summary(found, known=known))
+    report.show(tables.Form(form), found, report.summary(found, known=known))
     return capsys.readouterr().out
 
 
@@ -92,13 +92,13 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_missing_reports_of_agents_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert screen.USE_UNKNOWN in shown(result(), capsys, known=False)
+    assert report.USE_UNKNOWN in shown(result(), capsys, known=False)
 
 
 def test_long_rollouts_are_shortened() -> None:
     waves = tuple(simulation.Wave(tuple(f"n-{wave}-{each}" for each in range(7))) for wave in range(5))
     one = simulation.SimulatedRollout("p", 7, waves, ("lone",), ("held",), ("bad",), ("late",))
-    assert list(screen.waves(one)) == [
+    assert list(report.waves(one)) == [
         "1 node without an agent at once, which does nothing there: lone",
         "35 nodes in 5 waves, at most 7 at a time",
         *(f"wave {n + 1}: n-{n}-0, n-{n}-1, n-{n}-2, n-{n}-3, n-{n}-4 and 2 more" for n in range(3)),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import planning, snapshot
+from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
 from swapwarden.controller.inventory import revisions
@@ -30,8 +30,8 @@ def directions(result: simulation.Simulation) -> dict[str, Direction]:
     return {one.name: one.direction for one in result.pods}
 
 
-def put(*found: compiled.Profile) -> planning.ProfileChange:
-    return planning.ProfileChange(put=found)
+def put(*found: compiled.Profile) -> snapshot.ProfileChange:
+    return snapshot.ProfileChange(put=found)
 
 
 def test_a_pod_gains_what_its_kubelet_did_not_give() -> None:
@@ -105,12 +105,12 @@ def test_the_removal_of_a_profile() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
     state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
-    found = simulation.simulate(read, planning.ProfileChange(delete=("limited",)))
+    found = simulation.simulate(read, snapshot.ProfileChange(delete=("limited",)))
     assert directions(found) == {"web": Direction.LOSES}
     assert found.nodes[0].after == compiled.BUILT_IN
     assert found.rollouts == ()
-    with pytest.raises(planning.UnknownProfileError, match="no NodeSwapProfile 'other'; there are: limited"):
-        simulation.simulate(read, planning.ProfileChange(delete=("other",)))
+    with pytest.raises(snapshot.UnknownProfileError, match="no NodeSwapProfile 'other'; there are: limited"):
+        simulation.simulate(read, snapshot.ProfileChange(delete=("other",)))
 
 
 def test_a_rollout_that_is_under_way_is_counted_in() -> None:
@@ -120,8 +120,8 @@ def test_a_rollout_that_is_under_way_is_counted_in() -> None:
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
     past = revisions.to_object("limited", existing["metadata"]["uid"], 1, old)
     past["metadata"]["uid"] = "of-the-revision"
-    read.past = [msgspec.convert(past, planning.WireRevision)]
-    found = simulation.simulate(read, planning.ProfileChange())
+    read.past = [msgspec.convert(past, snapshot.WireRevision)]
+    found = simulation.simulate(read, snapshot.ProfileChange())
     assert directions(found) == {"web": Direction.LOSES}
     assert found.notes[0].startswith("1 node ")
 
@@ -163,7 +163,7 @@ def test_a_degraded_node_that_has_the_profile_already_stops_it() -> None:
     has = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
     found = [seen("node-1", spec=has, degraded="StateRefused: no"), seen("node-2")]
     read = view([node("node-1"), node("node-2")], [], found, [existing])
-    (one,) = simulation.simulate(read, planning.ProfileChange()).rollouts
+    (one,) = simulation.simulate(read, snapshot.ProfileChange()).rollouts
     assert (one.waves, one.stopped_by, one.left) == ((), ("node-1",), ("node-2",))
 
 
@@ -240,7 +240,7 @@ def test_without_a_change_nothing_changes(pods: list[Any], specs: list[dict[str,
     governing = compiled.select(valid.values(), {}).profile
     follows = state.StateSpec(profile_ref=state.ProfileRef(governing.name, governing.generation))
     read = view([node()], named, [seen(spec=follows, facts=facts(behavior=behavior))], objects)
-    found = simulation.simulate(read, planning.ProfileChange(put=tuple(valid.values())))
+    found = simulation.simulate(read, snapshot.ProfileChange(put=tuple(valid.values())))
     assert {one.direction for one in found.pods} <= {Direction.SAME}
     assert len(found.pods) == len(named)
     assert not any(one.changes or one.settings for one in found.nodes)

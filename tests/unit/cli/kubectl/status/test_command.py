@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from swapwarden.api import state
 from swapwarden.cli import wire
-from swapwarden.cli.kubectl.cluster import agents, samples, usage
+from swapwarden.cli.kubectl.cluster import agents, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.status import command as nodes
@@ -152,8 +152,8 @@ def test_the_built_in_profile_leaves_it_to_the_kubelet() -> None:
 
 def test_usage_by_node() -> None:
     found = {
-        "a": [samples.MetricSample(usage.NODE_USED, {}, 5.0), samples.MetricSample("other", {}, 7.0)],
-        "b": [samples.MetricSample(usage.NODE_USED, {}, float("inf"))],
+        "a": [agents.MetricSample(usage.NODE_USED, {}, 5.0), agents.MetricSample("other", {}, 7.0)],
+        "b": [agents.MetricSample(usage.NODE_USED, {}, float("inf"))],
         "c": [],
     }
     assert nodes.used(found) == {"a": 5}

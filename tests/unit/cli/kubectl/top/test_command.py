@@ -13,7 +13,6 @@ from swapwarden.api import state
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import command as top
-from swapwarden.cli.kubectl.top import reading
 
 SPEC = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
 
@@ -28,7 +27,7 @@ class States:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    async def get(self, path: str, kind: type[reading.StateLimits]) -> reading.StateLimits:
+    async def get(self, path: str, kind: type[top.StateLimits]) -> top.StateLimits:
         found = self.found[path.rpartition("/")[2]]
         if isinstance(found, session.CommandError):
             raise found
@@ -36,7 +35,7 @@ class States:
 
 
 async def specs(states: States) -> dict[str, state.StateSpec]:
-    return await reading.specs(cast("session.Session", states), set(states.found))
+    return await top.specs(cast("session.Session", states), set(states.found))
 
 
 async def test_a_state_of_another_version_hides_those_of_no_other_node() -> None:
