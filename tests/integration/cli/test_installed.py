@@ -95,7 +95,7 @@ def test_installed_dependencies(alone: Environment) -> None:
 
 
 def test_it_knows_the_kinds_of_its_version(alone: Environment) -> None:
-    code = "from swapwarden.cli.kubectl.check.definitions import own; print(*(o['metadata']['name'] for o in own()))"
+    code = "from swapwarden.cli.kubectl.check.installation import own_definitions as own; print(*(o['metadata']['name'] for o in own()))"
     assert alone("python", "-c", code).stdout.split() == sorted(path.stem for path in (ROOT / "crds").iterdir())
 
 

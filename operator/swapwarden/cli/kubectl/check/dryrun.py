@@ -6,7 +6,7 @@ Only API servers know whether they reach the webhook and accept its certificate,
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -38,12 +38,8 @@ POD: Final = {
 """Admission must give it a node selector."""
 
 
-class Trial(NamedTuple):
-    """The result."""
-
-    problem: ClusterProblem | None = None
-    untried: str = ""
-    """Why there is no result: another webhook or policy refused the pod."""
+Trial = ClusterProblem | str | None
+"""The problem, why there is no result (another webhook or policy refused the pod), or None if admission works."""
 
 
 class _AdmittedSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,7 +56,7 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
     try:
         answer = await asked.dry_run(path, msgspec.json.encode(POD), MANAGER)
     except session.ApiUnreachableError as error:
-        return Trial(untried=f"the API server does not answer for the pod of the dry run: {error.message}")
+        return f"the API server does not answer for the pod of the dry run: {error.message}"
     except session.CommandError as error:
         return refused(namespace, error.message)
     return admitted(namespace, answer)
@@ -71,19 +67,17 @@ def admitted(namespace: str, answer: bytes) -> Trial:
     try:
         found = decoding.decode(answer, _AdmittedPod)
     except msgspec.MsgspecError as error:
-        return Trial(untried=f"the API server's answer is invalid: {error}")
+        return f"the API server's answer is invalid: {error}"
     if found.spec.node_selector.get(names.SWAP_LABEL) == "true":
-        return Trial()
-    return Trial(
-        _problem(
-            "NotCompleted",
-            namespace,
-            f"a new pod with the policy {names.Policy.REQUIRED} is not placed: admission is not called for it,"
-            " or does not answer and its failurePolicy is Ignore",
-            severity=Severity.WARNING,
-            remedy="try another namespace with -n, and without -n see the problems of admission and of the webhook;"
-            " docs/admission.md lists the pods that admission leaves alone",
-        )
+        return None
+    return _problem(
+        "NotCompleted",
+        namespace,
+        f"a new pod with the policy {names.Policy.REQUIRED} is not placed: admission is not called for it,"
+        " or does not answer and its failurePolicy is Ignore",
+        severity=Severity.WARNING,
+        remedy="try another namespace with -n, and without -n see the problems of admission and of the webhook;"
+        " docs/admission.md lists the pods that admission leaves alone",
     )
 
 
@@ -91,14 +85,14 @@ def refused(namespace: str, message: str) -> Trial:
     """Return the result if the pod would not have been created, by the API server's message."""
     failed = _FAILED.search(message)
     if failed is None or not installation.is_ours(failed[1]):
-        return Trial(untried=f"the pod of the dry run is refused before or after: {message}")
+        return f"the pod of the dry run is refused before or after: {message}"
     if _TRUST.search(failed[2]):
         remedy = (
             "caBundle must hold the authority of the webhook's certificate, and the certificate must name its Service:"
             " see the log of the controller, which makes and renews both, or cert-manager's (docs/admission.md)"
         )
-        return Trial(_problem("Untrusted", namespace, _refusal(failed[2]), remedy=remedy))
-    return Trial(_problem("NoAnswer", namespace, _refusal(failed[2])))
+        return _problem("Untrusted", namespace, _refusal(failed[2]), remedy=remedy)
+    return _problem("NoAnswer", namespace, _refusal(failed[2]))
 
 
 def _refusal(why: str) -> str:

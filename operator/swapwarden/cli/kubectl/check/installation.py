@@ -1,4 +1,4 @@
-"""Problems of Swapwarden's own installation: its kinds, its admission, its certificate, its leader. Pure."""
+"""Problems of Swapwarden's own installation: its kinds, its admission, its certificate, its leader."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import base64
 import binascii
 import dataclasses
 import datetime
+import pathlib
 import ssl
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
+import yaml
 
+import swapwarden
 from swapwarden.api import names
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import snapshot
@@ -113,6 +116,15 @@ class Installed:
     """Those of this version."""
 
 
+def own_definitions() -> list[Json]:
+    """Read this version's definitions from the installed package, or from a work tree around it."""
+    package = pathlib.Path(swapwarden.__file__).parent
+    folder = package / "crds"
+    if not folder.is_dir():
+        folder = package.parents[1] / "crds"
+    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))]
+
+
 def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[ClusterProblem]:
     """Yield the problems of the installation."""
     if not view.installed:
@@ -140,18 +152,13 @@ def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[Cl
         theirs = by_name.get(name)
         here = f"customresourcedefinition/{name}"
         if theirs is None:
-            message = "does not exist"
-            yield problem(Check.NOT_INSTALLED, here, message)
+            yield problem(Check.NOT_INSTALLED, here, "does not exist")
             continue
         known, there = set(_fields(_schema(ours))), set(_fields(_schema(theirs)))
-        if lacking := sorted(known - there):
-            yield problem(
-                Check.OTHER_VERSION, here, f"does not have {tables.first_few(lacking)}, which this kubectl swap knows"
-            )
-        if unknown := sorted(there - known):
-            yield problem(
-                Check.OTHER_VERSION, here, f"has {tables.first_few(unknown)}, which this kubectl swap does not know"
-            )
+        for fields, has, knows in ((known - there, "does not have", "knows"), (there - known, "has", "does not know")):
+            if fields:
+                few = tables.first_few(sorted(fields))
+                yield problem(Check.OTHER_VERSION, here, f"{has} {few}, which this kubectl swap {knows}")
 
 
 def _schema(definition: Definition) -> Json:
@@ -251,20 +258,22 @@ def _is_ours(one: Named) -> bool:
 
 def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[ClusterProblem]:
     """Yield the problem of the webhook's authorities: the controller's end when its own do."""
-    if not bundle:
-        message = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
-        yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason="Untrusted")
-        return
     ends = _ends(bundle)
-    if ends is None:
-        message = "its caBundle holds no certificates"
-        yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason="Untrusted")
-    elif ends and max(ends) <= now:
-        message = f"its caBundle expired on {max(ends):%Y-%m-%d}: new pods with a policy are refused"
-        yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason="Expired")
-    elif ends and max(ends) - now < SOON:
-        message = f"the last authority of its caBundle expires on {max(ends):%Y-%m-%d}, and was not renewed"
-        yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason="ExpiresSoon", severity=Severity.WARNING)
+    last = max(ends, default=None) if ends is not None else None
+    severity = None
+    if not bundle:
+        reason = "Untrusted"
+        message = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
+    elif ends is None:
+        reason, message = "Untrusted", "its caBundle holds no certificates"
+    elif last is None or last - now >= SOON:
+        return
+    elif last <= now:
+        reason, message = "Expired", f"its caBundle expired on {last:%Y-%m-%d}: new pods with a policy are refused"
+    else:
+        reason, severity = "ExpiresSoon", Severity.WARNING
+        message = f"the last authority of its caBundle expires on {last:%Y-%m-%d}, and was not renewed"
+    yield problem(Check.WEBHOOK_CERTIFICATE, here, message, reason=reason, severity=severity)
 
 
 def _ends(bundle: str) -> list[datetime.datetime] | None:

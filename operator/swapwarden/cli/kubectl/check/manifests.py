@@ -16,7 +16,7 @@ from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
 from swapwarden.policy.node import labels
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED
 from swapwarden.policy.profile import compiled
 
@@ -66,12 +66,14 @@ def judge(
             yield from _pod(one, one.object, setting, namespace)
         elif kind in objects.TEMPLATES:
             yield from _workload(one, objects.TEMPLATES[kind], setting, namespace)
-        elif kind == _NAMESPACE:
-            yield from _namespace(one)
-        elif kind == _PROFILE:
+        elif kind in {_NAMESPACE, _PROFILE}:
             log = documents.Log()
-            objects.collect([one], log)
+            read = objects.collect([one], log)
             yield from _logged(one, log)
+            for name, found_labels in read.namespaces.items():
+                here = str(one.place.below("metadata.labels"))
+                for wrong in problems.namespace(here, found_labels, exempt=name in UNDEFAULTED):
+                    yield msgspec.structs.replace(wrong, message=f"Namespace {name}: {wrong.message}")
     yield from _profiles(setting)
 
 
@@ -92,17 +94,6 @@ def _logged(one: documents.Found, log: documents.Log) -> Iterator[ClusterProblem
     for note in log.notes:
         sentence = f"{_called(one.object)}: {note.text}"
         yield problem(Check.NO_EFFECT, str(note.place), sentence, remedy=catalogue.CORRECT)
-
-
-def _namespace(one: documents.Found) -> Iterator[ClusterProblem]:
-    log = documents.Log()
-    read = objects.collect([one], log)
-    yield from _logged(one, log)
-    for name, found in read.namespaces.items():
-        here = str(one.place.below("metadata.labels"))
-        exempt = name in UNDEFAULTED
-        for wrong in problems.namespace(here, found, exempt=exempt):
-            yield msgspec.structs.replace(wrong, message=f"Namespace {name}: {wrong.message}")
 
 
 def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str) -> Iterator[ClusterProblem]:
@@ -159,10 +150,7 @@ def _effect(
     if known is None:
         return
     chosen = [node for node in known.values() if selector.items() <= node.node.labels.items()]
-    kinds: dict[tuple[compiled.Profile, nodes.NodeFacts], int] = {}
-    for node in chosen:
-        place = node.target, node.facts
-        kinds[place] = kinds.get(place, 0) + 1
+    kinds = {(node.target, node.facts) for node in chosen}
     number = tables.count(len(chosen), "node")
     if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
         sentence = f"{called}: requires swap, which none of {number} that it may run on gives: it would wait"
@@ -178,13 +166,15 @@ def _effect(
     ]
     reasons = sorted({one.reason for one in decided})
     if decided and all(one.swap_max == "0" and one.reason is not names.Reason.POLICY_DISABLED for one in decided):
-        sentence = f"{called}: its swap limit would have no effect on any of {number}: {', '.join(reasons)}"
+        effect = f"its swap limit would have no effect on any of {number}"
         remedy = "docs/semantics.md has the reasons; remove the limit, or have a profile give swap"
-        yield problem(Check.NO_EFFECT, here, sentence, reason="Limit", remedy=remedy)
     elif decided and all(one.reason in _LESS for one in decided):
-        sentence = f"{called}: would get less swap than its limit on each of {number}: {', '.join(reasons)}"
+        effect = f"would get less swap than its limit on each of {number}"
         remedy = "lower the limit, or raise the bound of the profile"
-        yield problem(Check.NO_EFFECT, here, sentence, reason="Limit", remedy=remedy)
+    else:
+        return
+    sentence = f"{called}: {effect}: {', '.join(reasons)}"
+    yield problem(Check.NO_EFFECT, here, sentence, reason="Limit", remedy=remedy)
 
 
 def _profiles(setting: _Setting) -> Iterator[ClusterProblem]:

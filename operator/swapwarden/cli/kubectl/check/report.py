@@ -7,7 +7,7 @@ import datetime
 import itertools
 import sys
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli import documents, wire
 from swapwarden.cli.inputs import objects
-from swapwarden.cli.kubectl.check import catalogue, definitions, dryrun, installation, manifests, problems
+from swapwarden.cli.kubectl.check import catalogue, dryrun, installation, manifests, problems
 from swapwarden.cli.kubectl.check.catalogue import ClusterProblem, Severity
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
 from swapwarden.cli.kubectl.output import tables
@@ -99,27 +99,15 @@ def _lines(report: CheckReport, *, coloured: bool, most: int | None) -> Iterator
 
 
 async def _all(asked: session.Session, patience: float, *, try_admission: bool) -> CheckReport:
-    view, found = snapshot.ClusterSnapshot(), installation.Installed()
     unread: dict[str, str] = {}
-
-    async def cluster() -> None:
-        nonlocal view
-        view = await reading.read(asked)
-
-    async def installed() -> None:
-        nonlocal found
-        found = await _installed(asked, unread)
-
-    async def tried() -> dryrun.Trial:
-        return await dryrun.attempt(asked, asked.own_namespace) if try_admission else dryrun.Trial()
-
-    _, _, trial = await asyncio.gather(cluster(), installed(), tried())
-    if trial.untried:
-        unread["admission"] = trial.untried
+    tried = dryrun.attempt(asked, asked.own_namespace) if try_admission else asyncio.sleep(0)
+    view, found, trial = await asyncio.gather(reading.read(asked), _installed(asked, unread), tried)
+    if isinstance(trial, str):
+        unread["admission"] = trial
     now = datetime.datetime.now(datetime.UTC)
     behind = await _behind(asked, view, patience)
     every = [*installation.judge(found, view, now), *problems.live(view, behind)]
-    every += [trial.problem] if trial.problem else []
+    every += [trial] if isinstance(trial, ClusterProblem) else []
     if view.pods_of:
         unread["pods"] = f"only those of namespace {view.pods_of} may be read"
     return CheckReport(catalogue.worst_first(every), {**view.unread, **unread})
@@ -148,7 +136,7 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
             read("leases", _leases(asked)),
         )
     )
-    made.own_crds = msgspec.convert(definitions.own(), list[installation.Definition])
+    made.own_crds = msgspec.convert(installation.own_definitions(), list[installation.Definition])
     return made
 
 
@@ -203,10 +191,6 @@ def _of_namespace(report: CheckReport, namespace: str) -> CheckReport:
     return CheckReport(inside, {plural: why for plural, why in report.unread.items() if plural in relevant})
 
 
-def _unusable(found: Iterable[documents.Message]) -> dict[str, str]:
-    return {str(message.place): message.text for message in found}
-
-
 async def run(
     asked: session.Session | None,
     target: session.Target,
@@ -229,6 +213,7 @@ async def run(
         if target.namespace and not target.all_namespaces:
             report = _of_namespace(report, target.namespace)
     if log.problems:
-        report = CheckReport(report.problems, {**report.unread, **_unusable(log.problems)})
+        unusable = {str(message.place): message.text for message in log.problems}
+        report = CheckReport(report.problems, {**report.unread, **unusable})
     show(form, report)
     return report.status(Severity(fail_on.capitalize()))

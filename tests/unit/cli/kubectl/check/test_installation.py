@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.cli.kubectl.check import definitions, installation
+from swapwarden.cli.kubectl.check import installation
 from swapwarden.cli.kubectl.check.installation import Installed
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller.certificates import key_pairs
@@ -58,8 +58,8 @@ def lease(ago: float = 3, holder: str = "controller-1") -> dict[str, Any]:
 
 def installed(**fields: Any) -> Installed:
     given = {
-        "crds": definitions.own(),
-        "own_crds": definitions.own(),
+        "crds": installation.own_definitions(),
+        "own_crds": installation.own_definitions(),
         "webhooks": [webhook()],
         "mutating": [],
         "policies": [policy(name) for name in POLICIES],
@@ -89,7 +89,7 @@ def test_without_the_kinds_there_is_nothing_else_to_say() -> None:
     none = read()
     none.installed = False
     assert [check for check, _ in told(installed(leases=[], webhooks=[]), none)] == ["NotInstalled"]
-    _, state = definitions.own()
+    _, state = installation.own_definitions()
     ((check, text),) = told(installed(crds=[state]))
     assert (check, text) == (
         "NotInstalled",
@@ -98,7 +98,7 @@ def test_without_the_kinds_there_is_nothing_else_to_say() -> None:
 
 
 def test_kinds_of_another_version() -> None:
-    older, newer = definitions.own()
+    older, newer = installation.own_definitions()
     del older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["rollout"]
     spec = newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["properties"]["pods"]["additionalProperties"]["properties"]["later"] = {"type": "string"}
