@@ -8,7 +8,7 @@ from typing import Final
 
 from swapwarden import lazily
 
-EXTRA: Final = frozenset({"click", "kubernetes", "rich"})
+EXTRA: Final = frozenset({"click", "kubernetes"})
 """Packages of the extra `kubectl`."""
 
 

@@ -88,7 +88,7 @@ def test_a_kind_by_kubectls_other_names() -> None:
 
 
 def test_it_says_what_to_install() -> None:
-    done = run(BLOCKED, "click,rich,kubernetes", "nodes")
+    done = run(BLOCKED, "click,kubernetes", "nodes")
     assert (done.returncode, done.stderr) == (
         1,
         "error: kubectl swap needs click: pip install 'swapwarden[kubectl]'\n",

@@ -90,5 +90,6 @@ async def run(asked: session.Session, pod: workloads.DetailedPod, output: str, f
         sys.stdout.write(tables.serialized(output, msgspec.to_builtins(explained)))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    now, signs = datetime.datetime.now(datetime.UTC), screen.marks(sys.stdout.encoding)
-    sys.stdout.write(screen.text(explained, now, signs=signs, width=width, coloured=form.is_coloured(sys.stdout)))
+    now = datetime.datetime.now(datetime.UTC)
+    text = screen.text(explained, now, width=width, coloured=form.is_coloured(sys.stdout))
+    sys.stdout.write(screen.writable(text, sys.stdout.encoding))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 import msgspec
@@ -17,11 +19,21 @@ Row = TypeVar("Row")
 FORMATS: Final = ("wide", "json", "yaml", "name")
 UNKNOWN: Final = "<unknown>"
 NONE: Final = "<none>"
-_GAP: Final = 3
+_STYLES: Final = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "cyan": "36",
+    "bold red": "1;31",
+    "bold green": "1;32",
+}
+"""Escape sequences (ECMA-48, SGR)."""
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A text with a style of rich (green, bold red); empty for none."""
+    """A text with one of _STYLES; empty for none."""
 
     text: str
     style: str = ""
@@ -91,41 +103,42 @@ def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], strea
         return ""  # as kubectl: headers of nothing would be taken for something
     if form.headers:
         lines.insert(0, [Cell(column.header, "bold") for column in columns])
-    # Not rich's own table: it takes milliseconds for each line, and there may be thousands.
-    measure = importlib.import_module("rich.cells").cell_len
-    paint = _painter(coloured=form.is_coloured(stream or sys.stdout))
-    widths = [max(measure(cell.text) for cell in column) for column in zip(*lines, strict=True)]
-    gap, shown = " " * _GAP, []
+    right = {place for place, column in enumerate(columns) if column.right}
+    return grid(lines, right=right, coloured=form.is_coloured(stream or sys.stdout))
+
+
+def _cell(given: str | Cell) -> Cell:
+    return given if isinstance(given, Cell) else Cell(given)
+
+
+def grid(
+    lines: Iterable[Sequence[Cell]], *, right: Collection[int] = (), gap: str = "   ", coloured: bool = False
+) -> str:
+    """Return lines of cells as text; columns are as wide as their content, and those in `right` set flush right."""
+    lines = [[Cell(clean(cell.text), cell.style) for cell in line] for line in lines]
+    columns = list(itertools.zip_longest(*lines, fillvalue=Cell("")))
+    widths = [max(measure(cell.text) for cell in column) for column in columns]
+    shown = []
     for line in lines:
         parts = []
-        for cell, width, column in zip(line, widths, columns, strict=True):
-            room = " " * (width - measure(cell.text))
-            parts.append(room + paint(cell) if column.right else paint(cell) + room)
+        for place, cell in enumerate(line):
+            room, text = " " * (widths[place] - measure(cell.text)), painted(cell, coloured=coloured)
+            parts.append(room + text if place in right else text + room)
         shown.append(gap.join(parts).rstrip() + "\n")
     return "".join(shown)
 
 
-def _cell(given: str | Cell) -> Cell:
-    cell = given if isinstance(given, Cell) else Cell(given)
-    return Cell(clean(cell.text), cell.style)
+def measure(text: str) -> int:
+    """Return how many columns of a terminal a text takes: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(not unicodedata.combining(char) and 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def painted(cell: Cell, *, coloured: bool) -> str:
     """Return a cell's text, in its style if coloured."""
-    return _painter(coloured=coloured)(_cell(cell))
-
-
-def _painter(*, coloured: bool) -> Callable[[Cell], str]:
-    if not coloured:
-        return lambda cell: cell.text
-    styles, system = importlib.import_module("rich.style").Style, importlib.import_module("rich.color").ColorSystem
-
-    def paint(cell: Cell) -> str:
-        return (
-            str(styles.parse(cell.style).render(cell.text, color_system=system.STANDARD)) if cell.style else cell.text
-        )
-
-    return paint
+    text = clean(cell.text)
+    return f"\x1b[{_STYLES[cell.style]}m{text}\x1b[0m" if coloured and cell.style else text
 
 
 def clean(text: str) -> str:

@@ -53,7 +53,7 @@ class _Listed(msgspec.Struct, frozen=True):
         return self.pod.namespace, self.pod.name, self.container.name if self.container else ""
 
 
-# What is read
+# Reading
 
 
 class StateLimits(msgspec.Struct, frozen=True):
@@ -171,7 +171,7 @@ async def _measured(
         return [], f"metrics.k8s.io: {error.message}"
 
 
-# How it is shown
+# Tables
 
 
 def _limit(limit: usage.Limit) -> str:

@@ -124,18 +124,17 @@ def test_a_pod_that_lacks_what_admission_adds() -> None:
 
 def test_in_ascii() -> None:
     told = model.explain(seen(pod(*REPORT, annotations={"swapwarden.dev/swap-policy": "Disabled"}), profile()))
-    written = screen.text(told, NOW, signs=screen.ASCII)
+    written = screen.writable(screen.text(told, NOW), "ascii")
     assert written == REFUSED
     assert written.isascii()
 
 
 @pytest.mark.parametrize(
-    ("encoding", "signs"),
-    [("utf-8", screen.UNICODE), ("ascii", screen.ASCII), ("latin-1", screen.ASCII), ("nonsense", screen.ASCII)],
+    ("encoding", "written"),
+    [("utf-8", "\N{CHECK MARK}\xe9"), ("ascii", ">?"), ("latin-1", ">?"), ("nonsense", ">?"), (None, ">?")],
 )
-def test_signs_that_can_be_written(encoding: str, signs: screen.Marks) -> None:
-    assert screen.marks(encoding) == signs
-    assert screen.marks(None) == screen.ASCII
+def test_signs_that_can_be_written(encoding: str | None, written: str) -> None:
+    assert screen.writable("\N{CHECK MARK}\xe9", encoding) == written
 
 
 def test_it_fits_a_terminal() -> None:
