@@ -13,10 +13,10 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import usage, workloads
-from swapwarden.cli.kubectl.explain import admission, kernelview, numbers, remedies, rules
+from swapwarden.cli.kubectl.explain import admission, kernelview, remedies, rules
 from swapwarden.cli.kubectl.explain.advice import Advice
-from swapwarden.cli.kubectl.explain.numbers import Number
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
+from swapwarden.cli.kubectl.explain.rules import Number
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
@@ -160,8 +160,8 @@ def explain(seen: Observed) -> PodExplanation:
         rules=[TriedRule(step.reason, step.matched, rules.why(step, planned)) for step in planned.trace.steps]
         if planned
         else [],
-        numbers=list(numbers.lines(row, planned)) if planned else [],
-        behaviors=[] if planned or row.terminal else list(numbers.by_behavior(row)),
+        numbers=list(rules.numbers(row, planned)) if planned else [],
+        behaviors=[] if planned or row.terminal else list(rules.by_behavior(row)),
         desired=desired,
         planned=_given(planned.trace.decision) if planned else None,
         desired_text=waiting or _difference(seen, row, planned, desired),

@@ -6,19 +6,28 @@ again. Those that do not lead where they should are not shown; where only severa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.cli.kubectl.explain import steps
-from swapwarden.cli.kubectl.explain.advice import EXAMPLE_BYTES, Advice, AdviceKind, advise, bytes_of, policy, tried
-from swapwarden.cli.kubectl.explain.planned import PlannedPod
+from swapwarden.cli.kubectl.explain.advice import (
+    EXAMPLE_BYTES,
+    MOST_OVERCOMMIT,
+    Advice,
+    AdviceKind,
+    advise,
+    bytes_of,
+    policy,
+    tried,
+)
+from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
+from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import requirements
-from swapwarden.policy.swap import limits
+from swapwarden.policy.swap import limits, phases, qos
 
 Reason = names.Reason
 
@@ -42,7 +51,7 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
         yield advise(planned, AdviceKind.CGROUP, outcome="limits that hold")
         return
     if reason is Reason.INVALID_POLICY:
-        yield from _towards("what was meant", *steps.correct(planned))
+        yield from _towards("what was meant", *_correct(planned))
         return
     if reason is Reason.REQUIREMENT_UNMET:
         for field, found in (requirements.unmet(planned.profile.require, planned.facts) or {}).items():
@@ -50,7 +59,7 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
     if reason is Reason.KUBELET_DECIDES and planned.profile.name == names.BUILT_IN_PROFILE:
         yield advise(planned, AdviceKind.NEW_PROFILE, outcome="limits by Swapwarden")
     elif reason is Reason.KUBELET_DECIDES:
-        yield steps.to_behavior(planned, names.Behavior.LIMITED_SWAP, "limits by Swapwarden")
+        yield _to_behavior(planned, names.Behavior.LIMITED_SWAP, "limits by Swapwarden")
     yield from _more(planned)
     if planned.row.defaulted and reason is Reason.POLICY_DISABLED:
         yield advise(planned, AdviceKind.NAMESPACE_DEFAULT, outcome="no such default for new pods")
@@ -67,7 +76,7 @@ def _more(planned: PlannedPod) -> Iterator[Advice]:
     """Yield ways to more swap than the pod has now: single steps, or else those that it takes together."""
     now = bytes_of(planned)
     outcome = "swap" if now == 0 else "more"
-    single = [step for step in steps.towards_swap(planned) if bytes_of(tried(planned, step)) > now][:_SHOWN]
+    single = [step for step in _towards_swap(planned) if bytes_of(tried(planned, step)) > now][:_SHOWN]
     if single:
         yield from _towards(outcome, *single)
         return
@@ -78,7 +87,7 @@ def _more(planned: PlannedPod) -> Iterator[Advice]:
 
 def _together(planned: PlannedPod, now: int) -> list[Advice]:
     """Return the fewest steps found that give more only when all of them are made; empty if none are found."""
-    paths = (_path([first], tried(planned, first), now) for first in steps.towards_swap(planned))
+    paths = (_path([first], tried(planned, first), now) for first in _towards_swap(planned))
     return min((_needed(path, planned, now) for path in paths if path), key=len, default=[])
 
 
@@ -86,7 +95,7 @@ def _path(taken: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
     """Return `taken` and the next steps until the pod has more; empty if no steps lead there."""
     while bytes_of(planned) <= now:
         used = {(step.kind, step.target) for step in taken}
-        left = [step for step in steps.towards_swap(planned) if (step.kind, step.target) not in used]
+        left = [step for step in _towards_swap(planned) if (step.kind, step.target) not in used]
         if not left:
             return []
         best = next((step for step in left if bytes_of(tried(planned, step)) > now), left[0])
@@ -106,7 +115,7 @@ def _needed(path: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
 def _leads(path: Sequence[Advice], planned: PlannedPod, now: int) -> bool:
     """Return whether the pod has more after these steps, each of which must be possible after those before it."""
     for step in path:
-        if step not in steps.towards_swap(planned):
+        if step not in _towards_swap(planned):
             return False
         planned = tried(planned, step)
     return bytes_of(planned) > now
@@ -123,3 +132,184 @@ def _less(planned: PlannedPod) -> Iterator[Advice]:
         advice = advise(planned, AdviceKind.FIRST_LIMIT, target=names.LIMIT_ANNOTATION, outcome="less")
     if 0 < bytes_of(tried(planned, advice)) < bytes_of(planned):
         yield advice
+
+
+# Changes to the rule that decides, the likeliest first
+
+
+def _towards_swap(planned: PlannedPod) -> list[Advice]:
+    """Yield advice that may lead to more swap, alone or with others; the caller tries it."""
+    return list(_BY_REASON[planned.trace.decision.reason](planned))
+
+
+def _nothing(_: PlannedPod) -> Iterator[Advice]:
+    yield from ()
+
+
+def _not_disabled(planned: PlannedPod) -> Iterator[Advice]:
+    yield policy(planned.pod, names.Policy.NO_PREFERENCE)
+
+
+def _correct(planned: PlannedPod) -> Iterator[Advice]:
+    """Yield what to do about annotations that are not understood."""
+    wrong = [key for key, _ in wrong_limits(planned.row)]
+    if limits.forbids_swap(planned.row.policy) and planned.row.policy != names.Policy.DISABLED:
+        wrong.append(names.POLICY_ANNOTATION)
+    yield advise(planned, AdviceKind.MISTAKES, target=", ".join(wrong))
+
+
+def _override_policy(planned: PlannedPod) -> Iterator[Advice]:
+    yield advise(planned, AdviceKind.OVERRIDE_POLICY, target=planned.override.name if planned.override else "")
+
+
+def _override_limit(planned: PlannedPod) -> Iterator[Advice]:
+    yield _raised_override(planned)
+    match planned.profile.behavior:
+        case names.Behavior.LIMITED_SWAP:
+            yield from _share(planned)
+        case names.Behavior.WORKLOAD_CONTROLLED:
+            yield from _workload(planned)
+        case _:
+            yield from _kubelet(planned)
+
+
+def _raised_override(planned: PlannedPod) -> Advice:
+    name, top = (planned.override.name, planned.override.swap_limit) if planned.override else ("", None)
+    return advise(planned, AdviceKind.OVERRIDE_LIMIT, target=name, above=top or 0)
+
+
+def _not_required(planned: PlannedPod) -> Iterator[Advice]:
+    yield advise(planned, AdviceKind.REQUIREMENTS)
+
+
+def _behavior(planned: PlannedPod) -> Iterator[Advice]:
+    yield _to_behavior(planned, names.Behavior.LIMITED_SWAP)
+    yield _to_behavior(planned, names.Behavior.WORKLOAD_CONTROLLED)
+
+
+def _to_behavior(planned: PlannedPod, behavior: names.Behavior, outcome: str = "") -> Advice:
+    """Advise another behavior of the profile."""
+    return advise(planned, AdviceKind.BEHAVIOR, target=behavior.value, outcome=outcome)
+
+
+def _kubelet(planned: PlannedPod) -> Iterator[Advice]:
+    yield from _limit_of_pod(planned, planned.row)
+    yield _larger_node(planned)
+
+
+def _uncritical(planned: PlannedPod) -> Iterator[Advice]:
+    if not planned.pod.is_static:
+        yield advise(planned, AdviceKind.PRIORITY)
+    yield _to_behavior(planned, names.Behavior.WORKLOAD_CONTROLLED)
+
+
+def _burstable(planned: PlannedPod) -> Iterator[Advice]:
+    """Yield changes that make the pod Burstable; one container is enough."""
+    made = planned.recreated(planned.pod)
+    whole = planned.pod.spec.resources
+    if whole is not None and made.row.qos is qos.Class.GUARANTEED:
+        stated = whole.limits.memory if whole.requests.memory is None else whole.requests.memory
+        yield advise(planned, AdviceKind.POD_MEMORY_LIMIT, above=quantity.capped(str(stated or 0)))
+    else:
+        for one in _asking(made.row):
+            yield from _requests(planned, one)
+
+
+def _share(planned: PlannedPod) -> Iterator[Advice]:
+    """Yield what gives a larger share of the node's swap; first containers that have none."""
+    row = planned.recreated(planned.pod).row
+    for one in sorted(_asking(row), key=lambda each: bool(each.request) and each.request != each.limit):
+        yield from _requests(planned, one)
+    yield from _own_limits(planned, row)
+    yield from _reserve(planned)
+    yield _larger_node(planned)
+
+
+def _asking(row: pods.PodRow) -> list[pods.ContainerRow]:
+    """Return the containers that can request memory: the app's first, then init containers."""
+    found = [one for one in row.containers if one.kind is not phases.Kind.EPHEMERAL]
+    return sorted(found, key=lambda one: one.kind is not phases.Kind.APP)
+
+
+def _requests(planned: PlannedPod, one: pods.ContainerRow) -> Iterator[Advice]:
+    """Yield how a container's memory request and limit get it a larger share."""
+    memory, limit = planned.facts.memory_bytes, one.limit or None
+    if one.request > memory or (not one.request and one.limit > memory):
+        yield advise(planned, AdviceKind.MEMORY_REQUEST_IN_NODE, target=one.name, below=memory)
+    elif one.request and one.request == one.limit:
+        lower = advise(planned, AdviceKind.MEMORY_REQUEST, target=one.name, below=limit)
+        # A limit of the whole pod may leave no room for a larger one.
+        if planned.pod.spec.resources is not None:
+            yield lower
+            return
+        either = bytes_of(tried(planned, lower)) > bytes_of(planned)
+        kind = AdviceKind.MEMORY_LIMIT_OR_REQUEST if either else AdviceKind.MEMORY_LIMIT
+        yield advise(planned, kind, target=one.name, above=one.request)
+    elif one.request < memory:
+        yield advise(planned, AdviceKind.MEMORY_REQUEST, target=one.name, above=one.request or None, below=limit)
+
+
+def _workload(planned: PlannedPod) -> Iterator[Advice]:
+    """Yield what gives more where pods name their limits: these limits, and what bounds them."""
+    row, profile = planned.recreated(planned.pod).row, planned.profile
+    if planned.override is not None and planned.override.swap_limit is not None and not row.limited():
+        yield _raised_override(planned)
+    elif row.limited():
+        yield from _own_limits(planned, row)
+    else:
+        yield advise(planned, AdviceKind.FIRST_LIMIT, target=names.LIMIT_ANNOTATION)
+    for field, top in (("maxPerPod", profile.max_per_pod), ("maxPerContainer", profile.max_per_container)):
+        if top is not None:
+            yield advise(planned, AdviceKind.BOUND, target=field, above=top)
+    yield from _reserve(planned)
+    percent = profile.overcommit_percent
+    if percent is not None and percent < MOST_OVERCOMMIT:
+        yield advise(planned, AdviceKind.OVERCOMMIT, str(percent), above=percent)
+    yield _larger_node(planned)
+
+
+def _reserve(planned: PlannedPod) -> Iterator[Advice]:
+    if planned.facts.swap_bytes and planned.profile.reserved_bytes(planned.facts.swap_bytes):
+        yield advise(planned, AdviceKind.RESERVED, str(planned.profile.reserved))
+
+
+def _larger_node(planned: PlannedPod) -> Advice:
+    found = planned.facts.swap_bytes
+    return advise(planned, AdviceKind.NODE_SWAP, above=found) if found else advise(planned, AdviceKind.SWAP_ON)
+
+
+def _own_limits(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
+    """Yield larger limits if the pod or one of its containers has one."""
+    yield from _limit_of_pod(planned, row)
+    for one in row.containers:
+        yield from _limit(planned, names.CONTAINER_LIMIT_PREFIX + one.name, one.swap_limit)
+        if one.swap_resource is not None:
+            yield advise(planned, AdviceKind.SWAP_RESOURCE, target=one.name, above=one.swap_resource)
+
+
+def _limit_of_pod(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
+    yield from _limit(planned, names.LIMIT_ANNOTATION, row.swap_limit)
+
+
+def _limit(planned: PlannedPod, key: str, stated: str | None) -> Iterator[Advice]:
+    if stated is not None:
+        yield advise(planned, AdviceKind.LIMIT, stated, target=key, above=quantity.capped(stated))
+
+
+_BY_REASON: Final[dict[names.Reason, Callable[[PlannedPod], Iterator[Advice]]]] = {
+    Reason.NODE_INCOMPATIBLE: _nothing,
+    Reason.POLICY_DISABLED: _not_disabled,
+    Reason.INVALID_POLICY: _correct,
+    Reason.OVERRIDE_DISABLED: _override_policy,
+    Reason.OVERRIDE_LIMIT: _override_limit,
+    Reason.REQUIREMENT_UNMET: _not_required,
+    Reason.PROFILE_NO_SWAP: _behavior,
+    Reason.KUBELET_DECIDES: _kubelet,
+    Reason.CRITICAL_POD: _uncritical,
+    Reason.QOS_NOT_ELIGIBLE: _burstable,
+    Reason.LIMITED_SWAP: _share,
+    Reason.WORKLOAD_LIMIT: _workload,
+    Reason.NO_LIMIT: _workload,
+    Reason.BOUNDED: _workload,
+    Reason.OVERCOMMIT_REACHED: _workload,
+}
