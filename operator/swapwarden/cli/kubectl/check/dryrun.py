@@ -16,7 +16,6 @@ from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severi
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.kube import decoding
 
-MANAGER: Final = "kubectl-swap"
 _FAILED: Final = re.compile(r'failed calling webhook "([^"]{1,253})": (.*)', re.DOTALL)
 _TRUST: Final = re.compile(r"x509|tls:|certificate")
 _CONTAINER: Final = {
@@ -54,7 +53,7 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
     """Ask for the pod in a namespace: if that has no answer in time, the other requests may still have one."""
     path = asked.namespaced("api/v1", "pods", namespace)
     try:
-        answer = await asked.dry_run(path, msgspec.json.encode(POD), MANAGER)
+        answer = await asked.dry_run(path, POD)
     except session.ApiUnreachableError as error:
         return f"the API server does not answer for the pod of the dry run: {error.message}"
     except session.CommandError as error:

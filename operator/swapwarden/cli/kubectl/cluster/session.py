@@ -25,6 +25,8 @@ Renew = Callable[[], Awaitable[client.Client]]
 """Gets new credentials after a refusal. Raises ConfigError if there are none."""
 
 REQUEST_SECONDS: Final = 30.0
+MANAGER: Final = "kubectl-swap"
+"""The field manager of writes."""
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
@@ -102,10 +104,6 @@ class Session:
         else:
             click.echo(f"note: {tables.clean(' '.join(text.split()))}", err=True)
 
-    def warn(self, text: str) -> None:
-        """Print a warning on standard error."""
-        click.echo(f"warning: {tables.clean(text)}", err=True)
-
     @contextlib.contextmanager
     def repeat_notes(self) -> Iterator[None]:
         """Hold back notes, and print them at the end, repeated ones included."""
@@ -136,16 +134,16 @@ class Session:
             f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=patience)
         )
 
-    async def patch(self, path: str, body: bytes, manager: str) -> None:
-        """Send a JSON merge patch (RFC 7386) under the name of a field manager. CommandError if it is refused."""
-        params = {"fieldManager": manager}
+    async def patch(self, path: str, change: object) -> None:
+        """Send a JSON merge patch (RFC 7386). Raise CommandError if it is refused."""
+        body, params = msgspec.json.encode(change), {"fieldManager": MANAGER}
         await self._answered(
             f"PATCH {path}", lambda api: api.merge_patch(path, body, params=params, timeout=self._seconds)
         )
 
-    async def dry_run(self, path: str, body: bytes, manager: str) -> bytes:
+    async def dry_run(self, path: str, document: object) -> bytes:
         """Create an object in a dry run; return the answer. Raise CommandError if it is refused."""
-        params = {"dryRun": "All", "fieldManager": manager}
+        body, params = msgspec.json.encode(document), {"dryRun": "All", "fieldManager": MANAGER}
         return await self._answered(
             f"POST {path}", lambda api: api.post(path, body, params=params, timeout=self._seconds)
         )
@@ -264,11 +262,23 @@ class Session:
         except msgspec.DecodeError as error:
             raise CommandError(f"the answer to GET {path} is no list: {error}") from error
 
-    async def objects(self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "") -> list[T]:
+    async def objects(
+        self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "", missing_ok: bool = False
+    ) -> list[T]:
         """Return those of the names `chosen`, or all that the selector matches. NotFoundError if one is missing."""
         if not chosen:
             return await self.collect(path, kind, selector=selector)
-        return list(await asyncio.gather(*(self.get(f"{path}/{quote(name)}", kind) for name in chosen)))
+
+        async def one(name: str) -> T | None:
+            try:
+                return await self.get(f"{path}/{quote(name)}", kind)
+            except NotFoundError:
+                if not missing_ok:
+                    raise
+                return None
+
+        found = await asyncio.gather(*map(one, chosen))
+        return [each for each in found if each is not None]
 
 
 def _name(item: msgspec.Raw) -> str:
@@ -328,42 +338,27 @@ def _failure(request: str, error: errors.ApiError) -> CommandError:
 def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
     """Run `work` with a session of its own. CommandError if that fails."""
     try:
-        return asyncio.run(_run(_load(target), target, work))
+        return asyncio.run(_run(*_load(target), target, work))
     except errors.ConfigError as error:
         raise CommandError(str(error)) from error
 
 
-@dataclasses.dataclass(frozen=True)
-class _Identity:
-    """The server and the user, and whether a plugin gave the credentials, which expire."""
-
-    config: config.Config
-    expires: bool
-
-
-def _load(target: Target) -> _Identity:
+def _load(target: Target) -> tuple[config.Config, bool]:
+    """Return the server and the user, and whether a plugin gave the credentials, which expire."""
     plugins: list[connection.Plugin] = []
 
     def ask(plugin: connection.Plugin) -> connection.Credentials:
         plugins.append(plugin)
-        return _ask(target, plugin)
+        # Most kubeconfigs name no program, and their users do not wait for the module.
+        credentials = loading.load("cluster.credentials")
+        seconds = credentials.WAIT_SECONDS if target.interactive else target.request_seconds
+        given: connection.Credentials = credentials.ask(plugin, interactive=target.interactive, seconds=seconds)
+        return given
 
-    cfg = connection.load(target.kubeconfig, target.context, ask, target.wishes)
-    return _Identity(cfg, bool(plugins))
-
-
-def _ask(target: Target, plugin: connection.Plugin) -> connection.Credentials:
-    # Most kubeconfigs name no program, and their users do not wait for the module.
-    credentials = loading.load("cluster.credentials")
-    given: connection.Credentials
-    if target.interactive:
-        given = credentials.ask(plugin)
-    else:
-        given = credentials.ask(plugin, interactive=False, seconds=target.request_seconds)
-    return given
+    return connection.load(target.kubeconfig, target.context, ask, target.wishes), bool(plugins)
 
 
-async def _run(identity: _Identity, target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
+async def _run(cfg: config.Config, expires: bool, target: Target, work: Callable[[Session], Awaitable[T]]) -> T:  # noqa: FBT001 as _load returns it
     agent = f"kubectl-swap/{swapwarden.__version__}"
     async with contextlib.AsyncExitStack() as stack:
 
@@ -371,14 +366,14 @@ async def _run(identity: _Identity, target: Target, work: Callable[[Session], Aw
             return await stack.enter_async_context(client.Client(cfg, user_agent=agent))
 
         async def renew() -> client.Client:
-            return await connect((await asyncio.to_thread(_load, target)).config)
+            return await connect((await asyncio.to_thread(_load, target))[0])
 
-        api = await connect(identity.config)
-        asked = Session(api, identity.config.namespace, target, renew if identity.expires else None)
+        asked = Session(await connect(cfg), cfg.namespace, target, renew if expires else None)
         stack.push_async_callback(asked.close)
-        if identity.config.insecure:
-            asked.warn(
-                f"{identity.config.server} is not verified (insecure-skip-tls-verify): a proxy in between can read"
-                " the credentials and change the answers"
+        if cfg.insecure:
+            text = (
+                f"{cfg.server} is not verified (insecure-skip-tls-verify): a proxy in between can read the credentials"
+                " and change the answers"
             )
+            click.echo(f"warning: {tables.clean(text)}", err=True)
         return await work(asked)

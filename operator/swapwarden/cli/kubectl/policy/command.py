@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 import click
@@ -22,7 +21,6 @@ Examples:
   kubectl swap policy deployment/web --remove -n shop           remove the policy
   kubectl swap policy namespace/shop Disabled                   the default of new pods
 """
-MANAGER: Final = "kubectl-swap"
 _MAX_OWNERS: Final = 4
 """More than any chain of Kubernetes' own kinds has: a CronJob's pod has two owners above it."""
 _PODS: Final = frozenset({"", "pod", "pods", "po"})
@@ -68,7 +66,7 @@ async def _namespace(asked: session.Session, name: str, change: _PolicyRequest) 
     if not change.apply:
         click.echo(patches.label_command(name, change.value, change.options))
         return
-    await asked.patch(path, json.dumps(patches.label_patch(change.value)).encode(), MANAGER)
+    await asked.patch(path, patches.label_patch(change.value))
     click.echo(f"namespace/{name} labelled: {_says(change.value, 'default')}")
 
 
@@ -151,7 +149,7 @@ async def _workload(
         click.echo(patches.patch_command(kind.word, name, asked.namespace, body, change.options))
         return
     path = f"{asked.namespaced(kind.api, kind.plural)}/{session.quote(name)}"
-    await asked.patch(path, json.dumps(body).encode(), MANAGER)
+    await asked.patch(path, body)
     click.echo(f"{kind.word}/{name} patched: {_says(change.value, 'policy')}")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -18,6 +18,8 @@ from swapwarden.cli.wire import WireProfile
 from swapwarden.policy.node import kernel_settings, observations
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.profile import requirements
+
+Object = TypeVar("Object", state.NodeSwapState, WireProfile)
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -184,52 +186,29 @@ SORTS: Final[dict[str, Callable[[NodeReport], Any]]] = {
 
 async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -> list[NodeReport]:
     """Return rows of the nodes of these names, or of all that the selector matches."""
-    listed = asyncio.gather(
+    found, states, profiles, (running, unseen) = await asyncio.gather(
         asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),
-        _states(asked, chosen),
-        _profiles(asked),
+        _by_name(asked, "the state", asked.objects(session.STATES, state.NodeSwapState, chosen, missing_ok=True)),
+        _by_name(asked, "the behavior without swap", asked.collect(session.PROFILES, WireProfile)),
         agents.find(asked),
     )
-    found, states, profiles, (running, unseen) = await listed
     wanted = {node.metadata.name for node in found}
     scraped, unread = await agents.scrape(
         asked, (agent for name, agent in (running or {}).items() if name in wanted), frozenset({usage.NODE_USED})
     )
     for why in filter(None, (unseen, unread)):
         asked.note(f"swap in use is not known everywhere: {why}")
-    known = Known(states, running, used(scraped), profiles)
+    known = Known(states, running, used(scraped), profiles or {})
     return [row(node, known) for node in found]
 
 
-async def _states(asked: session.Session, chosen: Sequence[str]) -> dict[str, state.NodeSwapState] | None:
-    """Return NodeSwapStates by name, of the named nodes only if any are named; None if the user may not read them."""
+async def _by_name(asked: session.Session, what: str, request: Awaitable[list[Object]]) -> dict[str, Object] | None:
+    """Return objects by name; None, with a note, if the user may not read them."""
     try:
-        if not chosen:
-            found = await asked.collect(session.STATES, state.NodeSwapState)
-        else:
-            answers = await asyncio.gather(*(_state(asked, name) for name in chosen))
-            found = [answer for answer in answers if answer is not None]
+        return {each.metadata.name: each for each in await request}
     except session.ForbiddenError as error:
-        asked.note(f"the state of nodes is not shown: {error.message}")
+        asked.note(f"{what} of nodes is not shown: {error.message}")
         return None
-    return {each.metadata.name: each for each in found}
-
-
-async def _state(asked: session.Session, name: str) -> state.NodeSwapState | None:
-    try:
-        return await asked.get(f"{session.STATES}/{session.quote(name)}", state.NodeSwapState)
-    except session.NotFoundError:
-        return None
-
-
-async def _profiles(asked: session.Session) -> dict[str, WireProfile]:
-    """Return profiles by name."""
-    try:
-        found = await asked.collect(session.PROFILES, WireProfile)
-    except session.ForbiddenError as error:
-        asked.note(f"the behavior of nodes without swap is not shown: {error.message}")
-        return {}
-    return {each.metadata.name: each for each in found}
 
 
 EXAMPLES: Final = """\b
