@@ -128,12 +128,10 @@ def own_definitions() -> list[Json]:
 def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[ClusterProblem]:
     """Yield the problems of the installation."""
     if not view.installed:
-        yield problem(
-            Check.NOT_INSTALLED,
-            f"customresourcedefinition/{names.PROFILE_PLURAL}.{names.GROUP}",
-            f"this cluster does not know {names.API_VERSION}: Swapwarden is not installed, or is another version",
-            remedy="install it (docs/install.md), or choose another cluster with --context",
-        )
+        here = f"customresourcedefinition/{names.PROFILE_PLURAL}.{names.GROUP}"
+        text = f"this cluster does not know {names.API_VERSION}: Swapwarden is not installed, or is another version"
+        remedy = "install it (docs/install.md), or choose another cluster with --context"
+        yield problem(Check.NOT_INSTALLED, here, text, remedy=remedy)
         return
     if found.crds is not None:
         yield from _kinds(found.own_crds, found.crds)
@@ -181,20 +179,17 @@ def _fields(schema: Any, path: str = "") -> Iterator[str]:
 
 
 def _leader(leases: Iterable[LeaderLease], now: datetime.datetime) -> Iterator[ClusterProblem]:
-    message = f"there is no Lease {LEASE}: no controller ever led"
+    text = f"there is no Lease {LEASE}: no controller ever led"
     for one in leases:
-        spec, namespace = one.spec, one.metadata.namespace
+        spec, lease = one.spec, f"the Lease {one.metadata.namespace}/{LEASE}"
         renewed, seconds = _time(spec.renew_time), spec.lease_duration_seconds or 15
         if not spec.holder_identity or renewed is None:
-            message = f"nobody holds the Lease {namespace}/{LEASE}"
+            text = f"nobody holds {lease}"
         elif now - renewed > datetime.timedelta(seconds=_LATE * seconds):
-            message = (
-                f"the Lease {namespace}/{LEASE} was not renewed since {renewed:%Y-%m-%dT%H:%M:%SZ}, by"
-                f" {spec.holder_identity}"
-            )
+            text = f"{lease} was not renewed since {renewed:%Y-%m-%dT%H:%M:%SZ}, by {spec.holder_identity}"
         else:
             return
-    yield problem(Check.NO_LEADER, f"lease/{LEASE}", f"{message}: nothing is planned, and new pods start without swap")
+    yield problem(Check.NO_LEADER, f"lease/{LEASE}", f"{text}: nothing is planned, and new pods start without swap")
 
 
 def _time(text: str | None) -> datetime.datetime | None:
@@ -208,39 +203,30 @@ def _time(text: str | None) -> datetime.datetime | None:
 def _webhooks(
     webhooks: Iterable[Webhook], mutating: Iterable[Named], view: snapshot.ClusterSnapshot, now: datetime.datetime
 ) -> Iterator[ClusterProblem]:
-    ours = {one.metadata.name: _entries(one) for one in webhooks if _entries(one)}
-    if not ours:
-        if not any(_is_ours(one) for one in mutating):
-            yield problem(
-                Check.NO_ADMISSION,
-                "mutatingwebhookconfiguration/swapwarden",
-                "neither a webhook nor a policy completes new pods: defaults of namespaces have no effect, and policies"
-                " do not place pods",
-            )
-        return
+    ours = {one.metadata.name: entries for one in webhooks if (entries := _entries(one))}
+    if not ours and not any(map(_is_ours, mutating)):
+        text = (
+            "neither a webhook nor a policy completes new pods: defaults of namespaces have no effect, and policies"
+            " do not place pods"
+        )
+        yield problem(Check.NO_ADMISSION, "mutatingwebhookconfiguration/swapwarden", text)
     for name, entries in ours.items():
         here = f"mutatingwebhookconfiguration/{name}"
         bundles = {each.client_config.ca_bundle for each in entries}
         yield from (one for bundle in sorted(bundles) for one in _certificate(here, bundle, now))
-        lenient = [
-            each.name for each in entries if each.failure_policy == "Ignore" and not each.name.startswith(_OPTIONAL)
-        ]
-        if lenient:
-            yield problem(
-                Check.FAILURE_POLICY,
-                here,
+        required = [each for each in entries if not each.name.startswith(_OPTIONAL)]
+        if lenient := [each.name for each in required if each.failure_policy == "Ignore"]:
+            text = (
                 f"failurePolicy is Ignore for {tables.first_few(lenient)}: while the webhook does not answer, pods"
-                " start without their namespace's default, and are not placed",
+                " start without their namespace's default, and are not placed"
             )
+            yield problem(Check.FAILURE_POLICY, here, text)
         if any(each.client_config.service for each in entries) and not view.pods_of and "pods" not in view.unread:
-            parts = [part for part in view.parts if part.component == "webhook"]
-            if not any(part.ready for part in parts):
-                yield problem(
-                    Check.WEBHOOK_NOT_READY,
-                    here,
-                    f"none of {tables.count(len(parts), 'pod')} of the webhook is Ready: new pods with a policy are"
-                    " refused, or not completed",
-                )
+            ready = [part.ready for part in view.parts if part.component == "webhook"]
+            if not any(ready):
+                number = tables.count(len(ready), "pod")
+                text = f"none of {number} of the webhook is Ready: new pods with a policy are refused, or not completed"
+                yield problem(Check.WEBHOOK_NOT_READY, here, text)
 
 
 def is_ours(name: str) -> bool:
@@ -298,10 +284,8 @@ def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterato
         found = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
         if suffix == "namespace-default":
             found = [name for name in found if not name.endswith("unknown-namespace-default")]
-        if not found or not any(name in bound for name in found):
-            what = "does not exist" if not found else "has no binding, so that API servers do not evaluate it"
-            yield problem(
-                Check.NO_ADMISSION,
-                f"validatingadmissionpolicy/{found[0] if found else f'swapwarden-{suffix}'}",
-                f"{what}: nothing prevents what it refuses, or nothing does while the webhook is down",
-            )
+        if bound.isdisjoint(found):
+            here = f"validatingadmissionpolicy/{found[0] if found else f'swapwarden-{suffix}'}"
+            what = "has no binding, so that API servers do not evaluate it" if found else "does not exist"
+            text = f"{what}: nothing prevents what it refuses, or nothing does while the webhook is down"
+            yield problem(Check.NO_ADMISSION, here, text)

@@ -57,14 +57,15 @@ def condition(node: str, one: state.Condition) -> ClusterProblem | None:
     """Return the problem that a condition of a node's state reports, if any."""
     if not is_abnormal(one.type, one.status, one.reason):
         return None
+    severity: Severity | None
     if one.type in DIAGNOSTICS:
         # The agent ends the message of these with the remedy.
-        message, _, remedy = one.message.rpartition("; ")
+        text, _, remedy = one.message.rpartition("; ")
         severity = catalogue.DIAGNOSTICS.get(one.type)
-        return problem(Check.NODE_CONDITION, f"node/{node}", message, reason=one.type, severity=severity, remedy=remedy)
-    severity, remedy = catalogue.CONDITIONS[one.type]
-    sentence = f"{one.reason}: {one.message}" if one.message else one.reason
-    return problem(Check.NODE_CONDITION, f"node/{node}", sentence, reason=one.type, severity=severity, remedy=remedy)
+    else:
+        text = f"{one.reason}: {one.message}" if one.message else one.reason
+        severity, remedy = catalogue.CONDITIONS[one.type]
+    return problem(Check.NODE_CONDITION, f"node/{node}", text, reason=one.type, severity=severity, remedy=remedy)
 
 
 def _nodes(
@@ -72,38 +73,26 @@ def _nodes(
 ) -> Iterator[ClusterProblem]:
     where = view.agent_namespace() or "swapwarden-system"
     for name, node in known.items():
-        row, report = node.report, view.reports.get(name)
+        row, report, here = node.report, view.reports.get(name), f"node/{name}"
         if row is None:
-            yield problem(
-                Check.NO_STATE,
-                f"node/{name}",
-                "the controller has not planned it: there is no NodeSwapState of its own",
-                where=where,
-            )
+            text = "the controller has not planned it: there is no NodeSwapState of its own"
+            yield problem(Check.NO_STATE, here, text, where=where)
         if not node.has_agent:
-            yield problem(
-                Check.NO_AGENT,
-                f"node/{name}",
-                "no agent runs there: no policy is enforced on new pods"
-                + ("" if node.facts.swap_bytes else "; the node is not known to have swap"),
-                severity=None if node.facts.swap_bytes else Severity.WARNING,
-                where=where,
-            )
+            swap = bool(node.facts.swap_bytes)
+            text = "no agent runs there: no policy is enforced on new pods"
+            text += "" if swap else "; the node is not known to have swap"
+            yield problem(Check.NO_AGENT, here, text, severity=None if swap else Severity.WARNING, where=where)
         elif name in behind and row is not None:
-            yield problem(
-                Check.AGENT_BEHIND,
-                f"node/{name}",
-                f"its agent is Ready, but still at generation {row.observed} of {row.generation} of its state",
-                where=where,
-            )
+            text = f"its agent is Ready, but still at generation {row.observed} of {row.generation} of its state"
+            yield problem(Check.AGENT_BEHIND, here, text, where=where)
         if report is not None and node.has_agent:
             yield from filter(None, (condition(name, one) for one in report.conditions))
             for one in observe(node.profile.require, node.profile.kernel, node.facts):
                 remedy = catalogue.NODE_PROBLEMS[one.problem]
-                sentence = one.message.removesuffix(f"; {remedy}")
-                yield problem(Check.NODE_CONDITION, f"node/{name}", sentence, reason=one.problem, remedy=remedy)
+                text = one.message.removesuffix(f"; {remedy}")
+                yield problem(Check.NODE_CONDITION, here, text, reason=one.problem, remedy=remedy)
         elif row is not None and row.degraded.startswith("NotUnderstood"):
-            yield problem(Check.OTHER_VERSION, f"node/{name}", f"its agent's report is invalid: {row.degraded}")
+            yield problem(Check.OTHER_VERSION, here, f"its agent's report is invalid: {row.degraded}")
 
 
 # Profiles
@@ -113,11 +102,8 @@ def _profiles(found: snapshot.KnownProfiles, known: Mapping[str, snapshot.Planne
     for entry in found.entries.values():
         here = f"nodeswapprofile/{entry.name}"
         if entry.error:
-            yield problem(
-                Check.INVALID_PROFILE,
-                here,
-                f"invalid, so that an older version or none is in force: {entry.error}",
-            )
+            text = f"invalid, so that an older version or none is in force: {entry.error}"
+            yield problem(Check.INVALID_PROFILE, here, text)
         yield from _of_status(entry, here)
         if entry.profile is not None:
             yield from ungoverned(entry.profile, known, here)
@@ -126,11 +112,10 @@ def _profiles(found: snapshot.KnownProfiles, known: Mapping[str, snapshot.Planne
         if node.conflicts:
             ties.setdefault((node.target.name, *node.conflicts), []).append(name)
     for (winner, *others), nodes in ties.items():
-        yield problem(
-            Check.PROFILE_CONFLICT,
-            f"nodeswapprofile/{winner}",
-            f"has the same priority as {', '.join(others)} on {tables.first_few(nodes)}, and governs as the older one",
+        text = (
+            f"has the same priority as {', '.join(others)} on {tables.first_few(nodes)}, and governs as the older one"
         )
+        yield problem(Check.PROFILE_CONFLICT, f"nodeswapprofile/{winner}", text)
 
 
 def ungoverned(
@@ -139,34 +124,23 @@ def ungoverned(
     """Yield the problem of a profile that governs no node."""
     selected = [node for node in known.values() if profile.selects(node.node.labels)]
     rivals = {node.target.name for node in selected}
-    if profile.name in rivals:
-        return
-    message, remedy = "selects no node", ""
-    if selected:
+    if not selected:
+        yield problem(Check.GOVERNS_NO_NODE, here, "selects no node")
+    elif profile.name not in rivals:
         number, first = tables.count(len(selected), "node"), ", ".join(sorted(rivals))
-        message, remedy = (
-            f"governs none of the {number} that it selects: {first} does",
-            "raise its priority, or remove it",
-        )
-    yield problem(Check.GOVERNS_NO_NODE, here, message, remedy=remedy)
+        text = f"governs none of the {number} that it selects: {first} does"
+        yield problem(Check.GOVERNS_NO_NODE, here, text, remedy="raise its priority, or remove it")
 
 
 def _of_status(entry: snapshot.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
     """Yield the problems that only the profile's own status reports."""
     found = {one.get("type"): one for one in entry.status.get("conditions", ())}
     progressing, degraded = found.get(ConditionType.PROGRESSING, {}), found.get(ConditionType.DEGRADED, {})
-    if progressing.get("reason") in {"Stopped", "Held"}:
-        yield problem(
-            Check.ROLLOUT_STOPPED, here, str(progressing.get("message", "")), reason=str(progressing["reason"])
-        )
-    if degraded.get("reason") == "NoExtendedResource":
-        yield problem(
-            Check.NO_EFFECT,
-            here,
-            str(degraded.get("message", "")),
-            reason="NoExtendedResource",
-            remedy="install with extendedResource: true, or remove scheduling.extendedResource",
-        )
+    if (reason := progressing.get("reason")) in {"Stopped", "Held"}:
+        yield problem(Check.ROLLOUT_STOPPED, here, str(progressing.get("message", "")), reason=str(reason))
+    if (reason := degraded.get("reason")) == "NoExtendedResource":
+        remedy = "install with extendedResource: true, or remove scheduling.extendedResource"
+        yield problem(Check.NO_EFFECT, here, str(degraded.get("message", "")), reason=reason, remedy=remedy)
 
 
 # Namespaces
@@ -181,35 +155,22 @@ def namespaces(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
 
 def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator[ClusterProblem]:
     """Yield the problems of one namespace's labels; no default reaches pods of exempt namespaces."""
+    useless = functools.partial(problem, Check.NO_EFFECT, here, reason=Check.NAMESPACE_POLICY)
+    label = f"label {names.DEFAULT_POLICY_LABEL}: "
     value = labels.get(names.DEFAULT_POLICY_LABEL)
     if value is not None and value not in frozenset[str](names.Policy):
         meant = pod_annotations.closest(value, list(names.Policy))
-        yield problem(
-            Check.NAMESPACE_POLICY,
-            here,
-            f"label {names.DEFAULT_POLICY_LABEL}: unsupported value {validation.quoted(value)}"
-            + (f"; did you mean {validation.quoted(meant)}?" if meant else "")
-            + ": new pods without a policy of their own are refused",
-        )
+        hint = f"; did you mean {validation.quoted(meant)}?" if meant else ""
+        text = f"unsupported value {validation.quoted(value)}{hint}: new pods without a policy of their own are refused"
+        yield problem(Check.NAMESPACE_POLICY, here, label + text)
     elif value is not None and exempt:
-        yield problem(
-            Check.NO_EFFECT,
-            here,
-            f"label {names.DEFAULT_POLICY_LABEL}: {value} has no effect: pods of this namespace must start without the"
-            " webhook",
-            reason=Check.NAMESPACE_POLICY,
-            remedy="use an override of a profile for its pods, or their own annotation",
-        )
+        text = f"{value} has no effect: pods of this namespace must start without the webhook"
+        yield useless(label + text, remedy="use an override of a profile for its pods, or their own annotation")
     for key in sorted(labels):
         if pod_annotations.is_of_domain(key) and key != names.DEFAULT_POLICY_LABEL:
             meant = pod_annotations.closest(key, [names.DEFAULT_POLICY_LABEL])
-            yield problem(
-                Check.NO_EFFECT,
-                here,
-                f"label {key} has no effect: there is no such label of namespaces",
-                reason=Check.NAMESPACE_POLICY,
-                remedy=f"write {meant or names.DEFAULT_POLICY_LABEL}, or remove it",
-            )
+            remedy = f"write {meant or names.DEFAULT_POLICY_LABEL}, or remove it"
+            yield useless(f"label {key} has no effect: there is no such label of namespaces", remedy=remedy)
 
 
 # Pods
@@ -221,14 +182,13 @@ def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
         here = f"pod/{name_space}/{name}"
         if view.pods[name_space, name].terminal:
             continue
-        sentence = [sentence for sentence in validation.warnings(pod) if pod_annotations.NOT_PLACED not in sentence]
-        for message in sentence:
-            yield problem(Check.NO_EFFECT, here, message)
+        for text in validation.warnings(pod):
+            if pod_annotations.NOT_PLACED not in text:
+                yield problem(Check.NO_EFFECT, here, text)
         values = {cause.field for cause in validation.wrong_values(pod)}
         for cause in validation.errors(pod):
             if cause.field not in values:
-                text = f"{cause.field}: {cause.message}"
-                yield problem(Check.NO_EFFECT, here, text, reason="Contradiction")
+                yield problem(Check.NO_EFFECT, here, f"{cause.field}: {cause.message}", reason="Contradiction")
 
 
 _not_enforced: Final = functools.partial(problem, Check.POD_NOT_ENFORCED)
@@ -274,34 +234,25 @@ def _pending(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
 def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     by_key = {row.key: row for row in view.pods.values()}
     for name, report in view.reports.items():
-        found: list[tuple[str, str, str]] = []
-        for held in report.violations:
-            if (
-                held.reason == ViolationReason.DRAINING
-                and not held.container
-                and held.desired == "0"
-                and held.swap_bytes
-            ):
-                sentence = (
-                    f"has {sizes.rounded(held.swap_bytes)} of swap in use, and its limit is 0; it can hardly grow"
-                )
-                found.append((held.pod, held.reason, sentence))
-        for one in report.exposures:
-            if one.desired == "0" and one.swap_bytes:
-                causes = ", ".join(one.causes) or "cause not known"
-                most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
-                amount = f"{most}{sizes.rounded(one.swap_bytes)}"
-                found.append((one.pod, "Exposed", f"took {amount} of swap while its limit was overwritten ({causes})"))
-        for key, reason, sentence in found:
+        for key, reason, text in _against_policy(report):
             row = by_key.get(key)
             if row is not None and row.node == name:
-                yield problem(
-                    Check.SWAP_AGAINST_POLICY,
-                    _pod(row),
-                    sentence,
-                    reason=reason,
-                    severity=Severity.ERROR if row.policy == names.Policy.DISABLED else None,
-                )
+                severity = Severity.ERROR if row.policy == names.Policy.DISABLED else None
+                yield problem(Check.SWAP_AGAINST_POLICY, _pod(row), text, reason=reason, severity=severity)
+
+
+def _against_policy(report: snapshot.AgentReport) -> Iterator[tuple[str, str, str]]:
+    """Yield the key of each pod that has, or took, swap above a limit of 0; with the reason and the message."""
+    for held in report.violations:
+        draining = held.reason == ViolationReason.DRAINING and not held.container
+        if draining and held.desired == "0" and held.swap_bytes:
+            used = sizes.rounded(held.swap_bytes)
+            yield held.pod, held.reason, f"has {used} of swap in use, and its limit is 0; it can hardly grow"
+    for one in report.exposures:
+        if one.desired == "0" and one.swap_bytes:
+            causes = ", ".join(one.causes) or "cause not known"
+            amount = ("" if names.UNWATCHED.isdisjoint(one.causes) else "at most ") + sizes.rounded(one.swap_bytes)
+            yield one.pod, "Exposed", f"took {amount} of swap while its limit was overwritten ({causes})"
 
 
 def _pod(row: pods.PodRow) -> str:
