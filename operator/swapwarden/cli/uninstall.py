@@ -13,7 +13,7 @@ import sys
 import time
 import types
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -134,7 +134,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
         order = f"/api/v1/namespaces/{arguments.namespace}/configmaps/{restore_request.CONFIG_MAP}"
         body = msgspec.json.encode({"data": {restore_request.KEY: restore_request.YES}})
         try:
-            await _tried(api.merge_patch, order, body)
+            await _tried(lambda: api.merge_patch(order, body))
         except errors.ApiError as error:
             if error.status == 404:
                 print(f"error: {error}: --namespace must name the namespace of Swapwarden", file=sys.stderr)
@@ -222,22 +222,18 @@ def report(silent: Iterable[RestoringState], pods: Iterable[BoundPod]) -> Iterat
 async def release_features(api: client.Client, path: str, held: dict[tuple[str, str], set[str]]) -> None:
     """Delete all NodeFeatures of ours below PATH, or reduce them to HELD labels; list failures."""
 
-    def keeps(row: node_features.FeatureRow) -> set[str]:
-        return {key for key in row.labels if (row.name.removeprefix(node_features.object_name("")), key) in held}
+    def gone(row: node_features.FeatureRow) -> set[str]:
+        return {key for key in row.labels if (row.name.removeprefix(node_features.object_name("")), key) not in held}
 
     async def ours() -> list[node_features.FeatureRow]:
-        found = [
-            node_features.project(each)
-            for each in await read_all(api, path, node_features.WireFeature, node_features.SELECTOR)
-        ]
-        return [row for row in found if keeps(row) != row.labels.keys() or not row.labels]
+        found = await read_all(api, path, node_features.WireFeature, node_features.SELECTOR)
+        return [row for row in map(node_features.project, found) if gone(row) or not row.labels]
 
     async def release(row: node_features.FeatureRow) -> None:
-        gone = row.labels.keys() - keeps(row)
-        if gone == row.labels.keys():
+        if gone(row) == row.labels.keys():
             await hooks.delete(api, f"{path}/{row.name}")
         else:
-            body = {"metadata": {"uid": row.uid}, "spec": {"labels": dict.fromkeys(gone)}}
+            body = {"metadata": {"uid": row.uid}, "spec": {"labels": dict.fromkeys(gone(row))}}
             await api.merge_patch(f"{path}/{row.name}", msgspec.json.encode(body))
 
     for row, error in await retry_rounds(ours, release):
@@ -250,9 +246,6 @@ class _NodeRelease(NamedTuple):
     row: nodes.NodeRow
     labels: Sequence[str]
     taints: Sequence[str]
-
-    def is_needed(self) -> bool:
-        return bool(self.labels or self.taints) or self.row.swap_resource is not None
 
 
 async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]], *, untaint: bool) -> None:
@@ -267,14 +260,14 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
     writes = fenced.Writes(api)
     keys = [names.SWAP_TAINT, *([names.STARTUP_TAINT] if untaint else [])]
 
-    def change(row: nodes.NodeRow) -> _NodeRelease:
-        ours = [key for key in LABELS if key in row.labels and key not in row.nfd]
-        gone = [key for key in ours if (row.name, key) not in held]
-        return _NodeRelease(row, gone, [key for key in keys if row.place(key) is not None])
-
-    async def changes() -> list[_NodeRelease]:
-        found = [change(nodes.project(node)) for node in await read_all(api, NODES, nodes.WireNode)]
-        return [each for each in found if each.is_needed()]
+    async def marked() -> list[_NodeRelease]:
+        found = []
+        for row in map(nodes.project, await read_all(api, NODES, nodes.WireNode)):
+            ours = [key for key in LABELS if key in row.labels and key not in row.nfd and (row.name, key) not in held]
+            tainted = [key for key in keys if row.place(key) is not None]
+            if ours or tainted or row.swap_resource is not None:
+                found.append(_NodeRelease(row, ours, tainted))
+        return found
 
     async def release(each: _NodeRelease) -> None:
         # One at a time, since each removal moves the others. The next round finds the rest.
@@ -286,7 +279,7 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         if each.row.swap_resource is not None:
             await node_writer.offer(writes, each.row.name, each.row.uid, None)
 
-    for each, error in await retry_rounds(changes, release):
+    for each, error in await retry_rounds(marked, release):
         print(f"node {each.row.name} {KEEPS_MARKS}: {error}")
 
 
@@ -332,11 +325,8 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
     async def states() -> list[str]:
         return [f"{STATES}/{each.metadata.name}" for each in await read_all(api, STATES, wire.Named)]
 
-    async def delete(path: str) -> None:
-        await hooks.delete(api, path)
-
     for left in (owned, states):
-        for path, error in await retry_rounds(left, delete):
+        for path, error in await retry_rounds(left, functools.partial(hooks.delete, api)):
             print(f"{path} is still there: {error}")
 
 
@@ -377,6 +367,9 @@ async def read_all(
     found: list[T] = []
     decoder = decoding.Decoder(kind)
 
+    async def get(path: str, /, *, params: Mapping[str, str], accept: str) -> bytes:
+        return await _tried(lambda: api.get(path, params=params, accept=accept, timeout=REQUEST_SECONDS))
+
     def take(body: bytes) -> decoding.ListMetadata:
         page = decoding.page(body)
         for item in page.items or ():
@@ -387,11 +380,10 @@ async def read_all(
         return page.metadata
 
     try:
-        await paging.read(functools.partial(_got, api), path, take, selector)
+        await paging.read(get, path, take, selector)
     except errors.ApiError as error:
-        if error.status == 404:
-            return []
-        raise
+        if error.status != 404:
+            raise
     return found
 
 
@@ -402,18 +394,12 @@ def _left_out(path: str, one: decoding.Identity, why: str) -> None:
     print(f"{path.rpartition('/')[2]} {name} is left out: invalid: {why}", file=sys.stderr)
 
 
-async def _got(api: client.Client, path: str, *, params: Mapping[str, str], accept: str) -> bytes:
-    asked = functools.partial(api.get, path, params=params, accept=accept, timeout=REQUEST_SECONDS)
-    body: bytes = await _tried(asked)
-    return body
-
-
-async def _tried(request: Any, *arguments: Any) -> Any:
+async def _tried(request: Callable[[], Awaitable[bytes]]) -> bytes:
     """Await a repeatable request, with some retries: the API server may be busy, or rights be new."""
     waits = backoff.Backoff(*BACKOFF_SECONDS)
     for _ in range(5):
         try:
-            return await request(*arguments)
+            return await request()
         except errors.TooLarge:
             raise
         except errors.Unreachable:
@@ -422,4 +408,4 @@ async def _tried(request: Any, *arguments: Any) -> Any:
             if (error.status not in {403, 409, 429} and error.status < 500) or paging.is_too_deep(error):
                 raise
         await asyncio.sleep(waits.next())
-    return await request(*arguments)
+    return await request()

@@ -20,6 +20,7 @@ from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severi
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.wire import Named
+from swapwarden.kube.election import election
 
 Json = dict[str, Any]
 
@@ -36,33 +37,15 @@ _LATE: Final = 3
 """Lease durations without a renewal after which nobody leads."""
 
 
-class _Schema(msgspec.Struct, frozen=True, rename={"root": "openAPIV3Schema"}):
-    root: Json = {}
-
-
-class _Version(msgspec.Struct, frozen=True):
-    name: str
-    served: bool = False
-    schema: _Schema = _Schema()
-
-
-class _Versions(msgspec.Struct, frozen=True):
-    versions: list[_Version] = []
-
-
 class Definition(Named, frozen=True):
-    """A CustomResourceDefinition: the fields that are read."""
+    """A CustomResourceDefinition."""
 
-    spec: _Versions = _Versions()
-
-
-class _Service(msgspec.Struct, frozen=True):
-    namespace: str
+    spec: Json = {}  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
 
 
 class _ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
     ca_bundle: str = ""
-    service: _Service | None = None
+    service: Json | None = None
 
 
 class _Entry(msgspec.Struct, frozen=True, rename="camel"):
@@ -77,26 +60,16 @@ class Webhook(Named, frozen=True):
     webhooks: tuple[_Entry, ...] = ()
 
 
-class _BindingSpec(msgspec.Struct, frozen=True, rename="camel"):
-    policy_name: str = ""
-
-
 class Binding(Named, frozen=True):
-    """A ValidatingAdmissionPolicyBinding: the fields that are read."""
+    """A ValidatingAdmissionPolicyBinding."""
 
-    spec: _BindingSpec = _BindingSpec()
-
-
-class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
-    holder_identity: str | None = None
-    renew_time: str | None = None
-    lease_duration_seconds: int | None = None
+    spec: Json = {}  # noqa: RUF012 as above
 
 
 class LeaderLease(Named, frozen=True):
     """A Lease: the fields that are read."""
 
-    spec: _LeaseSpec = _LeaseSpec()
+    spec: election.Spec = election.Spec()
 
 
 @dataclasses.dataclass
@@ -160,9 +133,10 @@ def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[Cl
 
 
 def _schema(definition: Definition) -> Json:
-    for version in definition.spec.versions:
-        if version.name == names.VERSION and version.served:
-            return version.schema.root
+    versions = definition.spec.get("versions", ())
+    for version in versions:
+        if version.get("name") == names.VERSION and version.get("served"):
+            return dict(version.get("schema", {}).get("openAPIV3Schema", {}))
     return {}
 
 
@@ -278,7 +252,7 @@ def _ends(bundle: str) -> list[datetime.datetime] | None:
 
 
 def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterator[ClusterProblem]:
-    bound = {one.spec.policy_name for one in bindings}
+    bound = {one.spec.get("policyName") for one in bindings}
     there = [one.metadata.name for one in policies if _is_ours(one)]
     for suffix in POLICIES:
         found = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
