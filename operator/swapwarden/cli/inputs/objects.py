@@ -117,53 +117,37 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
     for one in found:
         version, kind = one.object["apiVersion"], one.object["kind"]
         group = version.rpartition("/")[0]
-        reader = _READERS.get((group, kind))
-        if kind == "Pod":
-            for text in _from_swap_policy(one.object):
-                log.note(one.place, text)
-        if (group, kind) in TEMPLATES:
-            _collect_template(inputs, one, TEMPLATES[group, kind], log)
-            continue
+        path = TEMPLATES.get((group, kind))
+        reader = _READERS.get((group, kind)) if path is None else _read_pod
         if reader is None:
             log.note(one.place, f"{version} {kind} is ignored: only {_KNOWN} count")
             continue
+        read = one
         try:
             name = checks.name_of(one.object)
-            if reader(inputs, one.object):
+            if path is not None:
+                read = documents.Found(one.place.below(path), pod_of_workload(one.object, DEFAULT_NAMESPACE))
+                _take_template(inputs, one.object, read.object["metadata"], name)
+            if reader is _read_pod:
+                for text in _from_swap_policy(read.object):
+                    log.note(read.place, text)
+            if reader(inputs, read.object):
                 log.note(one.place, f"{kind} {name!r} was read before; this one counts")
         except checks.InvalidError as refused:
-            log.refuse(one.place, refused.problems)
-            if kind == "Pod":
-                _log_annotations(one, log)
+            log.refuse(read.place, refused.problems)
+            if read.object["kind"] == "Pod":
+                _log_annotations(read, log)
     return inputs
 
 
-def _collect_template(inputs: Inputs, one: documents.Found, path: str, log: documents.Log) -> None:
-    """Take a workload for the pod that its template makes."""
-    kind = one.object["kind"]
-    try:
-        name = checks.name_of(one.object)
-        made = pod_of_workload(one.object, DEFAULT_NAMESPACE)
-    except checks.InvalidError as refused:
-        log.refuse(one.place, refused.problems)
-        return
-    pod = documents.Found(one.place.below(path), made)
-    if wrong := list(checks.wrong_texts(made["metadata"])):
-        log.refuse(pod.place, wrong)
-        _log_annotations(pod, log)
-        return
-    for text in _from_swap_policy(made):
-        log.note(pod.place, text)
-    # Its own metadata.name, as there may be a pod of this name.
-    made["metadata"]["name"] = f"{kind.lower()}/{name}"
-    if one.object["metadata"].get("uid"):
-        inputs.existing.add(f"{made['metadata']['namespace']}/{made['metadata']['name']}")
-    try:
-        if _read_pod(inputs, made):
-            log.note(one.place, f"{kind} {name!r} was read before; this one counts")
-    except checks.InvalidError as refused:
-        log.refuse(pod.place, refused.problems)
-        _log_annotations(pod, log)
+def _take_template(inputs: Inputs, workload: documents.Json, made: documents.Json, name: str) -> None:
+    """Name the pod that a workload's template makes; MADE is its metadata. InvalidError if that is wrong."""
+    if wrong := list(checks.wrong_texts(made)):
+        raise checks.InvalidError(*wrong)
+    # Not only the workload's own name, as there may be a pod of this name.
+    made["name"] = f"{workload['kind'].lower()}/{name}"
+    if workload["metadata"].get("uid"):
+        inputs.existing.add(f"{made['namespace']}/{made['name']}")
 
 
 def pod_of_workload(workload: documents.Json, namespace: str) -> documents.Json:
