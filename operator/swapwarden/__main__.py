@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "controller": ("swapwarden.controller.main", "plan the swap of all nodes; one instance leads"),
     "webhook": ("swapwarden.webhook.main", "check and default pods at admission"),
     "agent": ("swapwarden.agent.main", "apply the plan to this node's cgroups"),
+    "nri": ("swapwarden.nri.main", "hold swap limits of containers by the node's container runtime"),
     "profiles": ("swapwarden.cli.profiles", "apply the profiles in an installation's values"),
     "uninstall": ("swapwarden.cli.uninstall", "make all nodes restore earlier values before Swapwarden is removed"),
     "plan": ("swapwarden.cli.plan", "show from files what every pod would get; needs no cluster"),

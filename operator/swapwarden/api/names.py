@@ -24,6 +24,8 @@ POLICY_ANNOTATION: Final = "swapwarden.dev/swap-policy"
 LIMIT_ANNOTATION: Final = "swapwarden.dev/swap-limit"
 CONTAINER_LIMIT_PREFIX: Final = "swap-limit.swapwarden.dev/"
 POLICY_SOURCE_ANNOTATION: Final = "swapwarden.dev/policy-source"
+SOURCE_NAMESPACE: Final = "namespace"
+"""Its value: the policy is the namespace's default."""
 
 # On namespaces (a label, so that webhook selectors can see it).
 DEFAULT_POLICY_LABEL: Final = "swapwarden.dev/default-swap-policy"

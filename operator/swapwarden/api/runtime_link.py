@@ -60,3 +60,14 @@ class FromAgent(enum.StrEnum):
     GONE = "gone"
     SANDBOX = "sandbox"
     UPDATE = "update"
+
+
+class Away(enum.StrEnum):
+    """Why a plugin has no runtime, in `error` of its message; other texts are the system's or the runtime's own."""
+
+    NO_SOCKET = "NoSocket"
+    """The folder has no socket: the runtime does not run, or NRI is off."""
+    REFUSED = "Refused"
+    """Nobody listens there."""
+    LOST = "Lost"
+    """It ended the connection."""

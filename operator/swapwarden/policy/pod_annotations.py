@@ -17,9 +17,6 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.policy import quantity
 
-SOURCE_NAMESPACE: Final = "namespace"
-"""Value of the source annotation: the policy is the namespace's default."""
-
 DOMAIN: Final = f"{names.GROUP}/"
 """The beginning of our keys; subdomains have it after a dot. It is reserved."""
 
@@ -83,7 +80,7 @@ class AnnotationRule(msgspec.Struct, frozen=True):
 
 RULES: Final = (
     AnnotationRule(names.POLICY_ANNOTATION, tuple(sorted(names.Policy))),
-    AnnotationRule(names.POLICY_SOURCE_ANNOTATION, (SOURCE_NAMESPACE,)),
+    AnnotationRule(names.POLICY_SOURCE_ANNOTATION, (names.SOURCE_NAMESPACE,)),
     AnnotationRule(names.LIMIT_ANNOTATION),
     AnnotationRule(names.CONTAINER_LIMIT_PREFIX, per_container=True),
 )

@@ -38,7 +38,7 @@ def admit(
     if default is not None and names.POLICY_ANNOTATION not in pod.annotations:
         added = {
             names.POLICY_ANNOTATION: default.value,
-            names.POLICY_SOURCE_ANNOTATION: pod_annotations.SOURCE_NAMESPACE,
+            names.POLICY_SOURCE_ANNOTATION: names.SOURCE_NAMESPACE,
         }
     whole = _annotated(pod, added) if added else pod
     causes = list(itertools.islice(validation.errors(whole), MAX_CAUSES + 1))

@@ -113,7 +113,7 @@ def _limits(own: _Own) -> Iterator[tuple[str, int]]:
 
 
 def _is_by_default(pod: review.ReviewedPod) -> bool:
-    return pod.annotations.get(names.POLICY_SOURCE_ANNOTATION) == pod_annotations.SOURCE_NAMESPACE
+    return pod.annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE
 
 
 def _value(

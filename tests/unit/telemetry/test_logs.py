@@ -6,7 +6,7 @@ import sys
 import hypothesis
 import pytest
 from hypothesis import strategies
-from swapwarden.telemetry import logs
+from swapwarden.telemetry import log_lines, logs
 
 
 def record(**extra: object) -> logging.LogRecord:
@@ -50,14 +50,14 @@ def test_values_unknown_to_json_are_logged_as_text() -> None:
 
 
 def test_text_ends_with_the_fields() -> None:
-    line = logs.TextFormatter().format(record(node="n1"))
+    line = log_lines.TextFormatter().format(record(node="n1"))
     assert line == "2023-11-14T22:13:20.123Z WARNING swapwarden.test: wrote 0 node=n1"
 
 
 # --- foreign text ---
 
 FORGED = "x\n2023-11-14T22:13:20.123Z INFO    swapwarden.webhook.server: pod refused pod=other"
-FORMATTERS = [logs.JsonFormatter(), logs.TextFormatter()]
+FORMATTERS = [logs.JsonFormatter(), log_lines.TextFormatter()]
 
 
 @hypothesis.given(text=strategies.text(), formatter=strategies.sampled_from(FORMATTERS))
@@ -74,11 +74,11 @@ def test_text_of_others_stays_on_its_line(text: str, formatter: logging.Formatte
 @hypothesis.given(strategies.text())
 @hypothesis.example(FORGED)
 def test_a_text_line_shows_no_character_that_is_not_printable(text: str) -> None:
-    assert logs.TextFormatter().format(record(pod=text)).isprintable()
+    assert log_lines.TextFormatter().format(record(pod=text)).isprintable()
 
 
 def test_a_value_with_spaces_cannot_be_taken_for_several_fields() -> None:
-    line = logs.TextFormatter().format(record(reason="no swap pod=other", empty="", quote='a"b'))
+    line = log_lines.TextFormatter().format(record(reason="no swap pod=other", empty="", quote='a"b'))
     assert line.endswith(r'wrote 0 reason="no swap pod=other" empty="" quote="a\"b"')
 
 
@@ -88,7 +88,7 @@ def test_a_value_with_spaces_cannot_be_taken_for_several_fields() -> None:
 )
 def test_a_huge_value_is_cut(formatter: logging.Formatter, value: object) -> None:
     line = formatter.format(record(pod=value, node="n1"))
-    assert len(line) < 2 * logs.MAX_FIELD
+    assert len(line) < 2 * log_lines.MAX_FIELD
     assert "more)" in line
     assert "n1" in line
 
@@ -101,6 +101,6 @@ def test_of_a_huge_traceback_the_end_is_logged(formatter: logging.Formatter) -> 
         made = record()
         made.exc_info = sys.exc_info()
     text = formatter.format(made)
-    assert len(text) < 2 * logs.MAX_EXCEPTION
+    assert len(text) < 2 * log_lines.MAX_EXCEPTION
     assert "the end" in text
     assert all(line.startswith("  ") for line in text.splitlines()[1:])

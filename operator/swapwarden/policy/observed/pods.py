@@ -13,7 +13,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
-from swapwarden.policy import pod_annotations, quantity
+from swapwarden.policy import quantity
 from swapwarden.policy.swap import phases, qos
 
 CRITICAL_PRIORITY = 2_000_000_000
@@ -230,7 +230,7 @@ def project(wire: WirePod) -> PodRow:
             *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, phases.Kind.EPHEMERAL),
         ),
         agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
-        defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == pod_annotations.SOURCE_NAMESPACE,
+        defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE,
         labels=_labels(meta.labels),
         enforced=next(
             (

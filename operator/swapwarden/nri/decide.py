@@ -1,0 +1,89 @@
+"""Decide the value of memory.swap.max of a container: pure, from the pod's annotations and the agent's decisions."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from swapwarden.api import names
+from swapwarden.nri import messages
+
+NONE: Final = "0"
+_ALLOWING: Final = frozenset(each.value for each in names.Policy if each is not names.Policy.DISABLED)
+
+
+class Hold(NamedTuple):
+    """A value that the agent decided."""
+
+    value: str
+    at_most: bool
+    """Whether the value only replaces larger ones."""
+
+
+class PodHolds(NamedTuple):
+    """The agent's decision on a pod."""
+
+    default: Hold | None
+    """For containers that are not named; None leaves them alone."""
+    containers: dict[str, Hold]
+    """By name."""
+    decided: bool
+    """Whether the agent has the pod's plan: a default of its namespace then has no say any more."""
+
+    def of(self, container: str) -> Hold | None:
+        """Return the setting of a container."""
+        return self.containers.get(container, self.default)
+
+
+def forbids(policy: str | None) -> bool:
+    """Return whether a pod with this annotation gets no swap: Disabled, or invalid."""
+    return policy is not None and policy not in _ALLOWING
+
+
+def acts(mode: str) -> bool:
+    """Return whether anything is adjusted in a mode: one of names.Mode, or empty if no agent knows it."""
+    return mode in {names.Mode.ENFORCE, ""}
+
+
+def setting(pod: messages.PodSandbox, container: str, decided: PodHolds | None, mode: str) -> Hold | None:
+    """Return the setting of a container; None if it has none. `decided` is None without a decision of the agent."""
+    if not acts(mode):
+        return None
+    if forbids(pod.policy):
+        # Overrides of a profile may lift a default of the namespace, never the pod's own choice.
+        lifted = pod.source == names.SOURCE_NAMESPACE and decided is not None and decided.decided
+        if not lifted:
+            return Hold(NONE, at_most=False)
+    return decided.of(container) if decided is not None else None
+
+
+def adjusted(found: Hold | None, asked: str | None) -> str | None:
+    """Return the value to set; None if there is none, or if the request already has it (from another plugin).
+
+    `asked` is the request's value; None if it has none.
+    """
+    if found is None or asked == found.value:
+        return None
+    if found.at_most and asked is not None and _bytes(asked) <= _bytes(found.value):
+        return None
+    return found.value
+
+
+def kept(request: messages.Event, decided: PodHolds | None, mode: str) -> str | None:
+    """Return the value that an update of a container must not replace; None if the update may pass as it is.
+
+    Only a value that the runtime already has for the container is kept: to lower the limit of one that may have swap in
+    use is for the agent.
+    """
+    container = request.container
+    found = setting(request.pod, container.name, decided, mode)
+    replaced = container.original is not None and container.original != (container.value or "")
+    if found is None and decided is None and replaced and container.value and acts(mode):
+        # A plugin set it, and the agent has not been here since to change that.
+        found = Hold(container.value, at_most=False)
+    value = adjusted(found, request.asked)
+    return value if value == container.value else None
+
+
+def _bytes(value: str) -> float:
+    """Return what a value of memory.swap.max allows; unknown ones count as no limit."""
+    return int(value) if value.isascii() and value.isdigit() else float("inf")

@@ -1,0 +1,81 @@
+"""The containers that the runtime has, for an agent that connects later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from swapwarden.nri import messages
+
+MAX_PODS: Final = 4096
+MAX_CONTAINERS: Final = 256
+"""Of a pod. More are counted, and not remembered."""
+
+SANDBOX: Final = ""
+"""The name under which a pod has its sandbox: no container has it."""
+
+
+class Item(NamedTuple):
+    """A container, or a sandbox."""
+
+    id: str
+    value: str | None
+    """Of memory.swap.max in the runtime; None if it has none for it."""
+    original: str | None
+    """The kubelet's value, if a plugin replaced it; empty if it had none."""
+
+
+class RuntimeInventory:
+    """Containers by pod and name. Of a name a pod has one container: an earlier one ended."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, Item]] = {}
+        self.omitted = 0
+        """How often one was not remembered, for lack of room or of its pod."""
+
+    def put(self, uid: str, name: str, item: Item) -> None:
+        """Remember one, or replace the one of its name."""
+        pod = self._pods.get(uid)
+        if pod is None:
+            if len(self._pods) >= MAX_PODS:
+                self.omitted += 1
+                return
+            pod = self._pods[uid] = {}
+        if name not in pod and len(pod) >= MAX_CONTAINERS:
+            self.omitted += 1
+            return
+        pod[name] = item
+
+    def set_value(self, container: str, value: str) -> None:
+        """Record a container's new value."""
+        for pod in self._pods.values():
+            for name, item in pod.items():
+                if item.id == container:
+                    pod[name] = item._replace(value=value)
+                    return
+
+    def remove(self, uid: str, name: str, container: str) -> None:
+        """Forget a container, unless another one has its name already. A sandbox ends its pod."""
+        pod = self._pods.get(uid, {})
+        if name in pod and pod[name].id == container:
+            del pod[name]
+            if name == SANDBOX or not pod:
+                del self._pods[uid]
+
+    def replace(self, pods: list[messages.PodSandbox], containers: list[messages.RuntimeContainer]) -> None:
+        """Begin again from all that the runtime has."""
+        self._pods.clear()
+        uids = {pod.id: pod.uid for pod in pods}
+        for pod in pods:
+            self.put(pod.uid, SANDBOX, Item(pod.id, None, None))
+        for each in containers:
+            if (uid := uids.get(each.sandbox)) is None:
+                self.omitted += 1
+            else:
+                self.put(uid, each.name, Item(each.id, each.value, each.original))
+
+    def items(self) -> Iterator[tuple[str, str, Item]]:
+        """Yield pod UID, name and container."""
+        for uid, pod in self._pods.items():
+            for name, item in pod.items():
+                yield uid, name, item

@@ -1,0 +1,63 @@
+"""All that the plugin knows and counts, whichever connection it is from."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from swapwarden.api import names
+from swapwarden.api.runtime_link import FromPlugin
+from swapwarden.nri import decisions, inventory, link, messages
+
+log = logging.getLogger(__name__)
+
+COUNTED: Final = ("requests", "adjusted", "kept", "errors", "late", "lost")
+"""Requests of the runtime; containers that were adjusted; updates in which a value was kept; requests that got an empty
+answer because of an exception; pods whose start did not wait longer for the agent; connections to the runtime that were
+lost."""
+LOG_SECONDS: Final = 60.0
+
+
+class Knowledge:
+    """Read and written for both connections."""
+
+    def __init__(self, *, adjusts: bool) -> None:
+        """`adjusts`: whether this node's kernel can limit swap."""
+        self.adjusts = adjusts
+        self.mode: str = names.Mode.ENFORCE
+        self.decisions = decisions.Decisions()
+        self.inventory = inventory.RuntimeInventory()
+        self.counts = dict.fromkeys(COUNTED, 0)
+        self.runtime: messages.Runtime | None = None
+        self.away = ""
+        """Why there is no runtime."""
+        self.synchronized = False
+        """Whether the runtime listed its containers."""
+        self._logged: dict[str, float] = {}
+
+    def described(self) -> bytes:
+        """Return the packet about the runtime."""
+        runtime = self.runtime or messages.Runtime("", "", "", 0)
+        return link.encode(
+            FromPlugin.RUNTIME,
+            connected=self.runtime is not None,
+            name=runtime.name,
+            version=runtime.version,
+            nri=runtime.nri,
+            requestTimeoutMs=runtime.request_timeout_ms,
+            error="" if self.runtime else self.away,
+        )
+
+    def counted(self) -> dict[str, int]:
+        """Return all counts."""
+        return {**self.counts, "omitted": self.inventory.omitted}
+
+    def failed(self, method: str, error: Exception) -> None:
+        """Count a request that could not be handled; log one of each method in a minute."""
+        self.counts["errors"] += 1
+        now = time.monotonic()
+        kind = method if method in messages.METHODS else ""
+        if now - self._logged.get(kind, -LOG_SECONDS) >= LOG_SECONDS:
+            self._logged[kind] = now
+            log.error("a request was answered without a change: %s", type(error).__name__, extra={"method": kind})

@@ -1,0 +1,179 @@
+"""The process `swapwarden nri`, which answers the container runtime: flags, connections and the loop.
+
+It has two sockets, no thread and no network. The loop waits in one place only. A watchdog ends the process if it does
+not return there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import logging
+import os
+import pathlib
+import select
+import signal
+import socket
+import time
+from typing import Any, Final, Protocol, Self
+
+import swapwarden
+from swapwarden.api import runtime_link
+from swapwarden.nri import knowledge, messages
+from swapwarden.nri.agent_side import AgentSide
+from swapwarden.nri.runtime_side import RuntimeSide
+from swapwarden.telemetry import log_lines
+
+log = logging.getLogger(__name__)
+
+WATCHDOG_SECONDS: Final = 20.0
+"""A turn of the loop that lasts as long ends the process; the kubelet starts it again."""
+STUCK: Final = 70
+"""The exit status then."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.add_argument(
+        "--socket-dir", default="/var/run/nri", metavar="DIR", help="folder with the runtime's socket, nri.sock"
+    )
+    parser.add_argument(
+        "--link-dir", default=runtime_link.FOLDER, metavar="DIR", help="folder that is shared with the node's agent"
+    )
+    parser.add_argument(
+        "--cgroup-root",
+        default="/sys/fs/cgroup",
+        metavar="DIR",
+        help="this process's own cgroup; without memory.swap.max there nothing is adjusted",
+    )
+    parser.add_argument("--name", default=runtime_link.PLUGIN, help="name in the runtime (default: %(default)s)")
+    parser.add_argument(
+        "--index",
+        default=runtime_link.INDEX,
+        type=_index,
+        help="place among the runtime's plugins, two digits (default: %(default)s)",
+    )
+    log_lines.add_arguments(parser)
+
+
+def _index(text: str) -> str:
+    if len(text) != 2 or not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text} is not two digits")
+    return text
+
+
+class PlainJsonLines(log_lines.JsonLines):
+    """JSON by the standard library."""
+
+    def encode(self, entry: dict[str, object]) -> str:
+        """Return the object on one line."""
+        return log_lines.readable(json.dumps(entry, default=str, ensure_ascii=False))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT. Return the exit status."""
+    formatter = PlainJsonLines() if arguments.log_format == "json" else log_lines.TextFormatter()
+    log_lines.configure(arguments.log_level, formatter)
+    adjusts = pathlib.Path(arguments.cgroup_root, runtime_link.SWAP_MAX).exists()
+    if not adjusts:
+        log.warning("nothing is adjusted: %s has no %s", arguments.cgroup_root, runtime_link.SWAP_MAX)
+    log.info("started", extra={"version": swapwarden.__version__})
+    known = knowledge.Knowledge(adjusts=adjusts)
+    agent = AgentSide(known, arguments.link_dir, time.monotonic)
+    registration = messages.register(arguments.name, arguments.index)
+    runtime = RuntimeSide(known, registration, arguments.socket_dir, clock=time.monotonic, notify=agent.notify)
+    agent.runtime = runtime
+    gc.collect()
+    gc.freeze()
+    with Signals() as signals:
+        loop(signals, runtime, agent)
+    runtime.close()
+    agent.close()
+    log.info("stopped; the containers keep their values")
+    return 0
+
+
+class Side(Protocol):
+    """A connection and what it needs of the loop."""
+
+    def tick(self) -> None:
+        """Connect if it is time; give up waiting for answers that are late."""
+
+    def due(self) -> float | None:
+        """Return when to tick next, on the clock of time.monotonic(); None: not before bytes arrive."""
+
+    @property
+    def socket(self) -> socket.socket | None:
+        """The socket, if it is connected."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has bytes that the socket did not take."""
+
+    def readable(self) -> None:
+        """Read from the socket."""
+
+    def writable(self) -> None:
+        """Write to the socket."""
+
+
+class Signals:
+    """SIGTERM and SIGINT end the loop, through a socket that it watches; SIGALRM ends the process."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.wakes, self._writes = socket.socketpair()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Install the handlers."""
+        self.wakes.setblocking(False)  # noqa: FBT003 the standard library has no other form
+        self._writes.setblocking(False)  # noqa: FBT003 as above
+        signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
+        # A container's first process is not ended by a signal that has no handler.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._end)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, _stuck)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the handlers."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.wakes.close()
+        self._writes.close()
+
+    def _end(self, *_: object) -> None:
+        self.ended = True
+
+
+def _stuck(*_: object) -> None:
+    os.write(2, b"the loop is stuck; ending the process\n")
+    os._exit(STUCK)
+
+
+def loop(signals: Signals, *sides: Side) -> None:
+    """Serve both connections until a signal arrives."""
+    while not signals.ended:
+        signal.setitimer(signal.ITIMER_REAL, WATCHDOG_SECONDS)
+        for side in sides:
+            side.tick()
+        due = min((at for side in sides if (at := side.due()) is not None), default=None)
+        timeout = None if due is None else max(0.0, due - time.monotonic())
+        reading = {each.socket: each for each in sides if each.socket is not None}
+        writing = [found for found, each in reading.items() if each.waits]
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        ready, free, _ = select.select([signals.wakes, *reading], writing, [], timeout)
+        signal.setitimer(signal.ITIMER_REAL, WATCHDOG_SECONDS)
+        for found in free:
+            reading[found].writable()
+        for found, side in reading.items():
+            if found in ready:
+                side.readable()
+        if signals.wakes in ready:
+            with contextlib.suppress(BlockingIOError):
+                signals.wakes.recv(64)

@@ -1,0 +1,150 @@
+"""The connection to the container runtime: made, lost and made again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from swapwarden.api.runtime_link import Away
+from swapwarden.nri import frames, knowledge, link, retry, session
+
+log = logging.getLogger(__name__)
+
+SOCKET: Final = "nri.sock"
+SEND_SECONDS: Final = 2.0
+"""For the runtime to read an answer; it waits for it, and takes as long for a request at most by default."""
+_BYTES: Final = 64 * 1024
+
+
+class RuntimeSide:
+    """The socket to the runtime, and the session on it."""
+
+    def __init__(
+        self,
+        known: knowledge.Knowledge,
+        registration: bytes,
+        folder: str,
+        *,
+        clock: Callable[[], float],
+        notify: Callable[[bytes], bool],
+    ) -> None:
+        self._known = known
+        self._registration = registration
+        self._path = os.path.join(folder, SOCKET)  # noqa: PTH118 pathlib is not needed for a socket
+        self._clock = clock
+        self._notify = notify
+        self._retry = retry.Retry(clock())
+        self._session: session.RuntimeSession | None = None
+        self._buffer = memoryview(bytearray(_BYTES))
+        self.socket: socket.socket | None = None
+        self.waits = False
+        """Always: answers are sent at once."""
+
+    def due(self) -> float | None:
+        """Return when to tick next."""
+        return self._retry.at if self._session is None else self._session.due()
+
+    def tick(self) -> None:
+        """Connect if it is time; give up waiting for answers that are late."""
+        if self._session is not None:
+            self._guarded(self._session.expire)
+        elif self._retry.at <= self._clock():
+            self._connect()
+
+    def readable(self) -> None:
+        """Read and answer."""
+        self._guarded(self._read)
+
+    def writable(self) -> None:
+        """Nothing waits to be written."""
+
+    def sandbox_done(self, number: int) -> None:
+        """Let the start of a pod go on."""
+        if self._session is not None:
+            found = self._session
+            self._guarded(lambda: found.sandbox_done(number))
+
+    def agent_gone(self) -> None:
+        """Let all pods start that wait for the agent."""
+        if self._session is not None:
+            self._guarded(self._session.agent_gone)
+
+    def update(self, order: link.Update) -> None:
+        """Pass an order of the agent on, or report that it is not possible."""
+        if self._session is None:
+            self._notify(link.outcome(order.seq, dict.fromkeys(order.values, session.GONE)))
+        else:
+            found = self._session
+            self._guarded(lambda: found.update(order))
+
+    def close(self) -> None:
+        """Let all pods start that wait, and end the connection."""
+        self.agent_gone()
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+    def _connect(self) -> None:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        made.settimeout(SEND_SECONDS)
+        try:
+            made.connect(self._path)
+        except OSError as error:
+            made.close()
+            self._away(_reason(error))
+            return
+        self.socket = made
+        self._retry.connected(self._clock())
+        self._session = session.RuntimeSession(self._known, send=made.sendall, notify=self._notify, clock=self._clock)
+        found = self._session
+        self._guarded(lambda: found.begin(self._registration))
+
+    def _read(self) -> None:
+        if self.socket is None or self._session is None:
+            return
+        size = self.socket.recv_into(self._buffer)
+        if not size:
+            raise ConnectionError("the runtime ended the connection")
+        self._session.receive(self._buffer[:size])
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Do something with the session; an error ends the connection."""
+        try:
+            action()
+        except session.SessionError as error:
+            self._lost(str(error), error)
+        except (OSError, frames.FrameError) as error:
+            self._lost(Away.LOST, error)
+        except Exception as error:
+            log.exception("the connection to the runtime is given up")
+            self._known.counts["errors"] += 1
+            self._lost(type(error).__name__, error)
+
+    def _lost(self, why: str, error: Exception) -> None:
+        if self.socket is not None:
+            self.socket.close()
+        ended, self.socket, self._session = self._session, None, None
+        self._known.counts["lost"] += 1
+        self._known.runtime = None
+        if ended is not None:
+            ended.end()
+        log.warning("the connection to the runtime ended: %s", error)
+        self._away(why)
+
+    def _away(self, why: str) -> None:
+        self._retry.failed(self._clock(), restarts=why in set(Away))
+        if why != self._known.away:
+            log.warning("no runtime at %s: %s", self._path, why)
+        self._known.away = why
+        self._notify(self._known.described())
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return Away.NO_SOCKET
+    if isinstance(error, ConnectionRefusedError):
+        return Away.REFUSED
+    return error.strerror or type(error).__name__

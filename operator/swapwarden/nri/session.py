@@ -1,0 +1,258 @@
+"""One registration with the container runtime: its requests and their answers, without the socket.
+
+Whatever arrives, each request gets exactly one answer, and it is empty if something is wrong: an error would keep the
+container from starting, on each node that has this plugin.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from swapwarden.api import runtime_link
+from swapwarden.api.runtime_link import FromPlugin
+from swapwarden.nri import decide, frames, knowledge, link, messages, updates
+from swapwarden.nri.inventory import SANDBOX, Item
+
+log = logging.getLogger(__name__)
+
+REGISTER_SECONDS: Final = 15.0
+"""For the runtime to register the plugin; its library gives a plugin 5 s by default."""
+UPDATE_SECONDS: Final = 30.0
+"""For the runtime to update one part of an order."""
+MAX_WAITING: Final = 64
+"""Pods whose start waits for the agent; the runtime starts one at a time."""
+MAX_PARTS: Final = 64
+"""Parts of the list of all containers: of 4 MiB each."""
+
+GONE: Final = "no runtime is connected"
+"""The error of orders then."""
+
+CONFIGURED: Final = messages.configured(messages.EVENTS.values())
+_METHODS: Final = {number: method for method, number in messages.EVENTS.items()}
+_REGISTER_STREAM: Final = 1
+
+
+class SessionError(Exception):
+    """The runtime does not accept the plugin, or does not go on."""
+
+
+class RuntimeSession:
+    """The state of one connection to the runtime. Times are of the clock, in seconds."""
+
+    def __init__(
+        self,
+        known: knowledge.Knowledge,
+        *,
+        send: Callable[[bytes], None],
+        notify: Callable[[bytes], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """`send` sends bytes to the runtime; `notify` sends a packet to the agent: False if none is connected."""
+        self._known = known
+        self._send = send
+        self._notify = notify
+        self._clock = clock
+        self._reader = frames.FrameReader()
+        self._waiting: dict[int, tuple[int, float]] = {}
+        """Streams of the requests that the agent must answer first, by number, and until when."""
+        self._numbers = itertools.count(1)
+        self._calls = itertools.count(3, 2)
+        self._update = (0, 0.0)
+        """Stream of the update that is under way, and until when; or 0."""
+        self._updates = updates.Updates()
+        self._parts: list[messages.Synchronize] = []
+        self._until = clock() + REGISTER_SECONDS
+
+    def begin(self, registration: bytes) -> None:
+        """Register the plugin."""
+        self._call(_REGISTER_STREAM, "RegisterPlugin", registration, REGISTER_SECONDS)
+
+    def due(self) -> float | None:
+        """Return when expire() must be called next."""
+        times = [until for _, until in self._waiting.values()]
+        if self._update[0]:
+            times.append(self._update[1])
+        if self._known.runtime is None:
+            times.append(self._until)
+        return min(times, default=None)
+
+    def expire(self) -> None:
+        """Give up waiting for answers that are late. SessionError if the runtime does not register the plugin."""
+        now = self._clock()
+        for number in [number for number, (_, until) in self._waiting.items() if until <= now]:
+            self._known.counts["late"] += 1
+            self.sandbox_done(number)
+        if self._update[0] and self._update[1] <= now:
+            self._updated(messages.CallOutcome("the runtime did not answer", b""))
+        if self._known.runtime is None and self._until <= now:
+            raise SessionError("the runtime did not configure the plugin")
+
+    # --- the agent ---
+
+    def sandbox_done(self, number: int) -> None:
+        """Let the start of a pod go on, if it waits."""
+        if waiting := self._waiting.pop(number, None):
+            self._answer(waiting[0], b"")
+
+    def agent_gone(self) -> None:
+        """Let all pods start that wait for the agent."""
+        for number in list(self._waiting):
+            self.sandbox_done(number)
+
+    def update(self, order: link.Update) -> None:
+        """Pass an order on to the runtime."""
+        if not self._updates.add(order.seq, order.values):
+            self._notify(link.outcome(order.seq, dict.fromkeys(order.values, "too many orders")))
+        self._go_on()
+
+    def end(self) -> None:
+        """Report the orders that are not carried out: the runtime is gone."""
+        for order in self._updates.fail(GONE):
+            self._notify(link.outcome(order.seq, order.failed))
+
+    # --- the runtime ---
+
+    def receive(self, data: memoryview) -> None:
+        """Handle bytes of the runtime. SessionError or frames.FrameError if the connection is of no use."""
+        for message in self._reader.feed(data):
+            if message.connection == frames.PLUGIN and message.kind == frames.REQUEST:
+                self._request(message)
+            elif message.connection == frames.RUNTIME and message.kind == frames.RESPONSE:
+                self._response(message)
+
+    def _request(self, message: frames.TtrpcMessage) -> None:
+        self._known.counts["requests"] += 1
+        method = ""
+        answer: bytes | None = b""
+        notices: list[bytes] = []
+        try:
+            method, payload = messages.read_request(message.payload)
+            if method == "StateChange":
+                change = messages.read_state_change(payload)
+                answer = self._about(_METHODS.get(change.event, ""), change.request, message.stream, notices)
+            elif method == "Configure":
+                answer = CONFIGURED
+                self._configure(payload)
+            elif method == "Synchronize":
+                answer = self._synchronize(messages.read_synchronize(payload), notices)
+            elif method in messages.EVENTS:
+                answer = self._about(method, messages.read_event(payload), message.stream, notices)
+        except Exception as error:  # noqa: BLE001 whatever it is, it must not keep a container from starting
+            self._known.failed(method, error)
+        if answer is not None:
+            self._answer(message.stream, answer)
+        for notice in notices:
+            self._notify(notice)
+
+    def _about(self, method: str, request: messages.Event, stream: int, notices: list[bytes]) -> bytes | None:
+        """Return the answer to an event; None if it is sent later."""
+        pod, container = request.pod, request.container
+        held = self._known.inventory
+        match method:
+            case "CreateContainer":
+                return self._create(request, notices)
+            case "UpdateContainer":
+                return self._resize(request, notices)
+            case "RemoveContainer":
+                held.remove(pod.uid, container.name, container.id)
+                notices.append(link.encode(FromPlugin.REMOVED, id=container.id))
+            case "RemovePodSandbox":
+                held.remove(pod.uid, SANDBOX, pod.id)
+                notices.append(link.encode(FromPlugin.REMOVED, id=pod.id))
+            case "RunPodSandbox":
+                held.put(pod.uid, SANDBOX, Item(pod.id, None, None))
+                number = next(self._numbers)
+                packet = link.encode(FromPlugin.SANDBOX, seq=number, uid=pod.uid, id=pod.id, cgroup=pod.cgroup)
+                if self._notify(packet) and decide.acts(self._known.mode) and len(self._waiting) < MAX_WAITING:
+                    self._waiting[number] = stream, self._clock() + runtime_link.SANDBOX_SECONDS
+                    return None
+        return b""
+
+    def _create(self, request: messages.Event, notices: list[bytes]) -> bytes:
+        pod, container = request.pod, request.container
+        known = self._known
+        found = decide.setting(pod, container.name, known.decisions.of(pod.uid), known.mode) if known.adjusts else None
+        value = decide.adjusted(found, container.value)
+        # A plugin beside this one, in an update of both, may have adjusted the request already.
+        original = container.original or None if container.original is not None else container.value
+        now = container.value if value is None else value
+        notices.append(
+            link.encode(
+                FromPlugin.CREATED, uid=pod.uid, id=container.id, name=container.name, value=now, original=original
+            )
+        )
+        if value is None:
+            known.inventory.put(pod.uid, container.name, Item(container.id, now, container.original))
+            return b""
+        known.counts["adjusted"] += 1
+        known.inventory.put(pod.uid, container.name, Item(container.id, now, original or ""))
+        return messages.adjustment(value, original or "")
+
+    def _resize(self, request: messages.Event, notices: list[bytes]) -> bytes:
+        container = request.container
+        known = self._known
+        value = decide.kept(request, known.decisions.of(request.pod.uid), known.mode) if known.adjusts else None
+        now = value if value is not None else request.asked if request.asked is not None else container.value
+        if now is not None:
+            known.inventory.set_value(container.id, now)
+        notices.append(link.encode(FromPlugin.RESIZED, id=container.id, value=now))
+        if value is None:
+            return b""
+        known.counts["kept"] += 1
+        return messages.updated(container.id, value)
+
+    def _configure(self, payload: bytes) -> None:
+        self._known.runtime = messages.Runtime("", "", "", 0)
+        self._known.runtime = runtime = messages.read_configure(payload)
+        log.info("registered with %s %s", runtime.name, runtime.version, extra={"nri": runtime.nri})
+        self._notify(self._known.described())
+
+    def _synchronize(self, part: messages.Synchronize, notices: list[bytes]) -> bytes:
+        self._parts.append(part)
+        if part.more and len(self._parts) < MAX_PARTS:
+            return messages.synchronized(more=True)
+        parts, self._parts = self._parts, []
+        held = self._known.inventory
+        held.replace([pod for each in parts for pod in each.pods], [one for each in parts for one in each.containers])
+        self._known.synchronized = True
+        notices += link.listed(held.items())
+        return messages.synchronized(more=part.more)
+
+    def _response(self, message: frames.TtrpcMessage) -> None:
+        try:
+            outcome = messages.read_response(message.payload)
+        except ValueError as error:
+            outcome = messages.CallOutcome(str(error), b"")
+        if message.stream == _REGISTER_STREAM and outcome.error is not None:
+            raise SessionError(outcome.error)
+        if message.stream == self._update[0]:
+            self._updated(outcome)
+
+    def _updated(self, outcome: messages.CallOutcome) -> None:
+        self._update = 0, 0.0
+        try:
+            refused = messages.read_failed(outcome.payload)
+        except ValueError as error:
+            outcome, refused = messages.CallOutcome(str(error), b""), []
+        for container, value in self._updates.done(outcome.error, refused):
+            self._known.inventory.set_value(container, value)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while order := self._updates.finished():
+            self._notify(link.outcome(order.seq, order.failed))
+        if part := self._updates.next():
+            stream = next(self._calls)
+            self._update = stream, self._clock() + UPDATE_SECONDS
+            self._call(stream, "UpdateContainers", messages.updates(part), UPDATE_SECONDS)
+
+    def _call(self, stream: int, method: str, payload: bytes, timeout: float) -> None:
+        body = messages.request(method, payload, timeout)
+        self._send(frames.framed(frames.TtrpcMessage(frames.RUNTIME, stream, frames.REQUEST, body)))
+
+    def _answer(self, stream: int, payload: bytes) -> None:
+        body = messages.response(payload)
+        self._send(frames.framed(frames.TtrpcMessage(frames.PLUGIN, stream, frames.RESPONSE, body)))
