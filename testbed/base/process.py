@@ -18,6 +18,28 @@ _CHILD = Path(__file__).with_name("child.py")
 _TAIL_LINES = 30
 
 
+class Managed:
+    """Starts on entering and stops on leaving, also if the start fails."""
+
+    def start(self) -> None:
+        """Start; by default it runs already."""
+
+    def stop(self) -> object:
+        """Stop, and remove everything; also after half a start."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
 class ProcessError(Exception):
     """A program failed, ended early or took too long; the text has the end of its output."""
 
@@ -59,7 +81,7 @@ def dying_with_this(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *argv]
 
 
-class Process:
+class Process(Managed):
     """A program in the background. It is killed when its parent dies, and a file gets its output."""
 
     def __init__(
@@ -134,17 +156,6 @@ class Process:
     def tail(self, lines: int = _TAIL_LINES) -> str:
         """Return the end of its output, indented."""
         return last_lines(self.output(), lines)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def exit_on_sigterm() -> None:

@@ -11,10 +11,8 @@ import os
 import re
 import shutil
 import signal
-import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Self
 
 from testbed.base import host, process
 
@@ -77,31 +75,18 @@ def _enter(descriptor: int) -> None:
         raise OSError(number, f"setns: {os.strerror(number)}")
 
 
-class NetworkNamespace:
+class NetworkNamespace(process.Managed):
     """A network with nothing but loopback; made on entering, and removed on leaving with all devices in it."""
 
     def __init__(self) -> None:
         self.name = f"{_PREFIX}-{os.getpid()}-{next(_NUMBERS)}"
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         remove_leftovers()
         process.run(["ip", "netns", "add", self.name], timeout=_TIMEOUT)
-        try:
-            self.ip("link", "set", "lo", "up")
-        except BaseException:
-            self.remove()
-            raise
-        return self
+        self.ip("link", "set", "lo", "up")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
-        self.remove()
-
-    def remove(self) -> None:
+    def stop(self) -> None:
         """Remove it, and the processes in it."""
         _delete(self.name)
 

@@ -12,10 +12,8 @@ import signal
 import subprocess
 import tempfile
 import time
-import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 from testbed.base import ports, process
 from testbed.controlplane import assets, netns
@@ -206,7 +204,7 @@ def _audit_policy(resources: Sequence[str]) -> Json:
     }
 
 
-class ControlPlane:
+class ControlPlane(process.Managed):
     """etcd and kube-apiserver with their own data, ports and certificate authority; several may run side by side.
 
     In NETWORK, if given, the API server listens at all addresses and publishes ADDRESS to the cluster. For the
@@ -233,21 +231,8 @@ class ControlPlane:
             self.folder, self.credentials, self.requests, network, address=address, audit=audit, etcd_quota=etcd_quota
         )
 
-    def __enter__(self) -> Self:
-        try:
-            self.servers.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
-        self.stop()
+    def start(self) -> None:
+        self.servers.start()
 
     def stop(self) -> None:
         """End both programs and remove their data."""

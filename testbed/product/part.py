@@ -6,11 +6,10 @@ import os
 import re
 import sys
 import time
-import types
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from testbed.base import paths, process
 
@@ -34,7 +33,7 @@ def total(text: str, name: str, **labels: str) -> float:
     return found
 
 
-class Part:
+class Part(process.Managed):
     """`swapwarden COMMAND OPTIONS`, with its log in LOG. It is up when it serves health and metrics.
 
     PROGRAM (arguments of Python) replaces the package, for a wrapper. PYTHON (see testbed.run.pythons) replaces the
@@ -91,14 +90,3 @@ class Part:
     def stop(self) -> int:
         """End it; return the exit status."""
         return self.process.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
-        self.stop()

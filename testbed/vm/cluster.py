@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -70,12 +69,7 @@ class Cluster:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _start(self, stack: contextlib.ExitStack) -> None:

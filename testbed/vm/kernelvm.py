@@ -14,9 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-import types
 from pathlib import Path
-from typing import Self
 
 from testbed.base import paths, process, term
 from testbed.vm import initramfs, qemu
@@ -38,7 +36,7 @@ def ensure() -> initramfs.Kernel:
     return initramfs.ensure()
 
 
-class KernelVM(GuestLink):
+class KernelVM(GuestLink, process.Managed):
     """Boots on entering, and is removed on leaving. Several threads may call its methods."""
 
     def __init__(self, *, swap_mib: int = 512, memory_mib: int = 1024, cpus: int = 2) -> None:
@@ -55,23 +53,10 @@ class KernelVM(GuestLink):
 
     # --- life cycle ---
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         begun = time.monotonic()
-        try:
-            self._boot()
-        except BaseException:
-            self.stop()
-            raise
+        self._boot()
         self.boot_seconds = time.monotonic() - begun
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """End the VM, like pulling the plug, and remove its files."""

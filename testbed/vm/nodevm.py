@@ -15,10 +15,8 @@ import signal
 import socket
 import tempfile
 import time
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from testbed.base import host, process, term
 from testbed.controlplane import netns
@@ -92,7 +90,7 @@ def parse_samples(text: str) -> list[Sample]:
     ]
 
 
-class Recording:
+class Recording(process.Managed):
     """A running recorder in the VM."""
 
     def __init__(self, vm: "NodeVM", running: GuestProcess, output: Path) -> None:
@@ -106,19 +104,11 @@ class Recording:
             raise process.ProcessError(f"the recorder ended with status {status}\n{self._running.tail()}")
         return [sample for sample in parse_samples(self._vm.read(self._output)) if contains in sample.path]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
         self._running.stop()
 
 
-class NodeVM(GuestLink):
+class NodeVM(GuestLink, process.Managed):
     """Boots on entering, and is removed on leaving. Several threads may call its methods.
 
     CREDENTIALS are the files of /etc/kubernetes that no image can hold, by name. IMAGES are archives (OCI layout) whose
@@ -156,23 +146,10 @@ class NodeVM(GuestLink):
 
     # --- life cycle ---
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         begun = time.monotonic()
-        try:
-            self._boot()
-        except BaseException:
-            self.stop()
-            raise
+        self._boot()
         self.boot_seconds = time.monotonic() - begun
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """End the VM, like pulling the plug, and remove its files."""

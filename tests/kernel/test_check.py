@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from swapwarden.api.conditions import ConditionType
 
 from testbed.vm.kernelvm import CGROUPS, KernelVM
 
@@ -53,8 +54,8 @@ def test_check(kernel_vm: KernelVM, pods: Path) -> None:
     (device,) = (line for name, line in table.items() if name.startswith("swap on /dev/vd"))
     assert "512 MiB, partition" in device
     assert "Virtual, not encrypted" in device
-    assert "EvictionBeforeSwap: the kubelet evicts below" in done.stdout
-    assert "KubeletWillNotStart" not in done.stdout
+    assert f" {ConditionType.EVICTION_BEFORE_SWAP}: " in done.stdout
+    assert ConditionType.KUBELET_WILL_NOT_START not in done.stdout
     # Without the controller in the cgroups of pods nothing can be limited there.
     kernel_vm.write(pods / "cgroup.subtree_control", "-memory")
     done = run(argv)
