@@ -50,10 +50,9 @@ from bench.cgroups import (
     put,
     reach,
     remove,
-    resident,
     uids,
 )
-from testbed.base import paths
+from testbed.base import paths, process
 from testbed.controlplane import pki
 from testbed.run import pythons
 from testbed.vm.kernelvm import KernelVM
@@ -85,7 +84,7 @@ async def reconcile(count: int) -> None:
         )
         begun, used = time.perf_counter(), time.process_time()
         agent.start(state)
-        print(time.perf_counter() - begun, time.process_time() - used, resident(os.getpid()))
+        print(time.perf_counter() - begun, time.process_time() - used, process.resident(os.getpid()))
         agent.close()
     if any(limit_file(uid).read_text(encoding="ascii").strip() != str(LIMIT) for uid in uids(count)):
         sys.exit("not all pods got their limit")
@@ -206,7 +205,7 @@ def idle(pid: int) -> Json:
     """Measure an agent without work for a minute; then its system calls, for some time."""
     before = cpu_seconds(pid)
     time.sleep(IDLE_SECONDS)
-    found: Json = {"cpu": (cpu_seconds(pid) - before) * 60 / IDLE_SECONDS, "memory": resident(pid)}
+    found: Json = {"cpu": (cpu_seconds(pid) - before) * 60 / IDLE_SECONDS, "memory": process.resident(pid)}
     trace = Path("/tmp/idle")  # noqa: S108 the guest's own
     with subprocess.Popen(["strace", "-f", "-q", "-ttt", "-o", str(trace), "-p", str(pid)]) as tracer:
         time.sleep(IDLE_SECONDS * IDLE_MINUTES)

@@ -104,12 +104,6 @@ def pressure() -> Iterator[None]:
         PRESSED.rmdir()
 
 
-def resident(pid: int) -> int:
-    """Return the bytes of memory that a process holds."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
-
-
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process in all its threads; stat would count in steps of 10 ms."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")

@@ -28,7 +28,7 @@ from swapwarden.api import names
 from swapwarden.controller.writers import states
 from swapwarden.kube import client, config
 
-from bench.cgroups import cpu_seconds, resident
+from bench.cgroups import cpu_seconds
 from bench.load import LIVES_FOR, STARTS_AFTER, Bound, Load, Observer, roles
 from bench.scale_report import (
     ETCD_QUOTA,
@@ -213,7 +213,7 @@ class Bench:
                 cold, plan = self.observer.last - begun, self.observer.last - led
             with term.step(f"{name}: agents report"):
                 await self.counted()
-            settled = resident(controller.pid)
+            settled = process.resident(controller.pid)
             with term.step(f"{name}: what a pod costs"):
                 cost = await self.cost()
             paces = {}

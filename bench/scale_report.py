@@ -18,8 +18,8 @@ SATURATED: Final = 0.95
 DISTURBED: Final = 0.3
 """Cores used by others, the kernel's threads included, from which on times mean little."""
 
-MAX_RSS: Final = 600_000_000
-MAX_PLAN_SECONDS: Final = 60.0
+MAX_RSS: Final = 400_000_000
+MAX_PLAN_SECONDS: Final = 10.0
 MAX_CORES: Final = 0.5
 MAX_ETCD_BYTES: Final = 16 << 10
 MAX_WRITES: Final = 2.0

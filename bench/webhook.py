@@ -3,22 +3,19 @@
 First both must answer alike about the same pods. Then pods with a policy are created in three namespaces in turn: one
 without a webhook, one for `swapwarden webhook`, one for gowebhook/ (controller-runtime). The median with a webhook less
 the median without one, turn by turn, is what it adds. Finally each answers reviews alone, over a few connections, for
-its CPU time and memory; beside them ours on asyncio's own loop, and our decisions behind a bare HTTP server. The
-numbers are of this machine; only the ratio counts. Exit status 1 if the budget is exceeded, or if the result is too
-uncertain.
+its CPU time and memory. The numbers are of this machine; only the ratio counts. Exit status 1 if the budget is
+exceeded, or if the result is too uncertain.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import dataclasses
 import http
 import itertools
 import json
 import os
-import socket
 import ssl
 import statistics
 import sys
@@ -43,7 +40,6 @@ KINDS = ("none", "ours", "go")
 ORDERS = list(itertools.permutations(KINDS))
 """The first in a turn meets the clean-up that the last one left."""
 SOURCE = Path(__file__).with_name("gowebhook")
-WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None; from swapwarden.__main__ import main; sys.exit(main())"
 POLICIES = ("Required", "Disabled", "NoPreference", "Preferred", "Avoid", "disable")
 MIB = 1 << 20
 WARM_UP = 200
@@ -245,12 +241,6 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def resident(pid: int) -> int:
-    """Return the bytes of memory that a process holds now."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
-
-
 def messages(host: str) -> list[bytes]:
     """Return requests with reviews, as bytes."""
     found = []
@@ -291,11 +281,11 @@ async def ask(url: str, ca: Path, count: int, connections: int) -> None:
 def alone(name: str, url: str, pid: int, ca: Path, reviews: int) -> bool:
     """Print reviews per second of CPU time, and the course of memory; return whether it stayed flat."""
     asyncio.run(ask(url, ca, 2000, 8))
-    memory = [resident(pid)]
+    memory = [process.resident(pid)]
     begun, cpu = time.perf_counter(), cpu_seconds(pid)
     for _ in range(4):
         asyncio.run(ask(url, ca, reviews // 4, 8))
-        memory.append(resident(pid))
+        memory.append(process.resident(pid))
     seconds, used = time.perf_counter() - begun, cpu_seconds(pid) - cpu
     is_flat = memory[-1] <= memory[1] * FLAT[0] + FLAT[1]
     shown = ", ".join(f"{each / MIB:.1f}" for each in memory)
@@ -402,10 +392,7 @@ def main(arguments: Sequence[str]) -> int:
                 if options.reviews:
                     print("reviews alone, 8 connections")
                     is_flat = alone("ours", ours.url, ours.process.pid, ca, options.reviews)
-                    few = options.reviews // 10
-                    alone("go", go.url, go.process.pid, ca, few)
-                    with on_asyncio(ours) as (url, pid):
-                        alone("asyncio", url, pid, ca, few)
+                    alone("go", go.url, go.process.pid, ca, options.reviews // 10)
     known = [ratio for ratio in ratios if ratio is not None]
     holds = len(known) == len(ratios) and max(known) <= BUDGET
     shown = " and ".join("too uncertain" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
@@ -415,25 +402,6 @@ def main(arguments: Sequence[str]) -> int:
         f"{'holds' if holds else 'DOES NOT HOLD'}: {shown} with 1 and 32 clients"
     )
     return 0 if holds and is_flat else 1
-
-
-@contextlib.contextmanager
-def on_asyncio(ours: Webhook) -> Iterator[tuple[str, int]]:
-    """Yield URL and process id of the same webhook on asyncio's own loop."""
-    port = ports.free()
-    pair = [f"--tls-cert={ours.certificate}", f"--tls-key={ours.key}"]
-    served = ["--host=127.0.0.1", f"--port={port}", *pair, "--metrics-address=127.0.0.1:0"]
-    argv = [sys.executable, "-c", WITHOUT_UVLOOP, "webhook", *served]
-    with process.Process("asyncio", argv, log=ours.process.log.with_suffix(".asyncio")) as running:
-        deadline = time.monotonic() + 30
-        while True:
-            running.check_alive()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            if time.monotonic() > deadline:
-                raise process.ProcessError(f"the webhook on asyncio does not listen\n{running.tail()}")
-            time.sleep(0.05)
-        yield f"https://127.0.0.1:{port}", running.pid
 
 
 if __name__ == "__main__":

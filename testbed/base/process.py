@@ -76,6 +76,12 @@ def run(
     return result
 
 
+def resident(pid: int) -> int:
+    """Return the bytes of memory that a process holds."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+
+
 def dying_with_this(argv: Sequence[str]) -> list[str]:
     """Return the command line that runs ARGV as a child which the kernel kills when the thread that started it ends."""
     return [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *argv]

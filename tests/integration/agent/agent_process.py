@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from testbed.base import ports
+from testbed.base import ports, process
 from tests.unit.agent.cgroup_tree import uid
 
 PATIENCE = 30.0
@@ -104,9 +104,7 @@ class AgentProcess:
     @property
     def rss(self) -> int:
         """Bytes of memory that it holds now."""
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) * 1024
+        return process.resident(self.process.pid)
 
     @property
     def descriptors(self) -> int:

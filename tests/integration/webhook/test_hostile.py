@@ -9,12 +9,12 @@ import socket
 import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import pytest
 from swapwarden.kube import client, config, errors
 from swapwarden.webhook import bodies
 
+from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
@@ -125,11 +125,6 @@ def test_keys_of_any_length_go_shortened_into_answers_and_logs(crds: ControlPlan
     assert all(json.loads(each) for each in lines)
 
 
-def resident(webhook: Webhook) -> int:
-    status = Path(f"/proc/{webhook.process.pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
-
-
 def client_hello() -> bytes:
     outgoing = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
@@ -147,7 +142,7 @@ def test_thousands_of_idle_connections_cost_little_and_refuse_no_pod(
 ) -> None:
     namespace = pods.new_namespace(crds)
     address = urllib.parse.urlsplit(own.url)
-    before = resident(own)
+    before = process.resident(own.process.pid)
     idle: list[socket.socket] = []
     most = 0
     try:
@@ -160,7 +155,7 @@ def test_thousands_of_idle_connections_cost_little_and_refuse_no_pod(
                 one.sendall(sent)
             idle.append(one)
             if number % 500 == 499:
-                most = max(most, resident(own))
+                most = max(most, process.resident(own.process.pid))
                 status, answer = pods.create(crds, namespace, pods.pod("web", {pods.POLICY: "Disabled"}), pods.DRY_RUN)
                 assert status == 201, answer
                 assert own.health("/readyz")[0] == 200
@@ -238,10 +233,10 @@ async def test_bodies_that_are_held_back_keep_no_large_pod_out(crds: ControlPlan
     namespace = pods.new_namespace(crds)
     direct, size = Direct(own, source), bodies.MAX_BUFFERED_BYTES // 5 - 10_000
     held = [(b'{"namespace":"forged-%d",' % number).ljust(size) for number in range(5)]
-    before = resident(own)
+    before = process.resident(own.process.pid)
     async with direct.keep_sending(held, announced=13 * MIB):
         async with asyncio.timeout(60):
-            while resident(own) - before < 50 * MIB:  # noqa: ASYNC110 another process
+            while process.resident(own.process.pid) - before < 50 * MIB:  # noqa: ASYNC110 another process
                 await asyncio.sleep(0.01)
         answers = await large_pods(crds, namespace)
     assert answers == [201] * LARGE

@@ -11,11 +11,10 @@ import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from testbed.base.process import ProcessError
+from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from testbed.product.webhook import Webhook
@@ -116,7 +115,7 @@ def test_without_the_webhook_only_pods_with_a_policy_have_to_wait(crds: ControlP
     kept = pods.path(plain, "kept")
     assert pods.patch(crds, kept, {"metadata": {"labels": {"a": "b"}}})[0] == 200
     # The policies inside the API server still hold.
-    with pytest.raises(ProcessError, match="cannot be added, changed or removed"):
+    with pytest.raises(process.ProcessError, match="cannot be added, changed or removed"):
         crds.kubectl("annotate", "--namespace", plain, "--overwrite", "pod/kept", f"{pods.POLICY}=NoPreference")
     assert pods.patch(crds, kept, {"metadata": {"finalizers": None}})[0] == 200
     assert crds.request("DELETE", kept)[0] == 200
@@ -175,15 +174,11 @@ def test_clients_that_behave_badly_are_answered_and_leave_nothing(crds: ControlP
                 if code:
                     assert connection.recv(4096).split(b" ")[1] == code
 
-        def resident() -> int:
-            status = Path(f"/proc/{webhook.process.pid}/status").read_text(encoding="ascii")
-            return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
-
         def rounds(count: int) -> int:
             for _ in range(count):
                 for sent, code in BAD.values():
                     say(sent, code)
-            return resident()
+            return process.resident(webhook.process.pid)
 
         # The allocator takes 3.6 MiB more, and ever less. One kind of body, were it kept, would be 10 MB and more.
         before = rounds(100)
