@@ -11,7 +11,6 @@ import json
 import socket
 import threading
 import time
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -245,12 +244,7 @@ class Runtime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._control.fileno() >= 0:
             self.kill()
 
