@@ -165,7 +165,7 @@ async def _main(arguments: argparse.Namespace) -> None:
 def _address(text: str) -> tuple[str, int]:
     try:
         return server.parse_address(text)
-    except ValueError as error:
+    except argparse.ArgumentTypeError as error:
         raise agent.StartError(f"--metrics-address: {error}") from None
 
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics-address",
-        type=_address,
+        type=server.parse_address,
         default=":8083",
         metavar="HOST:PORT",
         help="for /healthz, /readyz and /metrics (default: %(default)s, all addresses)",
@@ -136,13 +136,6 @@ def _seconds(text: str) -> float:
 
 def _rate(text: str) -> float:
     return _number(text, 10000, "writes a second")
-
-
-def _address(text: str) -> tuple[str, int]:
-    try:
-        return server.parse_address(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _vouched(text: str) -> dict[str, str]:

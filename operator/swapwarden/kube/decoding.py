@@ -74,14 +74,9 @@ class Decoder(Generic[T]):
             raise
         except (RecursionError, ValueError) as error:
             shorter = without_managed_fields(bytes(body))
-            if shorter is None:
+            if shorter == bytes(body):
                 raise _undecodable(error) from error
-        try:
-            return self._decode(shorter)
-        except msgspec.ValidationError:
-            raise
-        except (RecursionError, ValueError) as error:
-            raise _undecodable(error) from error
+        return self.decode(shorter)
 
 
 _TEXTS: Final = Decoder(str)
@@ -133,14 +128,14 @@ def shown(name: str) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
-def without_managed_fields(body: bytes) -> bytes | None:
-    """Empty all arrays of the name managedFields; None if there are none."""
+def without_managed_fields(body: bytes) -> bytes:
+    """Empty all arrays of the name managedFields."""
     kept: list[bytes] = []
     end = 0
     while found := _MANAGED_FIELDS.search(body, end):
         kept += (body[end : found.end()], b"[]")
         end = _end(body, found.end())
-    return b"".join([*kept, body[end:]]) if kept else None
+    return b"".join([*kept, body[end:]])
 
 
 def members(body: bytes) -> dict[str, bytes]:

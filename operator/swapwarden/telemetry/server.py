@@ -7,6 +7,7 @@ framework (the agent could not afford one).
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -58,10 +59,12 @@ _STATUS = {
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Split `host:port`, `:port` (all addresses: the host is empty) or `[v6]:port`; ValueError with an example."""
+    """Split `host:port`, `:port` (all addresses: the host is empty) or `[v6]:port`. Raise ArgumentTypeError."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not an address: write host:port, for example [::1]:8080, or :8080 for all")
+        raise argparse.ArgumentTypeError(
+            f"{address!r} is not an address: write host:port, for example [::1]:8080, or :8080 for all"
+        )
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

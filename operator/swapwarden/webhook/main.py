@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics-address",
-        type=_address,
+        type=health.parse_address,
         default=":8081",
         metavar="HOST:PORT",
         help="where to serve /healthz, /readyz and /metrics (default: %(default)s, all addresses)",
@@ -158,10 +158,3 @@ def _interval(text: str) -> float:
     if not (number := _seconds(text)):
         raise argparse.ArgumentTypeError("must be above 0 seconds")
     return number
-
-
-def _address(text: str) -> tuple[str, int]:
-    try:
-        return health.parse_address(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

@@ -1,3 +1,4 @@
+import argparse
 import asyncio
 import collections
 import contextlib
@@ -74,7 +75,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000"])
 def test_addresses_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError, match="write host:port"):
+    with pytest.raises(argparse.ArgumentTypeError, match="write host:port"):
         server.parse_address(text)
 
 

@@ -132,10 +132,7 @@ class Planner:
         The last content of a deleted state counts. If that profile is unknown, or no profile selects the node, the node
         is admitted at once, unless its profile is being deleted.
         """
-        return self._in_force(name, self.inventory.standing(name))
-
-    def _in_force(self, name: str, row: StateRow | None) -> compiled.Profile:
-        target = self.selection(name).profile
+        row, target = self.inventory.standing(name), self.selection(name).profile
         # As long as no agent has answered, a plan has no effect.
         if row is None or row.observed == 0:
             return target
@@ -157,9 +154,7 @@ class Planner:
 
         The facts of its agent count as long as the Node exists, even if the state is deleted: the machine is the same.
         """
-        return self._facts(name, self.inventory.standing(name))
-
-    def _facts(self, name: str, row: StateRow | None) -> nodes.NodeFacts:
+        row = self.inventory.standing(name)
         return nodes.facts(self.inventory.nodes[name], row.facts if row is not None else None)
 
     def view(self, name: str) -> NodeView | None:
@@ -173,9 +168,9 @@ class Planner:
             pods=self.inventory.pods_on(name),
             report=self.inventory.report_of(name),
             standing=standing,
-            facts=self._facts(name, standing),
+            facts=self.facts(name),
             target=self.selection(name).profile,
-            profile=self._in_force(name, standing),
+            profile=self.in_force(name),
             namespaces=self.namespaces or {},
             restoring=self.restoring,
             leaving=(standing is not None and standing.profile.name in self.ending)
@@ -186,7 +181,9 @@ class Planner:
     def refuses(self, row: StateRow) -> bool:
         """Return whether the profile in a known node's state has settings that are unsafe for the node."""
         named = self._recall(row.profile)
-        return named is not None and bool(kernel_settings.plan(named.kernel, self._facts(row.name, row)).refused)
+        return named is not None and bool(
+            kernel_settings.plan(named.kernel, nodes.facts(self.inventory.nodes[row.name], row.facts)).refused
+        )
 
     def waits_to_show(self, name: str) -> bool:
         """Return whether the profile asks for a taint or a resource that the node lacks."""

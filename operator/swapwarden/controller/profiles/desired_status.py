@@ -39,14 +39,6 @@ class Contest(NamedTuple):
     node: str
 
 
-class RolloutView(NamedTuple):
-    """The progress of the profile's rollout."""
-
-    progress: rollout.RolloutProgress
-    stalled: bool
-    """Whether all nodes that it waits for have been silent for long."""
-
-
 class Judged(NamedTuple):
     """The last verdict about a profile, in this generation."""
 
@@ -55,10 +47,16 @@ class Judged(NamedTuple):
     profile: compiled.Profile | None
     governed: Sequence[fleet.Governed]
     contested: Sequence[Contest]
-    view: RolloutView
+    progress: rollout.RolloutProgress
     overdue: fleet.Overdue
     ended: bool = False
     """Whether it is being deleted and no node follows it any more."""
+
+    @property
+    def stalled(self) -> bool:
+        """Whether all nodes that its rollout waits for have been silent for long."""
+        waiting = self.progress.waiting
+        return bool(waiting) and all((node, True) in self.overdue for node in waiting)
 
 
 class _Tally(NamedTuple):
@@ -70,20 +68,12 @@ class _Tally(NamedTuple):
     incompatible: list[fleet.Governed]
 
 
-def build(
-    entry: profile_store.Entry,
-    governed: Iterable[fleet.Governed],
-    contested: Iterable[Contest],
-    view: RolloutView,
-    now: str,
-    *,
-    extended_resource: bool,
-) -> dict[str, Any]:
-    """Return the status as JSON. `governed` are the profile's nodes; `now` is RFC 3339, for changed conditions.
+def build(entry: profile_store.Entry, judged: Judged, now: str, *, extended_resource: bool) -> dict[str, Any]:
+    """Return the status as JSON. `now` is RFC 3339, for changed conditions.
 
     `extended_resource`: profiles that ask for it have it.
     """
-    nodes = sorted(governed, key=lambda node: node.node)
+    nodes = sorted(judged.governed, key=lambda node: node.node)
     tally = _tally(nodes)
     degraded = [_described(node.node, _wrong(node)) for node in nodes if _wrong(node)]
     unmet = [_described(node.node, node.unmet) for node in nodes if node.unmet]
@@ -91,8 +81,8 @@ def build(
     before = {condition.get("type"): condition for condition in entry.status.get("conditions", ())}
     conditions = (
         _condition(ConditionType.READY, *ready),
-        _condition(ConditionType.PROGRESSING, *_progressing(entry, view)),
-        _condition(ConditionType.CONFLICTED, *_conflicted(contested)),
+        _condition(ConditionType.PROGRESSING, *_progressing(entry, judged)),
+        _condition(ConditionType.CONFLICTED, *_conflicted(judged.contested)),
         _condition(ConditionType.DEGRADED, *_degraded(entry, nodes, degraded, extended_resource=extended_resource)),
         *_required(entry, unmet),
     )
@@ -101,7 +91,7 @@ def build(
         "appliedGeneration": entry.generation if ready[1] == "Applied" else entry.status.get("appliedGeneration", 0),
         "nodes": {
             "matched": len(nodes),
-            "updated": view.progress.updated,
+            "updated": judged.progress.updated,
             "applied": len(tally.applied),
             "pending": len(tally.pending),
             "incompatible": len(tally.incompatible),
@@ -109,7 +99,7 @@ def build(
             "degraded": len(degraded),
             "requirementsUnmet": len(unmet),
         },
-        "pendingReclaim": msgspec.to_builtins(view.progress.taken),
+        "pendingReclaim": msgspec.to_builtins(judged.progress.taken),
         "conditions": [
             {
                 **condition,
@@ -178,8 +168,8 @@ def _ready(entry: profile_store.Entry, tally: _Tally) -> tuple[str, str, str]:
     return "False", bad[0][0], "; ".join(texts)
 
 
-def _progressing(entry: profile_store.Entry, view: RolloutView) -> tuple[str, str, str]:
-    progress = view.progress
+def _progressing(entry: profile_store.Entry, judged: Judged) -> tuple[str, str, str]:
+    progress = judged.progress
     pending = progress.pending + len(progress.next)
     generation = entry.profile.generation if entry.profile else entry.generation
     reached = "left the profile, which is deleted then" if entry.ending else f"generation {generation}"
@@ -194,7 +184,7 @@ def _progressing(entry: profile_store.Entry, view: RolloutView) -> tuple[str, st
             f"; no more get it while these do worse: {stopped_by}; mend them or set rollout.maxUnavailable to 100%",
         ),
         (
-            progress.waiting and view.stalled,
+            judged.stalled,
             ("False", "Stopped"),
             f"; these do not answer: {waiting}; see whether their agents run",
         ),
@@ -213,8 +203,7 @@ def _progressing(entry: profile_store.Entry, view: RolloutView) -> tuple[str, st
     return next((*verdict, so_far + more) for holds, verdict, more in cases if holds)
 
 
-def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
-    contests = list(contested)
+def _conflicted(contests: Sequence[Contest]) -> tuple[str, str, str]:
     if not contests:
         return "False", "NoConflict", ""
     rivals = sorted({contest.rival for contest in contests})

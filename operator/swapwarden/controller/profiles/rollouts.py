@@ -77,7 +77,7 @@ class Waits:
         before = self.since
         self.since = {wait: since for wait, since in before.items() if wait.uid in barred}
         for each in judged:
-            profile, progress = each.profile, each.view.progress
+            profile, progress = each.profile, each.progress
             if profile is not None:
                 waited = [(node, True) for node in progress.waiting] + [(node, False) for node in progress.unheard]
                 for node, moved in waited:
@@ -188,7 +188,6 @@ class Rollouts:
             try:
                 governed = [fleet.governed(self._known.planner, node) for node in members[name]]
                 progress = self._progress(entry, members[name], overdue)
-                view = _view_of(progress, overdue)
             except Exception:
                 # A fault of one profile must not keep the others from their rollouts.
                 supervise.FAULTS.inc(PART)
@@ -197,9 +196,9 @@ class Rollouts:
                 log.exception("cannot judge profile %s; trying again in %.1f s", name, delay)
                 continue
             self._barred.pop((entry.uid, entry.generation), None)
-            ended = entry.ending and name not in named and not _waits(view.progress, overdue)
+            ended = entry.ending and name not in named and not _waits(progress, overdue)
             judged[name] = Judged(
-                entry.uid, entry.generation, entry.profile, governed, contested[name], view, overdue, ended
+                entry.uid, entry.generation, entry.profile, governed, contested[name], progress, overdue, ended
             )
         self.judged = judged
         NODES.hold(desired_status.counted(node for each in judged.values() for node in each.governed))
@@ -231,14 +230,9 @@ class Rollouts:
         # the other nodes follow. Only after both are nodes admitted.
         if stands and judged.profile is not None:
             await self._kept.ensure(name)
-            self._apply(self._known.admit(judged.profile, judged.view.progress.next, judged.overdue))
+            self._apply(self._known.admit(judged.profile, judged.progress.next, judged.overdue))
 
 
 def _waits(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> bool:
     """Whether an agent may yet answer whose node's turn has come."""
     return any((node, True) not in overdue for node in progress.waiting)
-
-
-def _view_of(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> desired_status.RolloutView:
-    stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
-    return desired_status.RolloutView(progress, stalled)

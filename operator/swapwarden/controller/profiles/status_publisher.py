@@ -44,14 +44,8 @@ class StatusPublisher:
         entry = self._store.entries.get(name)
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
             return False  # it is gone, or about to be looked at again
-        status = desired_status.build(
-            entry,
-            judged.governed,
-            judged.contested,
-            judged.view,
-            times.rfc3339(time.time()),
-            extended_resource=self._extended_resource,
-        )
+        now = times.rfc3339(time.time())
+        status = desired_status.build(entry, judged, now, extended_resource=self._extended_resource)
         patch = merge.merge_patch(entry.status, status)
         if not patch:
             return self.may_write()

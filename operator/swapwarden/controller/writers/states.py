@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -100,23 +100,6 @@ class StrictFields:
         LACKING.set(1)
 
 
-class Outcome(NamedTuple):
-    """The result of a write."""
-
-    row: states.StateRow | None
-    """The state as the API server has it; None if an older definition refused it."""
-    again: float | None = None
-    """Seconds after which to write again; None if there is no need."""
-
-
-class Accepted(NamedTuple):
-    """The part of a plan that the API server accepts now."""
-
-    spec: state.StateSpec
-    again: float | None = None
-    """Seconds after which it may accept all of it; None if it does."""
-
-
 class StateWriter:
     """Remembers the parts that an older CustomResourceDefinition refused, and leaves them out for a while."""
 
@@ -125,7 +108,7 @@ class StateWriter:
         self._fields = StrictFields(now)
         # By node: the stored spec, and the one that was sent.
         self._dropped: dict[str, tuple[state.StateSpec | dict[str, Any], state.StateSpec]] = {}
-        # By node: pods that the API server refused, until they are tried again., for as long as it is not asked again.
+        # By node: pods that the API server refused, until they are tried again.
         self._refused: dict[str, frozenset[str]] = {}
 
     def forget(self, name: str) -> None:
@@ -133,21 +116,27 @@ class StateWriter:
         self._dropped.pop(name, None)
         self._refused.pop(name, None)
 
-    def accepted(self, name: str, spec: state.StateSpec) -> Accepted:
-        """Leave out the pods that were refused lately: because of them, the other pods would have no plan."""
+    def accepted(self, name: str, spec: state.StateSpec) -> tuple[state.StateSpec, float | None]:
+        """Leave out the pods that were refused lately: because of them, the other pods would have no plan.
+
+        Also return the seconds after which the API server may accept all of it; None if it does now.
+        """
         refused, left = self._refused.get(name), self._fields.left()
         if not refused:
-            return Accepted(spec)
+            return spec, None
         if not left:
             del self._refused[name]
-            return Accepted(spec)
+            return spec, None
         pods = {key: pod for key, pod in spec.pods.items() if key not in refused}
-        return Accepted(msgspec.structs.replace(spec, pods=pods), left)
+        return msgspec.structs.replace(spec, pods=pods), left
 
     async def write(
         self, writes: Fenced, node: nodes.NodeRow, row: states.StateRow | None, spec: state.StateSpec
-    ) -> Outcome:
+    ) -> tuple[states.StateRow | None, float | None]:
         """Write `spec` into the node's state, which was `row`; None: create it.
+
+        Return the state as the API server has it, None if an older definition refused it, and the seconds after which
+        to write again, None if there is no need.
 
         Raise Deposed if the state has a later term, and ApiError: 404 if the state was deleted, 409 if it is another
         one.
@@ -155,10 +144,10 @@ class StateWriter:
         epoch = writes.term.epoch
         patch = _created(node, spec, epoch) if row is None else state_patch(row, node, spec, epoch)
         if patch is None:
-            return Outcome(row)
+            return row, None
         left = self._fields.left()
         if row is not None and left and self._dropped.get(node.name) == (states.spec(row), spec):
-            return Outcome(row, left)
+            return row, left
         fields = self._fields.params()
         try:
             if row is None:
@@ -167,19 +156,19 @@ class StateWriter:
                 answer = await writes.merge_patch("state", f"{STATES}/{node.name}", patch, **fields)
         except errors.ApiError as error:
             if self._is_older(error, node.name, spec):
-                return Outcome(None, 0.0)
+                return None, 0.0
             if row is not None and error.status == 422 and state.EPOCH_REFUSAL in error.message:
                 raise Deposed(writes.term, f"the API server refused term {epoch} for node {node.name}") from error
             raise
         self._fields.written(fields)
         return self._stored(states.decode(answer), spec)
 
-    def _stored(self, row: states.StateRow, spec: state.StateSpec) -> Outcome:
+    def _stored(self, row: states.StateRow, spec: state.StateSpec) -> tuple[states.StateRow, float | None]:
         if self._fields.left() and plan.spec_patch(stored := states.spec(row), spec) is not None:
             self._dropped[row.name] = stored, spec
-            return Outcome(row, self._fields.left())
+            return row, self._fields.left()
         self._dropped.pop(row.name, None)
-        return Outcome(row)
+        return row, None
 
     def _is_older(self, error: errors.ApiError, name: str, spec: state.StateSpec) -> bool:
         """Return whether an older definition refused a write, and another one can do with less."""

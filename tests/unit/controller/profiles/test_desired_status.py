@@ -37,12 +37,15 @@ def build(
     contested: list[desired_status.Contest],
     now: str,
     *,
-    view: desired_status.RolloutView | None = None,
+    progress: rollout.RolloutProgress | None = None,
+    stalled: bool = False,
     extended_resource: bool = False,
 ) -> dict[str, Any]:
     """Return the status; by default no rollout is under way."""
-    done = desired_status.RolloutView(rollout.RolloutProgress(updated=len(governed), pending=0), stalled=False)
-    return desired_status.build(which, governed, contested, view or done, now, extended_resource=extended_resource)
+    progress = progress or rollout.RolloutProgress(updated=len(governed), pending=0)
+    overdue = {(waiting, True) for waiting in progress.waiting if stalled}
+    judged = desired_status.Judged(which.uid, which.generation, which.profile, governed, contested, progress, overdue)
+    return desired_status.build(which, judged, now, extended_resource=extended_resource)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -241,15 +244,13 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 def test_how_far_a_rollout_is(
     progress: rollout.RolloutProgress, stalled: bool, expected: tuple[str, str], says: str
 ) -> None:
-    view = desired_status.RolloutView(progress, stalled=stalled)
-    status = build(entry(), [], [], NOW, view=view)
+    status = build(entry(), [], [], NOW, progress=progress, stalled=stalled)
     assert conditions(status)["Progressing"] == expected
     assert says in message(status, "Progressing")
 
 
 def test_the_cost_of_a_change_is_in_the_status() -> None:
-    view = desired_status.RolloutView(rollout.RolloutProgress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False)
-    status = build(entry(), [], [], NOW, view=view)
+    status = build(entry(), [], [], NOW, progress=rollout.RolloutProgress(1, 3, taken=rollout.Taken(2, 5, 2**30)))
     api.status.ProfileStatus.model_validate(status)
     assert status["pendingReclaim"] == {"nodes": 2, "pods": 5, "bytes": 2**30}
 

@@ -415,7 +415,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
 
     def judged() -> rollout.RolloutProgress:
         bench.rollouts.judge()
-        return bench.rollouts.judged["p"].view.progress
+        return bench.rollouts.judged["p"].progress
 
     def time_passes() -> None:
         bench.rollouts.waits.since = dict.fromkeys(bench.rollouts.waits.since, -1e9)
@@ -428,10 +428,10 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     bench.known.admit(second_of(bench), judged().next, bench.rollouts.judged["p"].overdue)
     assert judged().next == (), "it is waited for, although it was not any more when it was asked"
     assert [wait.node for wait in bench.rollouts.waits.since if wait.moved] == ["node-1"]
-    assert not found.view.stalled
+    assert not found.stalled
     time_passes()
     assert judged().next == ("node-2",)
-    assert bench.rollouts.judged["p"].view.stalled
+    assert bench.rollouts.judged["p"].stalled
     bench.offer(profile_object(version=5, generation=3, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "all of them are asked about the next one"
     time_passes()
