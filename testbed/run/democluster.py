@@ -46,7 +46,11 @@ def down() -> None:
     else:
         with term.step("removing the demo cluster"):
             os.kill(pid, signal.SIGTERM)
-            process.until(lambda: holder() is None, f"process {pid} ends; its log is {_log()}", _STOP_TIMEOUT)
+            deadline = time.monotonic() + _STOP_TIMEOUT
+            while holder() is not None:
+                if time.monotonic() > deadline:
+                    raise process.ProcessError(f"process {pid} does not end; its log is {_log()}")
+                time.sleep(_POLL)
     netns.remove_leftovers()
     cluster.remove_leftovers()
     for path in (FOLDER / "kubectl", FOLDER / "pid"):

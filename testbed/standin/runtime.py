@@ -11,6 +11,7 @@ import json
 import socket
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -99,17 +100,6 @@ class Outcome:
     """Why the runtime refuses; empty if it does not."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """Requests about new containers."""
-
-    micros: list[float]
-    """The microseconds that each took."""
-    adjusted: int
-    size: int
-    """Bytes of the last one."""
-
-
 class PeerError(Exception):
     """The program failed or did not do something in time."""
 
@@ -118,15 +108,8 @@ class Runtime:
     """A running runtime. A second one on the same FOLDER replaces the socket, as a restarted runtime does."""
 
     def __init__(
-        self,
-        folder: Path,
-        version: str = NEWEST,
-        *,
-        validator: bool = False,
-        required: Sequence[str] = (),
-        work: float = 0.0,
+        self, folder: Path, version: str = NEWEST, *, validator: bool = False, required: Sequence[str] = ()
     ) -> None:
-        """WORK: seconds that it holds its lock before and after it asks plugins about a new container."""
         self.folder = folder
         self.version = version
         self.events: list[Json] = []
@@ -135,7 +118,6 @@ class Runtime:
         self._last = 0
         ours, theirs = socket.socketpair()
         argv = [str(program(version)), f"-control={theirs.fileno()}", f"-socket={folder / 'nri.sock'}"]
-        argv += [f"-work={work}s"] if work else []
         argv += ["-validator"] if validator else []
         argv += [f"-required={','.join(required)}"] if required else []
         self._control = ours
@@ -207,10 +189,10 @@ class Runtime:
         """Return what the runtime's spec of each container has: unified and annotations."""
         return dict(self.call("list")["containers"])
 
-    def measure(self, pods: Sequence[Pod], container: Container, count: int) -> Measured:
-        """Create COUNT containers in PODS in turn, and keep none."""
+    def measure(self, pods: Sequence[Pod], container: Container, count: int) -> tuple[list[float], int]:
+        """Create COUNT containers and keep none; return the microseconds of each, and how many were adjusted."""
         said = self.call("measure", pods=[each.to_json() for each in pods], container=container.to_json(), count=count)
-        return Measured(said["micros"], said["adjusted"], said["bytes"])
+        return said["micros"], said["adjusted"]
 
     def seen(self, kind: str, **fields: object) -> list[Json]:
         """Return the events of a kind so far that have FIELDS."""
@@ -244,7 +226,12 @@ class Runtime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
         if self._control.fileno() >= 0:
             self.kill()
 

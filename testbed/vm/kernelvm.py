@@ -9,9 +9,11 @@ import compileall
 import os
 import secrets
 import shlex
+import shutil
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from testbed.base import paths, process, term
@@ -34,7 +36,7 @@ def ensure() -> initramfs.Kernel:
     return initramfs.ensure()
 
 
-class KernelVM(GuestLink):
+class KernelVM(GuestLink, process.Managed):
     """Boots on entering, and is removed on leaving. Several threads may call its methods."""
 
     def __init__(self, *, swap_mib: int = 512, memory_mib: int = 1024, cpus: int = 2) -> None:
@@ -42,7 +44,26 @@ class KernelVM(GuestLink):
         self._swap_mib = swap_mib
         self._memory_mib = memory_mib
         self._cpus = cpus
-        super().__init__(Path(tempfile.mkdtemp(prefix=f"swapwarden-vm-{os.getpid()}-")))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-vm-{os.getpid()}-"))
+        super().__init__(self.folder / "shared", self.folder / "console.log")
+        self.shared.mkdir()
+        self._qemu: process.Process | None = None
+        self.accelerator = ""
+        self.boot_seconds = 0.0
+
+    # --- life cycle ---
+
+    def start(self) -> None:
+        begun = time.monotonic()
+        self._boot()
+        self.boot_seconds = time.monotonic() - begun
+
+    def stop(self) -> None:
+        """End the VM, like pulling the plug, and remove its files."""
+        if self._qemu:
+            self._qemu.kill()
+        self.hang_up()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _boot(self) -> None:
         for folder in ("operator", "testbed"):
@@ -84,5 +105,5 @@ class KernelVM(GuestLink):
         argv += qemu.shared_folder("host", Path("/"), readonly=True)
         argv += qemu.shared_folder("shared", self.shared)
         self.console_file.unlink(missing_ok=True)
-        self.machine = process.Process("qemu", argv, log=self.folder / "qemu.log")
-        return self.machine
+        self._qemu = process.Process("qemu", argv, log=self.folder / "qemu.log")
+        return self._qemu

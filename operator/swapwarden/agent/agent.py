@@ -140,6 +140,7 @@ class Agent:
             own_uid=os.environ.get("POD_UID", ""),
             anchor=arguments.cgroup_anchor.strip("/"),
             away=alive.last_seen,
+            nri_dir=_path(arguments.nri_dir),
         )
         stack.callback(self._reconciler.close)
         known = self._reconciler.inventory

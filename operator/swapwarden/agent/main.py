@@ -22,7 +22,7 @@ from swapwarden.agent.host import realtime, systemd_dropins
 from swapwarden.agent.node import preflight, swap_metrics
 from swapwarden.agent.reconcile import sysctls
 from swapwarden.kube import config, errors
-from swapwarden.telemetry import logs, metrics, server
+from swapwarden.telemetry import build, logs, server
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PREFIX",
         help=f"print these two files and end; for slices that begin with PREFIX (default: {systemd_dropins.PREFIX})",
     )
+    parser.add_argument(
+        "--nri-dir",
+        default="",
+        metavar="PATH",
+        help="folder shared with `swapwarden nri`, which has the container runtime hold limits (default: it does not)",
+    )
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument("--metrics-address", default=":8082", help="for /healthz, /readyz and /metrics")
     parser.add_argument(
@@ -125,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(systemd_dropins.printed(arguments.print_drop_ins))
         return 0
     logs.configure(arguments.log_level, arguments.log_format)
-    metrics.publish_build("agent")
+    build.publish("agent")
     paced = arguments.realtime and realtime.begin()
     sslproto.SSLProtocol.max_size = TLS_BYTES
     # All modules are loaded now, and stay. Each full collection would scan them, for as long as ten repairs take.
@@ -211,6 +217,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     host, port = _address(arguments.metrics_address)
     run_dir = _directory("--run-dir", arguments.run_dir)
     _directory("--state-dir", arguments.state_dir)
+    if arguments.nri_dir:
+        _directory("--nri-dir", arguments.nri_dir)
     api_config = config.load(arguments.kubeconfig)
     probes = Probes()
     async with contextlib.AsyncExitStack() as stack:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypedDict, Unpack
+from typing import Final
 
 from swapwarden.kube import reads
 from swapwarden.kube.transport import JSON, REQUEST_SECONDS, Call
@@ -12,31 +12,45 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 
 
-class Options(TypedDict, total=False):
-    """Options of a request; `timeout` is in seconds and bounds all of it, connection included."""
-
-    params: Mapping[str, str] | None
-    timeout: float
-
-
 class Client(reads.Reader):
     """An API server as seen by one identity, for reads and writes."""
 
-    async def post(self, path: str, body: bytes, **options: Unpack[Options]) -> bytes:
+    async def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
+    ) -> bytes:
         """POST a JSON body; return the body of the answer."""
-        return await self.request("POST", path, body=body, **options)
+        return await self.request("POST", path, params=params, body=body, timeout=timeout)
 
-    async def put(self, path: str, body: bytes, **options: Unpack[Options]) -> bytes:
+    async def put(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
+    ) -> bytes:
         """PUT a JSON body; return the body of the answer."""
-        return await self.request("PUT", path, body=body, **options)
+        return await self.request("PUT", path, params=params, body=body, timeout=timeout)
 
-    async def delete(self, path: str, body: bytes | None = None, **options: Unpack[Options]) -> bytes:
+    async def delete(self, path: str, *, params: Mapping[str, str] | None = None, body: bytes | None = None) -> bytes:
         """DELETE; return the body of the answer."""
-        return await self.request("DELETE", path, body=body, **options)
+        return await self.request("DELETE", path, params=params, body=body)
 
-    async def merge_patch(self, path: str, body: bytes, **options: Unpack[Options]) -> bytes:
+    async def merge_patch(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
+    ) -> bytes:
         """PATCH with a JSON merge patch (RFC 7386); return the body of the answer."""
-        return await self.request("PATCH", path, body=body, content_type=MERGE_PATCH, **options)
+        return await self.request("PATCH", path, params=params, body=body, content_type=MERGE_PATCH, timeout=timeout)
 
     async def request(
         self,

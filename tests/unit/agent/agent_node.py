@@ -46,6 +46,7 @@ def state(
             {} if limit is None else swap(limit),
             {container_id(name)[:13]: {cgroupfs.SWAP_MAX: c} for name, c in inner.get(number, {}).items()},
             None if each is None else swap(each),
+            {name: {cgroupfs.SWAP_MAX: c} for name, c in inner.get(number, {}).items()},
         )
         for number, limit in (entries or {}).items()
     }
@@ -69,8 +70,10 @@ class Node:
         own_uid: str = "",
         away: float | None = None,
         slices: Collection[str] = (),
+        *,
+        nri: bool = False,
     ) -> reconciler.NodeReconciler:
-        """`slices` have a drop-in file of the agent's."""
+        """`slices` have a drop-in file of the agent's; `nri`: plugins of the runtime can connect."""
         self.reports.drop_ins[board.SLICES] = board.DropInStatus(mounted=True, held=frozenset(slices))
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
@@ -82,6 +85,7 @@ class Node:
             proc=self.tree.proc,
             own_uid=own_uid,
             away=away,
+            nri_dir=self.folder if nri else None,
             clock=lambda: loop.time() + self.later,
         )
         self.agent.start(cached)

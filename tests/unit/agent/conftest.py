@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from swapwarden.agent.host import faults
 
+from tests.unit.agent import fake_plugin
 from tests.unit.agent.agent_node import Node
 
 
@@ -30,6 +31,14 @@ def _fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log lines of earlier tests do not use up this one's budget."""
     monkeypatch.setattr(faults, "_tracebacks", faults.Lines(1))
     monkeypatch.setattr(faults, "_lines", faults.Lines(faults.LOG_LINES))
+
+
+@pytest.fixture(autouse=True)
+def _plugins() -> Iterator[None]:
+    yield
+    for each in fake_plugin.MADE:
+        each.close()
+    fake_plugin.MADE.clear()
 
 
 @pytest.fixture(autouse=True)

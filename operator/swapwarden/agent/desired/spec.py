@@ -41,6 +41,8 @@ class PodEntry(NamedTuple):
     """By the beginning of a container's id, as in the state."""
     each: FileSettings | None = None
     """Of other containers; None: they have none."""
+    named: Mapping[str, FileSettings] = {}
+    """Those of `containers` by their names, also before they have ids."""
 
     def container(self, container_id: str) -> FileSettings | None:
         """Return the settings of one container; None if it has none of its own."""
@@ -127,10 +129,11 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
 
 
 def _pod(pod: state.PodSettings, page: int) -> PodEntry:
-    named = ((each.id, _container(each, page)) for each in pod.containers.values() if each.id)
+    found = {name: _container(each, page) for name, each in pod.containers.items()}
+    named = {name: each for name, each in found.items() if each is not None}
     default = None if pod.container_default is None else _container(pod.container_default, page)
-    containers = {container_id: each for container_id, each in named if each is not None}
-    return PodEntry(_settings(pod, page), containers, default)
+    containers = {each.id: named[name] for name, each in pod.containers.items() if each.id and name in named}
+    return PodEntry(_settings(pod, page), containers, default, named)
 
 
 def _container(settings: state.ContainerDefault, page: int) -> FileSettings | None:

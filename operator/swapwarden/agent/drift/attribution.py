@@ -139,6 +139,11 @@ class Attribution:
         if file.systemd.value is None and record is not None:
             file.systemd.value = record.unit_value
 
+    def learn_unit(self, file: records.ControlFile, value: int) -> None:
+        """Take the value that the container runtime has passed to systemd."""
+        file.systemd.value = value
+        self._limits.set_unit_value(file.key, value)
+
     def note(
         self,
         file: records.ControlFile,

@@ -49,6 +49,16 @@ class KeyFailure(NamedTuple):
     message: str
 
 
+class RuntimeStatus(NamedTuple):
+    """Whether the container runtime holds the limits of containers by itself."""
+
+    connected: bool
+    """Whether a plugin is here, and the runtime with it."""
+    reason: str = ""
+    """Why it is not, or why a container may start without its limit; empty otherwise, and for a moment."""
+    message: str = ""
+
+
 class ReconcileProgress(NamedTuple):
     """The part of the report on reconciling that is not in the records of pods and files."""
 
@@ -70,7 +80,9 @@ class ReconcileProgress(NamedTuple):
     settings: tuple[problems.SettingProblem, ...] | None
     """Settings of the node that are not as desired; None if none must be set or restored."""
     to_restore: int
-    """Settings that still hold a value that the agent must restore."""
+    """Settings, and containers in the runtime, that still hold a value that the agent must restore."""
+    runtime: RuntimeStatus | None = None
+    """None if the agent has no link to the runtime."""
 
 
 class Board:

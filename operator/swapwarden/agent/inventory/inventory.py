@@ -50,6 +50,8 @@ class Inventory:
         """The file of the cgroup above all pods, once found."""
         self.pods: dict[str, records.Pod] = {}
         """By path."""
+        self.containers: dict[str, records.Container] = {}
+        """By id."""
         self._changes: list[TreeChange] = []
         self._container_files = container_files.ContainerFiles(cgroups, watching)
 
@@ -237,12 +239,17 @@ class Inventory:
         container = records.container_id(name)
         if container is None:
             return None
-        return pod.containers.setdefault(name, records.Container(cgroupfs.join(pod.path, name), pod, container, since))
+        made = records.Container(cgroupfs.join(pod.path, name), pod, container, since)
+        known = pod.containers.setdefault(name, made)
+        self.containers[container] = known
+        return known
 
     def _remove_container(self, pod: records.Pod, name: str) -> None:
         container = pod.containers.pop(name, None)
         if container is None:
             return
+        if self.containers.get(container.id) is container:
+            del self.containers[container.id]
         self._changes.append(TreeChange(container, came=False))
         self._watches.release(container)
         for file in container.files:

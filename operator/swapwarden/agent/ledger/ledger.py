@@ -1,5 +1,7 @@
 """Keeps what cgroup limits and node settings held before the agent wrote to them, and what the agent wrote.
 
+The same file has the values that the container runtime holds (runtime_records).
+
 A file of JSON lines, in a directory that does not survive a reboot: the values do not survive one either. Each line is
 written before the write that it records. A process killed in between leaves a file that still names every value that
 may be the agent's. Only the event loop may use it.
@@ -18,6 +20,7 @@ from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.ledger import replaced_file, runtime_records
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -30,7 +33,6 @@ SETTINGS = metrics.gauge(
 BAD_STARTS = metrics.counter(
     "swapwarden_agent_originals_bad_total", "Starts of the agent that found a line of the ledger unreadable."
 )
-FAILURES = metrics.counter("swapwarden_agent_journal_failures_total", "Lines that could not be written to the ledger.")
 
 FILE: Final = "ledger.jsonl"
 EARLIER: Final = ("journal.jsonl", "originals.json")
@@ -40,15 +42,11 @@ TEXT_LENGTH: Final = 64
 """Longest value of a setting, in characters."""
 KEPT_VALUES: Final = 2
 """Of the values written to one file: the last, and the one before, in case the last write did not happen."""
+
 COMPACT_BYTES: Final = 256 * 1024
 """Size beyond which the file is rewritten, unless its content takes half of that."""
-MAX_BYTES: Final = 16 * 1024 * 1024
-"""Read of the file at most. The agent never leaves as much there."""
-LINE_BYTES: Final = 64 * 1024
-"""Longest line that is read."""
 RETRY_SECONDS: Final = 1.0
 """Between attempts to rewrite the file while that fails: each repair may have a line."""
-LOG_SECONDS: Final = 60.0
 
 Limit = Annotated[int, msgspec.Meta(ge=0)]
 """Bytes; cgroupfs.NO_LIMIT for "max"."""
@@ -73,98 +71,29 @@ class Key(NamedTuple):
     """The cgroup's. It distinguishes a cgroup from a later one of the same name."""
 
 
-class AppendedFile:
-    """A killed process leaves all earlier lines, and perhaps the beginning of one more. A full disk stops nothing."""
-
-    def __init__(self, path: pathlib.Path, content: Callable[[], bytes], clock: Callable[[], float]) -> None:
-        """`content` returns all that the file must hold. Nothing is opened before `write_anew`."""
-        self.path = path
-        self._new = path.with_suffix(".new")
-        self._content = content
-        self._clock = clock
-        self._fd = -1
-        self._size = self._floor = 0
-        self._logged = self._tried = float("-inf")
-        """When a failure was last logged, and when rewriting the file last failed."""
-        self.behind: OSError | None = None
-        """Why the file lacks something."""
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield what an earlier run left, and an empty line for what exceeds MAX_BYTES. OSError if it is unreadable."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as opened:
-            left = MAX_BYTES
-            while left > 0 and (line := opened.readline(LINE_BYTES)):
-                left -= len(line)
-                yield line
-            if left <= 0 and opened.read(1):
-                yield b""
-
-    def lacks_lines(self) -> bool:
-        """Return whether an earlier run began to rewrite the file and could not."""
-        return self._new.exists()
+class AppendedFile(replaced_file.ReplacedFile):
+    """A killed process leaves all earlier lines, and perhaps the beginning of one more."""
 
     def append(self, line: bytes) -> OSError | None:
         """Append a line; return why the file lacks it, or None."""
         if self.behind is not None:
-            if self._clock() - self._tried < RETRY_SECONDS:
-                FAILURES.inc()
+            if self.clock() - self.tried < RETRY_SECONDS:
+                replaced_file.FAILURES.inc()
                 return self.behind
             return self.write_anew()
         try:
-            _write(self._fd, line)
+            whole = os.write(self.fd, line) == len(line)
         except OSError:
+            whole = False
+        if not whole:
             # Only a new file that could not be finished shows a later run that this line is missing.
             return self.write_anew()
-        self._size += len(line)
-        if self._size > max(COMPACT_BYTES, 2 * self._floor):
+        self.size += len(line)
+        if self.size > max(COMPACT_BYTES, 2 * self.floor):
             # If this fails, the next attempt follows after as many bytes again.
-            self._floor = self._size
-            self._replace()
+            self.floor = self.size
+            self.replace()
         return None
-
-    def write_anew(self) -> OSError | None:
-        """Write all to a new file in place of this one; return why that failed, or None."""
-        self.behind, self._tried = self._replace(), self._clock()
-        return self.behind
-
-    def _replace(self) -> OSError | None:
-        data, fd = self._content(), -1
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            fd = os.open(self._new, flags, 0o600)
-            _write(fd, data)
-            self._new.replace(self.path)
-        except OSError as error:
-            if fd >= 0:
-                os.close(fd)
-            FAILURES.inc()
-            if self._clock() - self._logged >= LOG_SECONDS:
-                self._logged = self._clock()
-                extra = {"file": str(self.path), "error": str(error)}
-                log.error("cannot write the ledger", extra=extra)  # noqa: TRY400 a full disk needs no traceback
-            return error
-        self.close()
-        self._fd = fd
-        self._size = self._floor = len(data)
-        return None
-
-    def remove(self) -> None:
-        """Leave no file behind. OSError if that fails."""
-        self._new.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-def _write(fd: int, data: bytes) -> None:
-    """Write all. OSError if there is no room for all."""
-    if os.write(fd, data) < len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class LimitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -215,6 +144,9 @@ class _LedgerLine(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: LimitRecord | None = None
     setting: SettingRecord | None = None
     gone: Key | None = None
+    runtime: runtime_records.RuntimeRecord | None = None
+    ended: str = ""
+    """Id of a container that the runtime has no more."""
 
 
 R = TypeVar("R", LimitRecord, SettingRecord)
@@ -369,6 +301,7 @@ class Ledger:
         self._file = AppendedFile(directory / FILE, self._content, clock)
         self.limits = LimitRecords(self._file.append)
         self.settings = SettingRecords(self._file.append)
+        self.runtime = runtime_records.RuntimeRecords(self._append_runtime)
         self.initialised = False
         """Whether an agent has taken in the tree of pods since the last boot."""
         self.is_new = not self._file.path.exists()
@@ -407,6 +340,9 @@ class Ledger:
             if line.gone is not None:
                 self.limits.drop(line.gone)
                 self.settings.drop(line.gone)
+            if line.runtime is not None:
+                self.runtime.load(line.runtime)
+            self.runtime.drop(line.ended)
         if bad:
             BAD_LINES.inc(by=bad)
             BAD_STARTS.inc()
@@ -443,8 +379,13 @@ class Ledger:
         """Close the file."""
         self._file.close()
 
+    def _append_runtime(self, record: runtime_records.RuntimeRecord | str) -> None:
+        line = _LedgerLine(ended=record) if isinstance(record, str) else _LedgerLine(runtime=record)
+        self._file.append(_encode(line))
+
     def _content(self) -> bytes:
         lines = [_LedgerLine(version=VERSION, initialised=self.initialised, incomplete=not self.complete)]
         lines += [_LedgerLine(limit=record) for record in self.limits]
         lines += [_LedgerLine(setting=record) for record in self.settings]
+        lines += [_LedgerLine(runtime=record) for record in self.runtime]
         return b"".join(map(_encode, lines))

@@ -8,12 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from swapwarden.agent.inventory import board
 from swapwarden.agent.node import node_info
 from swapwarden.api import state
 from swapwarden.api.conditions import ConditionType
 
 _MIB: Final = 1 << 20
 _LIMITED: Final = "LimitedSwap"
+_DETAIL: Final = 120
+"""Characters of an error's text in a message."""
+_LOOK: Final = "look at the log of the pod of swapwarden nri on this node"
+_NRI: Final = {
+    "NoSocket": (
+        "the container runtime offers no NRI",
+        "enable NRI in its configuration (docs/compatibility.md), or set nri.mode to off in the chart",
+    ),
+    "PluginAway": ("swapwarden nri is not connected to this agent", "look at its pod on this node"),
+    "Refused": ("the container runtime refuses swapwarden nri", _LOOK),
+    "Lost": ("swapwarden nri has lost the container runtime", "look at the runtime's log on the node"),
+    "LinkFailed": ("swapwarden nri cannot reach this agent", "give the agent a writable folder as --nri-dir"),
+    "Slow": (
+        "swapwarden nri answered late, so containers may have started without their limits",
+        "give it more CPU by its requests",
+    ),
+}
+"""Messages and remedies by reason."""
 
 
 class Diagnostic(NamedTuple):
@@ -26,12 +45,23 @@ class Diagnostic(NamedTuple):
     remedy: str
 
 
-def conditions(facts: state.Facts, seen: node_info.NodeLook, lost: int = 0) -> list[Diagnostic]:
+def conditions(
+    facts: state.Facts, seen: node_info.NodeLook, lost: int = 0, runtime: board.RuntimeStatus | None = None
+) -> list[Diagnostic]:
     """Return what a node's state reports as conditions; most of it concerns nodes with swap only.
 
-    `lost` is how often the kernel dropped events recently.
+    `lost` is how often the kernel dropped events recently, `runtime` how the plugin of the container runtime stands;
+    None if there should be none.
     """
     found = list(_conditions(facts, seen)) if facts.devices else []
+    if runtime is not None and runtime.reason:
+        message, remedy = _NRI.get(runtime.reason, _NRI["Refused"])
+        detail = "".join(each if each.isprintable() else "?" for each in runtime.message[:_DETAIL])
+        found.append(
+            Diagnostic(
+                ConditionType.NRI_UNAVAILABLE, runtime.reason, f"{message}: {detail}" if detail else message, remedy
+            )
+        )
     if lost:
         found.append(
             Diagnostic(

@@ -45,6 +45,7 @@ class CgroupReconciler:
         self._work = shared
         self._inventory = known
         self._limits = book.limits
+        self._runtime = book.runtime
         self._files = files
         self._containers = containers
         self._attribution = why
@@ -165,6 +166,8 @@ class CgroupReconciler:
                     if denied:
                         self._work.failures.failed(what, ViolationReason.ACCESS_DENIED, denied)
                 case _:
+                    if isinstance(what, records.Container):
+                        self._runtime.forget(what.id)
                     self._work.failures.clear(what)
                     for why in schedule.Why:
                         self._work.due.cancel(what, why)

@@ -36,6 +36,7 @@ class ContainerReconciler:
         self._work = shared
         self._inventory = known
         self._limits = book.limits
+        self._runtime = book.runtime
         self._files = files
         self._attribution = why
 
@@ -108,5 +109,8 @@ class ContainerReconciler:
         # As with its pod, time without an agent counts.
         away = self._work.in_force.away
         applied = self._files.recall(file, records.NEVER if away is None else away)
+        seen = self._runtime.get(container.id)
+        if seen is not None and not file.is_inner:
+            self._attribution.learn_unit(file, seen.value)
         if applied is not None:
             file.desired = file.desired._replace(if_enforced=applied)

@@ -54,6 +54,8 @@ class Task(enum.Enum):
     """End a full comparison."""
     CAUSES = "causes"
     """Find out why values were written over."""
+    RUNTIME = "runtime"
+    """Have the container runtime hold what it must."""
 
 
 Key = Child | Task | records.Level | records.Pod | records.Container | records.ControlFile

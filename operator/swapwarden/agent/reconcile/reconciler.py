@@ -32,6 +32,7 @@ from swapwarden.agent.reconcile import (
     file_reconciler,
     headroom,
     queue,
+    runtime_plugins,
     schedule,
     system_units,
     tasks,
@@ -158,9 +159,13 @@ class NodeReconciler:
         own_uid: str = "",
         anchor: str = "",
         away: float | None = None,
+        nri_dir: pathlib.Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`away` is when the last agent was last seen on the node, in monotonic seconds; None if unknown."""
+        """`away` is when the last agent was last seen on the node, in monotonic seconds; None if unknown.
+
+        `nri_dir` is the folder with the link to plugins of the container runtime; None: none are expected.
+        """
         watching = inotify.WatchRegistry(readable=self.catch_up)
         self.work = shared = work.begin(watching, reports, clock, away=away)
         self.inventory = known = inventory.Inventory(cgroups, watching, own_uid=own_uid, anchor=anchor)
@@ -176,7 +181,12 @@ class NodeReconciler:
         self._cgroups = cgroup_reconciler.CgroupReconciler(
             shared, known, book, files, containers, why=why, evidence=evidence
         )
-        self.tasks = tasks.NodeTasks(shared, known, book, files=files, cgroups=self._cgroups, units=units, why=why)
+        runtime = None
+        if nri_dir is not None:
+            runtime = runtime_plugins.RuntimePlugins(shared, known, book, why, nri_dir, readable=self.catch_up)
+        self.tasks = tasks.NodeTasks(
+            shared, known, book, files=files, cgroups=self._cgroups, units=units, why=why, runtime=runtime
+        )
         self._events = Events(shared, known, files, containers, units, evidence=evidence)
         self.alarm = schedule.Alarm(self.wake)
         self._applied: _Applied | None = None
@@ -197,7 +207,7 @@ class NodeReconciler:
             for key, failure in self.work.failures.of.items()
             if failure.reason is not None
         )
-        units = self._units
+        units, runtime = self._units, self.tasks.runtime
         return board.ReconcileProgress(
             spec=self.work.in_force.spec,
             watches=len(self.work.watching.owners),
@@ -210,7 +220,9 @@ class NodeReconciler:
             settings=tuple(units.shortfalls()) if units.concerned else None,
             # While an order to restore is under way, at least one value is not restored.
             to_restore=(units.to_restore if units.concerned or units.io.to_restore else 0)
-            + (self._applied is not None),
+            + (self._applied is not None)
+            + (0 if runtime is None else runtime.holds.to_restore),
+            runtime=None if runtime is None else runtime.status,
         )
 
     @property
@@ -228,6 +240,8 @@ class NodeReconciler:
         self.work.failures.guard(self.tasks.find)
         while self.work.waiting:
             self.work.failures.guard(self.turn)
+        if self.tasks.runtime is not None:
+            self.work.failures.guard(self.tasks.runtime.open)
         self._arm()
 
     def close(self) -> None:
@@ -238,6 +252,8 @@ class NodeReconciler:
         if self.alarm.on:
             asyncio.get_running_loop().remove_reader(self._files.pending.fileno())
         self._files.pending.close()
+        if self.tasks.runtime is not None:
+            self.tasks.runtime.close()
         self.work.watching.close()
 
     def _writes_ended(self) -> None:
@@ -252,6 +268,8 @@ class NodeReconciler:
         begun = self.work.clock()
         self.work.failures.guard(self._hear)  # values written until now replaced the old state's
         self.work.failures.guard(self._repair, functools.partial(self._cgroups.apply, new))
+        if self.tasks.runtime is not None:
+            self.work.failures.guard(self.tasks.runtime.follow)
         self._applied = _Applied(new.generation, begun, self.work.waiting.serial)
         self.work.reports.busy = True
         self._arm()
@@ -282,10 +300,12 @@ class NodeReconciler:
     # Turns of the event loop
 
     def _hear(self) -> None:
-        """Mark keys by inotify's events."""
+        """Mark keys by inotify's events, and by what plugins of the container runtime report."""
         compares = bool(self.work.watching.degraded) or self.tasks.comparison.began is not None
         if self._events.hear(compares=compares):
             self.work.failures.guard(lambda: self.tasks.sweep(self.work.horizon.caught_up))
+        if self.tasks.runtime is not None:
+            self.work.failures.guard(self.tasks.runtime.hear)
 
     def _reconcile(self, *priorities: queue.Priority) -> queue.Key | None:
         """Reconcile the next key of these priorities and return it; None if none waits."""
@@ -333,6 +353,8 @@ class NodeReconciler:
             self._generation, self._applied = self._applied.generation, None
             self.work.reports.busy = False
             self.work.reports.touch()
+        if self.tasks.runtime is not None and self.tasks.runtime.waits:
+            self.work.failures.guard(self.tasks.runtime.advance)
 
     # The schedule
 

@@ -10,6 +10,7 @@
 | DUE | search for the tree | 1 to 10 s, while there is none |
 | DUE | comparison of all | 1 s, while not everything can be watched |
 | DUE | causes | 1 s after the first value that was written over and has none yet |
+| DUE | the runtime's values | 2 to 120 s after it refused one; 3 s after a container came; if a plugin is missing |
 | DUE | units of the node | 2 to 120 s after io.latency or io.weight was refused |
 | AWAITS | pod | 5 s after it came, if no state names it: from then on that is reported |
 

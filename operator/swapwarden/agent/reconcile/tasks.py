@@ -13,7 +13,15 @@ from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import inventory, layout
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import cgroup_reconciler, file_reconciler, queue, schedule, system_units, work
+from swapwarden.agent.reconcile import (
+    cgroup_reconciler,
+    file_reconciler,
+    queue,
+    runtime_plugins,
+    schedule,
+    system_units,
+    work,
+)
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -53,7 +61,10 @@ class NodeTasks:
         cgroups: cgroup_reconciler.CgroupReconciler,
         units: system_units.Units,
         why: attribution.Attribution,
+        runtime: runtime_plugins.RuntimePlugins | None,
     ) -> None:
+        self.runtime = runtime
+        """None without a link to the container runtime."""
         self._work = shared
         self._inventory = known
         self._ledger = book
@@ -77,6 +88,10 @@ class NodeTasks:
                 step = self._find_cause
             case queue.Task.TREE:
                 step = self.find
+            case queue.Task.RUNTIME if self.runtime is not None:
+                step = self.runtime.reconcile
+            case _:
+                return
         self._work.failures.guard(step)
 
     def reconcile_units(self) -> None:
@@ -148,6 +163,8 @@ class NodeTasks:
         now = self._work.clock()
         self._work.watching.retry()
         self._ledger.retry()
+        if self.runtime is not None:
+            self.runtime.retry()
         if not self._inventory.is_there():
             self.lose()
             self.find()

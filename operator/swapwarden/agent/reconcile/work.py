@@ -43,6 +43,10 @@ class Work:
         if (key, why) not in self.due.times:
             self.due.at(key, why, self.clock() + seconds)
 
+    def due_by(self, key: queue.Key, why: schedule.Why, when: float) -> None:
+        """Have a key due at this time, in monotonic seconds, or earlier if it is already."""
+        self.due.at(key, why, min(when, self.due.times.get((key, why), when)))
+
 
 def begin(
     watching: inotify.WatchRegistry, reports: board.Board, clock: Callable[[], float], *, away: float | None

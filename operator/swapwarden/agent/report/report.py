@@ -104,5 +104,6 @@ class Report:
 
     def _verdicts(self, snapshot: collector.Snapshot) -> Mapping[str, collector.ConditionVerdict]:
         facts = self._node.facts
-        found = diagnostics.conditions(facts, self._node.look, snapshot.recent.lost)
+        runtime = self._reconciled.progress.runtime
+        found = diagnostics.conditions(facts, self._node.look, snapshot.recent.lost, runtime)
         return status.verdicts(snapshot, facts, found)

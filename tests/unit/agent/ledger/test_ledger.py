@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.ledger import ledger
+from swapwarden.agent.ledger import ledger, replaced_file
 from swapwarden.agent.reconcile.settings import next_setting
 
 MIB = 1 << 20
@@ -62,6 +62,7 @@ class Disk:
         self.kill_in: int | None = None
         """Calls until the agent is killed; half of a line is written by then."""
         monkeypatch.setattr(ledger, "os", self)
+        monkeypatch.setattr(replaced_file, "os", self)
         real = pathlib.Path.replace
         monkeypatch.setattr(pathlib.Path, "replace", lambda path, to: self._step(lambda: real(path, to)))
 
@@ -440,11 +441,11 @@ def test_a_disk_that_stays_full_is_tried_and_reported_now_and_then(
     now = [0.0]
     book = ledger.Ledger(tmp_path, lambda: now[0])
     disk.full = True
-    failures = ledger.FAILURES.value()
+    failures = replaced_file.FAILURES.value()
     for number in range(1000):
         now[0] += 1 / 16
         book.limits.record(pod("pod", number), 5, 0)
-    assert ledger.FAILURES.value() == failures + 1000
+    assert replaced_file.FAILURES.value() == failures + 1000
     assert disk.tries == 64
     assert caplog.text.count("cannot write the ledger") == 2
     disk.full = False
@@ -484,11 +485,11 @@ def test_an_agent_that_starts_on_a_full_disk_knows_and_records(tmp_path: pathlib
     book = ledger.Ledger(tmp_path)
     book.limits.record(pod("old"), 5, 0)
     book.close()
-    failures = ledger.FAILURES.value()
+    failures = replaced_file.FAILURES.value()
     disk.full = True
     book = ledger.Ledger(tmp_path, lambda: now[0])
     book.limits.record(pod("new"), 6, 0)
-    assert ledger.FAILURES.value() == failures + 2
+    assert replaced_file.FAILURES.value() == failures + 2
     assert book.limits.get(pod("old")) == ledger.LimitRecord(pod("old"), 5, (0,))
     disk.full = False
     now[0] += ledger.RETRY_SECONDS
@@ -528,11 +529,11 @@ def test_a_failure_to_compact_leaves_the_file_as_it_was(
     monkeypatch.setattr(ledger, "COMPACT_BYTES", 300)
     book = ledger.Ledger(tmp_path)
     (tmp_path / "ledger.new").mkdir()
-    failures = ledger.FAILURES.value()
+    failures = replaced_file.FAILURES.value()
     for number in range(10):
         book.limits.record(POD, 99, number)
         book.settings.record(SWAPPINESS, "60", str(number))
-    assert 1 <= ledger.FAILURES.value() - failures <= 4, "each attempt follows after twice as many bytes"
+    assert 1 <= replaced_file.FAILURES.value() - failures <= 4, "each attempt follows after twice as many bytes"
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / ledger.FILE).write_bytes((tmp_path / ledger.FILE).read_bytes())
@@ -547,7 +548,7 @@ def test_a_failure_to_compact_leaves_the_file_as_it_was(
 
 
 def test_no_more_of_a_file_is_read_than_its_bound(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MAX_BYTES", 4096)
+    monkeypatch.setattr(replaced_file, "MAX_BYTES", 4096)
     book = ledger.Ledger(tmp_path)
     for number in range(100):
         book.limits.mark_known(pod(f"{number}"))
@@ -576,7 +577,7 @@ def test_no_more_of_a_file_is_read_than_its_bound(tmp_path: pathlib.Path, monkey
         b'{"setting":{"key":["io.latency","","254:0",1],"found":"60","wrote":["1"]}}',
         b'{"setting":{"key":["vm.swappiness"],"found":"%s","wrote":["1"]}}' % (b"6" * 65),
         b'{"limit":' + b"[" * 100_000,
-        b'{"limit":' + b" " * ledger.LINE_BYTES + b'{"key":["memory.swap.max","a","",1]}}',
+        b'{"limit":' + b" " * replaced_file.LINE_BYTES + b'{"key":["memory.swap.max","a","",1]}}',
         b'{"limit":{"key":["memory.swap.max","\\ud800","",1]}}',
         b"\xff\xfe",
         b"null",

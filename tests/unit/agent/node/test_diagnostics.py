@@ -4,9 +4,12 @@ import pathlib
 from typing import Any
 
 import msgspec
+import pytest
+from swapwarden.agent.inventory import board
 from swapwarden.agent.node import diagnostics, kubelet_config, node_info
+from swapwarden.agent.reconcile import runtime_plugins
 from swapwarden.api import state
-from swapwarden.api.conditions import DIAGNOSTICS
+from swapwarden.api.conditions import DIAGNOSTICS, ConditionType
 
 DISK = state.SwapDevice("/dev/vda", "partition", 1 << 30)
 FACTS = state.Facts(
@@ -21,6 +24,7 @@ FACTS = state.Facts(
 GOOD = kubelet_config.Configuration(
     "config.yaml", fail_swap_on=False, swap_behavior="LimitedSwap", eviction_memory="50Mi"
 )
+HOSTILE = "a\x1b[31m\nb"
 SEEN = node_info.NodeLook(GOOD, watermark_low=64 << 20, containers=node_info.Containers(limited=3))
 
 
@@ -77,9 +81,29 @@ def test_all_of_them_together_are_short() -> None:
         configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"),
         containers=node_info.Containers(without=1),
     )
-    found = diagnostics.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1)
+    runtime = board.RuntimeStatus(connected=False, reason="Refused", message="x" * 1000)
+    found = diagnostics.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1, runtime)
     assert {each.kind for each in found} == set(DIAGNOSTICS)
     assert max(len(f"{each.message}; {each.remedy}") for each in found) < 300
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [*runtime_plugins.REASONS, runtime_plugins.PLUGIN_AWAY, runtime_plugins.LINK_FAILED, runtime_plugins.SLOW],
+)
+def test_a_runtime_without_a_plugin_is_a_finding_with_its_own_remedy(reason: str) -> None:
+    (found,) = diagnostics.conditions(
+        FACTS, SEEN, runtime=board.RuntimeStatus(connected=False, reason=reason, message=HOSTILE)
+    )
+    (other,) = diagnostics.conditions(FACTS, SEEN, runtime=board.RuntimeStatus(connected=False, reason="Odd"))
+    assert (found.kind, found.reason) == (ConditionType.NRI_UNAVAILABLE, reason)
+    assert found.message.endswith("a?[31m?b")
+    assert reason == "Refused" or found.message.partition(":")[0] != other.message
+
+
+@pytest.mark.parametrize("runtime", [None, board.RuntimeStatus(connected=False), board.RuntimeStatus(connected=True)])
+def test_no_runtime_or_one_that_is_away_for_a_moment_is_no_finding(runtime: board.RuntimeStatus | None) -> None:
+    assert diagnostics.conditions(FACTS, SEEN, runtime=runtime) == []
 
 
 def test_each_is_documented() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, systemd_dropins
-from swapwarden.agent.ledger import ledger
+from swapwarden.agent.ledger import ledger, replaced_file
 from swapwarden.agent.node import swap_devices
 from swapwarden.api import names
 
@@ -38,7 +38,7 @@ class Killer:
         self.can_tear: list[int] = []
         """Calls that were written to a file."""
         self._ledger_fds: set[int] = set()
-        for module in (ledger, cgroupfs, systemd_dropins):
+        for module in (ledger, replaced_file, cgroupfs, systemd_dropins):
             monkeypatch.setattr(module, "os", self)
         for name in ("replace", "unlink"):
             monkeypatch.setattr(pathlib.Path, name, self._on_path(getattr(pathlib.Path, name)))

@@ -276,7 +276,7 @@ async def test_nothing_is_written_whose_original_cannot_be_kept(
         raise OSError(28, "No space left on device")
 
     agent = machine.start()
-    monkeypatch.setattr("swapwarden.agent.ledger.ledger.os.write", full)
+    monkeypatch.setattr("swapwarden.agent.ledger.replaced_file.os.write", full)
     apply(agent, asking())
     assert (machine.writes, machine.held()) == (0, NOTHING)
     assert shorts(agent)["system.slice io.weight"][0] == "WriteFailed"

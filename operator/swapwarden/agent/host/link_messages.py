@@ -1,0 +1,146 @@
+"""The messages of `swapwarden nri`: decoded and bounded. Unknown kinds and fields, from a newer one, are ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from swapwarden.api.runtime_link import FromPlugin
+
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+LongText = Annotated[str, msgspec.Meta(max_length=1024)]
+Identity = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+ContainerName = Annotated[str, msgspec.Meta(max_length=253)]
+LimitText = Annotated[str, msgspec.Meta(max_length=64)]
+"""A value of memory.swap.max, as the runtime has it: another plugin may have put any text there."""
+
+
+class PluginHello(msgspec.Struct, frozen=True):
+    """The first message."""
+
+    version: Annotated[str, msgspec.Meta(max_length=128)] = ""
+
+
+class RuntimeReport(msgspec.Struct, frozen=True, rename="camel"):
+    """How the plugin stands to the container runtime."""
+
+    connected: bool
+    name: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    version: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    error: LongText = ""
+    """Why it is not connected."""
+
+
+class ReportedContainer(msgspec.Struct, frozen=True):
+    """A container as it stands in the runtime's specification; without a name, a pod's sandbox."""
+
+    uid: Identity
+    id: Identity
+    name: ContainerName = ""
+    value: LimitText | None = None
+    """Of memory.swap.max; None: the specification has none."""
+    original: LimitText | None = None
+    """The kubelet's value, if the plugin set another one when the container was made; empty: the kubelet had none."""
+
+
+class ContainerList(msgspec.Struct, frozen=True):
+    """A part of all containers that the runtime has."""
+
+    items: list[ReportedContainer]
+    more: bool = False
+    """Whether another part follows."""
+
+
+class SandboxStarted(msgspec.Struct, frozen=True):
+    """A pod's sandbox was started. The runtime makes no container of the pod before the answer."""
+
+    seq: Sequence
+    uid: Identity
+    id: Identity
+    cgroup: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    """The pod's cgroup, as the runtime names it."""
+
+
+class ContainerCreated(msgspec.Struct, frozen=True):
+    """A container was made."""
+
+    uid: Identity
+    id: Identity
+    name: ContainerName
+    value: LimitText | None = None
+    """The plugin's value; None: it set none."""
+    original: LimitText | None = None
+    """The kubelet's value; None: it had none."""
+
+
+class ContainerResized(msgspec.Struct, frozen=True):
+    """A container's resources were changed."""
+
+    id: Identity
+    value: LimitText | None = None
+    """In the specification from now on."""
+
+
+class UpdateResult(msgspec.Struct, frozen=True):
+    """The answer to an update."""
+
+    seq: Sequence
+    failed: dict[Identity, LongText] = {}
+    """Why, by id."""
+
+
+class ContainerRemoved(msgspec.Struct, frozen=True):
+    """A container is gone."""
+
+    id: Identity
+
+
+class PluginCounts(msgspec.Struct, frozen=True):
+    """How often something happened since the plugin's start."""
+
+    requests: Sequence = 0
+    adjusted: Sequence = 0
+    errors: Sequence = 0
+    late: Sequence = 0
+    conflicts: Sequence = 0
+
+
+PluginMessage = (
+    PluginHello
+    | RuntimeReport
+    | ContainerList
+    | SandboxStarted
+    | ContainerCreated
+    | ContainerResized
+    | UpdateResult
+    | ContainerRemoved
+    | PluginCounts
+)
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str
+
+
+_kind: Final = msgspec.json.Decoder(_Kind)
+_DECODERS: Final[dict[str, msgspec.json.Decoder[PluginMessage]]] = {
+    FromPlugin.HELLO: msgspec.json.Decoder(PluginHello),
+    FromPlugin.RUNTIME: msgspec.json.Decoder(RuntimeReport),
+    FromPlugin.CONTAINERS: msgspec.json.Decoder(ContainerList),
+    FromPlugin.SANDBOX: msgspec.json.Decoder(SandboxStarted),
+    FromPlugin.CREATED: msgspec.json.Decoder(ContainerCreated),
+    FromPlugin.RESIZED: msgspec.json.Decoder(ContainerResized),
+    FromPlugin.UPDATED: msgspec.json.Decoder(UpdateResult),
+    FromPlugin.REMOVED: msgspec.json.Decoder(ContainerRemoved),
+    FromPlugin.COUNTS: msgspec.json.Decoder(PluginCounts),
+}
+
+
+def decode(packet: bytes) -> PluginMessage | None:
+    """Return the message in a packet; None if this version does not know its kind. ValueError if it is wrong."""
+    try:
+        decoder = _DECODERS.get(_kind.decode(packet).kind)
+        return None if decoder is None else decoder.decode(packet)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None

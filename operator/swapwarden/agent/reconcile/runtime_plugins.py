@@ -1,0 +1,293 @@
+"""Takes what `swapwarden nri` reports, and sends it the decisions by which it answers the container runtime.
+
+The ledger keeps how containers stand in the runtime. runtime_holds changes running ones, pod_starts answers for new
+pods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from swapwarden.agent.desired import runtime_values, spec
+from swapwarden.agent.drift import attribution
+from swapwarden.agent.host import link_messages, runtime_link
+from swapwarden.agent.inventory import board, inventory, records
+from swapwarden.agent.ledger import ledger, runtime_records
+from swapwarden.agent.reconcile import pod_starts, queue, runtime_holds, schedule, work
+from swapwarden.api import runtime_link as protocol
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+CONNECTED = metrics.gauge(
+    "swapwarden_agent_nri_connected",
+    "1 while a plugin of the container runtime is connected to the agent and to the runtime.",
+)
+REQUESTS = metrics.counter("swapwarden_agent_nri_requests_total", "Requests that the runtime made to the plugin.")
+ADJUSTED = metrics.counter("swapwarden_agent_nri_adjusted_total", "Containers whose limit the plugin set.")
+ERRORS = metrics.counter(
+    "swapwarden_agent_nri_errors_total", "Requests that the plugin could not decide; the container got no limit by it."
+)
+LATE = metrics.counter(
+    "swapwarden_agent_nri_late_total", "Answers of the plugin that came late, so that the runtime may not have waited."
+)
+CONFLICTS = metrics.counter(
+    "swapwarden_agent_nri_conflicts_total", "Containers for which another plugin of the runtime had set the limit."
+)
+AWAY_SECONDS: Final = 5.0
+"""How long a plugin, or its connection to the runtime, may be away before that is reported: updates restart both."""
+SLOW_SECONDS: Final = 600.0
+"""How long late answers are reported."""
+PLUGIN_AWAY: Final = "PluginAway"
+LINK_FAILED: Final = "LinkFailed"
+SLOW: Final = "Slow"
+REFUSED: Final = "Refused"
+REASONS: Final = ("NoSocket", REFUSED, "Lost")
+"""Words for why a plugin is not connected to the runtime; other text is a message."""
+
+
+_NO_COUNTS: Final = link_messages.PluginCounts()
+
+
+@dataclasses.dataclass(slots=True)
+class _Plugin:
+    """One connected plugin."""
+
+    runtime: link_messages.RuntimeReport | None = None
+    listing: dict[str, link_messages.ReportedContainer] = dataclasses.field(default_factory=dict)
+    """The parts of its list until now."""
+    listed: bool = False
+    """Whether it has listed all containers."""
+    counts: link_messages.PluginCounts = _NO_COUNTS
+
+    @property
+    def connected(self) -> bool:
+        """Return whether it is connected to the runtime."""
+        return self.runtime is not None and self.runtime.connected
+
+
+class RuntimePlugins:
+    """Not thread-safe; never waits."""
+
+    def __init__(
+        self,
+        shared: work.Work,
+        known: inventory.Inventory,
+        book: ledger.Ledger,
+        why: attribution.Attribution,
+        folder: pathlib.Path,
+        *,
+        readable: Callable[[], None],
+    ) -> None:
+        """`folder` has the link's socket; `readable` is called when `hear` has something to hear."""
+        self._work = shared
+        self._inventory = known
+        self._records = book.runtime
+        self.link = runtime_link.RuntimeLink(folder, readable)
+        self.starts = pod_starts.PodStarts(shared, known, self.link)
+        self.holds = runtime_holds.RuntimeHolds(shared, known, book, why, self.link)
+        self._plugins: dict[runtime_link.PluginPeer, _Plugin] = {}
+        self._told: spec.NodeSpec | None = None
+        """The state that plugins know."""
+        self._late_at = records.NEVER
+
+    @property
+    def waits(self) -> bool:
+        """Return whether `advance` has something to do."""
+        return bool(self.starts.waiting or self.holds.unsettled)
+
+    @property
+    def status(self) -> board.RuntimeStatus:
+        """Return how plugins stand, for the report."""
+        now, alone = self._work.clock(), self.holds.alone_since
+        if alone is None:
+            if now - self._late_at < SLOW_SECONDS:
+                return board.RuntimeStatus(connected=True, reason=SLOW)
+            return board.RuntimeStatus(connected=True)
+        if now - alone < AWAY_SECONDS:
+            return board.RuntimeStatus(connected=False)
+        if self.link.failed:
+            return board.RuntimeStatus(connected=False, reason=LINK_FAILED, message=self.link.failed)
+        reports = [each.runtime for each in self._plugins.values() if each.runtime is not None]
+        if not reports:
+            return board.RuntimeStatus(connected=False, reason=PLUGIN_AWAY)
+        error = reports[-1].error
+        reason, _, message = error.partition(":")
+        if reason not in REASONS:
+            reason, message = REFUSED, error
+        return board.RuntimeStatus(connected=False, reason=reason, message=message.strip())
+
+    def open(self) -> None:
+        """Listen. The state in force, perhaps from the cache, is what plugins get first."""
+        self.link.open()
+        self.follow()
+        self.holds.doubt(each.id for each in self._records)
+        self._check()
+
+    def retry(self) -> None:
+        """Retry what failed, with each full comparison."""
+        self.link.open()
+        self.link.set_mode(self._mode())
+
+    def close(self) -> None:
+        """End all connections."""
+        self.link.close()
+
+    def follow(self) -> None:
+        """Send the differences of the state in force to all plugins."""
+        new, old = self._work.in_force.spec, self._told
+        self.link.set_mode(self._mode())
+        if new is old or new is None:
+            return
+        self._told = new
+        if old is None or old.mode is not new.mode:
+            self.holds.doubt(each.id for each in self._records)
+        decisions, gone = runtime_values.changes({} if old is None else old.pods, new.pods)
+        changed = dict(decisions)
+        for uid in changed:
+            self.holds.doubt(each.id for each in self._records.of_pod(uid))
+        for peer in list(self._plugins):
+            if old is None or old.mode is not new.mode:
+                self.link.send(peer, protocol.FromAgent.MODE, {"mode": new.mode})
+            self._push(peer, changed)
+            for part in runtime_link.parts((uid, None) for uid in gone):
+                self.link.send(peer, protocol.FromAgent.GONE, {"uids": list(part)})
+
+    def hear(self) -> None:
+        """Take what plugins sent."""
+        for event in self.link.events():
+            match event:
+                case runtime_link.PluginConnected(peer):
+                    self._greet(peer)
+                case runtime_link.PluginGone(peer):
+                    self._plugins.pop(peer, None)
+                    self.holds.lost(peer)
+                    self.starts.lost(peer)
+                    self._check()
+                case runtime_link.PluginSaid(peer, message) if peer in self._plugins:
+                    try:
+                        self._take(peer, self._plugins[peer], message)
+                    except OverflowError as error:
+                        self.link.drop(peer, str(error))
+
+    def advance(self) -> None:
+        """Answer for pods whose cgroups were read back, and have the runtime hold what it must."""
+        self.starts.advance()
+        if self.holds.unsettled:
+            self.holds.advance(self._usable())
+
+    def reconcile(self) -> None:
+        """Reconcile again, at a time that was due."""
+        self.holds.doubt(())
+        self._work.reports.touch()
+
+    # Messages of plugins
+
+    def _greet(self, peer: runtime_link.PluginPeer) -> None:
+        """Send the mode and all decisions."""
+        self._plugins[peer] = _Plugin()
+        self.link.send(peer, protocol.FromAgent.MODE, {"mode": self._mode()})
+        self.link.send(peer, protocol.FromAgent.RESET)
+        if self._told is not None:
+            self._push(peer, {uid: runtime_values.decision(pod) for uid, pod in self._told.pods.items()})
+        self.link.send(peer, protocol.FromAgent.READY)
+
+    def _push(self, peer: runtime_link.PluginPeer, decisions: Mapping[str, object]) -> None:
+        for part in runtime_link.parts(decisions.items()):
+            self.link.send(peer, protocol.FromAgent.PODS, {"pods": part})
+
+    def _take(self, peer: runtime_link.PluginPeer, plugin: _Plugin, message: link_messages.PluginMessage) -> None:
+        match message:
+            case link_messages.PluginHello():
+                log.info("a plugin of the container runtime is here", extra={"version": message.version})
+            case link_messages.RuntimeReport():
+                self._report(plugin, message)
+            case link_messages.ContainerList():
+                self._list(plugin, message)
+            case link_messages.SandboxStarted():
+                self.holds.learn(runtime_records.RuntimeRecord(message.id, message.uid))
+                self.starts.begin(peer, message)
+            case link_messages.ContainerCreated():
+                self.holds.learn(runtime_values.created(self._records.get(message.id), message))
+            case link_messages.ContainerResized():
+                known = self._records.get(message.id)
+                if known is not None:
+                    self.holds.learn(runtime_values.resized(known, message.value, self._work.clock()))
+            case link_messages.UpdateResult():
+                self.holds.answered(peer, message)
+            case link_messages.ContainerRemoved():
+                self._records.forget(message.id)
+            case link_messages.PluginCounts():
+                self._count(plugin, message)
+
+    def _report(self, plugin: _Plugin, message: link_messages.RuntimeReport) -> None:
+        if message.connected and not plugin.connected:  # a list of all containers follows
+            plugin.listed = False
+            plugin.listing.clear()
+            extra = {"runtime": message.name, "version": message.version}
+            log.info("the container runtime asks the plugin for limits", extra=extra)
+        plugin.runtime = message
+        self._check()
+
+    def _list(self, plugin: _Plugin, message: link_messages.ContainerList) -> None:
+        if plugin.listed:
+            plugin.listed = False
+            plugin.listing.clear()
+        plugin.listing.update((each.id, each) for each in message.items)
+        if len(plugin.listing) > runtime_records.MOST:
+            raise OverflowError(f"more than {runtime_records.MOST} containers")
+        if message.more:
+            return
+        plugin.listed, now = True, self._work.clock()
+        for each in self._records:
+            # Another plugin may have reported a container that was made after this list.
+            if each.id not in plugin.listing and each.id not in self._inventory.containers:
+                self._records.forget(each.id)
+        for found in plugin.listing.values():
+            self.holds.learn(runtime_values.listed(self._records.get(found.id), found, now))
+        plugin.listing.clear()
+        self._check()
+
+    def _count(self, plugin: _Plugin, counts: link_messages.PluginCounts) -> None:
+        before, plugin.counts = plugin.counts, counts
+        late = max(0, counts.late - before.late)
+        for metric, more in (
+            (REQUESTS, counts.requests - before.requests),
+            (ADJUSTED, counts.adjusted - before.adjusted),
+            (ERRORS, counts.errors - before.errors),
+            (LATE, late),
+            (CONFLICTS, counts.conflicts - before.conflicts),
+        ):
+            metric.inc(by=max(0, more))
+        if late:
+            self._late_at = self._work.clock()
+            self._work.reports.touch()
+
+    # How plugins stand
+
+    def _usable(self) -> runtime_link.PluginPeer | None:
+        """Return the newest plugin by which the runtime can be asked."""
+        found = [peer for peer, plugin in self._plugins.items() if plugin.connected and plugin.listed]
+        return found[-1] if found else None
+
+    def _check(self) -> None:
+        """Note whether the runtime can be asked."""
+        connected = any(plugin.connected for plugin in self._plugins.values())
+        CONNECTED.set(connected)
+        if self._usable() is not None:
+            self.holds.alone_since = None
+        elif self.holds.alone_since is None:
+            self.holds.alone_since = self._work.clock()
+        if self.holds.alone_since is not None:
+            when = self.holds.alone_since + AWAY_SECONDS
+            self._work.due_by(queue.Task.RUNTIME, schedule.Why.DUE, when)
+        self.holds.doubt(())
+        self._work.reports.touch()
+
+    def _mode(self) -> str:
+        state = self._work.in_force.spec
+        return "" if state is None else state.mode.value
