@@ -119,6 +119,11 @@ bench-storm: venv ## Measure repairs on a node VM without idle CPU, by the agent
 	@$(PYTHON) -m testbed setup controlplane helm cluster
 	$(PYTHON) -m bench.storm --seconds=$(or $(STORM_SECONDS),60) $(STORM)
 
+.PHONY: bench-nri
+bench-nri: venv ## Measure what the plugin of the container runtime adds to the start of a container, against one in Go, as a ratio
+	@$(PYTHON) -m testbed setup nri
+	$(PYTHON) -m bench.nri
+
 .PHONY: bench-cli
 bench-cli: venv ## Measure how long kubectl swap takes to show its help; exit 1 over budget
 	$(PYTHON) -m bench.cli

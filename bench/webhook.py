@@ -356,15 +356,13 @@ def prepare(control_plane: ControlPlane, urls: dict[str, str]) -> None:
     ca = control_plane.ca_file.read_bytes()
     for kind, url in urls.items():
         control_plane.apply(registration(kind, url, ca))
-    deadline = time.monotonic() + 30
-    for kind in urls:
+
+    def is_called(kind: str) -> bool:
         path = f"/api/v1/namespaces/{kind}/pods?dryRun=All"
-        while "nodeSelector" not in json.dumps(control_plane.request("POST", path, pod("probe"))[1]):
-            if time.monotonic() > deadline:
-                raise process.ProcessError(
-                    f"the API server does not call the webhook {kind}\n{control_plane.servers.logs()}"
-                )
-            time.sleep(0.1)
+        return "nodeSelector" in json.dumps(control_plane.request("POST", path, pod("probe"))[1])
+
+    logs = control_plane.servers.logs
+    process.until(lambda: all(map(is_called, urls)), "the API server calls both webhooks", 30.0, said=logs)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,9 +1,10 @@
 """python -m testbed setup PART... | demo | cluster up|down: prepare tests and demos, and run the demos."""
 
 import argparse
+import dataclasses
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from testbed.base import host, process, term
 from testbed.controlplane import assets, kubeversions, programs, servers
@@ -11,67 +12,17 @@ from testbed.run import demo, democluster, e2e
 from testbed.standin import runtime
 from testbed.vm import cluster, kernelvm
 
-
-def _setup_controlplane() -> None:
-    with term.step("control plane"):
-        found = assets.ensure()
-        for program in (found.etcd, found.kube_apiserver, found.kubectl):
-            term.say(f"  {program}")
-
-
-def _setup_oldest() -> None:
-    version = kubeversions.known()[0]
-    with term.step(f"API server of the oldest version, {version}"):
-        term.say(f"  {assets.apiserver(version)}")
-
-
-def _setup_kubectl() -> None:
-    with term.step("kubectl"):
-        term.say(f"  {assets.kubectl()}")
-
-
-def _setup_kernel() -> None:
-    with term.step("kernel VM"):
-        term.say(f"  Linux {kernelvm.ensure().release}")
-
-
-def _setup_cluster() -> None:
-    with term.step("node VM and the other programs of a cluster"):
-        cluster.ensure()
-
-
-def _setup_helm() -> None:
-    with term.step("helm"):
-        term.say(f"  {programs.helm()}")
-
-
-def _setup_nfd() -> None:
-    with term.step("Node Feature Discovery"):
-        term.say(f"  {programs.nfd() / 'nfd-master'}")
-
-
-def _setup_nri() -> None:
-    with term.step("a container runtime's side of NRI, in three versions"):
-        for version in runtime.VERSIONS:
-            term.say(f"  {runtime.program(version)}")
-
-
-def _setup_promtool() -> None:
-    with term.step("promtool"):
-        term.say(f"  {programs.promtool()}")
-
-
-# Parts that may need root come first: an error after minutes of building would be late.
-PARTS = {
-    "kernel": _setup_kernel,
-    "cluster": _setup_cluster,
-    "controlplane": _setup_controlplane,
-    "oldest": _setup_oldest,
-    "kubectl": _setup_kubectl,
-    "helm": _setup_helm,
-    "nfd": _setup_nfd,
-    "nri": _setup_nri,
-    "promtool": _setup_promtool,
+# Each sets up one part. Parts that may need root come first: an error after minutes of building would be late.
+PARTS: dict[str, Callable[[], object]] = {
+    "kernel": lambda: f"Linux {kernelvm.ensure().release}",
+    "cluster": cluster.ensure,
+    "controlplane": lambda: " ".join(map(str, dataclasses.astuple(assets.ensure()))),
+    "oldest": lambda: assets.apiserver(kubeversions.known()[0]),
+    "kubectl": assets.kubectl,
+    "helm": programs.helm,
+    "nfd": programs.nfd,
+    "nri": lambda: " ".join(str(runtime.program(version)) for version in runtime.VERSIONS),
+    "promtool": programs.promtool,
 }
 FOR_DEMO = ("kernel", "controlplane")
 _E2E = "e2e"
@@ -103,7 +54,10 @@ def main() -> int:
             {"up": democluster.up, "down": democluster.down, "hold": democluster.hold}[options.action]()
             return 0
         for name in parts(chosen):
-            PARTS[name]()
+            with term.step(f"setting up {name}"):
+                found = PARTS[name]()
+            if found:
+                term.say(f"  {found}")
         if options.command == "demo":
             demo.run()
     except (host.SetupError, process.ProcessError, servers.ControlPlaneError, kernelvm.VMError) as error:

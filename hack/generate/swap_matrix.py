@@ -12,7 +12,7 @@ from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, phases, qos
+from swapwarden.policy.swap import limits, qos
 
 MIB = 2**20
 REQUEST, LIMIT = 1024 * MIB, 2048 * MIB
@@ -103,7 +103,7 @@ def _pod(kind: Kind, policy: str | None, limit: str | None) -> tuple[pods.Contai
         Kind.GUARANTEED: (LIMIT, LIMIT, qos.Class.GUARANTEED),
         Kind.BEST_EFFORT: (0, 0, qos.Class.BEST_EFFORT),
     }.get(kind, (REQUEST, LIMIT, qos.Class.BURSTABLE))
-    container = pods.ContainerRow("app", phases.Kind.APP, request, memory_limit, id=_ID)
+    container = pods.ContainerRow("app", qos.Kind.APP, request, memory_limit, id=_ID)
     row = pods.PodRow(
         key="uid",
         uid="uid",

@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -162,6 +163,25 @@ class Process(Managed):
     def tail(self, lines: int = _TAIL_LINES) -> str:
         """Return the end of its output, indented."""
         return last_lines(self.output(), lines)
+
+
+def until(
+    holds: Callable[[], object],
+    what: str,
+    timeout: float,
+    *,
+    running: Sequence[Process] = (),
+    said: Callable[[], str] = str,
+    poll: float = 0.05,
+) -> None:
+    """Wait until HOLDS, while all of RUNNING run; after TIMEOUT seconds, raise ProcessError with WHAT and SAID."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        for each in running:
+            each.check_alive()
+        if time.monotonic() > deadline:
+            raise ProcessError(f"not within {timeout:.0f} s: {what}\n{said()}")
+        time.sleep(poll)
 
 
 def exit_on_sigterm() -> None:

@@ -4,10 +4,10 @@ import contextlib
 import http.client
 import json
 import select
-import time
 import urllib.parse
 from typing import Any
 
+from testbed.base import process
 from testbed.controlplane import netns
 from testbed.controlplane.credentials import Credentials
 
@@ -121,11 +121,9 @@ class Requests:
 
     def wait_served(self, path: str) -> None:
         """Wait until a collection is served."""
-        deadline = time.monotonic() + _SERVED_TIMEOUT
-        while (answer := self.request("GET", path))[0] != http.HTTPStatus.OK:
-            if time.monotonic() > deadline:
-                raise ControlPlaneError(f"{path} is not served after {_SERVED_TIMEOUT:.0f} s: {answer}")
-            time.sleep(0.02)
+        process.until(
+            lambda: self.request("GET", path)[0] == http.HTTPStatus.OK, f"{path} is served", _SERVED_TIMEOUT, poll=0.02
+        )
 
     def get(self, path: str) -> Json:
         """Return the object at PATH; ControlPlaneError if there is none."""
@@ -163,15 +161,13 @@ class Requests:
         paths = {kind: f"/apis/{group}/v1/validatingadmission{kind}" for kind in specs}
         for kind, spec in specs.items():
             self.create(paths[kind], {"metadata": {"name": name}, "spec": spec})
-        deadline = time.monotonic() + _SERVED_TIMEOUT
-        probe = {"metadata": {"name": name}}
-        while (
-            self.request("POST", "/api/v1/namespaces/default/configmaps?dryRun=All", probe)[0]
-            < http.HTTPStatus.BAD_REQUEST
-        ):
-            if time.monotonic() > deadline:
-                raise ControlPlaneError(f"admission policies are not in force after {_SERVED_TIMEOUT:.0f} s")
-            time.sleep(0.02)
+        path, probe = "/api/v1/namespaces/default/configmaps?dryRun=All", {"metadata": {"name": name}}
+        process.until(
+            lambda: self.request("POST", path, probe)[0] >= http.HTTPStatus.BAD_REQUEST,
+            "admission policies are in force",
+            _SERVED_TIMEOUT,
+            poll=0.02,
+        )
         for kind in specs:
             self.request("DELETE", f"{paths[kind]}/{name}")
 

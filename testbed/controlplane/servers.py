@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -122,14 +121,8 @@ class Servers:
         self.etcd.kill()
 
     def _wait_ready(self) -> None:
-        deadline = time.monotonic() + _READY_TIMEOUT
-        while not self._requests.ready():
-            self._running().check_alive()
-            if self.etcd.process:
-                self.etcd.process.check_alive()
-            if time.monotonic() > deadline:
-                raise process.ProcessError(f"kube-apiserver is not ready after {_READY_TIMEOUT:.0f} s\n{self.logs()}")
-            time.sleep(0.05)
+        running = [self._running(), *([self.etcd.process] if self.etcd.process else [])]
+        process.until(self._requests.ready, "kube-apiserver is ready", _READY_TIMEOUT, running=running, said=self.logs)
 
     def stop_apiserver(self) -> None:
         """End the API server like a crash; etcd and its data stay. start_apiserver() restarts it."""

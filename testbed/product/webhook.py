@@ -1,6 +1,5 @@
 """The product's webhook as a process of its own, in front of a testbed control plane."""
 
-import time
 from pathlib import Path
 
 from testbed.base import paths, process
@@ -41,13 +40,8 @@ class Webhook(part.Part):
         )
         ca = self._control_plane.ca_file.read_bytes()
         self._control_plane.apply(manifests.webhook_manifests(self.url, ca))
-        deadline = time.monotonic() + _SETTLE_TIMEOUT
-        while not self._is_called():
-            if time.monotonic() > deadline:
-                raise process.ProcessError(
-                    f"the API server does not call the webhook\n{self._control_plane.servers.logs()}"
-                )
-            time.sleep(0.05)
+        logs = self._control_plane.servers.logs
+        process.until(self._is_called, "the API server calls the webhook", _SETTLE_TIMEOUT, said=logs)
 
     def _is_called(self) -> bool:
         before = self.metric("swapwarden_webhook_requests_total")

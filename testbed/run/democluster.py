@@ -46,11 +46,7 @@ def down() -> None:
     else:
         with term.step("removing the demo cluster"):
             os.kill(pid, signal.SIGTERM)
-            deadline = time.monotonic() + _STOP_TIMEOUT
-            while holder() is not None:
-                if time.monotonic() > deadline:
-                    raise process.ProcessError(f"process {pid} does not end; its log is {_log()}")
-                time.sleep(_POLL)
+            process.until(lambda: holder() is None, f"process {pid} ends; its log is {_log()}", _STOP_TIMEOUT)
     netns.remove_leftovers()
     cluster.remove_leftovers()
     for path in (FOLDER / "kubectl", FOLDER / "pid"):

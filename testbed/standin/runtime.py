@@ -11,7 +11,6 @@ import json
 import socket
 import threading
 import time
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -100,6 +99,17 @@ class Outcome:
     """Why the runtime refuses; empty if it does not."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Requests about new containers."""
+
+    micros: list[float]
+    """The microseconds that each took."""
+    adjusted: int
+    size: int
+    """Bytes of the last one."""
+
+
 class PeerError(Exception):
     """The program failed or did not do something in time."""
 
@@ -108,8 +118,15 @@ class Runtime:
     """A running runtime. A second one on the same FOLDER replaces the socket, as a restarted runtime does."""
 
     def __init__(
-        self, folder: Path, version: str = NEWEST, *, validator: bool = False, required: Sequence[str] = ()
+        self,
+        folder: Path,
+        version: str = NEWEST,
+        *,
+        validator: bool = False,
+        required: Sequence[str] = (),
+        work: float = 0.0,
     ) -> None:
+        """WORK: seconds that it holds its lock before and after it asks plugins about a new container."""
         self.folder = folder
         self.version = version
         self.events: list[Json] = []
@@ -118,6 +135,7 @@ class Runtime:
         self._last = 0
         ours, theirs = socket.socketpair()
         argv = [str(program(version)), f"-control={theirs.fileno()}", f"-socket={folder / 'nri.sock'}"]
+        argv += [f"-work={work}s"] if work else []
         argv += ["-validator"] if validator else []
         argv += [f"-required={','.join(required)}"] if required else []
         self._control = ours
@@ -189,10 +207,10 @@ class Runtime:
         """Return what the runtime's spec of each container has: unified and annotations."""
         return dict(self.call("list")["containers"])
 
-    def measure(self, pods: Sequence[Pod], container: Container, count: int) -> tuple[list[float], int]:
-        """Create COUNT containers and keep none; return the microseconds of each, and how many were adjusted."""
+    def measure(self, pods: Sequence[Pod], container: Container, count: int) -> Measured:
+        """Create COUNT containers in PODS in turn, and keep none."""
         said = self.call("measure", pods=[each.to_json() for each in pods], container=container.to_json(), count=count)
-        return said["micros"], said["adjusted"]
+        return Measured(said["micros"], said["adjusted"], said["bytes"])
 
     def seen(self, kind: str, **fields: object) -> list[Json]:
         """Return the events of a kind so far that have FIELDS."""
@@ -226,12 +244,7 @@ class Runtime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._control.fileno() >= 0:
             self.kill()
 

@@ -66,12 +66,8 @@ def on_host(
     environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
     log = folder / "node.log"
     with process.Process(f"node {name}", [*argv, *options], log=log, env=environment) as running:
-        deadline = time.monotonic() + _READY_TIMEOUT
-        while not (folder / "node" / "ready").exists():
-            running.check_alive()
-            if time.monotonic() > deadline:
-                raise process.ProcessError(f"the node {name} is not ready\n{running.tail()}")
-            time.sleep(0.02)
+        ready = (folder / "node" / "ready").exists
+        process.until(ready, f"{name} is ready", _READY_TIMEOUT, running=[running], said=running.tail, poll=0.02)
         yield running
 
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -127,13 +126,7 @@ class Cluster:
 
     def wait_for(self, holds: Callable[[], object], what: str, timeout: float = _READY_TIMEOUT) -> None:
         """Wait until HOLDS; after TIMEOUT seconds, raise process.ProcessError with WHAT is missing, and the logs."""
-        deadline = time.monotonic() + timeout
-        while not holds():
-            for running in self._programs:
-                running.check_alive()
-            if time.monotonic() > deadline:
-                raise process.ProcessError(f"not within {timeout:.0f} s: {what}\n{self.logs()}")
-            time.sleep(_POLL)
+        process.until(holds, what, timeout, running=self._programs, said=self.logs, poll=_POLL)
 
     def logs(self, lines: int = 20) -> str:
         """Return the end of each part's output, and of the node's console."""

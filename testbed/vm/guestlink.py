@@ -8,6 +8,7 @@ import queue
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import threading
@@ -79,21 +80,43 @@ class GuestProcess:
         return process.last_lines(self.output(), lines)
 
 
-class GuestLink:
-    """The host's view of a VM. The maker of the VM calls `accept`. Several threads may call the methods.
+class GuestLink(process.Managed):
+    """A VM with its files in FOLDER, and the host's view of it. Several threads may call the methods.
 
-    SHARED is the folder that both sides have at the same path; the guest's console is written to the file CONSOLE.
+    A subclass boots the VM: it starts `machine`, and calls `accept`.
     """
 
-    def __init__(self, shared: Path, console: Path) -> None:
-        self.shared = shared
-        self.console_file = console
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shared = folder / "shared"
+        """Both sides have this folder at the same path."""
+        self.shared.mkdir()
+        self.console_file = folder / "console.log"
+        """The guest's console is written to it."""
+        self.machine: process.Process | None = None
+        self.accelerator = ""
+        self.boot_seconds = 0.0
         self._connection: socket.socket | None = None
         self._receiver: threading.Thread | None = None
         self._lock = threading.Lock()
         self._answers: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._count = 0
         self._gone = False
+
+    def start(self) -> None:
+        begun = time.monotonic()
+        self._boot()
+        self.boot_seconds = time.monotonic() - begun
+
+    def stop(self) -> None:
+        """End the VM, like pulling the plug, and remove its files."""
+        if self.machine:
+            self.machine.kill()
+        self.hang_up()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _boot(self) -> None:
+        raise NotImplementedError
 
     def accept(self, listener: socket.socket, secret: str, qemu: process.Process, patience: float) -> None:
         """Wait for the guest to call and show SECRET; ProcessError if QEMU ends or the guest is too late.

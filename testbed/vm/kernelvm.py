@@ -9,11 +9,9 @@ import compileall
 import os
 import secrets
 import shlex
-import shutil
 import socket
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from testbed.base import paths, process, term
@@ -36,7 +34,7 @@ def ensure() -> initramfs.Kernel:
     return initramfs.ensure()
 
 
-class KernelVM(GuestLink, process.Managed):
+class KernelVM(GuestLink):
     """Boots on entering, and is removed on leaving. Several threads may call its methods."""
 
     def __init__(self, *, swap_mib: int = 512, memory_mib: int = 1024, cpus: int = 2) -> None:
@@ -44,26 +42,7 @@ class KernelVM(GuestLink, process.Managed):
         self._swap_mib = swap_mib
         self._memory_mib = memory_mib
         self._cpus = cpus
-        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-vm-{os.getpid()}-"))
-        super().__init__(self.folder / "shared", self.folder / "console.log")
-        self.shared.mkdir()
-        self._qemu: process.Process | None = None
-        self.accelerator = ""
-        self.boot_seconds = 0.0
-
-    # --- life cycle ---
-
-    def start(self) -> None:
-        begun = time.monotonic()
-        self._boot()
-        self.boot_seconds = time.monotonic() - begun
-
-    def stop(self) -> None:
-        """End the VM, like pulling the plug, and remove its files."""
-        if self._qemu:
-            self._qemu.kill()
-        self.hang_up()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        super().__init__(Path(tempfile.mkdtemp(prefix=f"swapwarden-vm-{os.getpid()}-")))
 
     def _boot(self) -> None:
         for folder in ("operator", "testbed"):
@@ -105,5 +84,5 @@ class KernelVM(GuestLink, process.Managed):
         argv += qemu.shared_folder("host", Path("/"), readonly=True)
         argv += qemu.shared_folder("shared", self.shared)
         self.console_file.unlink(missing_ok=True)
-        self._qemu = process.Process("qemu", argv, log=self.folder / "qemu.log")
-        return self._qemu
+        self.machine = process.Process("qemu", argv, log=self.folder / "qemu.log")
+        return self.machine

@@ -108,7 +108,7 @@ class Recording(process.Managed):
         self._running.stop()
 
 
-class NodeVM(GuestLink, process.Managed):
+class NodeVM(GuestLink):
     """Boots on entering, and is removed on leaving. Several threads may call its methods.
 
     CREDENTIALS are the files of /etc/kubernetes that no image can hold, by name. IMAGES are archives (OCI layout) whose
@@ -132,31 +132,13 @@ class NodeVM(GuestLink, process.Managed):
         self._swap_mib = swap_mib
         self._memory_mib = memory_mib
         self._cpus = cpus
-        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-node-{os.getpid()}-", dir=_place()))
+        super().__init__(Path(tempfile.mkdtemp(prefix=f"swapwarden-node-{os.getpid()}-", dir=_place())))
         self._swap = self.folder / "swap.img"
-        super().__init__(self.folder / "shared", self.folder / "console.log")
         kubernetes = self.shared / "kubernetes"
-        kubernetes.mkdir(parents=True)
+        kubernetes.mkdir()
         for name, content in credentials.items():
             (kubernetes / name).touch(mode=0o600)
             (kubernetes / name).write_bytes(content)
-        self._machine: process.Process | None = None
-        self.accelerator = ""
-        self.boot_seconds = 0.0
-
-    # --- life cycle ---
-
-    def start(self) -> None:
-        begun = time.monotonic()
-        self._boot()
-        self.boot_seconds = time.monotonic() - begun
-
-    def stop(self) -> None:
-        """End the VM, like pulling the plug, and remove its files."""
-        if self._machine:
-            self._machine.kill()
-        self.hang_up()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _boot(self) -> None:
         with self._swap.open("wb") as disk:
@@ -193,8 +175,8 @@ class NodeVM(GuestLink, process.Managed):
         environment = os.environ | {"TMPDIR": str(self.folder)}
         log = self.console_file if user_mode else self.folder / "qemu.log"
         with self._awaited(accelerator) as (listener, secret):
-            self._machine = process.Process("the node VM", self._network.command(argv), log=log, env=environment)
-            self.accept(listener, secret, self._machine, _BOOT_TIMEOUT[accelerator])
+            self.machine = process.Process("the node VM", self._network.command(argv), log=log, env=environment)
+            self.accept(listener, secret, self.machine, _BOOT_TIMEOUT[accelerator])
 
     def _plug(self, *, user_mode: bool) -> None:
         """Make the host's end of the VM's network."""
@@ -242,12 +224,12 @@ class NodeVM(GuestLink, process.Managed):
 
         Return when programs can be run in it again; its kubelet may not be up yet. ProcessError if it does not start.
         """
-        if self._machine is None:
+        if self.machine is None:
             raise VMError("the VM was not started")
         with self._awaited(self.accelerator) as (listener, secret):
             self.spawn(["sh", "-c", _REBOOT], log="reboot")
             self.hang_up()
-            self.accept(listener, secret, self._machine, _BOOT_TIMEOUT[self.accelerator])
+            self.accept(listener, secret, self.machine, _BOOT_TIMEOUT[self.accelerator])
 
     def systemctl(self, *arguments: str, timeout: float = _COMMAND_TIMEOUT) -> str:
         """Run systemctl in the VM; return its output."""

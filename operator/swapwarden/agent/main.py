@@ -22,7 +22,7 @@ from swapwarden.agent.host import realtime, systemd_dropins
 from swapwarden.agent.node import preflight, swap_metrics
 from swapwarden.agent.reconcile import sysctls
 from swapwarden.kube import config, errors
-from swapwarden.telemetry import build, logs, server
+from swapwarden.telemetry import logs, metrics, server
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(systemd_dropins.printed(arguments.print_drop_ins))
         return 0
     logs.configure(arguments.log_level, arguments.log_format)
-    build.publish("agent")
+    metrics.publish_build("agent")
     paced = arguments.realtime and realtime.begin()
     sslproto.SSLProtocol.max_size = TLS_BYTES
     # All modules are loaded now, and stay. Each full collection would scan them, for as long as ten repairs take.

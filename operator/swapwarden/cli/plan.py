@@ -19,7 +19,7 @@ from swapwarden.cli.inputs import objects
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import overcommit
+from swapwarden.policy.swap import limits
 
 BAD_INPUT: Final = 2
 CANNOT_WRITE: Final = 1
@@ -184,7 +184,7 @@ def _of_node(
             for each in sorted(absent)
         )
     known = {**found.namespaces, **{each: namespaces.project(_bare(each)) for each in absent}}
-    if overcommit.budget(profile, facts) is None:
+    if limits.overcommit_budget(profile, facts) is None:
         return plan.explain_node(profile, facts, [*bound, *free], known)
     explained = plan.explain_node(profile, facts, bound, known)
     alone = [plan.explain_node(profile, facts, [*bound, row], known).pods for row in free]

@@ -21,8 +21,7 @@ import swapwarden
 from swapwarden.api import names, state
 from swapwarden.api.conditions import AppliedReason, ConditionType
 from swapwarden.cli import hooks, profiles, wire
-from swapwarden.controller.inventory import node_features
-from swapwarden.controller.watches import restore_request
+from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.writers import fenced, finalizers
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.kube import backoff, client, config, decoding, errors, paging

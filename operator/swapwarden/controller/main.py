@@ -17,7 +17,7 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import app
 from swapwarden.kube import client, config, errors
 from swapwarden.policy.node import labels
-from swapwarden.telemetry import build, exposition, logs, server
+from swapwarden.telemetry import exposition, logs, metrics, server
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
     logs.configure(arguments.log_level, arguments.log_format)
     # kopf_operator logs faults of kopf, in one line.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
-    build.publish("controller")
+    metrics.publish_build("controller")
     exposition.register()
     try:
         asyncio.run(_main(arguments))

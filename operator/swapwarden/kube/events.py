@@ -17,12 +17,12 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal, NamedTuple
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from swapwarden.api import times
-from swapwarden.kube import backoff, client, errors, fairqueue, ratelimit
+from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,8 @@ WAITING = metrics.gauge(
     " those of the namespace with most of them are dropped.",
 )
 
+K = TypeVar("K")
+V = TypeVar("V")
 EventType = Literal["Normal", "Warning"]
 
 MAX_MESSAGE_BYTES: Final = 1024
@@ -138,12 +140,59 @@ def event_name(regarding: str, key: str = "") -> str:
     return re.sub(r"[^a-z0-9]+$", "", regarding[: MAX_NAME - len(suffix)]) + suffix
 
 
+class FairQueue(Generic[K, V]):
+    """At most `size` entries by key, each of one owner. An owner's entries leave in the order in which they came."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._count = 0
+        # The next owner to be served is first.
+        self._owners: collections.OrderedDict[str, dict[K, V]] = collections.OrderedDict()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, owner: str, key: K) -> V | None:
+        """Return the waiting entry; None if there is none."""
+        return self._owners.get(owner, {}).get(key)
+
+    def put(self, owner: str, key: K, value: V) -> bool:
+        """Add an entry whose key does not wait yet; return whether no entry was lost for it, itself included.
+
+        In a full queue, the newest entry of the owner with most of them makes room. An entry is refused if its owner
+        has its fair share or more, or if it could only replace another owner's only entry.
+        """
+        room = self._count < self._size
+        if not room:
+            own = len(self._owners.get(owner, ()))
+            if own * len(self._owners) >= self._count:
+                return False
+            longest = max(self._owners, key=lambda each: len(self._owners[each]))
+            if len(self._owners[longest]) <= own + 1:
+                return False
+            self._owners[longest].popitem()
+            self._count -= 1
+        self._owners.setdefault(owner, {})[key] = value
+        self._count += 1
+        return room
+
+    def pop(self) -> tuple[K, V]:
+        """Remove and return the oldest entry of the owner whose turn it is. KeyError if the queue is empty."""
+        owner, entries = self._owners.popitem(last=False)
+        key = next(iter(entries))
+        value = entries.pop(key)
+        self._count -= 1
+        if entries:
+            self._owners[owner] = entries
+        return key, value
+
+
 class _Queues:
     """Waiting events: urgent ones, which have three of four turns, and others."""
 
     def __init__(self) -> None:
-        self.urgent = fairqueue.FairQueue[_Happening, _WaitingEvent](MAX_WAITING)
-        self.others = fairqueue.FairQueue[_Happening, _WaitingEvent](MAX_WAITING)
+        self.urgent = FairQueue[_Happening, _WaitingEvent](MAX_WAITING)
+        self.others = FairQueue[_Happening, _WaitingEvent](MAX_WAITING)
         self._turn = 0
 
     def __len__(self) -> int:

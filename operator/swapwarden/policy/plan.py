@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,7 +14,7 @@ from swapwarden.api import merge, names, state
 from swapwarden.policy.node import extended_resource, kernel_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, overrides, requirements
-from swapwarden.policy.swap import limits, overcommit, room
+from swapwarden.policy.swap import limits
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
@@ -108,12 +110,12 @@ def plan_all(
     owners = _owners(rows)
     left: list[pods.PodRow] = []
     if len(owners) > state.MAX_PODS:
-        owners, left = room.share(owners, state.MAX_PODS)
+        owners, left = share_room(owners, state.MAX_PODS)
     usual = _USUAL_REASONS[profile.behavior]
     planned = {one.row.key: _pod_settings(one.decision, usual) for one in _decided(profile, facts, owners, known)}
     if _size(planned.values()) + len(planned) * _MAX_KEYS > state.MAX_PODS_BYTES:
         concerned = [row for row in owners if row.key in planned]
-        owners, large = room.share(concerned, state.MAX_PODS_BYTES, lambda row: cost(row.key, planned[row.key]))
+        owners, large = share_room(concerned, state.MAX_PODS_BYTES, lambda row: cost(row.key, planned[row.key]))
         planned = {row.key: planned[row.key] for row in owners}
         left += large
     return NodePlan(msgspec.structs.replace(_header(profile, facts), pods=planned), tuple(left))
@@ -172,12 +174,12 @@ def trace_pod(
     place = _place(profile, row, known)
     override = None if place is None else profile.overrides[place]
     steps = tuple(limits.trace(profile, facts, row, override))
-    total = overcommit.budget(profile, facts)
+    total = limits.overcommit_budget(profile, facts)
     if total is None:
         return Trace(steps, place)
     served = _decided(profile, facts, _owners((row, *others)), known)
-    own = overcommit.rank(row)
-    left = total - sum(int(one.decision.swap_max or 0) for one in served if overcommit.rank(one.row) < own)
+    own = limits.served_order(row)
+    left = total - sum(int(one.decision.swap_max or 0) for one in served if limits.served_order(one.row) < own)
     before = Trace(steps, place, left)
     decision = limits.cut(before.decision, left, facts.page_size, names.Reason.OVERCOMMIT_REACHED)
     if decision is before.decision:
@@ -259,7 +261,7 @@ def _decided(
     """Decide on pods that name a cgroup each."""
     explained = (_explained(profile, facts, row, known) for row in rows)
     found = (one for one in explained if one is not None)
-    total = overcommit.budget(profile, facts)
+    total = limits.overcommit_budget(profile, facts)
     return found if total is None else _shared(found, total, facts.page_size)
 
 
@@ -290,7 +292,7 @@ def _place(profile: compiled.Profile, row: pods.PodRow, known: namespaces.Labels
 
 
 def _shared(decided: Iterable[ExplainedPod], left: int, page: int) -> Iterator[ExplainedPod]:
-    for one in sorted(decided, key=lambda each: overcommit.rank(each.row)):
+    for one in sorted(decided, key=lambda each: limits.served_order(each.row)):
         decision = limits.cut(one.decision, left, page, names.Reason.OVERCOMMIT_REACHED)
         left -= int(decision.swap_max or 0)
         yield ExplainedPod(one.row, decision, one.override)
@@ -334,3 +336,46 @@ def _alike(decision: limits.PodDecision) -> str | None:
     """Return the common value of all containers, running or not; None if they differ, or need none."""
     values = {one.swap_max if one.write and not one.cap else None for one in decision.containers}
     return values.pop() if len(values) == 1 else None
+
+
+def share_room(
+    rows: Iterable[pods.PodRow], room: int, cost: Callable[[pods.PodRow], int] = lambda _: 1
+) -> tuple[list[pods.PodRow], list[pods.PodRow]]:
+    """Split pods into those that have room in a plan and those that do not, each in the order in which they are served.
+
+    The API server keeps pods that no kubelet ever runs, and everyone who can create pods can create thousands of them
+    for one node. So pods that the kubelet has accepted come first: their number is bounded, and only the kubelet writes
+    status.startTime. Among these, and among the others, namespaces share the room: the one with least is served next,
+    so that a namespace that needs less than its share gets all of it, whatever others request.
+
+    `cost` is a pod's share of `room`. A pod that is too large for the rest does not end its namespace's turn. Within
+    one namespace, pods that must not swap come first, then earlier accepted ones, then older ones.
+    """
+    kept: list[pods.PodRow] = []
+    left: list[pods.PodRow] = []
+    started: dict[str, list[pods.PodRow]] = {}
+    waiting: dict[str, list[pods.PodRow]] = {}
+    for row in rows:
+        (started if row.started else waiting).setdefault(row.namespace, []).append(row)
+    for tier in (started, waiting):
+        turns = [(0, namespace) for namespace in sorted(tier)]
+        queues = {namespace: iter(sorted(found, key=_room_order)) for namespace, found in tier.items()}
+        while turns and room > 0:
+            used, namespace = turns[0]
+            one = next(queues[namespace], None)
+            if one is None:
+                heapq.heappop(turns)
+                continue
+            size = cost(one)
+            if size > room:
+                left.append(one)
+                continue
+            kept.append(one)
+            room -= size
+            heapq.heapreplace(turns, (used + size, namespace))
+        left += itertools.chain.from_iterable(queues[namespace] for _, namespace in sorted(turns))
+    return kept, left
+
+
+def _room_order(row: pods.PodRow) -> tuple[bool, str, str, str]:
+    return not limits.forbids_swap(row.policy), row.started, row.created, row.key

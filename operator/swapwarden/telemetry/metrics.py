@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
+import swapwarden
+
 M = TypeVar("M", bound="Metric")
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -261,3 +263,13 @@ def histogram(
 def reading(kind: Literal["counter", "gauge"], name: str, help_text: str, labels: Sequence[str] = ()) -> Reading:
     """Make a metric in the registry of this process whose values are read from an external source."""
     return REGISTRY.add(Reading(kind, name, help_text, labels))
+
+
+INFO = reading(
+    "gauge", "swapwarden_build_info", "1, with the version of the running part.", labels=("version", "component")
+)
+
+
+def publish_build(component: Literal["agent", "controller", "webhook"]) -> None:
+    """Set the part of this process."""
+    INFO.hold({(swapwarden.__version__, component): 1})

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.telemetry import build, exposition, logs
+from swapwarden.telemetry import exposition, logs, metrics
 from swapwarden.telemetry import server as health
 from swapwarden.webhook import certificates, connections, server
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         log.error("no usable certificate (--tls-cert, --tls-key): %s", error)  # noqa: TRY400 the text says all
         return 1
     allow_open_files(connections.MAX_FILES)
-    build.publish("webhook")
+    metrics.publish_build("webhook")
     exposition.register()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:

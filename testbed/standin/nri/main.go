@@ -94,6 +94,7 @@ func main() {
 	control := flag.Int("control", 0, "file descriptor of the driver's connection")
 	flag.StringVar(&options.socket, "socket", "", "NRI socket to listen on")
 	flag.BoolVar(&options.validator, "validator", false, "enable the default validator")
+	flag.DurationVar(&options.work, "work", 0, "time that it works under its lock before and after each create")
 	required := flag.String("required", "", "plugins that all containers require, comma-separated")
 	flag.Parse()
 	if *required != "" {

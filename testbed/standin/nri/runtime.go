@@ -84,6 +84,7 @@ type settings struct {
 	socket    string
 	validator bool
 	required  []string
+	work      time.Duration
 }
 
 // runtime does with the library what containerd does (containerd: internal/nri): one lock for requests and updates, no
@@ -252,10 +253,12 @@ func (r *runtime) create(wanted *container) (map[string]any, error) {
 	if of == nil {
 		return nil, fmt.Errorf("no pod %q", wanted.Pod)
 	}
-	begun := time.Now()
 	asked := &api.CreateContainerRequest{Pod: of.toNRI(), Container: wanted.toNRI()}
+	time.Sleep(r.settings.work)
+	begun := time.Now()
 	answer, err := r.nri.CreateContainer(context.Background(), asked)
 	seconds := time.Since(begun).Seconds()
+	time.Sleep(r.settings.work)
 	if err != nil {
 		return map[string]any{"error": err.Error(), "seconds": seconds}, nil
 	}
@@ -335,19 +338,20 @@ func (r *runtime) list() map[string]any {
 	return map[string]any{"containers": found}
 }
 
-// measure creates COUNT containers like CONTAINER in each of PODS in turn, keeps none, and returns the microseconds that
-// each request took and how many were adjusted.
+// measure creates COUNT containers like CONTAINER in each of PODS in turn and keeps none. It returns the microseconds
+// that each request took, how many were adjusted, and the bytes of the last one.
 func (r *runtime) measure(asked *request) (map[string]any, error) {
 	defer r.nri.BlockPluginSync().Unblock()
 	r.Lock()
 	defer r.Unlock()
 	taken := make([]float64, 0, asked.Count)
-	adjusted := 0
+	adjusted, size := 0, 0
 	for at := range asked.Count {
 		of, one := *asked.Pods[at%len(asked.Pods)], *asked.Container
 		of.UID = fmt.Sprintf("%s-%d", of.UID, at)
 		one.ID, one.Pod = fmt.Sprintf("%s-%d", one.ID, at), of.ID
 		message := &api.CreateContainerRequest{Pod: of.toNRI(), Container: one.toNRI()}
+		size = message.SizeVT()
 		begun := time.Now()
 		answer, err := r.nri.CreateContainer(context.Background(), message)
 		taken = append(taken, float64(time.Since(begun).Nanoseconds())/1e3)
@@ -358,5 +362,5 @@ func (r *runtime) measure(asked *request) (map[string]any, error) {
 			adjusted++
 		}
 	}
-	return map[string]any{"micros": taken, "adjusted": adjusted}, nil
+	return map[string]any{"micros": taken, "adjusted": adjusted, "bytes": size}, nil
 }

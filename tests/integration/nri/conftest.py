@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -49,12 +51,13 @@ def start_plugin(folder: pathlib.Path) -> Iterator[StartPlugin]:
 
     def start(connects: Runtime | None = None, *options: str) -> Plugin:
         before = len(connects.seen("connected", plugin=PLUGIN)) if connects else 0
-        started.append(Plugin(folder, *options, name=f"plugin-{len(started)}"))
-        if connects:
-            connects.connected(PLUGIN, before + 1)
-        return started[-1]
+        started.append(made := Plugin(folder, *options, name=f"plugin-{len(started)}"))
+        while connects and len(connects.seen("connected", plugin=PLUGIN)) == before:
+            made.check_alive()
+            time.sleep(0.005)
+        return made
 
     yield start
     for each in started:
-        if each.poll() is None:
-            each.kill()
+        each.kill()
+        sys.stdout.write(f"{each.name}: the end of its output\n{each.tail()}\n")

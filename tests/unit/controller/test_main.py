@@ -24,7 +24,6 @@ from swapwarden.controller.pods import condition_publisher, plan_latency
 from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.watches import profile_list
-from swapwarden.controller.writers import revisions as revision_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, errors
 from swapwarden.kube.election import election, elector
@@ -253,7 +252,7 @@ async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.Monkey
     monkeypatch.setattr(profile_list.ProfileList, "read", listed)
     monkeypatch.setattr(kopf_operator.ProfileOperator, "run", runs)
     monkeypatch.setattr(revision_history.RevisionHistory, "read", nothing_kept)
-    monkeypatch.setattr(revision_writer, "create", keeps)
+    monkeypatch.setattr(revision_history.RevisionHistory, "ensure", keeps)
     cfg = config.Config(server=server.url)
     found = Bench(app.App(cfg, api, parse("--identity=me", "--lease-duration=15", "--pod-conditions")), server)
     competing = asyncio.create_task(found.controller.leadership.compete(found.controller.follow_namespaces))

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
-from swapwarden.controller.inventory import node_features, states
-from swapwarden.controller.watches import restore_request
+from swapwarden.controller.inventory import states
+from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.kube import decoding, errors, watch
 from swapwarden.policy.observed import namespaces, nodes, pods
 

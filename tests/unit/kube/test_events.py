@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from swapwarden.kube import client, config, events, fairqueue
+from swapwarden.kube import client, config, events
 
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply, until
 
@@ -409,7 +409,7 @@ async def test_of_too_many_some_are_dropped(
     counts: Counts,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    idle.queues.others = fairqueue.FairQueue(3)
+    idle.queues.others = events.FairQueue(3)
     for at in range(5):
         idle.post(events.Notice(POD, "Warning", "R", f"{at}"))
     idle.post(events.Notice(POD, "Warning", "R", "0"))

@@ -4,7 +4,7 @@ import collections
 
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.kube import fairqueue
+from swapwarden.kube import events
 
 SIZE = 12
 
@@ -12,7 +12,7 @@ SIZE = 12
 @given(st.lists(st.sampled_from("aaaabc") | st.just("-"), max_size=80), st.integers(3, SIZE))
 def test_nobody_within_its_share_loses_an_entry(steps: list[str], size: int) -> None:
     """Which is the size of the queue, shared among all that ever used it."""
-    queue = fairqueue.FairQueue[int, str](size)
+    queue = events.FairQueue[int, str](size)
     kept: dict[str, list[int]] = collections.defaultdict(list)
     for number, owner in enumerate(steps):
         if owner == "-":
@@ -32,21 +32,21 @@ def test_nobody_within_its_share_loses_an_entry(steps: list[str], size: int) -> 
 
 
 def test_owners_take_turns() -> None:
-    queue = fairqueue.FairQueue[str, None](SIZE)
+    queue = events.FairQueue[str, None](SIZE)
     for key in ("a1", "a2", "a3", "b1", "c1", "c2"):
         queue.put(key[0], key, None)
     assert [queue.pop()[0] for _ in range(6)] == ["a1", "b1", "c1", "a2", "c2", "a3"]
 
 
 def test_where_all_have_one_entry_nobody_loses_it() -> None:
-    queue = fairqueue.FairQueue[str, None](3)
+    queue = events.FairQueue[str, None](3)
     assert all(queue.put(key, key, None) for key in "abc")
     assert not queue.put("d", "d", None)
     assert [queue.pop()[0] for _ in range(3)] == list("abc")
 
 
 def test_in_a_full_queue_the_newest_of_who_has_most_makes_room() -> None:
-    queue = fairqueue.FairQueue[str, str](4)
+    queue = events.FairQueue[str, str](4)
     for key in ("a1", "a2", "a3", "a4"):
         assert queue.put("a", key, key)
     assert not queue.put("a", "a5", "a5"), "it has its share already"

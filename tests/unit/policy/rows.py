@@ -7,13 +7,13 @@ from typing import Any
 from swapwarden.api import names
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import phases, qos
+from swapwarden.policy.swap import qos
 
 MI = 2**20
 GI = 2**30
 PAGE = 4096
 
-Kind = phases.Kind
+Kind = qos.Kind
 
 
 def container(name: str = "app", **fields: Any) -> pods.ContainerRow:

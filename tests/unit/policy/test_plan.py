@@ -13,7 +13,7 @@ from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import qos, room
+from swapwarden.policy.swap import qos
 
 from tests.unit.policy.rows import GI, container, facts, pod, profile
 from tests.unit.policy.swap.test_limits import FACTS, PODS, PROFILES
@@ -262,7 +262,7 @@ def test_no_namespace_can_push_out_another_by_its_number_of_pods(
     rows = [made(name, number, started=on, disabled=off) for number, (name, on, off) in enumerate(drawn)]
     attack = [made("z", number, started=started, disabled=disabled) for number in range(more)]
     limit = 20
-    kept, left = room.share([*attack, *rows], limit)
+    kept, left = plan.share_room([*attack, *rows], limit)
     assert len(kept) == min(limit, len(rows) + more)
     assert sorted(row.uid for row in kept + left) == sorted(row.uid for row in [*attack, *rows])
     running = collections.Counter(row.namespace for row in rows if row.started)

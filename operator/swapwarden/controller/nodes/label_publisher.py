@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from swapwarden.controller.inventory import node_features
 from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.planning.view import NodeView
-from swapwarden.controller.watches.node_features import Features
+from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers.fenced import Fenced, Writes, owned_by, unless_superseded
 from swapwarden.kube import errors
@@ -74,7 +73,7 @@ class LabelPublisher:
     def __init__(
         self,
         inventory: NodeInventory,
-        features: Features,
+        features: node_features.Features,
         writes: Fenced,
         *,
         grace: float,

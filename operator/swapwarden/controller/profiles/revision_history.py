@@ -11,8 +11,7 @@ import msgspec
 
 from swapwarden.controller.inventory import profile_store, revisions
 from swapwarden.controller.term import TermOver
-from swapwarden.controller.writers import revisions as writer
-from swapwarden.controller.writers.fenced import Fenced
+from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.kube import decoding, errors, paging, reads
 
 log = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ class RevisionHistory:
         `on_change` is called when the store knows more than before.
         """
         self._api = api
-        self._namespace = namespace
+        self._path = revisions.collection(namespace)
         self._store = store
         self._writes = writes
         self._named = named
@@ -58,7 +57,7 @@ class RevisionHistory:
         for each in entry.needed(self._named().get(name, ())):
             if each.stored:
                 continue
-            if not await writer.create(self._writes, self._namespace, name, entry.uid, each):
+            if not await self._create(name, entry.uid, each):
                 await self._replace(name, entry.uid, each)
             self._store.set_kept(name, entry.uid, each.generation)
 
@@ -68,11 +67,11 @@ class RevisionHistory:
         for each in await self._list():
             if each.name == taken and each.spec != desired.spec:
                 log.error("ControllerRevision %s does not say what profile %s said; it is written again", taken, name)
-                await writer.delete(self._writes, self._namespace, each)
+                await self._delete(each)
                 break
         else:
             return
-        if not await writer.create(self._writes, self._namespace, name, uid, desired):
+        if not await self._create(name, uid, desired):
             raise NotKept(f"ControllerRevision {taken} is somebody else's")
 
     async def read(self) -> list[revisions.Stored]:
@@ -100,7 +99,18 @@ class RevisionHistory:
             kept[entry.uid] = {entry.generation, *(each.generation for each in needed), *named.get(name, ())}
         unneeded = [each for each in found if each.generation not in kept.get(each.profile_uid, {each.generation})]
         for each in unneeded[:DELETED_AT_ONCE]:
-            await writer.delete(self._writes, self._namespace, each)
+            await self._delete(each)
+
+    async def _create(self, name: str, uid: str, revision: profile_store.Revision) -> bool:
+        """Store a generation of the profile with this name and UID; return False if the revision's name is taken."""
+        body = revisions.to_object(name, uid, revision.generation, revision.spec)
+        await self._writes.ready()
+        return await unless_superseded(self._writes.create("revision", self._path, body)) is not None
+
+    async def _delete(self, found: revisions.Stored) -> None:
+        """Delete this object, but no other one of its name."""
+        await self._writes.ready()
+        await unless_superseded(self._writes.delete("revision", f"{self._path}/{found.name}", found.uid))
 
     async def _list(self) -> list[revisions.Stored]:
         found: list[revisions.Stored] = []
@@ -116,5 +126,5 @@ class RevisionHistory:
                     found.extend([one] if one is not None else [])
             return page.metadata
 
-        await paging.read(self._api.get, revisions.collection(self._namespace), take, revisions.SELECTOR)
+        await paging.read(self._api.get, self._path, take, revisions.SELECTOR)
         return found

@@ -47,27 +47,20 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] = {}
 
 
-def _decoded(body: bytes) -> _ConfigMap:
-    return decoding.decode(body, _ConfigMap)
-
-
 def is_order(body: bytes) -> bool:
     """Return whether a ConfigMap orders to restore. Raise msgspec.DecodeError if it is none."""
-    return _decoded(body).data.get(KEY) == YES
+    return decoding.decode(body, _ConfigMap).data.get(KEY) == YES
 
 
 class RestoreRequest:
     """The latest known order."""
 
-    def __init__(
-        self, api: reads.Reader, namespace: str, changed: Callable[[], None], interval: float = INTERVAL_SECONDS
-    ) -> None:
+    def __init__(self, api: reads.Reader, namespace: str, changed: Callable[[], None]) -> None:
         """`changed` is called when the order was given or cancelled."""
         self._api = api
         self._namespace = namespace
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}"
         self._changed = changed
-        self._interval = interval
         self.active = False
         self._given_by = state.ObjectMeta()
         self.synced = asyncio.Event()
@@ -96,7 +89,7 @@ class RestoreRequest:
                 await asyncio.sleep(waits.next())
             else:
                 waits.reset()
-                await asyncio.sleep(self._interval)
+                await asyncio.sleep(INTERVAL_SECONDS)
 
     async def read(self) -> None:
         """Read the order once. Raise errors.KubeError on failure."""
@@ -107,18 +100,11 @@ class RestoreRequest:
                 self.synced.set()
                 return
             raise
-        found = _decoded(body)
+        found = decoding.decode(body, _ConfigMap)
         given = found.data.get(KEY) == YES
-        if given != self.active:
-            log.warning(
-                "every node restores the values from before Swapwarden"
-                if given
-                else "the order to restore was taken back"
-            )
-        changed, self.active = given != self.active, given
-        if changed:
-            self._given_by = found.metadata
         RESTORING.set(given)
         self.synced.set()
-        if changed:
+        if given != self.active:
+            log.warning(MESSAGE if given else "the order to restore was taken back")
+            self.active, self._given_by = given, found.metadata
             self._changed()

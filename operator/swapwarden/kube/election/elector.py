@@ -151,20 +151,17 @@ class Elector:
 
         Takes a round trip or two, or up to STOP_SECONDS if the API server does not answer. Callbacks must not call it.
         """
-        if self._loop is None or self._thread is None:
+        if self._thread is None:
             return
         self._release = release
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended already
-            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._call(self._stopping.set)
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
             log.error("the thread that holds the Lease has not ended within %g s", STOP_SECONDS)
 
     def stand(self, *, candidate: bool) -> None:
         """Compete for the Lease from now on, or only watch it. A leader continues to lead. For any thread."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody competes here
-                self._loop.call_soon_threadsafe(functools.partial(self._stand, candidate=candidate))
+        self._call(functools.partial(self._stand, candidate=candidate))
 
     def step_down(self, reason: str, leadership: Tenure | None = None) -> None:
         """Stop leading now: the caller knows that another instance leads, or should. For any thread.
@@ -173,11 +170,10 @@ class Elector:
         released; this instance competes for it again once it has expired.
         """
         led = self._leadership
-        if self._loop is None or led is None or led.left() <= 0 or leadership not in {None, led}:
+        if led is None or led.left() <= 0 or leadership not in {None, led}:
             return
         led.end()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody leads here
-            self._loop.call_soon_threadsafe(self._step_down, led, reason)
+        self._call(self._step_down, led, reason)
 
     def count_from(self, transitions: int) -> None:
         """Raise the Lease's transitions to at least this number: after a deletion it counts from 0 again.
@@ -185,9 +181,13 @@ class Elector:
         `on_started` is then called again, usually within a retry period. For any thread; no effect if this instance no
         longer leads. At most MAX_TRANSITIONS.
         """
+        self._call(self._election.count_from, transitions)
+
+    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Call back in the thread, if it runs."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody leads here
-                self._loop.call_soon_threadsafe(self._election.count_from, transitions)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended
+                self._loop.call_soon_threadsafe(callback, *arguments)
 
     @property
     def holder(self) -> str:

@@ -14,14 +14,14 @@ from swapwarden.api import names
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, overcommit, phases
+from swapwarden.policy.swap import limits, qos
 
 
 def capacity(profile: compiled.Profile, facts: nodes.NodeFacts) -> int | None:
     """Return the bytes that a node offers, the bound on the sum of its pods' limits; None for no such resource."""
     if not profile.extended_resource or profile.mode is not names.Mode.ENFORCE or not labels.gives_swap(profile, facts):
         return None
-    total = overcommit.budget(profile, facts)
+    total = limits.overcommit_budget(profile, facts)
     return limits.available(profile, facts) if total is None else total
 
 
@@ -52,5 +52,5 @@ def desired(
 def _asked(rows: Iterable[pods.PodRow]) -> int:
     """Return the sum that the scheduler counts for pods that have not ended."""
     return sum(
-        phases.peak((one.kind, one.swap_resource or 0) for one in row.containers) for row in rows if not row.terminal
+        qos.peak((one.kind, one.swap_resource or 0) for one in row.containers) for row in rows if not row.terminal
     )

@@ -14,7 +14,7 @@ from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
 from swapwarden.policy import quantity
-from swapwarden.policy.swap import phases, qos
+from swapwarden.policy.swap import qos
 
 CRITICAL_PRIORITY = 2_000_000_000
 """From this priority on, the kubelet considers a pod critical (k/k: pkg/kubelet/types/pod_update.go)."""
@@ -128,7 +128,7 @@ class ContainerRow(msgspec.Struct, frozen=True, gc=False):
     """A row of a container. Memory in bytes, 0 if unset."""
 
     name: str
-    kind: phases.Kind
+    kind: qos.Kind
     request: int
     limit: int
     swap_limit: str | None = None
@@ -226,8 +226,8 @@ def project(wire: WirePod) -> PodRow:
         started=sys.intern(status.start_time),
         containers=(
             *_rows(spec.init_containers, status.init_container_statuses, annotations),
-            *_rows(spec.containers, status.container_statuses, annotations, phases.Kind.APP),
-            *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, phases.Kind.EPHEMERAL),
+            *_rows(spec.containers, status.container_statuses, annotations, qos.Kind.APP),
+            *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, qos.Kind.EPHEMERAL),
         ),
         agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
         defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE,
@@ -347,19 +347,19 @@ def _qos_class(wire: WirePod) -> qos.Class:
         return wire.status.qos_class
     spec = wire.spec
     containers = [(_init_kind(container), container.resources) for container in spec.init_containers]
-    containers += [(phases.Kind.APP, container.resources) for container in spec.containers]
+    containers += [(qos.Kind.APP, container.resources) for container in spec.containers]
     return qos.compute(spec.resources, containers)
 
 
-def _init_kind(container: WireContainer) -> phases.Kind:
-    return phases.Kind.SIDECAR if container.restart_policy == "Always" else phases.Kind.INIT
+def _init_kind(container: WireContainer) -> qos.Kind:
+    return qos.Kind.SIDECAR if container.restart_policy == "Always" else qos.Kind.INIT
 
 
 def _rows(
     containers: list[WireContainer],
     statuses: list[WireContainerStatus],
     annotations: dict[str, str],
-    kind: phases.Kind | None = None,
+    kind: qos.Kind | None = None,
 ) -> Iterator[ContainerRow]:
     by_name = {status.name: status for status in statuses}
     for container in containers:

@@ -14,13 +14,17 @@ from swapwarden.api import names
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import phases, qos
+from swapwarden.policy.swap import qos
 
 Reason = names.Reason
 
 
 _ABOUT_PLACEMENT: Final = frozenset(names.Policy) - {names.Policy.DISABLED}
 """Policies that leave the amount to the profile."""
+
+
+_NOT_YET: Final = "~"
+"""Sorts after every time: the kubelet has not accepted the pod."""
 
 
 class ContainerDecision(msgspec.Struct, frozen=True):
@@ -212,6 +216,22 @@ def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -
     return PodDecision(str(given), reason, containers)
 
 
+def overcommit_budget(profile: compiled.Profile, node: nodes.NodeFacts) -> int | None:
+    """Return the bytes that the limits of all pods together may have; None if the profile has no bound."""
+    if profile.overcommit_percent is None or profile.behavior is not names.Behavior.WORKLOAD_CONTROLLED:
+        return None
+    return available(profile, node) * profile.overcommit_percent // 100
+
+
+def served_order(row: pods.PodRow) -> tuple[str, str, str]:
+    """Return a key that sorts pods in the order in which they are served if their limits exceed the bound in total.
+
+    Earlier pods keep their share: the order is that in which the kubelet accepted them, so that a later one, however
+    old, gets the rest.
+    """
+    return row.started or _NOT_YET, row.created, row.key
+
+
 def in_bytes(swap_max: str) -> int:
     """Return the number that a value of memory.swap.max allows; "max" is larger than any number."""
     return 2**64 if swap_max == names.MAX_SWAP else int(swap_max)
@@ -277,7 +297,7 @@ def _limited_swap(case: _Case) -> PodDecision:
         floor_to_page(_least(container_swap(one.request, one.limit, node.memory_bytes, usable), limit), node.page_size)
         for one, limit in zip(pod.containers, limits.containers, strict=True)
     ]
-    total = phases.peak((one.kind, value) for one, value in zip(pod.containers, values, strict=True))
+    total = qos.peak((one.kind, value) for one, value in zip(pod.containers, values, strict=True))
     total = floor_to_page(_least(total, limits.pod, usable), node.page_size)
     if total == 0:
         return _same(pod, "0", Reason.LIMITED_SWAP)
@@ -297,8 +317,8 @@ def _workload_controlled(case: _Case) -> PodDecision:
     asked = [floor_to_page(limit or 0, page) for limit in limits.containers]
     given = [floor_to_page(_least(bound, limit), page) if limit else 0 for limit in limits.containers]
     if limits.pod is None:
-        pod_asked = phases.peak(zip(kinds, asked, strict=True))
-        pod_given = phases.peak(zip(kinds, given, strict=True))
+        pod_asked = qos.peak(zip(kinds, asked, strict=True))
+        pod_given = qos.peak(zip(kinds, given, strict=True))
     else:
         pod_asked = pod_given = floor_to_page(limits.pod, page)
     pod_given = floor_to_page(_least(pod_given, pod_bound), page)
@@ -313,7 +333,7 @@ def _workload_controlled(case: _Case) -> PodDecision:
     containers = []
     for row, limit, wanted, value in zip(pod.containers, limits.containers, asked, given, strict=True):
         own = (str(value), _workload_reason(wanted, value, limits.reason)) if limit is not None else rest
-        swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is phases.Kind.EPHEMERAL else own
+        swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is qos.Kind.EPHEMERAL else own
         containers.append(ContainerDecision(row.name, row.id, swap_max, why, write=True))
     return PodDecision(str(pod_given), reason, tuple(containers))
 

@@ -1,20 +1,51 @@
-"""A pod's resources and its QoS class, computed as the API server does (k/k: pkg/apis/core/helper/qos/qos.go)."""
+"""A pod's resources: their peak over the phases of its start, and its QoS class, as the API server computes them.
+
+In k/k: component-helpers/resource/helpers.go and pkg/apis/core/helper/qos/qos.go.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy import quantity
-from swapwarden.policy.swap import phases
 
 Written = str | int | float
 """A quantity as YAML may read it: `cpu: 2` and `cpu: 0.5` are numbers."""
 
 _NAMES = ("cpu", "memory")
+
+
+class Kind(enum.StrEnum):
+    """The role of a container in its pod; a sidecar is an init container with restartPolicy Always."""
+
+    APP = "App"
+    INIT = "Init"
+    SIDECAR = "Sidecar"
+    EPHEMERAL = "Ephemeral"
+
+
+def peak(amounts: Iterable[tuple[Kind, int]]) -> int:
+    """Return the largest sum of amounts in use at one time; in the order of the spec, init containers first.
+
+    An init container runs together with the sidecars before it; app containers run together with all sidecars.
+    Ephemeral containers have no resources and are not counted.
+    """
+    apps = sidecars = highest = 0
+    for kind, amount in amounts:
+        match kind:
+            case Kind.APP:
+                apps += amount
+            case Kind.SIDECAR:
+                sidecars += amount
+            case Kind.INIT:
+                highest = max(highest, sidecars + amount)
+            case Kind.EPHEMERAL:
+                pass
+    return max(highest, sidecars + apps)
 
 
 class Class(enum.StrEnum):
@@ -54,7 +85,7 @@ _Amounts = dict[str, int]
 """Return amounts by resource, in billionths, which is as exact as the API server is."""
 
 
-def compute(pod: Resources | None, containers: Sequence[tuple[phases.Kind, Resources]]) -> Class:
+def compute(pod: Resources | None, containers: Sequence[tuple[Kind, Resources]]) -> Class:
     """Return the QoS class of a pod with these resources; `containers` are init and app containers, in this order.
 
     Resources of the whole pod decide if it has any (KEP-2837). QuantityError if one is no quantity.
@@ -89,10 +120,10 @@ def _above_zero(amounts: _Amounts) -> _Amounts:
     return {name: value for name, value in amounts.items() if value > 0}
 
 
-def _sum(each: Sequence[tuple[phases.Kind, _Amounts]]) -> _Amounts:
+def _sum(each: Sequence[tuple[Kind, _Amounts]]) -> _Amounts:
     return _above_zero({name: sum((one.get(name, 0) for _, one in each)) for name in _NAMES})
 
 
-def _peaks(each: Sequence[tuple[phases.Kind, _Amounts]]) -> _Amounts:
+def _peaks(each: Sequence[tuple[Kind, _Amounts]]) -> _Amounts:
     stated = {name for _, one in each for name in one}
-    return {name: phases.peak((kind, one.get(name, 0)) for kind, one in each) for name in stated}
+    return {name: peak((kind, one.get(name, 0)) for kind, one in each) for name in stated}

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import node_features as feature_rows
 from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import pod_notices
@@ -487,7 +486,7 @@ async def test_a_node_gets_a_nodefeature_that_it_owns_and_no_label(asking: Bench
 async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong_for_long(asking: Bench) -> None:
     now = 1000.0
     asking.clock = lambda: now
-    asking.features.wrote(feature_rows.decode(json.dumps(feature(LABELED)).encode()))
+    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED)).encode()))
     asking.no_swap()
     asking.planned(version=2)
     asking.server.answer(reply(feature({**LABELED, names.BEHAVIOR_LABEL: "NoSwap"}, 2)))
@@ -504,7 +503,7 @@ async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong
 
 
 async def test_a_node_that_is_another_one_of_its_name_takes_the_nodefeature_over(asking: Bench) -> None:
-    asking.features.wrote(feature_rows.decode(json.dumps(feature(LABELED, owner="another")).encode()))
+    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED, owner="another")).encode()))
     asking.server.answer(reply(feature(LABELED, 2)))
     [patch] = await asking.reconcile()
     assert json.loads(patch.body)["metadata"]["ownerReferences"][0]["uid"] == "uid-of-node-1"
@@ -514,7 +513,7 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
     now = 1000.0
     asking.clock = lambda: now
     asking.known.node_changed("node-1", None, node(labels=LABELED))
-    asking.features.wrote(feature_rows.decode(json.dumps(feature(LABELED)).encode()))
+    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED)).encode()))
     assert await asking.reconcile() == []
     asking.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=frozenset({names.SWAP_LABEL})))
     asking.planned(version=2, facts=OFF)
@@ -528,7 +527,7 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
 
 
 async def test_a_nodefeature_that_is_gone_without_a_word_is_recreated(asking: Bench) -> None:
-    asking.features.wrote(feature_rows.decode(json.dumps(feature({})).encode()))
+    asking.features.wrote(node_features.decode(json.dumps(feature({})).encode()))
     asking.server.answer(failure(404, "NotFound", "gone"))
     with pytest.raises(errors.ApiError, match="gone"):
         await asking.reconcile()

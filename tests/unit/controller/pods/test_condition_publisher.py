@@ -320,7 +320,7 @@ async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(ben
 
 async def test_of_what_failed_and_is_needed_no_more_nothing_is_kept(bench: Bench) -> None:
     bench.has(told(violation("WriteFailed")), with_enforced("True"))
-    bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy", retry_after=0.02)]
+    bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy", retry_after=0.2)]
     async with bench.running():
         bench.made.request_sync("n")
         await until(lambda: bench.made.queue.backoffs)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.controller.inventory import node_features as inventory
 from swapwarden.controller.watches import node_features
 from swapwarden.kube import errors, informer
 
@@ -89,8 +88,8 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_features, "BACKOFF_SECONDS", (0.0, 0.0))
 
 
-def row(version: int = 1, uid: str = "u", name: str = "swapwarden-one", **labels: str) -> inventory.FeatureRow:
-    return inventory.FeatureRow(name, uid, version, "uid-of-one", labels)
+def row(version: int = 1, uid: str = "u", name: str = "swapwarden-one", **labels: str) -> node_features.FeatureRow:
+    return node_features.FeatureRow(name, uid, version, "uid-of-one", labels)
 
 
 async def test_a_controller_that_sets_all_labels_looks_for_nothing() -> None:
@@ -198,6 +197,6 @@ def test_a_nodefeature_is_read() -> None:
         },
         "spec": {"features": {"flags": {}}, "labels": {"x": "y"}},
     }
-    assert inventory.decode(json.dumps(body).encode()) == row(7, x="y")
+    assert node_features.decode(json.dumps(body).encode()) == row(7, x="y")
     bare = {"metadata": {"name": "swapwarden-one", "uid": "u", "resourceVersion": "7"}, "spec": {}}
-    assert inventory.decode(json.dumps(bare).encode()).labels == {}
+    assert node_features.decode(json.dumps(bare).encode()).labels == {}

@@ -9,7 +9,7 @@ from swapwarden.api import names
 from swapwarden.policy import plan
 from swapwarden.policy.node import extended_resource
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.swap import overcommit
+from swapwarden.policy.swap import limits
 
 from tests.unit.policy.rows import GI, MI, Kind, container, facts, pod, profile
 
@@ -101,7 +101,7 @@ def test_what_the_scheduler_lets_in_is_never_cut(swap_bytes: int, percent: int, 
         if sum(amounts) <= min(left, swap_bytes):
             left -= sum(amounts)
             rows.append(asking(number, *((Kind.APP, amount) for amount in amounts)))
-    total = overcommit.budget(offers, found)
+    total = limits.overcommit_budget(offers, found)
     assert total is not None
     planned = plan.plan_node(offers, found, rows).pods.values()
     assert sum(int(one.swap_max or 0) for one in planned) <= total

@@ -12,7 +12,7 @@ from swapwarden.agent.inventory import records
 from swapwarden.api import state
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
-from swapwarden.policy.swap import limits, phases, qos
+from swapwarden.policy.swap import limits, qos
 
 from tests.unit.policy.rows import MI, Kind, container, pod
 
@@ -50,7 +50,7 @@ def test_a_bare_pod() -> None:
         swap_limit=None,
         created="2026-01-01T00:00:00Z",
         started="",
-        containers=(pods.ContainerRow("app", phases.Kind.APP, 0, 0),),
+        containers=(pods.ContainerRow("app", qos.Kind.APP, 0, 0),),
     )
 
 
@@ -340,7 +340,7 @@ def test_pods_with_the_same_labels_share_them() -> None:
         ({"containers": (container(id="c2"),), "started": "2026-01-01T00:00:00Z", "agent": True}, True),
         ({"containers": (container(id=""),)}, True),
         ({"containers": (container(id="c1", request=1),)}, False),
-        ({"containers": (container(id="c1"), container("debug", kind=phases.Kind.EPHEMERAL))}, False),
+        ({"containers": (container(id="c1"), container("debug", kind=qos.Kind.EPHEMERAL))}, False),
         ({"node": "other"}, False),
         ({"terminal": True}, False),
         ({"policy": "Disabled"}, False),

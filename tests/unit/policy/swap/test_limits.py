@@ -9,7 +9,7 @@ from swapwarden.api import names
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, phases, qos
+from swapwarden.policy.swap import limits, qos
 
 from tests.unit.policy import rows
 from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod, profile
@@ -455,7 +455,7 @@ class TestProperties:
         expected = [
             kubelet(one.request, one.limit, facts.memory_bytes, facts.swap_bytes) // PAGE * PAGE for one in bare
         ]
-        total = phases.peak((one.kind, value) for one, value in zip(bare, expected, strict=True))
+        total = qos.peak((one.kind, value) for one, value in zip(bare, expected, strict=True))
         assert decision.swap_max == str(min(total, facts.swap_bytes // PAGE * PAGE))
         if total:
             assert [one.swap_max for one in decision.containers] == [str(value) for value in expected]

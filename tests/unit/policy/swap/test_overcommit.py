@@ -7,7 +7,7 @@ from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import overcommit
+from swapwarden.policy.swap import limits
 
 from tests.unit.policy.rows import GI, MI, PAGE, container, facts, pod, profile
 
@@ -36,7 +36,7 @@ def at(second: int) -> str:
 )
 def test_the_budget(behavior: names.Behavior, percent: int | None, reserved: str | None, wanted: int | None) -> None:
     made = profile(behavior, overcommit_percent=percent, reserved=reserved)
-    assert overcommit.budget(made, facts()) == wanted
+    assert limits.overcommit_budget(made, facts()) == wanted
 
 
 def test_later_pods_get_the_rest_with_the_reason() -> None:
@@ -64,7 +64,7 @@ def test_an_old_pod_that_starts_now_takes_nothing_from_running_ones() -> None:
 
 def test_of_waiting_pods_the_older_is_first_then_the_smaller_uid() -> None:
     def order(*found: pods.PodRow) -> list[str]:
-        return [row.key for row in sorted(found, key=overcommit.rank)]
+        return [row.key for row in sorted(found, key=limits.served_order)]
 
     waiting = [pod(uid="a", created=at(2)), pod(uid="b", created=at(1)), pod(uid="c", created=at(1))]
     assert order(*waiting, pod(uid="d", created=at(3), started=at(3))) == ["d", "b", "c", "a"]
@@ -105,7 +105,7 @@ def test_the_sum_of_limits_is_never_more_than_it_may_be(found: list[pods.PodRow]
     made: compiled.Profile = profile(WORKLOAD, overcommit_percent=percent, reserved=f"{reserved}%")
     node: nodes.NodeFacts = facts()
     spec = plan.plan_node(made, node, found)
-    total = overcommit.budget(made, node)
+    total = limits.overcommit_budget(made, node)
     assert total is not None
     given_ = [int(one.swap_max or 0) for one in spec.pods.values()]
     assert sum(given_) <= total

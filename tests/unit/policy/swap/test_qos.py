@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.policy import quantity
-from swapwarden.policy.swap import phases, qos
+from swapwarden.policy.swap import qos
 
-APP, INIT = phases.Kind.APP, phases.Kind.INIT
+APP, INIT = qos.Kind.APP, qos.Kind.INIT
 GUARANTEED, BURSTABLE, BEST_EFFORT = qos.Class.GUARANTEED, qos.Class.BURSTABLE, qos.Class.BEST_EFFORT
 
 
@@ -38,7 +38,7 @@ NONE = resources()
         ([(INIT, FULL), (APP, NONE)], BURSTABLE),
     ],
 )
-def test_class_from_containers(containers: list[tuple[phases.Kind, qos.Resources]], expected: qos.Class) -> None:
+def test_class_from_containers(containers: list[tuple[qos.Kind, qos.Resources]], expected: qos.Class) -> None:
     assert qos.compute(None, containers) is expected
 
 
@@ -57,7 +57,7 @@ def test_class_from_containers(containers: list[tuple[phases.Kind, qos.Resources
     ],
 )
 def test_resources_of_the_pod_decide_where_there_are_any(
-    pod: qos.Resources, containers: list[tuple[phases.Kind, qos.Resources]], expected: qos.Class
+    pod: qos.Resources, containers: list[tuple[qos.Kind, qos.Resources]], expected: qos.Class
 ) -> None:
     assert qos.compute(pod, containers) is expected
 

@@ -27,7 +27,7 @@ from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import requirements
-from swapwarden.policy.swap import limits, phases, qos
+from swapwarden.policy.swap import limits, qos
 
 Reason = names.Reason
 
@@ -227,8 +227,8 @@ def _share(planned: PlannedPod) -> Iterator[Advice]:
 
 def _asking(row: pods.PodRow) -> list[pods.ContainerRow]:
     """Return the containers that can request memory: the app's first, then init containers."""
-    found = [one for one in row.containers if one.kind is not phases.Kind.EPHEMERAL]
-    return sorted(found, key=lambda one: one.kind is not phases.Kind.APP)
+    found = [one for one in row.containers if one.kind is not qos.Kind.EPHEMERAL]
+    return sorted(found, key=lambda one: one.kind is not qos.Kind.APP)
 
 
 def _requests(planned: PlannedPod, one: pods.ContainerRow) -> Iterator[Advice]:

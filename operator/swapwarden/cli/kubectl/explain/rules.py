@@ -14,7 +14,7 @@ from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import pod_annotations, quantity
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import limits, phases
+from swapwarden.policy.swap import limits, qos
 from swapwarden.webhook import validation
 
 Reason = names.Reason
@@ -133,7 +133,7 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
     if shares:
         yield _of_node(profile, facts)
     for one, decided in zip(row.containers, base.containers, strict=True):
-        if one.kind is not phases.Kind.EPHEMERAL and (shares or own_limit(one) is not None):
+        if one.kind is not qos.Kind.EPHEMERAL and (shares or own_limit(one) is not None):
             yield Number(_label(one), _of_container(one, planned), decided.swap_max or "")
     yield Number("pod", _of_pod(row, planned), base.swap_max or "")
     for step in matched:
@@ -166,7 +166,7 @@ _WITHOUT_NUMBERS: Final = frozenset(
 
 
 def _label(one: pods.ContainerRow) -> str:
-    kind = {phases.Kind.INIT: " (init)", phases.Kind.SIDECAR: " (sidecar)"}.get(one.kind, "")
+    kind = {qos.Kind.INIT: " (init)", qos.Kind.SIDECAR: " (sidecar)"}.get(one.kind, "")
     return f"{one.name}{kind}"
 
 
@@ -211,7 +211,7 @@ def _of_pod(row: pods.PodRow, planned: PlannedPod) -> str:
     own = "" if row.swap_limit is None else f"its limit {exact(quantity.capped(row.swap_limit))}"
     if profile.behavior is names.Behavior.KUBELET:
         return f"{own}, or the kubelet's if less" if own else "no limit: what the kubelet gives"
-    starts = any(one.kind is phases.Kind.INIT for one in row.containers)
+    starts = any(one.kind is qos.Kind.INIT for one in row.containers)
     total = "the larger of its containers together and its start-up" if starts else "its containers together"
     if profile.behavior is names.Behavior.LIMITED_SWAP:
         return f"{total}, at most {own}" if own else total
