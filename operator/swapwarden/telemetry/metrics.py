@@ -65,6 +65,11 @@ class _Scalar(Metric):
         """Return the value; 0 if it was never set."""
         return self._values.get(labels, 0.0)
 
+    def remove(self, *labels: str) -> None:
+        """Remove these label values: their subject no longer exists."""
+        with self._lock:
+            self._values.pop(labels, None)
+
     def samples(self) -> Iterator[Sample]:
         with self._lock:
             items = list(self._values.items())
@@ -92,11 +97,6 @@ class Counter(_Scalar):
         with self._lock:
             self._values[labels] = self._values.get(labels, 0.0) + by
 
-    def remove(self, *labels: str) -> None:
-        """Remove these label values: their subject no longer exists."""
-        with self._lock:
-            self._values.pop(labels, None)
-
 
 class Gauge(_Scalar):
     """Goes up and down."""
@@ -108,11 +108,6 @@ class Gauge(_Scalar):
         self._check(labels)
         with self._lock:
             self._values[labels] = value
-
-    def remove(self, *labels: str) -> None:
-        """Remove these label values: their subject no longer exists."""
-        with self._lock:
-            self._values.pop(labels, None)
 
 
 class Histogram(Metric):
