@@ -31,10 +31,7 @@ def begin(parts: Iterable[str]) -> None:
 
 
 async def unending(
-    part: str,
-    job: Job,
-    *,
-    sleep: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep,
+    part: str, job: Job, *, sleep: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep
 ) -> None:
     """Run a job that never ends, and restart it after each error, until cancelled."""
     waits = backoff.Backoff(*BACKOFF_SECONDS)

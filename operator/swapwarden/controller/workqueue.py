@@ -16,9 +16,7 @@ from swapwarden.kube import backoff, errors
 from swapwarden.telemetry import metrics
 
 DEPTH = metrics.gauge(
-    "swapwarden_queue_depth",
-    "Waiting objects by queue, including those that are not due yet.",
-    labels=("queue",),
+    "swapwarden_queue_depth", "Waiting objects by queue, including those that are not due yet.", labels=("queue",)
 )
 WAIT = metrics.histogram(
     "swapwarden_queue_wait_seconds",

@@ -83,10 +83,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def plan_node(
-    profile: compiled.Profile,
-    facts: nodes.NodeFacts,
-    rows: Iterable[pods.PodRow],
-    known: namespaces.Labels = _NONE,
+    profile: compiled.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow], known: namespaces.Labels = _NONE
 ) -> state.StateSpec:
     """Plan the values of one node's cgroups. `rows` are the node's pods in any order; the epoch is left at 0.
 
@@ -97,10 +94,7 @@ def plan_node(
 
 
 def plan_all(
-    profile: compiled.Profile,
-    facts: nodes.NodeFacts,
-    rows: Iterable[pods.PodRow],
-    known: namespaces.Labels = _NONE,
+    profile: compiled.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow], known: namespaces.Labels = _NONE
 ) -> NodePlan:
     """Plan one node like plan_node, and name the pods that are left out.
 
@@ -144,10 +138,7 @@ def restore_node(profile: compiled.Profile) -> state.StateSpec:
 
 
 def explain_node(
-    profile: compiled.Profile,
-    facts: nodes.NodeFacts,
-    rows: Iterable[pods.PodRow],
-    known: namespaces.Labels = _NONE,
+    profile: compiled.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow], known: namespaces.Labels = _NONE
 ) -> Explanation:
     """Plan one node like plan_node, and keep every container's number and reason, running or not."""
     decided = sorted(_decided(profile, facts, _owners(rows), known), key=lambda one: (one.row.namespace, one.row.name))

@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names
-from swapwarden.policy import quantity
+from swapwarden.api import names, quantity
 
 DOMAIN: Final = f"{names.GROUP}/"
 """The beginning of our keys; subdomains have it after a dot. It is reserved."""

@@ -36,10 +36,7 @@ def admit(
         return review.Response(uid=request.uid, allowed=True)
     added: dict[str, str] = {}
     if default is not None and names.POLICY_ANNOTATION not in pod.annotations:
-        added = {
-            names.POLICY_ANNOTATION: default.value,
-            names.POLICY_SOURCE_ANNOTATION: names.SOURCE_NAMESPACE,
-        }
+        added = {names.POLICY_ANNOTATION: default.value, names.POLICY_SOURCE_ANNOTATION: names.SOURCE_NAMESPACE}
     whole = _annotated(pod, added) if added else pod
     causes = list(itertools.islice(validation.errors(whole), MAX_CAUSES + 1))
     # Also beside errors: a misspelt key may be the worse mistake. The API server passes warnings on with a refusal

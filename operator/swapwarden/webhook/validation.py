@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from swapwarden.api import names
-from swapwarden.policy import pod_annotations, quantity
+from swapwarden.api import names, quantity
+from swapwarden.policy import pod_annotations
 from swapwarden.webhook import review, scheduling
 
 MAX_OWN: Final = 256

@@ -15,9 +15,9 @@ WORDS = {*conditions.ConditionType, *violations.ViolationReason} - {conditions.C
 """Ready is also what Kubernetes calls a pod's condition."""
 OTHER_MEANINGS = {
     **{("crd.py", word): "a column's title" for word in ("Applied", "Conflicted", "Degraded", "Drifted")},
-    **{("profiles.py", word): "a reason of events" for word in ("Applied", "Conflicted")},
-    ("desired_status.py", "Applied"): "a reason of the condition Ready",
-    ("strict_fields.py", "Strict"): "of Kubernetes' fieldValidation",
+    ("desired_status.py", "Applied"): "a reason of the condition Ready, and of events",
+    ("desired_status.py", "Conflicted"): "a reason of events",
+    ("states.py", "Strict"): "of Kubernetes' fieldValidation",
 }
 
 

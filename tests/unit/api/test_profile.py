@@ -5,9 +5,8 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.api import names, profile
+from swapwarden.api import names, profile, quantity
 from swapwarden.api.quantity import MAX_LENGTH, SYNTAX
-from swapwarden.policy import quantity
 
 
 def spec(**fields: object) -> profile.spec.ProfileSpec:

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 import swapwarden
 import yaml
-from swapwarden.api import names
+from swapwarden.api import names, quantity
 from swapwarden.controller import app
 from swapwarden.controller.watches import restore_request
 from swapwarden.kube import config
-from swapwarden.policy import quantity
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import bodies, connections, review, server
 

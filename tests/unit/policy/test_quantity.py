@@ -6,7 +6,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.policy import quantity
+from swapwarden.api import quantity
 
 from tests.contract import quantities
 

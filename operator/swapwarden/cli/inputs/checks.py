@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import pydantic
 
-from swapwarden.api import names
+from swapwarden.api import names, quantity
 from swapwarden.cli import documents
-from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 
 _VERSIONS: Final = {"": "v1", names.GROUP: names.API_VERSION}

@@ -13,12 +13,7 @@ from swapwarden.api.violations import PRESENT, ViolationReason
 from swapwarden.kube import decoding
 
 SETTLED: Final = frozenset[str](
-    {
-        AppliedReason.INCOMPATIBLE,
-        ViolationReason.ACCESS_DENIED,
-        ViolationReason.YIELDED,
-        ViolationReason.NOT_SUPPORTED,
-    }
+    {AppliedReason.INCOMPATIBLE, ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED, ViolationReason.NOT_SUPPORTED}
 )
 """Reasons of Applied that waiting does not improve: the agent can do nothing on the node, the owner of a container's
 cgroup denies it access or keeps lowering the value, or the agent is older than the controller. No new node waits for

@@ -107,10 +107,7 @@ def made(node: nodes.NodeRow, owners: list[dict[str, str]], labels: Mapping[str,
             "labels": {**OURS, NODE_NAME_LABEL: node.name},
             "ownerReferences": owners,
         },
-        "spec": {
-            "features": NO_FEATURES,
-            "labels": {key: value for key, value in labels.items() if value is not None},
-        },
+        "spec": {"features": NO_FEATURES, "labels": {key: value for key, value in labels.items() if value is not None}},
     }
 
 

@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names, state
-from swapwarden.policy import quantity
+from swapwarden.api import names, quantity, state
 
 TELLS_SWAP: Final = (1, 33)
 """From this version on, kubelets report swap in nodeInfo.swap (k/k: pkg/kubelet/nodestatus/setters.go)."""

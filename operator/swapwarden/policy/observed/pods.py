@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
-from swapwarden.policy import quantity
 from swapwarden.policy.swap import qos
 
 CRITICAL_PRIORITY = 2_000_000_000

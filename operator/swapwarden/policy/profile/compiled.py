@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import names, quantity, state
 from swapwarden.api import profile as api
-from swapwarden.policy import quantity
 from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.profile import requirements
 

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names
-from swapwarden.policy import quantity
+from swapwarden.api import names, quantity
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import qos

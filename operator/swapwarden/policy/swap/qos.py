@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from swapwarden.api import names
-from swapwarden.policy import quantity
+from swapwarden.api import names, quantity
 
 Written = str | int | float
 """A quantity as YAML may read it: `cpu: 2` and `cpu: 0.5` are numbers."""

@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.api import names, state
-from swapwarden.policy import quantity
+from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import nodes
 
 

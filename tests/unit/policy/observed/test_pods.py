@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.inventory import records
-from swapwarden.api import state
-from swapwarden.policy import quantity
+from swapwarden.api import quantity, state
 from swapwarden.policy.observed import pods
 from swapwarden.policy.swap import limits, qos
 

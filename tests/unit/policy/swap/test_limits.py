@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.api import names
-from swapwarden.policy import quantity
+from swapwarden.api import names, quantity
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits, qos

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.policy import quantity
+from swapwarden.api import quantity
 from swapwarden.policy.swap import qos
 
 APP, INIT = qos.Kind.APP, qos.Kind.INIT

@@ -9,10 +9,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import names, quantity, state
 from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import agents
-from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 
 POD_USED: Final = "swapwarden_pod_swap_usage_bytes"

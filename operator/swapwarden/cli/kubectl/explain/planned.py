@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, quantity
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.policy import plan, quantity
+from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 

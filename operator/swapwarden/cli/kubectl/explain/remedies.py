@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, quantity
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain.advice import (
     EXAMPLE_BYTES,
@@ -24,7 +24,6 @@ from swapwarden.cli.kubectl.explain.advice import (
     tried,
 )
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
-from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import requirements
 from swapwarden.policy.swap import limits, qos

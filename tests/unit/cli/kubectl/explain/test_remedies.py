@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from swapwarden.api import names, state
+from swapwarden.api import names, quantity, state
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
 from swapwarden.cli.kubectl.explain.advice import Advice, AdviceKind
 from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy import plan, quantity
+from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import limits

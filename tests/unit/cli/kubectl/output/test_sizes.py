@@ -5,8 +5,8 @@ import datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from swapwarden.api import quantity
 from swapwarden.cli.kubectl.output import sizes
-from swapwarden.policy import quantity
 
 NOW = datetime.datetime(2026, 1, 10, tzinfo=datetime.UTC)
 
