@@ -6,7 +6,6 @@ An agent reports deviations only: what it does not list is, at the generation th
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -15,7 +14,7 @@ from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.cluster import health
-from swapwarden.cli.kubectl.output import sizes
+from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy.observed import pods
 
 
@@ -80,33 +79,34 @@ def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: b
     """Return the status of a pod's limit; `found` is the state of its node, None if there is none."""
     if found is None or found.spec is None:
         return KernelState(LimitStatus.UNKNOWN, health.judge(None, state.StateStatus(), has_agent=has_agent).why)
-    spec, status = found.spec, found.status
-    conditions = {each.type: each for each in status.conditions}
-    own = [each for each in status.violations if each.pod == row.key]
-    held, text = _stands(spec, status, row, own, found.metadata.generation, has_agent=has_agent)
-    return msgspec.structs.replace(
-        _exposed(next((each for each in status.exposures if each.pod == row.key), None)),
-        status=held,
-        text=text,
-        since=_since(conditions, row) if held is LimitStatus.HELD else "",
-        drift=conditions[ConditionType.DRIFTED].message if _is_true(conditions.get(ConditionType.DRIFTED)) else "",
+    status = found.status
+    conditions = {each.type: each for each in status.conditions if each.status == "True"}
+    held, text = _stands(found.spec, found, row, has_agent=has_agent)
+    drift, applied = conditions.get(ConditionType.DRIFTED), conditions.get(ConditionType.APPLIED)
+    # The later of the pod's start and the time from which all of the node has been as specified.
+    since = max(row.started, applied.last_transition_time if applied else "")
+    times = next((each for each in status.exposures if each.pod == row.key), None)
+    return KernelState(
+        held,
+        text,
+        since=since if held is LimitStatus.HELD else "",
+        exposures=times.count if times else 0,
+        exposed_milliseconds=times.milliseconds if times else 0,
+        exposed_bytes=times.swap_bytes if times else 0,
+        exposed_text=_exposed(times) if times else "",
+        drift=drift.message if drift else "",
     )
 
 
 def _stands(
-    spec: state.StateSpec,
-    status: state.StateStatus,
-    row: pods.PodRow,
-    own: Sequence[state.Violation],
-    generation: int,
-    *,
-    has_agent: bool | None,
+    spec: state.StateSpec, found: state.NodeSwapState, row: pods.PodRow, *, has_agent: bool | None
 ) -> tuple[LimitStatus, str]:
     """Return the status of the limit by the node's state and the pod's violations, or why none is listed."""
+    status, generation = found.status, found.metadata.generation
     verdict = health.judge(spec, status, has_agent=has_agent)
-    wrong = next((each for each in own if each.reason in _WRONG), None)
     if verdict.health in _OF_NODE:
         return _OF_NODE[verdict.health], verdict.why
+    wrong = next((each for each in status.violations if each.pod == row.key and each.reason in _WRONG), None)
     if wrong is not None:
         held, before = _WRONG[wrong.reason]
         return held, _told(wrong, before)
@@ -126,39 +126,20 @@ def _stands(
     return next((held, text) for matches, held, text in rows if matches)
 
 
-def _is_true(condition: state.Condition | None) -> bool:
-    return condition is not None and condition.status == "True"
-
-
 def _told(wrong: state.Violation, before: str) -> str:
     said = "; ".join(filter(None, (before, wrong.message))) or f"the agent says {wrong.reason}"
     # An agent's values are untrusted.
     known = all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.desired, wrong.observed))
-    values = f"desired {sizes.with_bytes(wrong.desired)}, observed {sizes.with_bytes(wrong.observed)}" if known else ""
-    used = f"{sizes.exact(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
+    values = f"desired {with_bytes(wrong.desired)}, observed {with_bytes(wrong.observed)}" if known else ""
+    used = f"{exact(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
     where = "a container" if wrong.container else ""
     return "; ".join(filter(None, (said, where, values, used)))
 
 
-def _exposed(times: state.ExposedPod | None) -> KernelState:
+def _exposed(times: state.ExposedPod) -> str:
     """Return the times in which the pod was above its value."""
-    if times is None:
-        return KernelState(LimitStatus.UNKNOWN, "")
     often = "once" if times.count == 1 else f"{times.count} times"
-    text = f"above its limit {often}, {times.milliseconds} ms in all"
-    text += f" ({', '.join(times.causes)})" if times.causes else ""
+    causes = f" ({', '.join(times.causes)})" if times.causes else ""
     most = "" if names.UNWATCHED.isdisjoint(times.causes) else "at most "
-    return KernelState(
-        LimitStatus.UNKNOWN,
-        "",
-        exposures=times.count,
-        exposed_milliseconds=times.milliseconds,
-        exposed_bytes=times.swap_bytes,
-        exposed_text=f"{text}; swapped {most}{sizes.exact(times.swap_bytes)} meanwhile",
-    )
-
-
-def _since(conditions: dict[str, state.Condition], row: pods.PodRow) -> str:
-    """Return the later of the pod's start and the time from which all of the node has been as specified."""
-    applied = conditions.get(ConditionType.APPLIED)
-    return max(row.started, applied.last_transition_time if applied is not None and _is_true(applied) else "")
+    swapped = f"swapped {most}{exact(times.swap_bytes)} meanwhile"
+    return f"above its limit {often}, {times.milliseconds} ms in all{causes}; {swapped}"

@@ -6,7 +6,7 @@ again. Those that do not lead where they should are not shown; where only severa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -76,10 +76,8 @@ def _more(planned: PlannedPod) -> Iterator[Advice]:
     now = bytes_of(planned)
     outcome = "swap" if now == 0 else "more"
     single = [step for step in _towards_swap(planned) if bytes_of(tried(planned, step)) > now][:_SHOWN]
-    if single:
-        yield from _towards(outcome, *single)
-        return
-    several = _together(planned, now)
+    several = [] if single else _together(planned, now)
+    yield from _towards(outcome, *single)
     for number, step in enumerate(several, start=1):
         yield from _towards(f"{outcome}, {number} of {len(several)}", step)
 
@@ -137,16 +135,8 @@ def _less(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def _towards_swap(planned: PlannedPod) -> list[Advice]:
-    """Yield advice that may lead to more swap, alone or with others; the caller tries it."""
+    """Return advice that may lead to more swap, alone or with others; the caller tries it."""
     return list(_BY_REASON[planned.trace.decision.reason](planned))
-
-
-def _nothing(_: PlannedPod) -> Iterator[Advice]:
-    yield from ()
-
-
-def _not_disabled(planned: PlannedPod) -> Iterator[Advice]:
-    yield policy(planned.pod, names.Policy.NO_PREFERENCE)
 
 
 def _correct(planned: PlannedPod) -> Iterator[Advice]:
@@ -155,10 +145,6 @@ def _correct(planned: PlannedPod) -> Iterator[Advice]:
     if limits.forbids_swap(planned.row.policy) and planned.row.policy != names.Policy.DISABLED:
         wrong.append(names.POLICY_ANNOTATION)
     yield advise(planned, AdviceKind.MISTAKES, target=", ".join(wrong))
-
-
-def _override_policy(planned: PlannedPod) -> Iterator[Advice]:
-    yield advise(planned, AdviceKind.OVERRIDE_POLICY, target=planned.override.name if planned.override else "")
 
 
 def _override_limit(planned: PlannedPod) -> Iterator[Advice]:
@@ -177,22 +163,13 @@ def _raised_override(planned: PlannedPod) -> Advice:
     return advise(planned, AdviceKind.OVERRIDE_LIMIT, target=name, above=top or 0)
 
 
-def _not_required(planned: PlannedPod) -> Iterator[Advice]:
-    yield advise(planned, AdviceKind.REQUIREMENTS)
-
-
-def _behavior(planned: PlannedPod) -> Iterator[Advice]:
-    yield _to_behavior(planned, names.Behavior.LIMITED_SWAP)
-    yield _to_behavior(planned, names.Behavior.WORKLOAD_CONTROLLED)
-
-
 def _to_behavior(planned: PlannedPod, behavior: names.Behavior, outcome: str = "") -> Advice:
     """Advise another behavior of the profile."""
     return advise(planned, AdviceKind.BEHAVIOR, target=behavior.value, outcome=outcome)
 
 
 def _kubelet(planned: PlannedPod) -> Iterator[Advice]:
-    yield from _limit_of_pod(planned, planned.row)
+    yield from _limit(planned, names.LIMIT_ANNOTATION, planned.row.swap_limit)
     yield _larger_node(planned)
 
 
@@ -279,15 +256,11 @@ def _larger_node(planned: PlannedPod) -> Advice:
 
 def _own_limits(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
     """Yield larger limits if the pod or one of its containers has one."""
-    yield from _limit_of_pod(planned, row)
+    yield from _limit(planned, names.LIMIT_ANNOTATION, row.swap_limit)
     for one in row.containers:
         yield from _limit(planned, names.CONTAINER_LIMIT_PREFIX + one.name, one.swap_limit)
         if one.swap_resource is not None:
             yield advise(planned, AdviceKind.SWAP_RESOURCE, target=one.name, above=one.swap_resource)
-
-
-def _limit_of_pod(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
-    yield from _limit(planned, names.LIMIT_ANNOTATION, row.swap_limit)
 
 
 def _limit(planned: PlannedPod, key: str, stated: str | None) -> Iterator[Advice]:
@@ -295,14 +268,19 @@ def _limit(planned: PlannedPod, key: str, stated: str | None) -> Iterator[Advice
         yield advise(planned, AdviceKind.LIMIT, stated, target=key, above=quantity.capped(stated))
 
 
-_BY_REASON: Final[dict[names.Reason, Callable[[PlannedPod], Iterator[Advice]]]] = {
-    Reason.NODE_INCOMPATIBLE: _nothing,
-    Reason.POLICY_DISABLED: _not_disabled,
+_BY_REASON: Final[dict[names.Reason, Callable[[PlannedPod], Iterable[Advice]]]] = {
+    Reason.NODE_INCOMPATIBLE: lambda _: (),
+    Reason.POLICY_DISABLED: lambda it: [policy(it.pod, names.Policy.NO_PREFERENCE)],
     Reason.INVALID_POLICY: _correct,
-    Reason.OVERRIDE_DISABLED: _override_policy,
+    Reason.OVERRIDE_DISABLED: lambda it: [
+        advise(it, AdviceKind.OVERRIDE_POLICY, target=it.override.name if it.override else "")
+    ],
     Reason.OVERRIDE_LIMIT: _override_limit,
-    Reason.REQUIREMENT_UNMET: _not_required,
-    Reason.PROFILE_NO_SWAP: _behavior,
+    Reason.REQUIREMENT_UNMET: lambda it: [advise(it, AdviceKind.REQUIREMENTS)],
+    Reason.PROFILE_NO_SWAP: lambda it: [
+        _to_behavior(it, names.Behavior.LIMITED_SWAP),
+        _to_behavior(it, names.Behavior.WORKLOAD_CONTROLLED),
+    ],
     Reason.KUBELET_DECIDES: _kubelet,
     Reason.CRITICAL_POD: _uncritical,
     Reason.QOS_NOT_ELIGIBLE: _burstable,

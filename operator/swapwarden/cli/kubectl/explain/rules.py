@@ -23,9 +23,7 @@ _POLICIES: Final = sorted(names.Policy)
 
 def why(step: limits.TraceStep, planned: PlannedPod) -> str:
     """Return why a rule matched or not."""
-    if step.matched:
-        return _MATCHED[step.reason](planned)
-    return _PASSED[step.reason](planned)
+    return (_MATCHED if step.matched else _PASSED)[step.reason](planned)
 
 
 def is_policy(value: str) -> bool:
@@ -42,10 +40,6 @@ def no_policy(value: str) -> str:
 
 def _behavior(planned: PlannedPod) -> str:
     return f"behavior {planned.profile.behavior} of {planned.profile.name}"
-
-
-def _disabled(planned: PlannedPod) -> str:
-    return "the policy is Disabled" + (", its namespace's default" if planned.row.defaulted else "")
 
 
 def _not_disabled(planned: PlannedPod) -> str:
@@ -78,7 +72,9 @@ def _at_most(planned: PlannedPod) -> str:
 
 _MATCHED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
     Reason.NODE_INCOMPATIBLE: lambda planned: f"{planned.row.node} has no cgroup v2 with the swap controller",
-    Reason.POLICY_DISABLED: _disabled,
+    Reason.POLICY_DISABLED: lambda planned: (
+        "the policy is Disabled" + (", its namespace's default" if planned.row.defaulted else "")
+    ),
     Reason.INVALID_POLICY: _misunderstood,
     Reason.OVERRIDE_DISABLED: lambda planned: f"{planned.override_name} of {planned.profile.name} says Disabled",
     Reason.REQUIREMENT_UNMET: _lacking,
@@ -171,21 +167,18 @@ def _label(one: pods.ContainerRow) -> str:
 
 
 def _of_node(profile: compiled.Profile, facts: nodes.NodeFacts) -> Number:
-    available = limits.available(profile, facts)
-    if profile.reserved is None:
-        return Number("node", "its swap, nothing reserved", str(available))
-    reserved = profile.reserved_bytes(facts.swap_bytes)
-    return Number(
-        "node", f"{exact(facts.swap_bytes)} - {exact(reserved)} (reserved {profile.reserved})", str(available)
-    )
+    formula = "its swap, nothing reserved"
+    if profile.reserved is not None:
+        reserved = exact(profile.reserved_bytes(facts.swap_bytes))
+        formula = f"{exact(facts.swap_bytes)} - {reserved} (reserved {profile.reserved})"
+    return Number("node", formula, str(limits.available(profile, facts)))
 
 
 def _of_container(one: pods.ContainerRow, planned: PlannedPod) -> str:
     limit = own_limit(one)
     own = "" if limit is None else f"its limit {exact(limit)}"
     if planned.profile.behavior is names.Behavior.LIMITED_SWAP:
-        share = _share(one, planned)
-        return f"{share}, at most {own}" if own else share
+        return _share(one, planned) + (f", at most {own}" if own else "")
     if planned.profile.behavior is names.Behavior.KUBELET:
         return f"{own}, or the kubelet's if less"
     if not own:
