@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from swapwarden.cli.inputs import kinds
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.cli.kubectl.policy import patches
+from swapwarden.cli.kubectl.policy import command as patches
 
 from tests.unit.cli.kubectl.explained import pod
 
