@@ -71,6 +71,10 @@ class NotFoundError(CommandError):
     """There is no such object."""
 
 
+class NotUnderstoodError(CommandError):
+    """The object is invalid here: one of another version."""
+
+
 class ApiUnreachableError(CommandError):
     """No answer."""
 
@@ -182,7 +186,7 @@ class Session:
             return decoding.decode(body, kind)
         except msgspec.MsgspecError as error:
             _refuse_page(f"GET {path}", body)
-            raise CommandError(
+            raise NotUnderstoodError(
                 f"{path} is not understood: {error}; is this version of kubectl swap too old?"
             ) from error
 
@@ -263,22 +267,26 @@ class Session:
             raise CommandError(f"the answer to GET {path} is no list: {error}") from error
 
     async def objects(
-        self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "", missing_ok: bool = False
+        self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "", lenient: bool = False
     ) -> list[T]:
-        """Return those of the names `chosen`, or all that the selector matches. NotFoundError if one is missing."""
+        """Return those of the names `chosen`, or all that the selector matches.
+
+        NotFoundError if one is missing, NotUnderstoodError if one is invalid; `lenient` leaves out both.
+        """
         if not chosen:
             return await self.collect(path, kind, selector=selector)
 
         async def one(name: str) -> T | None:
             try:
                 return await self.get(f"{path}/{quote(name)}", kind)
-            except NotFoundError:
-                if not missing_ok:
+            except (NotFoundError, NotUnderstoodError) as error:
+                if not lenient:
                     raise
+                if isinstance(error, NotUnderstoodError):
+                    self.note(error.message)
                 return None
 
-        found = await asyncio.gather(*map(one, chosen))
-        return [each for each in found if each is not None]
+        return [each for each in await asyncio.gather(*map(one, chosen)) if each is not None]
 
 
 def _name(item: msgspec.Raw) -> str:

@@ -188,7 +188,7 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
     """Return rows of the nodes of these names, or of all that the selector matches."""
     found, states, profiles, (running, unseen) = await asyncio.gather(
         asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),
-        _by_name(asked, "the state", asked.objects(session.STATES, state.NodeSwapState, chosen, missing_ok=True)),
+        _by_name(asked, "the state", asked.objects(session.STATES, state.NodeSwapState, chosen, lenient=True)),
         _by_name(asked, "the behavior without swap", asked.collect(session.PROFILES, WireProfile)),
         agents.find(asked),
     )

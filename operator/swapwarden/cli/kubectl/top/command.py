@@ -79,8 +79,8 @@ async def pods_of(
     )
     by_name = {(each.metadata.namespace, each.metadata.name): each for each in measured}
     uses = usage.of_pods(rows, scraped, {}, by_name)
-    states = await specs(asked, {each.node for each in uses if each.limit_bytes is None})
-    if states:
+    unlimited = {each.node for each in uses if each.limit_bytes is None}
+    if unlimited and (states := await specs(asked, unlimited)):
         uses = usage.of_pods(rows, scraped, states, by_name)
     unknown = [each for each in uses if each.swap_bytes is None]
     if unknown:
@@ -132,28 +132,13 @@ async def _scrape(
 
 async def specs(asked: session.Session, desired: set[str]) -> dict[str, state.StateSpec]:
     """Return the specs of these nodes' states, without those that the user may not read."""
+    chosen = sorted(desired) if len(desired) <= FEW_NODES else ()
     try:
-        if len(desired) > FEW_NODES:
-            listed = await asked.collect(session.STATES, StateLimits)
-            return {each.metadata.name: each.spec for each in listed if each.spec is not None}
-        names = sorted(desired)
-        found = await asyncio.gather(*(_spec(asked, name) for name in names))
+        found = await asked.objects(session.STATES, StateLimits, chosen, lenient=True)
     except (session.ForbiddenError, session.NotInstalledError) as error:
         asked.note(f"limits that no agent reports are not known: {error.message}")
         return {}
-    return {name: spec for name, spec in zip(names, found, strict=True) if spec is not None}
-
-
-async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
-    try:
-        return (await asked.get(f"{session.STATES}/{session.quote(name)}", StateLimits)).spec
-    except session.NotFoundError:
-        return None
-    except (session.ForbiddenError, session.NotInstalledError, session.ApiUnreachableError):
-        raise
-    except session.CommandError as error:  # that of another version: the other nodes' may be understood
-        asked.note(f"limits on node {name} that no agent reports are not known: {error.message}")
-        return None
+    return {each.metadata.name: each.spec for each in found if each.spec is not None}
 
 
 async def _measured(

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import pytest
 from swapwarden.api import state
@@ -17,40 +17,38 @@ from swapwarden.cli.kubectl.top import command as top
 SPEC = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
 
 
-class States:
+class States(session.Session):
     """Sessions that read what they are given for each node."""
 
     def __init__(self, **found: state.StateSpec | session.CommandError) -> None:
         self.found = found
         self.notes: list[str] = []
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, again: bool = False) -> None:
+        assert not again
         self.notes.append(text)
 
-    async def get(self, path: str, kind: type[top.StateLimits]) -> top.StateLimits:
-        found = self.found[path.rpartition("/")[2]]
+    async def get(self, path: str, kind: Any) -> Any:
+        name = path.rpartition("/")[2]
+        found = self.found[name]
         if isinstance(found, session.CommandError):
             raise found
-        return kind(spec=found)
-
-
-async def specs(states: States) -> dict[str, state.StateSpec]:
-    return await top.specs(cast("session.Session", states), set(states.found))
+        return kind(metadata=state.ObjectMeta(name=name), spec=found)
 
 
 async def test_a_state_of_another_version_hides_those_of_no_other_node() -> None:
     states = States(
-        one=SPEC, two=session.CommandError("GET two: not understood"), three=session.NotFoundError("no such state")
+        one=SPEC,
+        two=session.NotUnderstoodError("/states/two is not understood"),
+        three=session.NotFoundError("no such state"),
     )
-    assert await specs(states) == {"one": SPEC}
-    [note] = states.notes
-    assert "node two" in note
-    assert note.endswith("GET two: not understood")
+    assert await top.specs(states, set(states.found)) == {"one": SPEC}
+    assert states.notes == ["/states/two is not understood"]
 
 
 async def test_without_the_right_to_states_that_is_said_once() -> None:
     states = States(one=session.ForbiddenError("not yours"), two=session.ForbiddenError("not yours"))
-    assert await specs(states) == {}
+    assert await top.specs(states, set(states.found)) == {}
     [note] = states.notes
     assert note.endswith(": not yours")
 
