@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import yaml
 
 from swapwarden.api import names
 from swapwarden.cli import behaviors, documents
 from swapwarden.cli.inputs import objects
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, requirements
@@ -183,7 +183,8 @@ def _of_node(
             f"no Namespace {each!r} in the input: overrides of {profile.name} are applied as if it had no labels"
             for each in sorted(absent)
         )
-    known = {**found.namespaces, **{each: namespaces.project(_bare(each)) for each in absent}}
+    bare = (namespaces.WireNamespace(namespaces.WireMeta(each)) for each in absent)
+    known = {**found.namespaces, **{each.metadata.name: namespaces.project(each) for each in bare}}
     if limits.overcommit_budget(profile, facts) is None:
         return plan.explain_node(profile, facts, [*bound, *free], known)
     explained = plan.explain_node(profile, facts, bound, known)
@@ -191,10 +192,6 @@ def _of_node(
     coming = [one for each, row in zip(alone, free, strict=True) for one in each if one.row.key == row.key]
     every = sorted((*explained.pods, *coming), key=lambda one: (one.row.namespace, one.row.name))
     return msgspec.structs.replace(explained, pods=tuple(every))
-
-
-def _bare(namespace: str) -> namespaces.WireNamespace:
-    return namespaces.WireNamespace(namespaces.WireMeta(namespace))
 
 
 def _missing(profile: compiled.Profile, facts: nodes.NodeFacts) -> Iterator[str]:
@@ -221,42 +218,24 @@ _BY_BEHAVIOR = ("POD", "QOS", "POLICY", "BEHAVIOR", "SWAP")
 _NOTHING = "-"
 
 
-def as_list(plans: Plans, unplaced: Unplaced = ()) -> Json:
-    """Return a List of NodeSwapStates: reports, with all containers and reasons, not objects to apply."""
-    items = [_state(node, plans[node]) for node in sorted(plans)]
-    by_behavior = {"byBehavior": [_unplaced(row) for row in _sorted(unplaced)]} if unplaced else {}
-    return {"apiVersion": "v1", "kind": "List", "items": items, **by_behavior}
-
-
 def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compiled.Profile]) -> str:
-    """Return the List as JSON or YAML, or a table, which names behind each behavior the KNOWN profiles that have it.
+    """Return a List of NodeSwapStates as JSON or YAML (reports, with all containers and reasons, not objects to apply).
 
-    The table has one line for each node, pod and container.
+    Or a table with one line for each node, pod and container; behind each behavior stand the KNOWN profiles that have
+    it.
     """
-    if form == "json":
-        return json.dumps(as_list(plans, unplaced), indent=2, ensure_ascii=False) + "\n"
-    if form == "yaml":
-        return yaml.safe_dump(as_list(plans, unplaced), sort_keys=False, allow_unicode=True, width=2**16)
-    tables = []
+    unplaced = sorted(unplaced, key=lambda row: (row.namespace, row.name))
+    if form in {"json", "yaml"}:
+        items = [_state(node, plans[node]) for node in sorted(plans)]
+        by_behavior = {"byBehavior": [_unplaced(row) for row in unplaced]} if unplaced else {}
+        return tables.serialized(form, {"apiVersion": "v1", "kind": "List", "items": items, **by_behavior})
+    shown = []
     if plans or not unplaced:
-        tables.append(_table([_COLUMNS, *(row for node in sorted(plans) for row in _rows(node, plans[node]))]))
+        shown.append([_COLUMNS, *(row for node in sorted(plans) for row in _rows(node, plans[node]))])
     if unplaced:
         of = {each: sorted(one.name for one in known if one.behavior is each) for each in names.Behavior}
-        lines = (line for row in _sorted(unplaced) for line in _by_behavior(row, of))
-        tables.append(_table([_BY_BEHAVIOR, *lines]))
-    return "\n".join(tables)
-
-
-def _sorted(rows: Unplaced) -> list[pods.PodRow]:
-    return sorted(rows, key=lambda row: (row.namespace, row.name))
-
-
-def _table(lines: Iterable[Iterable[str]]) -> str:
-    """Return a table whose columns are as wide as their content."""
-    rows = [tuple(line) for line in lines]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "".join(f"{line}\n" for line in lines)
+        shown.append([_BY_BEHAVIOR, *(line for row in unplaced for line in _by_behavior(row, of))])
+    return "\n".join(tables.grid([[tables.Cell(text) for text in line] for line in lines]) for lines in shown)
 
 
 def _by_behavior(row: pods.PodRow, known: Mapping[names.Behavior, list[str]]) -> Iterator[Iterable[str]]:
@@ -274,13 +253,11 @@ def _by_behavior(row: pods.PodRow, known: Mapping[names.Behavior, list[str]]) ->
 
 def _unplaced(row: pods.PodRow) -> Json:
     reason = behaviors.refused(row)
-    given = (
-        {"swapMax": "0", "reason": reason.value}
-        if reason
-        else {"behaviors": msgspec.to_builtins([*behaviors.each(row)])}
-    )
     stated = {} if row.policy is None else {"policy": row.policy}
-    return {"namespace": row.namespace, "name": row.name, "qos": row.qos.value, **stated, **given}
+    known = {"namespace": row.namespace, "name": row.name, "qos": row.qos.value, **stated}
+    if reason:
+        return {**known, "swapMax": "0", "reason": reason.value}
+    return {**known, "behaviors": msgspec.to_builtins([*behaviors.each(row)])}
 
 
 def _state(node: str, explanation: plan.Explanation) -> Json:

@@ -17,7 +17,7 @@ import msgspec
 
 import swapwarden
 from swapwarden.api import names
-from swapwarden.cli import hooks, wire
+from swapwarden.cli import wire
 from swapwarden.kube import backoff, client, config, decoding, errors, paging
 
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
@@ -36,6 +36,29 @@ class BeingDeleted(errors.KubeError):
 _PROFILES = decoding.Decoder(wire.Named)
 
 
+def _seconds(text: str) -> float:
+    """Parse the seconds of a flag; argparse.ArgumentTypeError."""
+    value = float(text)
+    if not 1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 3600 seconds")
+    return value
+
+
+def add_connection(parser: argparse.ArgumentParser, *, patience: float, patience_help: str) -> None:
+    """Add --kubeconfig, and --timeout with its default in seconds."""
+    parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
+    parser.add_argument("--timeout", type=_seconds, default=patience, metavar="SECONDS", help=patience_help)
+
+
+async def delete(api: client.Client, path: str) -> None:
+    """Delete an object, unless it does not exist."""
+    try:
+        await api.delete(path)
+    except errors.ApiError as error:
+        if error.status != 404:
+            raise
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `swapwarden profiles`."""
     parser.add_argument(
@@ -43,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--owner", required=True, help="whose profiles these are: the release's name")
     waits = "how long to retry while the API server does not know the kind or cannot be reached (default: 60)"
-    hooks.add_connection(parser, patience=60.0, patience_help=waits)
+    add_connection(parser, patience=60.0, patience_help=waits)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,7 +141,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
         else:
             print(f"NodeSwapProfile {name} applied")
     for name in sorted(owned - specs.keys()):
-        await hooks.delete(api, f"{PROFILES}/{name}")
+        await delete(api, f"{PROFILES}/{name}")
         print(f"NodeSwapProfile {name} deleted")
     return problems
 

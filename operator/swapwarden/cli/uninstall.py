@@ -20,7 +20,7 @@ import msgspec
 import swapwarden
 from swapwarden.api import names, state
 from swapwarden.api.conditions import AppliedReason, ConditionType
-from swapwarden.cli import hooks, profiles, wire
+from swapwarden.cli import profiles, wire
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.writers import fenced, finalizers
 from swapwarden.controller.writers import nodes as node_writer
@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--remove-startup-taint", action="store_true", help=f"also remove {names.STARTUP_TAINT} from all nodes"
     )
     parser.add_argument("--node-features", action="store_true", help="also delete the NodeFeatures that ask for labels")
-    hooks.add_connection(parser, patience=120.0, patience_help="how long to wait for the agents (default: 120)")
+    profiles.add_connection(parser, patience=120.0, patience_help="how long to wait for the agents (default: 120)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -230,7 +230,7 @@ async def release_features(api: client.Client, path: str, held: dict[tuple[str, 
 
     async def release(row: node_features.FeatureRow) -> None:
         if gone(row) == row.labels.keys():
-            await hooks.delete(api, f"{path}/{row.name}")
+            await profiles.delete(api, f"{path}/{row.name}")
         else:
             body = {"metadata": {"uid": row.uid}, "spec": {"labels": dict.fromkeys(gone(row))}}
             await api.merge_patch(f"{path}/{row.name}", msgspec.json.encode(body))
@@ -325,7 +325,7 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
         return [f"{STATES}/{each.metadata.name}" for each in await read_all(api, STATES, wire.Named)]
 
     for left in (owned, states):
-        for path, error in await retry_rounds(left, functools.partial(hooks.delete, api)):
+        for path, error in await retry_rounds(left, functools.partial(profiles.delete, api)):
             print(f"{path} is still there: {error}")
 
 

@@ -29,22 +29,15 @@ class Named(msgspec.Struct, frozen=True):
     metadata: Meta
 
 
-class NameOnly(msgspec.Struct, frozen=True):
-    """Metadata of an object in a file, where the other fields do not count."""
-
-    name: str
-
-
 class ReportedFacts(msgspec.Struct, frozen=True):
     """The part of a NodeSwapState's status that `swapwarden plan` reads."""
 
     facts: state.Facts | None = None
 
 
-class ReportedState(msgspec.Struct, frozen=True):
+class ReportedState(Named, frozen=True):
     """A NodeSwapState in a file, by which `swapwarden plan` knows a node's facts."""
 
-    metadata: NameOnly
     status: ReportedFacts = ReportedFacts()
 
 

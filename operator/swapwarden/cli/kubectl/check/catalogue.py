@@ -63,91 +63,76 @@ class ClusterProblem(msgspec.Struct, frozen=True, rename="camel"):
     remedy: str
 
 
-_ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 _INSTALL: Final = "install the chart or deploy/manifests again (docs/install.md)"
 _PODS: Final = "-l app.kubernetes.io/component"
 _TEMPLATE: Final = "correct the template of the workload that made it"
 CORRECT: Final = "correct it in the manifest"
 
+
+def _error(remedy: str) -> tuple[Severity, str]:
+    return Severity.ERROR, remedy
+
+
+def _warning(remedy: str) -> tuple[Severity, str]:
+    return Severity.WARNING, remedy
+
+
 USUAL: Final[Mapping[Check, tuple[Severity, str]]] = {
-    Check.NOT_INSTALLED: (_ERROR, _INSTALL),
-    Check.OTHER_VERSION: (
-        _WARNING,
-        f"use the kubectl swap of the version that is installed (this one is {swapwarden.__version__}), or upgrade",
+    Check.NOT_INSTALLED: _error(_INSTALL),
+    Check.OTHER_VERSION: _warning(
+        f"use the kubectl swap of the version that is installed (this one is {swapwarden.__version__}), or upgrade"
     ),
-    Check.NO_LEADER: (
-        _ERROR,
-        "check that the controller's pods run, and their log (app.kubernetes.io/component=controller)",
+    Check.NO_LEADER: _error(
+        "check that the controller's pods run, and their log (app.kubernetes.io/component=controller)"
     ),
-    Check.NO_ADMISSION: (_ERROR, _INSTALL),
-    Check.ADMISSION_FAILS: (
-        _ERROR,
-        (
-            "check that the webhook's pods are Ready, and that API servers reach its Service: network policies,"
-            " firewalls between control plane and nodes (docs/install.md)"
-        ),
+    Check.NO_ADMISSION: _error(_INSTALL),
+    Check.ADMISSION_FAILS: _error(
+        "check that the webhook's pods are Ready, and that API servers reach its Service: network policies,"
+        " firewalls between control plane and nodes (docs/install.md)"
     ),
-    Check.WEBHOOK_CERTIFICATE: (
-        _ERROR,
-        "see the log of the controller, which makes and renews it, or cert-manager's (docs/admission.md)",
+    Check.WEBHOOK_CERTIFICATE: _error(
+        "see the log of the controller, which makes and renews it, or cert-manager's (docs/admission.md)"
     ),
-    Check.WEBHOOK_NOT_READY: (
-        _ERROR,
-        "find the cause by kubectl describe and the log of pods with app.kubernetes.io/component=webhook",
+    Check.WEBHOOK_NOT_READY: _error(
+        "find the cause by kubectl describe and the log of pods with app.kubernetes.io/component=webhook"
     ),
-    Check.FAILURE_POLICY: (_WARNING, "install with admission.failurePolicy: Fail, unless this is intended"),
-    Check.NO_STATE: (
-        _ERROR,
-        f"check that the controller runs, and its log: kubectl -n {{where}} logs {_PODS}=controller",
+    Check.FAILURE_POLICY: _warning("install with admission.failurePolicy: Fail, unless this is intended"),
+    Check.NO_STATE: _error(
+        f"check that the controller runs, and its log: kubectl -n {{where}} logs {_PODS}=controller"
     ),
-    Check.NO_AGENT: (
-        _ERROR,
-        (
-            f"kubectl -n {{where}} get pods {_PODS}=agent -o wide shows where they run; the DaemonSet must tolerate the"
-            " taints of the node"
-        ),
+    Check.NO_AGENT: _error(
+        f"kubectl -n {{where}} get pods {_PODS}=agent -o wide shows where they run; the DaemonSet must tolerate the"
+        " taints of the node"
     ),
-    Check.AGENT_BEHIND: (
-        _ERROR,
-        f"check the agent's log, and whether it reaches the API server: kubectl -n {{where}} logs {_PODS}=agent",
+    Check.AGENT_BEHIND: _error(
+        f"check the agent's log, and whether it reaches the API server: kubectl -n {{where}} logs {_PODS}=agent"
     ),
-    Check.NODE_CONDITION: (_WARNING, "see kubectl swap nodes -o wide and the agent's log"),
-    Check.INVALID_PROFILE: (_ERROR, "correct it; kubectl explain nodeswapprofile.spec has what each field takes"),
-    Check.PROFILE_CONFLICT: (_WARNING, "give them different priorities, or selectors that do not overlap"),
-    Check.GOVERNS_NO_NODE: (_WARNING, "correct nodeSelector, or label the nodes"),
-    Check.ROLLOUT_STOPPED: (
-        _WARNING,
-        (
-            "repair the named nodes, or let the change proceed: rollout.maxUnavailable: 100%,"
-            " rollout.onSwapInUse: Proceed"
-        ),
+    Check.NODE_CONDITION: _warning("see kubectl swap nodes -o wide and the agent's log"),
+    Check.INVALID_PROFILE: _error("correct it; kubectl explain nodeswapprofile.spec has what each field takes"),
+    Check.PROFILE_CONFLICT: _warning("give them different priorities, or selectors that do not overlap"),
+    Check.GOVERNS_NO_NODE: _warning("correct nodeSelector, or label the nodes"),
+    Check.ROLLOUT_STOPPED: _warning(
+        "repair the named nodes, or let the change proceed: rollout.maxUnavailable: 100%, rollout.onSwapInUse: Proceed"
     ),
-    Check.NAMESPACE_POLICY: (_ERROR, f"set it to one of {', '.join(names.Policy)}, or remove it"),
-    Check.POD_NOT_ENFORCED: (_WARNING, "docs/semantics.md has the reasons and what each needs"),
-    Check.SWAP_AGAINST_POLICY: (_WARNING, "restart the pod, which frees it; docs/agent.md has the causes"),
-    Check.NO_EFFECT: (_WARNING, _TEMPLATE),
-    Check.REFUSED: (_ERROR, CORRECT),
+    Check.NAMESPACE_POLICY: _error(f"set it to one of {', '.join(names.Policy)}, or remove it"),
+    Check.POD_NOT_ENFORCED: _warning("docs/semantics.md has the reasons and what each needs"),
+    Check.SWAP_AGAINST_POLICY: _warning("restart the pod, which frees it; docs/agent.md has the causes"),
+    Check.NO_EFFECT: _warning(_TEMPLATE),
+    Check.REFUSED: _error(CORRECT),
 }
 """The severity and the remedy of a problem, where its object says nothing else. {where} is the release's namespace."""
 
 CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
-    ConditionType.COMPATIBLE: (
-        _ERROR,
-        (
-            "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1) and a kernel with swap accounting, or"
-            " keep pods with a policy off it"
-        ),
+    ConditionType.COMPATIBLE: _error(
+        "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1) and a kernel with swap accounting, or"
+        " keep pods with a policy off it"
     ),
-    ConditionType.DEGRADED: (
-        _ERROR,
-        "see kubectl swap nodes -o wide and the agent's log; docs/agent.md has the reasons",
+    ConditionType.DEGRADED: _error("see kubectl swap nodes -o wide and the agent's log; docs/agent.md has the reasons"),
+    ConditionType.DRIFTED: _warning(
+        "find the other writer of memory.swap.max there; docs/agent.md lists the usual ones"
     ),
-    ConditionType.DRIFTED: (
-        _WARNING,
-        "find the other writer of memory.swap.max there; docs/agent.md lists the usual ones",
-    ),
-    ConditionType.SETTINGS_APPLIED: (_WARNING, "docs/node-settings.md has each reason and its remedy"),
-    ConditionType.STRICT_IN_EFFECT: (_WARNING, "docs/strict.md has each reason and its remedy"),
+    ConditionType.SETTINGS_APPLIED: _warning("docs/node-settings.md has each reason and its remedy"),
+    ConditionType.STRICT_IN_EFFECT: _warning("docs/strict.md has each reason and its remedy"),
 }
 """Of conditions of a node's state, where their messages do not end with the remedy."""
 NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {
@@ -158,30 +143,25 @@ NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {
     NodeProblem.KUBELET_RESTART_NEEDED: "restart the kubelet",
 }
 """Remedies of what follows from a node's profile and facts."""
-DIAGNOSTICS: Final[Mapping[str, Severity]] = {ConditionType.KUBELET_WILL_NOT_START: _ERROR}
+DIAGNOSTICS: Final[Mapping[str, Severity]] = {ConditionType.KUBELET_WILL_NOT_START: Severity.ERROR}
 """Those that are worse than a warning."""
 
 PODS: Final[Mapping[str, tuple[Severity, str]]] = {
-    names.Mode.AUDIT: (_WARNING, "set mode: Enforce in the profile once its reports are as intended"),
-    names.Reason.NODE_INCOMPATIBLE: (_ERROR, "see the node's condition Compatible, or keep such pods off it"),
-    names.Reason.INVALID_POLICY: (_ERROR, _TEMPLATE),
-    names.Reason.REQUIREMENT_UNMET: (
-        _WARNING,
-        "see by `kubectl swap nodes -o wide` what the node lacks, or have policy Required place the pod",
+    names.Mode.AUDIT: _warning("set mode: Enforce in the profile once its reports are as intended"),
+    names.Reason.NODE_INCOMPATIBLE: _error("see the node's condition Compatible, or keep such pods off it"),
+    names.Reason.INVALID_POLICY: _error(_TEMPLATE),
+    names.Reason.REQUIREMENT_UNMET: _warning(
+        "see by `kubectl swap nodes -o wide` what the node lacks, or have policy Required place the pod"
     ),
-    names.Reason.PROFILE_NO_SWAP: (
-        _WARNING,
-        "remove the limit, or have policy Required bring the pod onto nodes that give swap",
+    names.Reason.PROFILE_NO_SWAP: _warning(
+        "remove the limit, or have policy Required bring the pod onto nodes that give swap"
     ),
-    names.Reason.QOS_NOT_ELIGIBLE: (
-        _WARNING,
-        "make the pod Burstable, or have a profile of behavior WorkloadControlled",
-    ),
-    names.Reason.CRITICAL_POD: (_WARNING, "remove the limit, or have a profile of behavior WorkloadControlled"),
-    names.Reason.OVERRIDE_DISABLED: (_WARNING, "ask the owner of the profile, or remove the pod's policy and limits"),
-    names.Reason.OVERRIDE_LIMIT: (_WARNING, "lower the pod's limit, or raise swap.limit of the override"),
-    names.Reason.BOUNDED: (_WARNING, "lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile"),
-    names.Reason.OVERCOMMIT_REACHED: (_WARNING, "lower limits, move pods to other nodes, or raise overcommitPercent"),
+    names.Reason.QOS_NOT_ELIGIBLE: _warning("make the pod Burstable, or have a profile of behavior WorkloadControlled"),
+    names.Reason.CRITICAL_POD: _warning("remove the limit, or have a profile of behavior WorkloadControlled"),
+    names.Reason.OVERRIDE_DISABLED: _warning("ask the owner of the profile, or remove the pod's policy and limits"),
+    names.Reason.OVERRIDE_LIMIT: _warning("lower the pod's limit, or raise swap.limit of the override"),
+    names.Reason.BOUNDED: _warning("lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile"),
+    names.Reason.OVERCOMMIT_REACHED: _warning("lower limits, move pods to other nodes, or raise overcommitPercent"),
 }
 """Of pods whose policy or limit has no effect, or not all of it, by the reason in the node's plan."""
 

@@ -75,13 +75,9 @@ def load(
         files = kubeconfig.files(path)
     except kubeconfig.MissingError as error:
         if wishes.server and not (path or context or wishes.cluster or wishes.user):
-            return _as_wished(
-                config.Config(server=wishes.server),
-                kubeconfig.KubeconfigCluster(wishes.server),
-                kubeconfig.User(),
-                pathlib.Path(),
-                wishes,
-            )
+            none, nowhere = kubeconfig.KubeconfigCluster(wishes.server), pathlib.Path()
+            bare = kubeconfig.Chosen("", "default", nowhere, none, nowhere, kubeconfig.User())
+            return _as_wished(config.Config(server=wishes.server), bare, wishes)
         if path or context or wishes != Wishes() or not config.is_in_pod():
             raise ConfigError(
                 f"{error}: there is no cluster configuration; give --kubeconfig or set KUBECONFIG (in a pod, its"
@@ -108,7 +104,7 @@ def load(
             shown["certificate-authority-data"] = base64.b64encode(authority).decode()
         given = ask(Plugin(plugin, found.of_user, plugins[plugin], shown, tuple(files), found.context))
     built = kubeconfig.build(found, authority, token=given.token, cert_data=given.cert_data, key_data=given.key_data)
-    return _as_wished(built, cluster, user, found.of_cluster, wishes)
+    return _as_wished(built, found, wishes)
 
 
 def contexts(path: str | None = None) -> list[str]:
@@ -116,24 +112,18 @@ def contexts(path: str | None = None) -> list[str]:
     return kubeconfig.Kubeconfig(kubeconfig.files(path)).names("contexts")
 
 
-def _as_wished(
-    found: config.Config,
-    cluster: kubeconfig.KubeconfigCluster,
-    user: kubeconfig.User,
-    origin: pathlib.Path,
-    wishes: Wishes,
-) -> config.Config:
+def _as_wished(built: config.Config, found: kubeconfig.Chosen, wishes: Wishes) -> config.Config:
     """Return the configuration with what only a person may choose."""
-    insecure = wishes.insecure or bool(cluster.insecure_skip_tls_verify)
-    if insecure and found.ca_data is not None and not wishes.insecure:
+    origin, insecure = found.of_cluster, wishes.insecure or bool(found.cluster.insecure_skip_tls_verify)
+    if insecure and built.ca_data is not None and not wishes.insecure:
         raise ConfigError(f"{origin}: a certificate authority and insecure-skip-tls-verify contradict each other")
     return dataclasses.replace(
-        found,
+        built,
         insecure=insecure,
-        ca_data=None if insecure else found.ca_data,
-        proxy=_proxy(cluster.proxy_url, found.server, origin),
-        impersonation=tuple(_impersonation(user, wishes)),
-        static_token=wishes.token or found.static_token,
+        ca_data=None if insecure else built.ca_data,
+        proxy=_proxy(found.cluster.proxy_url, built.server, origin),
+        impersonation=tuple(_impersonation(found.user, wishes)),
+        static_token=wishes.token or built.static_token,
     )
 
 

@@ -76,10 +76,6 @@ class _Provider(msgspec.Struct, frozen=True):
     config: dict[str, str] = {}
 
 
-class _Claims(msgspec.Struct, frozen=True):
-    exp: float = 0
-
-
 def ask(
     plugin: connection.Plugin, *, interactive: bool = True, seconds: float = WAIT_SECONDS
 ) -> connection.Credentials:
@@ -93,40 +89,40 @@ def ask(
 
 
 def _id_token(plugin: connection.Plugin, *, renew: bool) -> str:
+    def failed(text: str) -> errors.ConfigError:
+        return errors.ConfigError(f"{plugin.origin}: {text}")
+
     try:
         provider = msgspec.convert(plugin.settings, _Provider)
         if provider.name != "oidc":
-            raise errors.ConfigError(
-                f"{plugin.origin}: auth-provider {provider.name!r} is not supported, nor is it by kubectl since 1.26;"
-                " use the exec plugin of the provider"
+            raise failed(
+                f"auth-provider {provider.name!r} is not supported, nor is it by kubectl since 1.26; use the provider's"
+                " exec plugin"
             )
         oidc = msgspec.convert(provider.config, _Oidc)
     except msgspec.ValidationError as error:
-        raise errors.ConfigError(f"{plugin.origin}: auth-provider: {error}") from error
+        raise failed(f"auth-provider: {error}") from error
     if not _has_expired(oidc.id_token):
         return oidc.id_token
     if not oidc.idp_certificate_authority and not oidc.idp_certificate_authority_data:
         # The official client would not verify the issuer, to which it sends what tokens are renewed by.
-        raise errors.ConfigError(
-            f"{plugin.origin}: the ID token has expired; run a command of kubectl, which renews it, or give"
-            " idp-certificate-authority"
+        raise failed(
+            "the ID token has expired; run a command of kubectl, which renews it, or give idp-certificate-authority"
         )
     if not renew:
-        raise errors.ConfigError(f"{plugin.origin}: the ID token has expired")
+        raise failed("the ID token has expired")
     renewed: str = loading.load("cluster.officialclient").renewed(plugin.paths, plugin.context)
     if _has_expired(renewed):
-        raise errors.ConfigError(
-            f"{plugin.origin}: the ID token has expired, and its issuer gives no new one; log in again"
-        )
+        raise failed("the ID token has expired, and its issuer gives no new one; log in again")
     return renewed
 
 
 def _has_expired(token: str) -> bool:
     """Return whether a token has expired: an invalid one has, one without a time of expiry has not."""
-    claims = token.split(".")[1:2]
     try:
-        expiry = msgspec.json.decode(base64.urlsafe_b64decode(f"{claims[0]}==="), type=_Claims).exp
-    except (IndexError, ValueError):
+        claims = msgspec.json.decode(base64.urlsafe_b64decode(f"{token.split('.')[1]}==="), type=dict[str, Any])
+        expiry = float(claims.get("exp", 0))
+    except (IndexError, TypeError, ValueError):
         return True
     return 0 < expiry <= time.time() + LEEWAY_SECONDS
 

@@ -5,8 +5,8 @@ The rules and every number are the planner's own (policy.plan.trace_pod); here t
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -55,19 +55,11 @@ class Observed(msgspec.Struct, frozen=True):
     """Kinds of what the user may not see, by plural."""
 
 
-class PolicySource(enum.StrEnum):
-    """The source of a pod's policy."""
-
-    POD = "Pod"
-    NAMESPACE = "Namespace"
-    NOTHING = "Nothing"
-
-
 class PodPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The policy of the pod."""
+    """The policy of the pod, and whose word it is."""
 
     value: str | None
-    source: PolicySource
+    source: Literal["Pod", "Namespace", "Nothing"]
     text: str
     valid: bool = True
 
@@ -153,7 +145,7 @@ def explain(seen: Observed) -> PodExplanation:
         summary=_summary(seen, row, planned, desired),
         qos=row.qos,
         node=row.node,
-        policy=policy_of(row),
+        policy=_policy(row),
         admission=admission.missing(pod, _labels(seen)),
         node_text=_node_text(seen, row),
         profile=_governing(row, planned) if planned else None,
@@ -175,16 +167,14 @@ def explain(seen: Observed) -> PodExplanation:
     )
 
 
-def policy_of(row: pods.PodRow) -> PodPolicy:
-    """Return the pod's policy, and whose word it is."""
+def _policy(row: pods.PodRow) -> PodPolicy:
     if row.policy is None:
         unasked = row.namespace in namespaces.UNDEFAULTED
         why = "; pods of this namespace get no default" if unasked else ""
-        return PodPolicy(None, PolicySource.NOTHING, f"none: the pod gets what its node's profile gives{why}")
-    source = PolicySource.NAMESPACE if row.defaulted else PolicySource.POD
+        return PodPolicy(None, "Nothing", f"none: the pod gets what its node's profile gives{why}")
+    source: Literal["Pod", "Namespace"] = "Namespace" if row.defaulted else "Pod"
     if not rules.is_policy(row.policy):
-        text = f"{rules.no_policy(row.policy)}; it counts as Disabled"
-        return PodPolicy(row.policy, source, text, valid=False)
+        return PodPolicy(row.policy, source, f"{rules.no_policy(row.policy)}; it counts as Disabled", valid=False)
     default = f"the default of namespace {row.namespace} when the pod was created"
     return PodPolicy(row.policy, source, f"{row.policy}, {default if row.defaulted else 'an annotation of the pod'}")
 
@@ -221,38 +211,25 @@ def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile]
     if selection.conflicts:
         ties = ", ".join(selection.conflicts)
         return f"the oldest of those with priority {profile.priority}; these select the node as well: {ties}"
-    below = sorted(
-        (each for each in known.values() if each.name != profile.name and each.selects(node.labels)),
-        key=lambda each: (-each.priority, each.name),
-    )
+    below = [each for each in known.values() if each.name != profile.name and each.selects(node.labels)]
     if not below:
         return "the only one that selects the node"
-    return f"priority {profile.priority}, before " + ", ".join(f"{each.name} ({each.priority})" for each in below)
+    ranked = sorted(below, key=lambda each: (-each.priority, each.name))
+    return f"priority {profile.priority}, before " + ", ".join(f"{each.name} ({each.priority})" for each in ranked)
 
 
 def _governing(row: pods.PodRow, planned: PlannedPod) -> GoverningProfile:
-    profile, place = planned.profile, planned.trace.override
-    return GoverningProfile(
-        name=profile.name,
-        behavior=profile.behavior,
-        generation=profile.generation,
-        text=planned.chosen,
-        override=None if place is None else profile.overrides[place].name,
-        override_text=_override_text(row, profile, place),
-    )
-
-
-def _override_text(row: pods.PodRow, profile: compiled.Profile, place: int | None) -> str:
-    if place is not None:
-        override = profile.overrides[place]
-        said = [] if override.policy is None else [f"policy {override.policy}"]
-        said += [] if override.swap_limit is None else [f"at most {exact(override.swap_limit)}"]
-        return f"overrides[{override.name}] selects the pod: {', '.join(said)}"
-    if not profile.overrides:
-        return ""
-    if limits.forbids_swap(row.policy) and not row.defaulted:
-        return f"none of {len(profile.overrides)} counts: the pod itself refuses swap"
-    return f"none of {len(profile.overrides)} selects the pod"
+    profile, override, text = planned.profile, planned.override, ""
+    if override is not None:
+        given = [] if override.policy is None else [f"policy {override.policy}"]
+        given += [] if override.swap_limit is None else [f"at most {exact(override.swap_limit)}"]
+        text = f"overrides[{override.name}] selects the pod: {', '.join(given)}"
+    elif profile.overrides:
+        refuses = limits.forbids_swap(row.policy) and not row.defaulted
+        why = "counts: the pod itself refuses swap" if refuses else "selects the pod"
+        text = f"none of {len(profile.overrides)} {why}"
+    name = None if override is None else override.name
+    return GoverningProfile(profile.name, profile.behavior, profile.generation, planned.chosen, name, text)
 
 
 def _given(decision: limits.PodDecision) -> PlannedLimits:

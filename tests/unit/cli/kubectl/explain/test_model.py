@@ -66,7 +66,7 @@ def test_a_share_of_the_nodes_swap() -> None:
         used=usage.PodUse("batch", "report", "batch-1", None, 12 * MI, None, [usage.ContainerUse("app", 12 * MI)]),
     )
     assert mentions(told.summary, "384Mi")
-    assert (told.policy.value, told.policy.source) == (None, model.PolicySource.NOTHING)
+    assert (told.policy.value, told.policy.source) == (None, "Nothing")
     assert mentions(told.node_text, "batch-1", "8Gi", "4Gi", "/dev/nvme1n1", "NVMe")
     assert told.profile is not None
     assert told.profile.name == "batch-nodes"
@@ -116,9 +116,9 @@ def test_what_the_pod_says_of_itself(annotations: dict[str, str], reason: str, w
 
 
 def test_whose_word_the_policy_is() -> None:
-    assert explain(pod(annotations={POLICY: "Disabled"})).policy.source is model.PolicySource.POD
+    assert explain(pod(annotations={POLICY: "Disabled"})).policy.source == "Pod"
     default = explain(pod(annotations=DEFAULTED))
-    assert default.policy.source is model.PolicySource.NAMESPACE
+    assert default.policy.source == "Namespace"
     assert mentions(default.policy.text, "Disabled", "namespace batch")
     assert [one.command for one in default.changes] == [
         "kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q NoPreference",
