@@ -100,23 +100,14 @@ def select_agents(pods: Iterable[WireAgent]) -> dict[str, AgentPod]:
     chosen = max(by_namespace, key=lambda name: (name == NAMESPACE, len(by_namespace[name]), name))
     found: dict[str, AgentPod] = {}
     for pod in by_namespace[chosen]:
-        agent = project(pod)
-        if agent.node not in found or (agent.ready and not found[agent.node].ready):
-            found[agent.node] = agent
+        node, meta = pod.spec.node_name, pod.metadata
+        ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+        ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
+        port = ports[0].container_port if ports else PORT
+        agent = AgentPod(node, meta.namespace, meta.name, port, ready and not meta.deletion_timestamp)
+        if node not in found or (agent.ready and not found[node].ready):
+            found[node] = agent
     return found
-
-
-def project(pod: WireAgent) -> AgentPod:
-    """Reduce a pod to the fields that reading its metrics needs."""
-    ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
-    ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
-    return AgentPod(
-        node=pod.spec.node_name,
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        port=ports[0].container_port if ports else PORT,
-        ready=ready and not pod.metadata.deletion_timestamp,
-    )
 
 
 async def find(asked: session.Session) -> tuple[Found | None, str]:

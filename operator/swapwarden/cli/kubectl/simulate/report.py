@@ -51,9 +51,14 @@ def _swap(given: simulation.SimulatedLimit) -> str:
 
 
 def _reason(given: simulation.SimulatedLimit) -> str:
-    reason = given.reason or tables.UNKNOWN
     place = "" if given.override is None else f" (overrides[{given.override}])"
-    return f"{reason}{place}{' (Audit)' if given.audit else ''}"
+    return f"{given.reason or tables.UNKNOWN}{place}{' (Audit)' if given.audit else ''}"
+
+
+def _above(one: simulation.PodChange) -> tables.Cell:
+    return tables.Cell(
+        tables.UNKNOWN if one.used is None else sizes.rounded(one.above), "bold red" if one.above else ""
+    )
 
 
 PODS: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
@@ -64,13 +69,9 @@ PODS: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
     tables.Column("SWAP", lambda one: _change(_swap(one.before), _swap(one.after))),
     tables.Column("REASON", lambda one: _change(_reason(one.before), _reason(one.after))),
     tables.Column("USED", lambda one: sizes.rounded(one.used), right=True),
-    tables.Column("ABOVE", lambda one: tables.Cell(_above(one), "bold red" if one.above else ""), right=True),
+    tables.Column("ABOVE", _above, right=True),
     tables.Column("PROFILE", lambda one: _change(one.before.profile, one.after.profile), wide=True),
 )
-
-
-def _above(one: simulation.PodChange) -> str:
-    return tables.UNKNOWN if one.used is None else sizes.rounded(one.above)
 
 
 NODES: Final[tuple[tables.Column[NodeLine], ...]] = (

@@ -167,34 +167,29 @@ def simulate(
     after = view.planned(snapshot.apply(known, change), known.history)
     found: list[PodChange] = []
     changed: list[NodeChange] = []
+    by_node: dict[str, list[PodChange]] = {}
     for name in sorted(view.nodes):
-        node, some = _node(view, name, before[name], after[name])
+        node, by_node[name] = _node(view, name, before[name], after[name], used or {})
         changed.append(node)
-        found += (msgspec.structs.replace(one, used=(used or {}).get(key)) for key, one in some)
+        found += by_node[name]
     found.sort(key=lambda one: (one.namespace, one.name))
-    by_node = collections.defaultdict(list)
-    for one in found:
-        by_node[one.node].append(one)
     result = Simulation(tuple(found), tuple(changed), tuple(_rollouts(after, changed, by_node)))
     broken = {name: entry.error for name, entry in known.entries.items() if entry.error}
-    notes = tuple(_notes(view, before, change, result, broken))
-    return msgspec.structs.replace(result, notes=notes)
+    return msgspec.structs.replace(result, notes=tuple(_notes(view, before, change, result, broken)))
 
 
 def only(
     result: Simulation, *, nodes: Collection[str] | None = None, pods: Collection[Place] | None = None
 ) -> Simulation:
     """Return the part about these nodes and these pods; None for all."""
-    governing = {one.after.name for one in result.nodes if nodes is None or one.node in nodes}
+    inside = {one.node for one in result.nodes if nodes is None or one.node in nodes}
+    governing = {one.after.name for one in result.nodes if one.node in inside}
+    of_pods = [one for one in result.pods if pods is None or (one.namespace, one.name) in pods]
     return msgspec.structs.replace(
         result,
         rollouts=tuple(one for one in result.rollouts if one.profile in governing),
-        pods=tuple(
-            one
-            for one in result.pods
-            if (nodes is None or one.node in nodes) and (pods is None or (one.namespace, one.name) in pods)
-        ),
-        nodes=tuple(one for one in result.nodes if nodes is None or one.node in nodes),
+        pods=tuple(one for one in of_pods if one.node in inside),
+        nodes=tuple(one for one in result.nodes if one.node in inside),
     )
 
 
@@ -203,9 +198,13 @@ def _number(swap_max: str | None) -> float:
 
 
 def _node(
-    view: snapshot.ClusterSnapshot, name: str, before: snapshot.PlannedNode, after: snapshot.PlannedNode
-) -> tuple[NodeChange, list[tuple[str, PodChange]]]:
-    """Return the change of a node, and those of its pods by their keys."""
+    view: snapshot.ClusterSnapshot,
+    name: str,
+    before: snapshot.PlannedNode,
+    after: snapshot.PlannedNode,
+    used: Mapping[str, int],
+) -> tuple[NodeChange, list[PodChange]]:
+    """Return the change of a node, and those of its pods."""
     facts, known = before.facts, view.known_namespaces() or {}
     now, target = before.profile, after.target
     rows = [row for row in before.pods if not row.terminal]
@@ -219,7 +218,7 @@ def _node(
             _given(explained.get(row.uid or row.key), profile, left)
             for explained, profile in zip(by_key, (now, target), strict=True)
         )
-        found.append((row.key, PodChange(row.namespace, row.name, name, first, second)))
+        found.append(PodChange(row.namespace, row.name, name, first, second, used.get(row.key)))
     change = NodeChange(
         name,
         now,
@@ -348,37 +347,30 @@ def _notes(
     result: Simulation,
     broken: Mapping[str, str],
 ) -> Iterator[str]:
+    count = tables.count
     for name, error in broken.items():
         yield f"profile {name} of the cluster is invalid and ignored: {error}"
-    late = sum(node.profile != node.target for node in before.values())
-    if late:
-        yield (
-            f"{tables.count(late, 'node does', 'nodes do')} not follow the newest version of the profile yet:"
-            " the result includes the effect of that rollout"
-        )
+    if late := sum(node.profile != node.target for node in before.values()):
+        follow = f"{count(late, 'node does', 'nodes do')} not follow the newest version of the profile yet"
+        yield f"{follow}: the result includes the effect of that rollout"
     for resource, what in _UNREAD.items():
         if resource in view.unread:
             yield f"{resource} cannot be read ({view.unread[resource]}): {what}"
     yield from _ungoverned(view, change, result.nodes)
     ties = collections.Counter((one.after.name, *one.conflicts) for one in result.nodes if one.conflicts)
     for (governs, *others), number in sorted(ties.items()):
+        tied = f"{', '.join([governs, *others])} have the same priority on {count(number, 'node')}"
+        yield f"{tied}: {governs} governs there as the older one; give one of them another priority"
+    if unknown := len({one.node for one in result.pods if one.direction is Direction.UNKNOWN}):
         yield (
-            f"{_list([governs, *others])} have the same priority on {tables.count(number, 'node')}: {governs} governs"
-            " there as the older one; give one of them another priority"
-        )
-    unknown = len({one.node for one in result.pods if one.direction is Direction.UNKNOWN})
-    if unknown:
-        yield (
-            f"on {tables.count(unknown, 'node')} the kubelet decides what pods get, before or after, and how is not"
+            f"on {count(unknown, 'node')} the kubelet decides what pods get, before or after, and how is not"
             " known: no agent reported the kubelet's configuration there"
         )
     leaving = {one.node for one in result.nodes if one.swap_label == (True, False)}
-    required = sum(one.node in leaving for one in result.pods if _policy(view, one) == names.Policy.REQUIRED)
-    if required:
-        yield (
-            f"{tables.count(required, 'pod')} with policy {names.Policy.REQUIRED} on nodes that would give no swap:"
-            " they stay there, and new ones go elsewhere"
-        )
+    staying = [view.pods[one.namespace, one.name] for one in result.pods if one.node in leaving]
+    if required := sum(row.policy == names.Policy.REQUIRED for row in staying):
+        pods = f"{count(required, 'pod')} with policy {names.Policy.REQUIRED}"
+        yield f"{pods} on nodes that would give no swap: they stay there, and new ones go elsewhere"
 
 
 _UNREAD: Final = {
@@ -387,24 +379,13 @@ _UNREAD: Final = {
 }
 
 
-def _policy(view: snapshot.ClusterSnapshot, one: PodChange) -> str | None:
-    return view.pods[one.namespace, one.name].policy
-
-
 def _ungoverned(
     view: snapshot.ClusterSnapshot, change: snapshot.ProfileChange, found: Collection[NodeChange]
 ) -> Iterator[str]:
     for profile in change.put:
-        if any(one.after.name == profile.name for one in found):
-            continue
-        selected = [one.after.name for one in found if profile.selects(view.nodes[one.node].labels)]
-        if selected:
-            rivals = _list(sorted(set(selected)))
-            number = tables.count(len(selected), "node")
-            yield f"profile {profile.name} would govern none of the {number} that it selects: {rivals} does"
-        else:
+        rivals = [one.after.name for one in found if profile.selects(view.nodes[one.node].labels)]
+        if not rivals:
             yield f"profile {profile.name} selects no node"
-
-
-def _list(found: list[str]) -> str:
-    return ", ".join(found)
+        elif profile.name not in rivals:
+            number, others = tables.count(len(rivals), "node"), ", ".join(sorted(set(rivals)))
+            yield f"profile {profile.name} would govern none of the {number} that it selects: {others} does"
