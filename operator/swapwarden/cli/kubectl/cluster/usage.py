@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -33,60 +33,51 @@ Limit = int | Literal["max"] | None
 """In bytes; "max" for no limit; None if unknown."""
 
 
-class ContainerUse(msgspec.Struct, frozen=True, rename="camel"):
-    """Usage and limits of a running container; None where unknown."""
+class Use(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The usage of something; None where unknown."""
 
     name: str
     swap_bytes: int | None = None
-    limit_bytes: Limit = None
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
     """Working set, as reported by metrics.k8s.io."""
 
 
-class PodUse(msgspec.Struct, frozen=True, rename="camel"):
-    """Usage and limits of a pod and its running containers."""
+class LimitedUse(Use, frozen=True, kw_only=True, rename="camel"):
+    """Usage and limit of a running container, or of more."""
+
+    limit_bytes: Limit = None
+
+
+class PodUse(LimitedUse, frozen=True, kw_only=True, rename="camel"):
+    """Usage and limit of a pod and its running containers."""
 
     namespace: str
-    name: str
     node: str
     policy: str | None = None
-    swap_bytes: int | None = None
-    limit_bytes: Limit = None
-    containers: list[ContainerUse] = []
-    cpu_millicores: int | None = None
-    memory_bytes: int | None = None
+    containers: list[LimitedUse] = []
 
 
-class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
-    """Usage and limits of all pods of a namespace together."""
+class NamespaceUse(LimitedUse, frozen=True, kw_only=True, rename="camel"):
+    """Sums over the pods of a namespace: of usage where it is known, None if it is of none.
 
-    name: str
+    Of limits: "max" if a pod has none, None if one is unknown.
+    """
+
     pods: int
-    swap_bytes: int | None = None
-    """Sum of the pods whose usage is known; None if none is."""
-    limit_bytes: Limit = None
-    """Sum of all pods' limits; "max" if one has none; None if one is unknown."""
     pods_unknown: int = 0
     """Pods of unknown usage."""
-    cpu_millicores: int | None = None
-    """As swap_bytes: of the pods whose usage is known; a pod that has just started has none yet."""
-    memory_bytes: int | None = None
 
 
-class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
-    """The swap usage of a node; None where unknown."""
+class NodeUse(Use, frozen=True, kw_only=True, rename="camel"):
+    """The swap usage of a node."""
 
-    name: str
-    swap_bytes: int | None = None
     total_bytes: int | None = None
     accessible_bytes: int | None = None
     """Available to all pods together."""
     reserved_bytes: int | None = None
     unassigned_bytes: int | None = None
     """Accessible, less the limits of pods."""
-    cpu_millicores: int | None = None
-    memory_bytes: int | None = None
 
 
 class _Usage(msgspec.Struct, frozen=True):
@@ -129,10 +120,6 @@ class OfAgent:
             return 0
         return None if value is None or value == math.inf else int(value)
 
-    def used_in(self, uid: str, container: str) -> int | None:
-        """Return the usage of a container: nothing if its pod uses nothing."""
-        return 0 if self.used(uid) == 0 else self.used(uid, container)
-
     def limit(self, uid: str, container: str = "") -> Limit:
         """Return the least limit over all that are above."""
         value = self._values.get((CONTAINER_LIMIT if container else POD_LIMIT, uid, container))
@@ -161,32 +148,34 @@ def of_pods(
 def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, measured: WirePodMetrics | None) -> PodUse:
     usage = {each.name: each.usage for each in measured.containers} if measured else {}
     planned, planned_by_name = _planned(spec, row)
+    used, limit = agent.used(row.key), agent.limit(row.key)
     containers = []
     for one in row.containers:
         if not one.id:
             continue
-        used, reported = agent.used_in(row.key, one.id), usage.get(one.name, _Usage())
-        limit = 0 if agent.limit(row.key) == 0 else agent.limit(row.key, one.id)
+        reported = usage.get(one.name, _Usage())
+        # A container uses nothing, and may use nothing, if its pod does.
+        own_used = 0 if used == 0 else agent.used(row.key, one.id)
+        own_limit = 0 if limit == 0 else agent.limit(row.key, one.id)
         containers.append(
-            ContainerUse(
-                one.name,
-                _bytes(reported.swap) if used is None else used,
-                planned_by_name.get(one.name) if limit is None else limit,
-                _millicores(reported.cpu),
-                _bytes(reported.memory),
+            LimitedUse(
+                name=one.name,
+                swap_bytes=_bytes(reported.swap) if own_used is None else own_used,
+                limit_bytes=planned_by_name.get(one.name) if own_limit is None else own_limit,
+                cpu_millicores=_millicores(reported.cpu),
+                memory_bytes=_bytes(reported.memory),
             )
         )
-    used, limit = agent.used(row.key), agent.limit(row.key)
     return PodUse(
-        row.namespace,
-        row.name,
-        row.node,
-        row.policy,
-        _sum(_bytes(each.swap) for each in usage.values()) if used is None else used,
-        planned if limit is None else limit,
-        containers,
-        _sum(_millicores(each.cpu) for each in usage.values()),
-        _sum(_bytes(each.memory) for each in usage.values()),
+        namespace=row.namespace,
+        name=row.name,
+        node=row.node,
+        policy=row.policy,
+        swap_bytes=_sum(_bytes(each.swap) for each in usage.values()) if used is None else used,
+        limit_bytes=planned if limit is None else limit,
+        containers=containers,
+        cpu_millicores=_sum(_millicores(each.cpu) for each in usage.values()),
+        memory_bytes=_sum(_bytes(each.memory) for each in usage.values()),
     )
 
 
@@ -252,19 +241,20 @@ def of_namespaces(found: Iterable[PodUse]) -> list[NamespaceUse]:
 
 
 def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
-    known = [each.swap_bytes for each in uses if each.swap_bytes is not None]
-    cpu = [each.cpu_millicores for each in uses if each.cpu_millicores is not None]
-    memory = [each.memory_bytes for each in uses if each.memory_bytes is not None]
+    def known(measure: Callable[[PodUse], int | None]) -> int | None:
+        found = [each for each in map(measure, uses) if each is not None]
+        return sum(found) if found else None
+
     limits = [each.limit_bytes for each in uses]
-    limit: Limit = "max" if "max" in limits else _sum(each for each in limits if each != "max")
     return NamespaceUse(
-        name,
+        name=name,
         pods=len(uses),
-        swap_bytes=sum(known) if known else None,
-        limit_bytes=limit,
-        pods_unknown=len(uses) - len(known),
-        cpu_millicores=sum(cpu) if cpu else None,
-        memory_bytes=sum(memory) if memory else None,
+        pods_unknown=sum(each.swap_bytes is None for each in uses),
+        swap_bytes=known(lambda each: each.swap_bytes),
+        limit_bytes="max" if "max" in limits else _sum(each for each in limits if each != "max"),
+        # A pod that has just started has neither yet.
+        cpu_millicores=known(lambda each: each.cpu_millicores),
+        memory_bytes=known(lambda each: each.memory_bytes),
     )
 
 
@@ -277,7 +267,7 @@ def of_node(
     if used is None and measured is not None:
         used = _bytes(measured.usage.swap)
     return NodeUse(
-        name,
+        name=name,
         swap_bytes=0 if used is None and total == 0 else used,
         total_bytes=reported.get(NODE_TOTAL, total),
         accessible_bytes=reported.get(NODE_ACCESSIBLE),

@@ -138,7 +138,7 @@ def explain(seen: Observed) -> PodExplanation:
     desired = _desired(seen, row)
     stands = row.node and not row.terminal and names.STATE_PLURAL not in seen.unseen
     kernel = kernelview.observe(seen.state, row, has_agent=seen.has_agent) if stands else None
-    used = seen.used or usage.PodUse(row.namespace, row.name, row.node)
+    used = seen.used or usage.PodUse(namespace=row.namespace, name=row.name, node=row.node)
     return PodExplanation(
         namespace=row.namespace,
         name=row.name,

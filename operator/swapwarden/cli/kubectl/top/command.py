@@ -21,7 +21,6 @@ from swapwarden.policy.observed import nodes, pods
 
 Measured = TypeVar("Measured")
 Row = TypeVar("Row")
-Use = usage.PodUse | usage.ContainerUse | usage.NamespaceUse | usage.NodeUse
 Sorts = Mapping[str, Callable[[Row], Any]]
 
 INTERVAL_SECONDS: Final = 5.0
@@ -42,10 +41,10 @@ class _Listed(msgspec.Struct, frozen=True):
     """One container of a pod, or the pod itself where containers are not asked for."""
 
     pod: usage.PodUse
-    container: usage.ContainerUse | None
+    container: usage.LimitedUse | None
 
     @property
-    def use(self) -> usage.PodUse | usage.ContainerUse:
+    def use(self) -> usage.LimitedUse:
         return self.pod if self.container is None else self.container
 
     @property
@@ -183,7 +182,7 @@ def _cores(millicores: int | None) -> str:
     return tables.UNKNOWN if millicores is None else f"{millicores}m"
 
 
-def _measures(rows: Sequence[Row], use: Callable[[Row], Use]) -> list[tables.Column[Row]]:
+def _measures(rows: Sequence[Row], use: Callable[[Row], usage.Use]) -> list[tables.Column[Row]]:
     """Return the columns of kubectl top; none where metrics.k8s.io reports nothing."""
     if all(use(row).cpu_millicores is None and use(row).memory_bytes is None for row in rows):
         return []
@@ -235,7 +234,9 @@ def _node_columns(rows: Sequence[usage.NodeUse]) -> list[tables.Column[usage.Nod
     ]
 
 
-def _sorts(name: Callable[[Row], Any], use: Callable[[Row], Use], **more: Callable[[Row], usage.Limit]) -> Sorts[Row]:
+def _sorts(
+    name: Callable[[Row], Any], use: Callable[[Row], usage.Use], **more: Callable[[Row], usage.Limit]
+) -> Sorts[Row]:
     """Return the orders of rows: by a measure, the most first and unknown ones last, or by name."""
     measures: dict[str, Callable[[Row], usage.Limit]] = {
         "usage": lambda row: use(row).swap_bytes,

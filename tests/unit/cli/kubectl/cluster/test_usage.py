@@ -68,8 +68,8 @@ def test_the_agent_counts() -> None:
     found = one(pod("web", "u1", app="c1", side="c2"), scraped={"n": AGENT}, measured=measured(app="1Ki", side="1Ki"))
     assert (found.swap_bytes, found.limit_bytes) == (20 * MIB, 64 * MIB)
     assert found.containers == [
-        usage.ContainerUse("app", 19 * MIB, "max", None, MIB),
-        usage.ContainerUse("side", 1024, None, None, MIB),
+        usage.LimitedUse(name="app", swap_bytes=19 * MIB, limit_bytes="max", memory_bytes=MIB),
+        usage.LimitedUse(name="side", swap_bytes=1024, memory_bytes=MIB),
     ]
 
 
@@ -82,7 +82,7 @@ def test_containers_of_a_pod_that_may_have_none() -> None:
 def test_pods_that_an_agent_does_not_list_use_nothing_where_the_rest_of_them_does_not() -> None:
     row = pod("web", "u2", app="c1")
     assert one(row, scraped={"n": AGENT}).swap_bytes == 0
-    assert one(row, scraped={"n": AGENT}).containers == [usage.ContainerUse("app", 0, None)]
+    assert one(row, scraped={"n": AGENT}).containers == [usage.LimitedUse(name="app", swap_bytes=0)]
     assert one(row, scraped={"n": [*AGENT, *said((usage.POD_USED, 5, usage.OTHER, ""))]}).swap_bytes is None
     # An agent that says nothing about pods at all.
     assert one(row, scraped={"n": []}).swap_bytes is None
@@ -145,16 +145,18 @@ def test_a_limit_that_is_not_enforced_does_not_count() -> None:
 
 def test_namespaces() -> None:
     uses = [
-        usage.PodUse("a", "1", "n", swap_bytes=5, limit_bytes=7, cpu_millicores=3, memory_bytes=9),
-        usage.PodUse("a", "2", "n", swap_bytes=None, limit_bytes=1),
-        usage.PodUse("b", "1", "n", limit_bytes="max"),
-        usage.PodUse("b", "2", "n"),
-        usage.PodUse("c", "1", "n", swap_bytes=0),
+        usage.PodUse(namespace="a", name="1", node="n", swap_bytes=5, limit_bytes=7, cpu_millicores=3, memory_bytes=9),
+        usage.PodUse(namespace="a", name="2", node="n", swap_bytes=None, limit_bytes=1),
+        usage.PodUse(namespace="b", name="1", node="n", limit_bytes="max"),
+        usage.PodUse(namespace="b", name="2", node="n"),
+        usage.PodUse(namespace="c", name="1", node="n", swap_bytes=0),
     ]
     assert usage.of_namespaces(uses) == [
-        usage.NamespaceUse("a", 2, 5, 8, 1, 3, 9),
-        usage.NamespaceUse("b", 2, None, "max", 2),
-        usage.NamespaceUse("c", 1, 0, None, 0),
+        usage.NamespaceUse(
+            name="a", pods=2, swap_bytes=5, limit_bytes=8, pods_unknown=1, cpu_millicores=3, memory_bytes=9
+        ),
+        usage.NamespaceUse(name="b", pods=2, limit_bytes="max", pods_unknown=2),
+        usage.NamespaceUse(name="c", pods=1, swap_bytes=0),
     ]
 
 
@@ -169,9 +171,11 @@ def test_nodes() -> None:
             (usage.NODE_UNASSIGNED, 30.0),
         )
     ]
-    assert usage.of_node("n", told, 7, None) == usage.NodeUse("n", 10, 100, 80, 20, 30)
-    assert usage.of_node("n", [], None, None) == usage.NodeUse("n")
-    assert usage.of_node("n", [], 0, None) == usage.NodeUse("n", 0, 0)
+    assert usage.of_node("n", told, 7, None) == usage.NodeUse(
+        name="n", swap_bytes=10, total_bytes=100, accessible_bytes=80, reserved_bytes=20, unassigned_bytes=30
+    )
+    assert usage.of_node("n", [], None, None) == usage.NodeUse(name="n")
+    assert usage.of_node("n", [], 0, None) == usage.NodeUse(name="n", swap_bytes=0, total_bytes=0)
     body = {"metadata": {"name": "n"}, "usage": {"cpu": "1m", "swap": "8Ki"}}
     assert usage.of_node("n", [], 7, msgspec.convert(body, usage.WireNodeMetrics)).swap_bytes == 8192
 

@@ -63,7 +63,13 @@ def test_a_share_of_the_nodes_swap() -> None:
     told = explain(
         pod(*REPORT),
         profile(reserved="25%"),
-        used=usage.PodUse("batch", "report", "batch-1", None, 12 * MI, None, [usage.ContainerUse("app", 12 * MI)]),
+        used=usage.PodUse(
+            namespace="batch",
+            name="report",
+            node="batch-1",
+            swap_bytes=12 * MI,
+            containers=[usage.LimitedUse(name="app", swap_bytes=12 * MI)],
+        ),
     )
     assert mentions(told.summary, "384Mi")
     assert (told.policy.value, told.policy.source) == (None, "Nothing")

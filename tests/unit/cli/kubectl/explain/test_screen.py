@@ -25,7 +25,13 @@ def report() -> model.PodExplanation:
             governing,
             profile(name="all", priority=50, selector=()),
             state=reported(planned(found, governing), exposures=[exposed]),
-            used=usage.PodUse("batch", "report", "batch-1", None, 12 * MI, None, [usage.ContainerUse("app", 12 * MI)]),
+            used=usage.PodUse(
+                namespace="batch",
+                name="report",
+                node="batch-1",
+                swap_bytes=12 * MI,
+                containers=[usage.LimitedUse(name="app", swap_bytes=12 * MI)],
+            ),
         )
     )
 
