@@ -152,9 +152,10 @@ class _Loader(Loader):
         if tag is None or tag.endswith(tuple(f":{name}" for name in _JSON_TYPES))
     }
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, twice: list[str]) -> None:
+        """`twice` gets the keys that come twice in a mapping."""
         super().__init__(stream)
-        self.twice: list[str] = []
+        self.twice = twice
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 PyYAML's signature
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -177,43 +178,37 @@ def _repeated(keys: list[str]) -> list[str]:
 
 
 def _documents(file: str, text: str, log: Log) -> Iterator[tuple[Place, Any]]:
+    place, twice = Place(file, 1), list[str]()
+
+    def mapping(pairs: list[tuple[str, Any]]) -> Json:
+        twice.extend(_repeated([key for key, _ in pairs]))
+        return dict(pairs)
+
     if text.lstrip().startswith("{"):
-        twice: list[str] = []
-
-        def mapping(pairs: list[tuple[str, Any]]) -> Json:
-            twice.extend(_repeated([key for key, _ in pairs]))
-            return dict(pairs)
-
         try:
             document = json.loads(text, object_pairs_hook=mapping)
         except (ValueError, RecursionError):
-            pass  # YAML's own brackets, perhaps; if not, its parser reports the error
+            twice.clear()  # YAML's own brackets, perhaps; if not, its parser reports the error
         else:
-            place = Place(file, 1)
             _note_twice(place, twice, log)
             yield place, document
             return
-    number = 1
     try:
-        loader = _Loader(text)
-        try:
-            while loader.check_data():  # type: ignore[no-untyped-call] # the stubs lack it
-                document = loader.get_data()
-                place = Place(file, number)
-                _note_twice(place, loader.twice, log)
-                loader.twice.clear()
-                yield place, document
-                number += 1
-        finally:
-            loader.dispose()
+        loader = _Loader(text, twice)
+        while loader.check_data():  # type: ignore[no-untyped-call] # the stubs lack it
+            document = loader.get_data()
+            _note_twice(place, twice, log)
+            twice.clear()
+            yield place, document
+            place = Place(file, place.document + 1)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        log.problem(Place(file, number), f"not YAML: {error.problem or error.context}{where}")
+        log.problem(place, f"not YAML: {error.problem or error.context}{where}")
     except (yaml.YAMLError, ValueError) as error:
-        log.problem(Place(file, number), f"not YAML: {' '.join(str(error).split())}")
+        log.problem(place, f"not YAML: {' '.join(str(error).split())}")
     except RecursionError:
-        log.problem(Place(file, number), "nested too deeply")
+        log.problem(place, "nested too deeply")
 
 
 def _note_twice(place: Place, keys: list[str], log: Log) -> None:

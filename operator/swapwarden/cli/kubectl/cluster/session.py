@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import re
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -129,13 +130,13 @@ class Session:
         self,
         path: str,
         params: Mapping[str, str] | None = None,
-        seconds: float | None = None,
+        seconds: float = math.inf,
         accept: str = transport.JSON,
     ) -> bytes:
         """Return the body of a GET's answer. Raise CommandError if it failed."""
-        patience = min(seconds or self._seconds, self._seconds)
+        wait = min(seconds, self._seconds)
         return await self._answered(
-            f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=patience)
+            f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=wait)
         )
 
     async def patch(self, path: str, change: object) -> None:
@@ -298,8 +299,7 @@ def _name(item: msgspec.Raw) -> str:
 
 def _refuse_page(request: str, body: bytes) -> None:
     """Raise CommandError if the answer is a web page in place of an object."""
-    page = web_page(body[:_PAGE_CHARACTERS].decode("utf-8", "replace"))
-    if page is not None:
+    if page := web_page(body[:_PAGE_CHARACTERS].decode("utf-8", "replace")):
         raise CommandError(f"{request}: {page}")
 
 
