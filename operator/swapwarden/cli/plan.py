@@ -105,18 +105,12 @@ class _Plan(NamedTuple):
 
 def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
     """Plan the input, on one node ONLY if that is named; and the error, if any."""
-    notes = [
-        f"pod {wire.metadata.namespace}/{wire.metadata.name} {sentence}"
-        for wire in found.pods.values()
-        if objects.is_not_created(wire)
-        for sentence in (
-            *(
-                f"would be refused at admission: {path}: {reason}"
-                for path, reason in objects.admission_errors(found, wire)
-            ),
-            *objects.warnings(found, wire),
-        )
-    ]
+    notes: list[str] = []
+    for wire in filter(objects.is_not_created, found.pods.values()):
+        refusals, warnings = objects.admission_of(found, wire)
+        pod = f"pod {wire.metadata.namespace}/{wire.metadata.name}"
+        notes += (f"{pod} would be refused at admission: {path}: {reason}" for path, reason in refusals)
+        notes += (f"{pod} {warning}" for warning in warnings)
     if only is not None and only not in found.nodes:
         there = ", ".join(sorted(found.nodes)) or "none"
         return _Plan({}, (), notes), f"--node {only}: no Node of this name in the input, which has: {there}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import pydantic
@@ -70,45 +70,39 @@ def _is_sent(wire: pods.WirePod) -> bool:
     return wire.metadata.namespace not in namespaces.UNDEFAULTED
 
 
-def admission_errors(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, str]]:
-    """Yield why admission would refuse an awaited pod, as paths and reasons."""
+class Admission(NamedTuple):
+    """The answer of admission to a pod that does not exist yet."""
+
+    refusals: list[tuple[str, str]]
+    """Paths and reasons."""
+    warnings: list[str]
+    """Settings without effect, whether or not the pod is refused for another reason."""
+
+
+def admission_of(inputs: Inputs, wire: pods.WirePod) -> Admission:
+    """Return what admission would answer about an awaited pod."""
     asked = inputs.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
     if not _is_sent(wire):
-        yield from ((cause.field, cause.message) for cause in validation.wrong_values(asked))
-        return
-    default = _default(inputs, wire)
-    understood = default in {None, *names.Policy}
-    if names.POLICY_ANNOTATION not in wire.metadata.annotations and not understood:
-        accepted = ", ".join(names.Policy)
+        wrong = [(cause.field, cause.message) for cause in validation.wrong_values(asked)]
+        return Admission(wrong, _warnings_beside(wrong, asked))
+    refusals, default = [], _default(inputs, wire)
+    understood = default in frozenset[str](names.Policy)
+    if names.POLICY_ANNOTATION not in wire.metadata.annotations and default is not None and not understood:
         path = f"label {names.DEFAULT_POLICY_LABEL} of namespace {wire.metadata.namespace}"
-        yield path, f"Unsupported value: {checks.shown(default)}: supported values: {accepted}"
-    status = _answer(asked, default).status
-    if status is not None:
-        yield from ((cause.field, cause.message) for cause in status.details.causes)
-
-
-def warnings(inputs: Inputs, wire: pods.WirePod) -> Iterator[str]:
-    """Yield settings of an awaited pod without effect, whether or not the pod is refused for another reason."""
-    asked = inputs.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
-    answer = _answer(asked, _default(inputs, wire)) if _is_sent(wire) else None
-    if answer is not None and answer.allowed:
-        yield from answer.warnings
-        return
-    # An answer that refuses the pod need not have any, and a misspelt key is reported all the same.
-    yield from _warnings_beside({path for path, _ in admission_errors(inputs, wire)}, asked)
-
-
-def _warnings_beside(refused: Collection[str], asked: review.ReviewedPod) -> Iterator[str]:
-    """Yield warnings about fields that are not refused anyway."""
-    for warning in validation.warnings(asked):
-        if warning.partition(": ")[0] not in refused:
-            yield warning
-
-
-def _answer(asked: review.ReviewedPod, default: str | None) -> review.Response:
-    """Return the webhook's answer; an invalid default counts as none."""
+        reason = f"Unsupported value: {checks.shown(default)}: supported values: {', '.join(names.Policy)}"
+        refusals.append((path, reason))
     request = review.Request("", review.Resource(), "CREATE", object=asked)
-    return admission.admit(request, names.Policy(default) if default in frozenset[str](names.Policy) else None)
+    answer = admission.admit(request, names.Policy(default) if default is not None and understood else None)
+    if answer.status is not None:
+        refusals += ((cause.field, cause.message) for cause in answer.status.details.causes)
+    # An answer that refuses the pod need not have any, and a misspelt key is reported all the same.
+    return Admission(refusals, list(answer.warnings) if answer.allowed else _warnings_beside(refusals, asked))
+
+
+def _warnings_beside(refusals: Iterable[tuple[str, str]], asked: review.ReviewedPod) -> list[str]:
+    """Return warnings about fields that are not refused anyway."""
+    refused = {path for path, _ in refusals}
+    return [warning for warning in validation.warnings(asked) if warning.partition(": ")[0] not in refused]
 
 
 def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
@@ -177,9 +171,9 @@ def _log_annotations(one: documents.Found, log: documents.Log) -> None:
         return
     if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
         return  # it exists, and is not checked any more
-    causes = list(validation.errors(asked))
-    log.refuse(one.place, ((cause.field, cause.message) for cause in causes))
-    for warning in _warnings_beside({cause.field for cause in causes}, asked):
+    refusals = [(cause.field, cause.message) for cause in validation.errors(asked)]
+    log.refuse(one.place, refusals)
+    for warning in _warnings_beside(refusals, asked):
         path, _, text = warning.partition(": ")
         log.note(one.place.below(path), text)
 

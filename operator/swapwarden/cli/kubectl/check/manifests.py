@@ -126,12 +126,12 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
     for wire in read.pods.values():
         if not objects.is_not_created(wire):
             continue
-        refused = list(objects.admission_errors(read, wire))
+        refused, warnings = objects.admission_of(read, wire)
         for path, reason in refused:
             here = str(one.place.below(path)) if path.startswith(("metadata", "spec")) else str(one.place)
             sentence = reason if here.endswith(path) else f"{path}: {reason}"
             yield problem(Check.REFUSED, here, f"{called}: {sentence}")
-        for sentence in objects.warnings(read, wire):
+        for sentence in warnings:
             path, _, text = sentence.partition(": ")
             here = str(one.place.below(path))
             yield problem(Check.NO_EFFECT, here, f"{called}: {text}", remedy=catalogue.CORRECT)

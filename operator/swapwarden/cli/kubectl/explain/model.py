@@ -5,15 +5,16 @@ The rules and every number are the planner's own (policy.plan.trace_pod); here t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
 
 import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import usage, workloads
-from swapwarden.cli.kubectl.explain import admission, kernelview, remedies, rules
+from swapwarden.cli.kubectl.explain import kernelview, remedies, rules
 from swapwarden.cli.kubectl.explain.advice import Advice
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.explain.rules import Number
@@ -22,8 +23,11 @@ from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, overrides, requirements
 from swapwarden.policy.swap import limits, qos
+from swapwarden.webhook import review, scheduling, validation
 
 Reason = names.Reason
+MAX_LISTED: Final = 3
+"""Mistakes of one pod; kubectl swap check lists all."""
 # Below, names of fields stand before those of modules.
 _Profile = compiled.Profile
 _ProfileRef = state.ProfileRef
@@ -146,7 +150,7 @@ def explain(seen: Observed) -> PodExplanation:
         qos=row.qos,
         node=row.node,
         policy=_policy(row),
-        admission=admission.missing(pod, _labels(seen)),
+        admission=missing(pod, _labels(seen)),
         node_text=_node_text(seen, row),
         profile=_governing(row, planned) if planned else None,
         rules=[TriedRule(step.reason, step.matched, rules.why(step, planned)) for step in planned.trace.steps]
@@ -322,3 +326,44 @@ def _secrets(seen: Observed) -> str:
     if status.facts.devices and all(each.encrypted for each in status.facts.devices):
         return "reach swap encrypted only, or not at all"
     return "stay in memory: the kubelet, whose pages they are, does not swap"
+
+
+# Whether the pod looks like an admitted one
+
+
+def missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> str:
+    """Return how the pod differs from an admitted one, and the likely cause; empty if it does not.
+
+    `labels` are those of namespaces by name, as far as they are known. The pod does not show the cause: one that was
+    made with a node, or before the installation, looks like one that admission is not asked about. A dry run does:
+    kubectl swap check --try-admission.
+    """
+    found = "; ".join(_missing(pod, labels))
+    return f"{found}: {_cause(pod)}" if found else ""
+
+
+def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[str]:
+    default = labels.get(pod.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
+    if names.POLICY_ANNOTATION not in pod.metadata.annotations and default in frozenset[str](names.Policy):
+        yield f"the default {default} of its namespace is not in the pod"
+    seen = msgspec.convert(pod, review.ReviewedPod, from_attributes=True)
+    # By now the scheduler has chosen a node, which must not look as if the pod had come with it.
+    asked = msgspec.structs.replace(seen, spec=msgspec.structs.replace(seen.spec, node_name=""))
+    policy = asked.annotations.get(names.POLICY_ANNOTATION, "")
+    lacks = {operation.path.split("/")[2]: None for operation in scheduling.operations(asked, policy)}
+    if lacks:
+        yield f"its policy {policy} does not place it: it lacks {' and '.join(f'spec.{field}' for field in lacks)}"
+    for cause in itertools.islice(validation.errors(asked), MAX_LISTED):
+        yield f"admission would refuse it: {cause.field}: {cause.message}"
+
+
+def _cause(pod: workloads.DetailedPod) -> str:
+    space = pod.metadata.namespace
+    if pod.is_mirror:
+        return "it is a static pod, of which the API server only has a mirror"
+    if space in namespaces.UNDEFAULTED:
+        return f"pods of namespace {space} start without admission"
+    return (
+        "it was created with a node, or before Swapwarden was installed, or admission is not asked about"
+        f" such pods; kubectl swap check --try-admission -n {space} finds out"
+    )

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.cli.kubectl.explain import admission
+from swapwarden.cli.kubectl.explain import model
 from swapwarden.webhook import review, scheduling
 
 from tests.unit.cli.kubectl.explained import container, pod
@@ -21,7 +21,7 @@ DAEMON_SET = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "logs", "co
 
 def missing(labels: dict[str, str] | None = None, **fields: Any) -> str:
     found = pod(**fields)
-    return admission.missing(found, {} if labels is None else {found.metadata.namespace: labels})
+    return model.missing(found, {} if labels is None else {found.metadata.namespace: labels})
 
 
 def completed(policy: str) -> dict[str, Any]:
@@ -80,11 +80,6 @@ def test_default_of_the_namespace_that_is_not_in_the_pod() -> None:
         assert missing(labels) == ""
 
 
-def test_when_the_namespace_has_to_be_read() -> None:
-    assert admission.default_matters(pod(annotations={LIMIT: "1Gi"}))
-    assert not admission.default_matters(pod(annotations={POLICY: "Avoid"}))
-
-
 def test_contradiction_that_admission_would_refuse() -> None:
     text = missing(annotations={POLICY: "Disabled", LIMIT: "1Gi"})
     assert "metadata.annotations[swapwarden.dev/swap-limit]: Invalid value" in text
@@ -95,7 +90,7 @@ def test_contradiction_that_admission_would_refuse() -> None:
 
 def test_many_mistakes_are_not_all_listed() -> None:
     each = {f"swap-limit.swapwarden.dev/none-{number}": "1Gi" for number in range(200)}
-    assert missing(annotations=each).count("metadata.annotations[") == admission.MAX_LISTED
+    assert missing(annotations=each).count("metadata.annotations[") == model.MAX_LISTED
 
 
 def test_namespace_whose_pods_start_without_admission() -> None:
@@ -121,4 +116,4 @@ def test_pod_with_null_where_lists_may_be() -> None:
         "status": {"phase": "Running"},
     }
     found = msgspec.convert(body, workloads.DetailedPod)
-    assert "spec.nodeSelector and spec.tolerations" in admission.missing(found, {})
+    assert "spec.nodeSelector and spec.tolerations" in model.missing(found, {})
