@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import pathlib
+import os
 import socket
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -11,9 +10,7 @@ from typing import Final, Protocol
 import swapwarden
 from swapwarden.api import names, runtime_link
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import knowledge, link, retry
-
-log = logging.getLogger(__name__)
+from swapwarden.nri import knowledge, link, logs, retry
 
 COUNTS_SECONDS: Final = 5.0
 """Between reports of the counts."""
@@ -40,7 +37,7 @@ class AgentSide:
 
     def __init__(self, known: knowledge.Knowledge, folder: str, clock: Callable[[], float]) -> None:
         self._known = known
-        self._folder = pathlib.Path(folder)
+        self._folder = folder
         self._clock = clock
         self._retry = retry.Retry(clock())
         self._connection: link.AgentSocket | None = None
@@ -132,12 +129,12 @@ class AgentSide:
 
     def _connect(self) -> None:
         try:
-            self._connection = link.AgentSocket(str(self._folder / runtime_link.SOCKET))
+            self._connection = link.AgentSocket(os.path.join(self._folder, runtime_link.SOCKET))
         except OSError as error:
             self._away(error)
             self._read_mode()
             return
-        log.info("connected to the agent")
+        logs.info("agent", "connected to the agent")
         self._why = ""
         self._retry.connected(self._clock())
         self._counted = {}
@@ -160,22 +157,22 @@ class AgentSide:
         self._retry.failed(self._clock(), restarts=restarts)
         why = f"{type(error).__name__}: {error}"
         if why != self._why:
-            log.warning("no agent at %s: %s", self._folder, error)
+            logs.warning("agent", f"no agent at {self._folder}: {error}")
         self._why = why
 
     def _read_mode(self) -> None:
         """Read the mode that an agent left in a file; without one it is Enforce."""
         try:
-            with (self._folder / runtime_link.MODE_FILE).open("rb") as file:
+            with open(os.path.join(self._folder, runtime_link.MODE_FILE), "rb") as file:
                 self._set_mode(link.parse_mode(file.read(_MODE_BYTES).decode("ascii", "replace").strip()))
         except FileNotFoundError:
             self._set_mode(names.Mode.ENFORCE)
         except (OSError, ValueError) as error:
             if self._known.mode != "":
-                log.warning("the file with the mode is of no use: %s", error)
+                logs.warning("agent", f"the file with the mode is of no use: {error}")
             self._set_mode("")
 
     def _set_mode(self, mode: str) -> None:
         if mode != self._known.mode:
-            log.info("the mode is %s", mode or "unknown")
+            logs.info("agent", f"the mode is {mode or 'unknown'}")
         self._known.mode = mode

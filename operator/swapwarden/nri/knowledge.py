@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Final
 
 from swapwarden.api import names
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import decisions, inventory, link, messages
-
-log = logging.getLogger(__name__)
+from swapwarden.nri import decisions, inventory, link, logs, messages
 
 COUNTED: Final = ("requests", "adjusted", "kept", "errors", "late", "lost")
 """Requests of the runtime; containers that were adjusted; updates in which a value was kept; requests that got an empty
@@ -60,4 +57,4 @@ class Knowledge:
         kind = method if method in messages.METHODS else ""
         if now - self._logged.get(kind, -LOG_SECONDS) >= LOG_SECONDS:
             self._logged[kind] = now
-            log.error("a request was answered without a change: %s", type(error).__name__, extra={"method": kind})
+            logs.error("runtime", f"a request was answered without a change: {type(error).__name__}", method=kind)

@@ -9,10 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
-import logging
 import os
-import pathlib
 import select
 import signal
 import socket
@@ -21,12 +18,10 @@ from typing import Any, Final, Protocol, Self
 
 import swapwarden
 from swapwarden.api import runtime_link
-from swapwarden.nri import knowledge, messages
+from swapwarden.nri import knowledge, logs, messages
 from swapwarden.nri.agent_side import AgentSide
 from swapwarden.nri.runtime_side import RuntimeSide
 from swapwarden.telemetry import log_lines
-
-log = logging.getLogger(__name__)
 
 WATCHDOG_SECONDS: Final = 20.0
 """A turn of the loop that lasts as long ends the process; the kubelet starts it again."""
@@ -64,22 +59,13 @@ def _index(text: str) -> str:
     return text
 
 
-class PlainJsonLines(log_lines.JsonLines):
-    """JSON by the standard library."""
-
-    def encode(self, entry: dict[str, object]) -> str:
-        """Return the object on one line."""
-        return log_lines.readable(json.dumps(entry, default=str, ensure_ascii=False))
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. Return the exit status."""
-    formatter = PlainJsonLines() if arguments.log_format == "json" else log_lines.TextFormatter()
-    log_lines.configure(arguments.log_level, formatter)
-    adjusts = pathlib.Path(arguments.cgroup_root, runtime_link.SWAP_MAX).exists()
+    logs.configure(arguments.log_level, arguments.log_format)
+    adjusts = os.path.exists(os.path.join(arguments.cgroup_root, runtime_link.SWAP_MAX))
     if not adjusts:
-        log.warning("nothing is adjusted: %s has no %s", arguments.cgroup_root, runtime_link.SWAP_MAX)
-    log.info("started", extra={"version": swapwarden.__version__})
+        logs.warning("main", f"nothing is adjusted: {arguments.cgroup_root} has no {runtime_link.SWAP_MAX}")
+    logs.info("main", "started", version=swapwarden.__version__)
     known = knowledge.Knowledge(adjusts=adjusts)
     agent = AgentSide(known, arguments.link_dir, time.monotonic)
     registration = messages.register(arguments.name, arguments.index)
@@ -91,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         loop(signals, runtime, agent)
     runtime.close()
     agent.close()
-    log.info("stopped; the containers keep their values")
+    logs.info("main", "stopped; the containers keep their values")
     return 0
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Callable
 from typing import Final
 
 from swapwarden.api.runtime_link import Away
-from swapwarden.nri import frames, knowledge, link, retry, session
-
-log = logging.getLogger(__name__)
+from swapwarden.nri import frames, knowledge, link, logs, retry, session
 
 SOCKET: Final = "nri.sock"
 SEND_SECONDS: Final = 2.0
@@ -33,7 +30,7 @@ class RuntimeSide:
     ) -> None:
         self._known = known
         self._registration = registration
-        self._path = os.path.join(folder, SOCKET)  # noqa: PTH118 pathlib is not needed for a socket
+        self._path = os.path.join(folder, SOCKET)
         self._clock = clock
         self._notify = notify
         self._retry = retry.Retry(clock())
@@ -119,7 +116,7 @@ class RuntimeSide:
         except (OSError, frames.FrameError) as error:
             self._lost(Away.LOST, error)
         except Exception as error:
-            log.exception("the connection to the runtime is given up")
+            logs.error("runtime", "the connection to the runtime is given up", error)
             self._known.counts["errors"] += 1
             self._lost(type(error).__name__, error)
 
@@ -131,13 +128,13 @@ class RuntimeSide:
         self._known.runtime = None
         if ended is not None:
             ended.end()
-        log.warning("the connection to the runtime ended: %s", error)
+        logs.warning("runtime", f"the connection to the runtime ended: {error}")
         self._away(why)
 
     def _away(self, why: str) -> None:
         self._retry.failed(self._clock(), restarts=why in set(Away))
         if why != self._known.away:
-            log.warning("no runtime at %s: %s", self._path, why)
+            logs.warning("runtime", f"no runtime at {self._path}: {why}")
         self._known.away = why
         self._notify(self._known.described())
 

@@ -7,16 +7,13 @@ container from starting, on each node that has this plugin.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable
 from typing import Final
 
 from swapwarden.api import runtime_link
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import decide, frames, knowledge, link, messages, updates
+from swapwarden.nri import decide, frames, knowledge, link, logs, messages, updates
 from swapwarden.nri.inventory import SANDBOX, Item
-
-log = logging.getLogger(__name__)
 
 REGISTER_SECONDS: Final = 15.0
 """For the runtime to register the plugin; its library gives a plugin 5 s by default."""
@@ -207,7 +204,7 @@ class RuntimeSession:
     def _configure(self, payload: bytes) -> None:
         self._known.runtime = messages.Runtime("", "", "", 0)
         self._known.runtime = runtime = messages.read_configure(payload)
-        log.info("registered with %s %s", runtime.name, runtime.version, extra={"nri": runtime.nri})
+        logs.info("runtime", f"registered with {runtime.name} {runtime.version}", nri=runtime.nri)
         self._notify(self._known.described())
 
     def _synchronize(self, part: messages.Synchronize, notices: list[bytes]) -> bytes:

@@ -50,14 +50,14 @@ def test_values_unknown_to_json_are_logged_as_text() -> None:
 
 
 def test_text_ends_with_the_fields() -> None:
-    line = log_lines.TextFormatter().format(record(node="n1"))
+    line = logs.TextFormatter().format(record(node="n1"))
     assert line == "2023-11-14T22:13:20.123Z WARNING swapwarden.test: wrote 0 node=n1"
 
 
 # --- foreign text ---
 
 FORGED = "x\n2023-11-14T22:13:20.123Z INFO    swapwarden.webhook.server: pod refused pod=other"
-FORMATTERS = [logs.JsonFormatter(), log_lines.TextFormatter()]
+FORMATTERS = [logs.JsonFormatter(), logs.TextFormatter()]
 
 
 @hypothesis.given(text=strategies.text(), formatter=strategies.sampled_from(FORMATTERS))
@@ -74,11 +74,11 @@ def test_text_of_others_stays_on_its_line(text: str, formatter: logging.Formatte
 @hypothesis.given(strategies.text())
 @hypothesis.example(FORGED)
 def test_a_text_line_shows_no_character_that_is_not_printable(text: str) -> None:
-    assert log_lines.TextFormatter().format(record(pod=text)).isprintable()
+    assert logs.TextFormatter().format(record(pod=text)).isprintable()
 
 
 def test_a_value_with_spaces_cannot_be_taken_for_several_fields() -> None:
-    line = log_lines.TextFormatter().format(record(reason="no swap pod=other", empty="", quote='a"b'))
+    line = logs.TextFormatter().format(record(reason="no swap pod=other", empty="", quote='a"b'))
     assert line.endswith(r'wrote 0 reason="no swap pod=other" empty="" quote="a\"b"')
 
 
