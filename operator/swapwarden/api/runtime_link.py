@@ -19,6 +19,8 @@ MAX_PACKET: Final = 64 * 1024
 """Bytes of a packet; a peer that sends more is dropped."""
 MAX_PLUGINS: Final = 4
 """Connections that the agent accepts: during a rolling update two plugins run on a node."""
+MAX_UPDATED: Final = 1024
+"""Containers of one update, or of one pod."""
 SANDBOX_SECONDS: Final = 0.5
 """How long a plugin lets the start of a pod wait for the agent."""
 
@@ -37,29 +39,49 @@ plugins/default-validator)."""
 
 
 class FromPlugin(enum.StrEnum):
-    """Kinds of messages that the plugin sends."""
+    """Kinds of messages that the plugin sends, with their fields.
+
+    `value` is the container's memory.swap.max in the runtime, as text; null if the runtime has none for it.
+    """
 
     HELLO = "hello"
+    """version"""
     RUNTIME = "runtime"
+    """connected, name, version, nri, requestTimeoutMs, error: at each change."""
     CONTAINERS = "containers"
+    """items: uid, id, name, value, original (of ORIGINAL_ANNOTATION, null without it); more: whether others follow. A
+    sandbox is an item without a name."""
     SANDBOX = "sandbox"
+    """seq, uid, id, cgroup: a pod starts, and waits up to SANDBOX_SECONDS for an answer with its seq."""
     CREATED = "created"
+    """uid, id, name, value, original (the kubelet's value; null if it had none)"""
     RESIZED = "resized"
+    """id, value"""
     UPDATED = "updated"
+    """seq, failed: messages by container ID; empty messages if they are too long."""
     REMOVED = "removed"
+    """id, of a container or a sandbox"""
     COUNTS = "counts"
+    """Numbers by name, since the start of the plugin."""
 
 
 class FromAgent(enum.StrEnum):
-    """Kinds of messages that the agent sends."""
+    """Kinds of messages that the agent sends, with their fields."""
 
     MODE = "mode"
+    """mode: one of names.Mode, or empty without a state."""
     RESET = "reset"
+    """All decisions follow; earlier ones hold until ready."""
     READY = "ready"
     PODS = "pods"
+    """pods: by UID default, containers by name, decided. A decision has a value and atMost: whether it only replaces
+    larger ones."""
     GONE = "gone"
+    """uids"""
     SANDBOX = "sandbox"
+    """seq"""
     UPDATE = "update"
+    """seq, values by container ID, at most MAX_UPDATED"""
 
 
 class Away(enum.StrEnum):

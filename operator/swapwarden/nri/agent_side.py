@@ -14,7 +14,7 @@ from swapwarden.nri import knowledge, link, logs, retry
 
 COUNTS_SECONDS: Final = 5.0
 """Between reports of the counts."""
-PACKETS: Final = 32
+PACKETS: Final = 8
 """Packets that are read before the runtime has a turn."""
 _MODE_BYTES: Final = 64
 

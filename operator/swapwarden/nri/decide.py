@@ -68,6 +68,14 @@ def adjusted(found: Hold | None, asked: str | None) -> str | None:
     return found.value
 
 
+def created(request: messages.Event, decided: PodHolds | None, mode: str) -> str | None:
+    """Return the value to set for a container that is being created; None to leave it as it is."""
+    if request.container.original is not None:
+        # Another swapwarden was asked before this one, during an update of both: two that set a value are refused.
+        return None
+    return adjusted(setting(request.pod, request.container.name, decided, mode), request.container.value)
+
+
 def kept(request: messages.Event, decided: PodHolds | None, mode: str) -> str | None:
     """Return the value that an update of a container must not replace; None if the update may pass as it is.
 

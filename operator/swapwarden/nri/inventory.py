@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from swapwarden.nri import messages
+
+_T = TypeVar("_T")
 
 MAX_PODS: Final = 4096
 MAX_CONTAINERS: Final = 256
 """Of a pod. More are counted, and not remembered."""
+MAX_ITEMS: Final = 16_384
+"""Of a node."""
 
 SANDBOX: Final = ""
 """The name under which a pod has its sandbox: no container has it."""
@@ -25,26 +29,33 @@ class Item(NamedTuple):
     """The kubelet's value, if a plugin replaced it; empty if it had none."""
 
 
+def extend(found: list[_T], more: list[_T], most: int) -> int:
+    """Append more of them, up to so many in all. Return how many were left out."""
+    room = most - len(found)
+    found += more[:room]
+    return max(0, len(more) - room)
+
+
 class RuntimeInventory:
     """Containers by pod and name. Of a name a pod has one container: an earlier one ended."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, Item]] = {}
+        self._size = 0
         self.omitted = 0
         """How often one was not remembered, for lack of room or of its pod."""
 
     def put(self, uid: str, name: str, item: Item) -> None:
         """Remember one, or replace the one of its name."""
-        pod = self._pods.get(uid)
-        if pod is None:
-            if len(self._pods) >= MAX_PODS:
-                self.omitted += 1
-                return
-            pod = self._pods[uid] = {}
-        if name not in pod and len(pod) >= MAX_CONTAINERS:
+        pod = self._pods.get(uid, {})
+        new = name not in pod
+        full = self._size >= MAX_ITEMS or len(pod) >= MAX_CONTAINERS or (not pod and len(self._pods) >= MAX_PODS)
+        if new and full:
             self.omitted += 1
             return
+        self._size += new
         pod[name] = item
+        self._pods[uid] = pod
 
     def set_value(self, container: str, value: str) -> None:
         """Record a container's new value."""
@@ -58,13 +69,17 @@ class RuntimeInventory:
         """Forget a container, unless another one has its name already. A sandbox ends its pod."""
         pod = self._pods.get(uid, {})
         if name in pod and pod[name].id == container:
-            del pod[name]
-            if name == SANDBOX or not pod:
+            gone = list(pod) if name == SANDBOX else [name]
+            for each in gone:
+                del pod[each]
+            self._size -= len(gone)
+            if not pod:
                 del self._pods[uid]
 
     def replace(self, pods: list[messages.PodSandbox], containers: list[messages.RuntimeContainer]) -> None:
         """Begin again from all that the runtime has."""
         self._pods.clear()
+        self._size = 0
         uids = {pod.id: pod.uid for pod in pods}
         for pod in pods:
             self.put(pod.uid, SANDBOX, Item(pod.id, None, None))

@@ -17,8 +17,6 @@ MAX_QUEUED: Final = 4 << 20
 """Bytes of packets that wait for an agent that does not read; with more, it is dropped."""
 PACKET: Final = 16 * 1024
 """Bytes after which a list of containers continues in another packet."""
-MAX_CONTAINERS: Final = 1024
-"""Containers of one pod, and of one update."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _VALUE: Final = re.compile(r"0|[1-9][0-9]{0,18}|max")
@@ -126,7 +124,7 @@ def _pod(value: object) -> decide.PodHolds:
     found = _map(value)
     default = found.get("default")
     containers = _map(found.get("containers") or {})
-    if len(containers) > MAX_CONTAINERS:
+    if len(containers) > runtime_link.MAX_UPDATED:
         raise LinkError("the pod has too many containers")
     return decide.PodHolds(
         None if default is None else _setting(default),
@@ -144,7 +142,7 @@ def _gone(said: _Object) -> Gone:
 
 def _update(said: _Object) -> Update:
     values = _map(said.get("values"))
-    if len(values) > MAX_CONTAINERS:
+    if len(values) > runtime_link.MAX_UPDATED:
         raise LinkError("the update has too many containers")
     return Update(_seq(said.get("seq")), {_id(key): _value(value) for key, value in values.items()})
 

@@ -55,7 +55,15 @@ def _write(
         # Loaded only then: it takes 0.3 MB.
         exception = "".join(importlib.import_module("traceback").format_exception(failure)).rstrip("\n")
     line = log_lines.Line(time.time(), level, PREFIX + part, message, fields, exception)
-    shown = json.dumps(line.entry(), default=str, ensure_ascii=False) if _Settings.as_json else line.text()
+    shown = _encoded(line.entry()) if _Settings.as_json else log_lines.readable(line.text())
     with contextlib.suppress(OSError):  # logs must not end the process
-        sys.stderr.write(log_lines.readable(shown) + "\n")
+        sys.stderr.write(shown + "\n")
         sys.stderr.flush()
+
+
+def _encoded(entry: dict[str, object]) -> str:
+    """Return an object on one line."""
+    encoded = json.dumps(entry, default=str, ensure_ascii=False)
+    if encoded.isascii() or log_lines.readable(encoded) == encoded:
+        return encoded
+    return json.dumps({key: log_lines.readable(str(value)) for key, value in entry.items()}, ensure_ascii=False)

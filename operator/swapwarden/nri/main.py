@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import gc
 import os
+import re
 import select
 import signal
 import socket
@@ -43,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="this process's own cgroup; without memory.swap.max there nothing is adjusted",
     )
-    parser.add_argument("--name", default=runtime_link.PLUGIN, help="name in the runtime (default: %(default)s)")
+    parser.add_argument(
+        "--name", default=runtime_link.PLUGIN, type=_name, help="name in the runtime (default: %(default)s)"
+    )
     parser.add_argument(
         "--index",
         default=runtime_link.INDEX,
@@ -51,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="place among the runtime's plugins, two digits (default: %(default)s)",
     )
     log_lines.add_arguments(parser)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,63}", text):
+        raise argparse.ArgumentTypeError(f"{text} has other characters than letters, digits and _.+-")
+    return text
 
 
 def _index(text: str) -> str:
@@ -74,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     gc.collect()
     gc.freeze()
     with Signals() as signals:
-        loop(signals, runtime, agent)
+        loop(signals, agent, runtime)
     runtime.close()
     agent.close()
     logs.info("main", "stopped; the containers keep their values")
@@ -130,6 +139,10 @@ class Signals:
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self.close()
+
+    def close(self) -> None:
+        """Close the sockets."""
         self.wakes.close()
         self._writes.close()
 

@@ -115,7 +115,7 @@ class RuntimeSide:
             self._lost(str(error), error)
         except (OSError, frames.FrameError) as error:
             self._lost(Away.LOST, error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 a new connection is better than no process
             logs.error("runtime", "the connection to the runtime is given up", error)
             self._known.counts["errors"] += 1
             self._lost(type(error).__name__, error)
@@ -125,18 +125,19 @@ class RuntimeSide:
             self.socket.close()
         ended, self.socket, self._session = self._session, None, None
         self._known.counts["lost"] += 1
+        if self._known.runtime is not None:
+            logs.warning("runtime", f"the connection to the runtime ended: {error}")
         self._known.runtime = None
         if ended is not None:
             ended.end()
-        logs.warning("runtime", f"the connection to the runtime ended: {error}")
         self._away(why)
 
     def _away(self, why: str) -> None:
         self._retry.failed(self._clock(), restarts=why in set(Away))
         if why != self._known.away:
             logs.warning("runtime", f"no runtime at {self._path}: {why}")
-        self._known.away = why
-        self._notify(self._known.described())
+            self._known.away = why
+            self._notify(self._known.described())
 
 
 def _reason(error: OSError) -> str:

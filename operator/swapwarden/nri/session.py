@@ -12,7 +12,7 @@ from typing import Final
 
 from swapwarden.api import runtime_link
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import decide, frames, knowledge, link, logs, messages, updates
+from swapwarden.nri import decide, frames, inventory, knowledge, link, logs, messages, updates
 from swapwarden.nri.inventory import SANDBOX, Item
 
 REGISTER_SECONDS: Final = 15.0
@@ -21,11 +21,10 @@ UPDATE_SECONDS: Final = 30.0
 """For the runtime to update one part of an order."""
 MAX_WAITING: Final = 64
 """Pods whose start waits for the agent; the runtime starts one at a time."""
-MAX_PARTS: Final = 64
-"""Parts of the list of all containers: of 4 MiB each."""
 
 GONE: Final = "no runtime is connected"
-"""The error of orders then."""
+TOO_MANY: Final = "too many orders"
+"""Errors of orders."""
 
 CONFIGURED: Final = messages.configured(messages.EVENTS.values())
 _METHODS: Final = {number: method for method, number in messages.EVENTS.items()}
@@ -60,7 +59,8 @@ class RuntimeSession:
         self._update = (0, 0.0)
         """Stream of the update that is under way, and until when; or 0."""
         self._updates = updates.Updates()
-        self._parts: list[messages.Synchronize] = []
+        self._listed = messages.Synchronize([], [], more=True)
+        """The parts of the runtime's list that arrived."""
         self._until = clock() + REGISTER_SECONDS
 
     def begin(self, registration: bytes) -> None:
@@ -101,8 +101,9 @@ class RuntimeSession:
 
     def update(self, order: link.Update) -> None:
         """Pass an order on to the runtime."""
-        if not self._updates.add(order.seq, order.values):
-            self._notify(link.outcome(order.seq, dict.fromkeys(order.values, "too many orders")))
+        refused = GONE if self._known.runtime is None else TOO_MANY
+        if self._known.runtime is None or not self._updates.add(order.seq, order.values):
+            self._notify(link.outcome(order.seq, dict.fromkeys(order.values, refused)))
         self._go_on()
 
     def end(self) -> None:
@@ -139,6 +140,7 @@ class RuntimeSession:
                 answer = self._about(method, messages.read_event(payload), message.stream, notices)
         except Exception as error:  # noqa: BLE001 whatever it is, it must not keep a container from starting
             self._known.failed(method, error)
+            notices.clear()
         if answer is not None:
             self._answer(message.stream, answer)
         for notice in notices:
@@ -171,22 +173,21 @@ class RuntimeSession:
     def _create(self, request: messages.Event, notices: list[bytes]) -> bytes:
         pod, container = request.pod, request.container
         known = self._known
-        found = decide.setting(pod, container.name, known.decisions.of(pod.uid), known.mode) if known.adjusts else None
-        value = decide.adjusted(found, container.value)
-        # A plugin beside this one, in an update of both, may have adjusted the request already.
-        original = container.original or None if container.original is not None else container.value
+        decided = known.decisions.of(pod.uid)
+        value = decide.created(request, decided, known.mode) if known.adjusts else None
+        before = container.value if container.original is None else container.original or None
         now = container.value if value is None else value
+        original = container.original if value is None else before or ""
+        known.inventory.put(pod.uid, container.name, Item(container.id, now, original))
         notices.append(
             link.encode(
-                FromPlugin.CREATED, uid=pod.uid, id=container.id, name=container.name, value=now, original=original
+                FromPlugin.CREATED, uid=pod.uid, id=container.id, name=container.name, value=now, original=before
             )
         )
         if value is None:
-            known.inventory.put(pod.uid, container.name, Item(container.id, now, container.original))
             return b""
         known.counts["adjusted"] += 1
-        known.inventory.put(pod.uid, container.name, Item(container.id, now, original or ""))
-        return messages.adjustment(value, original or "")
+        return messages.adjustment(value, before or "")
 
     def _resize(self, request: messages.Event, notices: list[bytes]) -> bytes:
         container = request.container
@@ -202,20 +203,23 @@ class RuntimeSession:
         return messages.updated(container.id, value)
 
     def _configure(self, payload: bytes) -> None:
+        self._known.away = ""
         self._known.runtime = messages.Runtime("", "", "", 0)
         self._known.runtime = runtime = messages.read_configure(payload)
         logs.info("runtime", f"registered with {runtime.name} {runtime.version}", nri=runtime.nri)
         self._notify(self._known.described())
 
     def _synchronize(self, part: messages.Synchronize, notices: list[bytes]) -> bytes:
-        self._parts.append(part)
-        if part.more and len(self._parts) < MAX_PARTS:
-            return messages.synchronized(more=True)
-        parts, self._parts = self._parts, []
+        pods, containers, _ = self._listed
         held = self._known.inventory
-        held.replace([pod for each in parts for pod in each.pods], [one for each in parts for one in each.containers])
-        self._known.synchronized = True
-        notices += link.listed(held.items())
+        held.omitted += inventory.extend(pods, part.pods, inventory.MAX_PODS)
+        held.omitted += inventory.extend(containers, part.containers, inventory.MAX_ITEMS)
+        if not part.more:
+            held.replace(pods, containers)
+            pods.clear()
+            containers.clear()
+            self._known.synchronized = True
+            notices += link.listed(held.items())
         return messages.synchronized(more=part.more)
 
     def _response(self, message: frames.TtrpcMessage) -> None:

@@ -160,3 +160,17 @@ def entries(data: bytes, *path: int) -> dict[str, str]:
         assert isinstance(each, bytes)
         made[one(each, 1).decode()] = one(each, 2).decode()
     return made
+
+
+EVENTS = {"RunPodSandbox": 1, "RemovePodSandbox": 3, "RemoveContainer": 11}
+
+
+def event(method: str, pod_: bytes, container_: bytes = b"", *, as_event: bool) -> tuple[str, bytes]:
+    """Return method and payload: since NRI 0.12, or in the form of before."""
+    if as_event:
+        return "StateChange", field(1, EVENTS[method]) + field(2, pod_) + (field(3, container_) if container_ else b"")
+    return method, field(1, pod_) + (field(2, container_) if container_ else b"")
+
+
+def configure() -> bytes:
+    return field(2, "containerd") + field(3, "v2.4.2") + field(4, 5000) + field(5, 2000) + field(6, "v0.12.3")
