@@ -51,7 +51,7 @@ def unmet(required: Require | None, facts: nodes.NodeFacts) -> dict[str, str] | 
     """Return all unmet requirements, with the observed facts and the remedy; None if nothing is required."""
     if required is None:
         return None
-    return {each.value: _TOLD[each](required, facts) for each in _unmet(required, facts)}
+    return {each.value: _TEXTS[each](required, facts) for each in _unmet(required, facts)}
 
 
 def _unmet(required: Require, facts: nodes.NodeFacts) -> Iterator[names.Requirement]:
@@ -99,7 +99,7 @@ def _dedicated_device(_: Require, facts: nodes.NodeFacts) -> str:
     return _no_devices(facts) or f"{'; '.join(filter(None, found))}; give swap a disk of its own, or use zram"
 
 
-_TOLD: Final[dict[names.Requirement, Callable[[Require, nodes.NodeFacts], str]]] = {
+_TEXTS: Final[dict[names.Requirement, Callable[[Require, nodes.NodeFacts], str]]] = {
     names.Requirement.ENCRYPTED: _encrypted,
     names.Requirement.TMPFS_NOSWAP: _tmpfs_noswap,
     names.Requirement.BACKING: _backing,
