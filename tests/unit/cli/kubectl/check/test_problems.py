@@ -140,7 +140,7 @@ def test_findings_end_with_their_remedy(kind: ConditionType) -> None:
 def test_no_remedy_of_a_finding_has_what_separates_it() -> None:
     source = Path(diagnostics.__file__).read_text(encoding="utf-8")
     remedies = re.findall(r'" *([^"]*)",\n +\)', source)
-    assert len(remedies) == len(DIAGNOSTICS)
+    assert len(remedies) >= len(DIAGNOSTICS), "one has several"
     assert not [one for one in remedies if "; " in one]
 
 
