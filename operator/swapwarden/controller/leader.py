@@ -7,8 +7,8 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from swapwarden.controller import cluster, supervise, workqueue
 from swapwarden.controller.certificates import manager
@@ -108,10 +108,7 @@ class Leader:
         self._operator = kopf_operator.ProfileOperator(
             shared.cfg,
             term,
-            offer=self._profile_seen,
-            remove=self._profile_went,
-            read_all=functools.partial(shared.profile_list.read, mends=True),
-            ending=lambda: {each.uid: each.name for each in shared.profiles.entries.values() if each.ending},
+            shared.profile_list,
             ended=lambda uid: shared.order.active or self._rollouts.has_ended(uid),
             release=functools.partial(_release, shared.api, writes),
             restoring=lambda: shared.order.active,
@@ -165,14 +162,6 @@ class Leader:
                 await asyncio.sleep(waits.after(error))
             else:
                 return
-
-    def _profile_seen(self, body: Mapping[str, Any]) -> None:
-        if self._shared.profiles.offer(body):
-            self._shared.profiles_changed()
-
-    def _profile_went(self, body: Mapping[str, Any]) -> None:
-        if self._shared.profiles.remove(body["metadata"]["name"], body["metadata"]["uid"]):
-            self._shared.profiles_changed()
 
     def _begin(self) -> None:
         """Queue all nodes, and post their notices."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 
@@ -88,19 +89,12 @@ class NodeInventory:
         it may be newer than the answer, and would not be reported again.
         """
         merged = {key: value for key, value in {**before.labels, **labels}.items() if value is not None}
-        self._changed(before, msgspec.structs.replace(before, labels=merged))
+        self.rewrote(before, labels=merged)
 
-    def tainted(self, before: nodes.NodeRow, taints: tuple[nodes.WireTaint, ...]) -> None:
-        """Note that a Node has these taints after a write of this controller; as in labelled()."""
-        self._changed(before, msgspec.structs.replace(before, taints=taints))
-
-    def offered(self, before: nodes.NodeRow, amount: int | None) -> None:
-        """Note that a Node offers so much of the extended resource after a write; as in labelled()."""
-        self._changed(before, msgspec.structs.replace(before, swap_resource=amount))
-
-    def _changed(self, before: nodes.NodeRow, after: nodes.NodeRow) -> None:
+    def rewrote(self, before: nodes.NodeRow, **fields: Any) -> None:
+        """Note that a Node has these fields of its row after a write of this controller; as in labelled()."""
         if self.nodes.get(before.name) is before:
-            self.nodes[before.name] = after
+            self.nodes[before.name] = msgspec.structs.replace(before, **fields)
 
     # Questions
 

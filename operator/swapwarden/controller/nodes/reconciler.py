@@ -176,7 +176,7 @@ class Reconciler:
         if amount == node.swap_resource:
             return False
         if await unless_superseded(node_writer.offer(self._writes, node.name, node.uid, amount)) is not None:
-            self._inventory.offered(node, amount)
+            self._inventory.rewrote(node, swap_resource=amount)
             log.info("extended resource changed", extra={"node": node.name, "bytes": amount})
         return True
 
@@ -191,7 +191,8 @@ class Reconciler:
         # With status 422, the taints have changed.
         answer = await unless_superseded(node_writer.change_taints(self._writes, node.name, patch), 422)
         if answer is not None:
-            self._inventory.tainted(node, tuple(decoding.decode(answer, nodes.WireNode).spec.taints))
+            taints_now = tuple(decoding.decode(answer, nodes.WireNode).spec.taints)
+            self._inventory.rewrote(node, taints=taints_now)
             log.info("taints changed: %s", done, extra={"node": node.name})
         return True
 

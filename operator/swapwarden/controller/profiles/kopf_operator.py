@@ -28,7 +28,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.controller import supervise
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.controller.watches.profile_list import MENDED
+from swapwarden.controller.watches import profile_list
 from swapwarden.kube import backoff, config, errors, transport
 from swapwarden.telemetry import metrics
 
@@ -98,27 +98,21 @@ class ProfileOperator:
         self,
         cfg: config.Config,
         term: Term,
+        profiles: profile_list.ProfileList,
         *,
-        offer: Callable[[Body], None],
-        remove: Callable[[Body], None],
-        read_all: Callable[[], Coroutine[Any, Any, object]],
-        ending: Callable[[], Mapping[str, str]],
         ended: Callable[[str], bool],
         release: Callable[[str], Coroutine[Any, Any, bool]],
         restoring: Callable[[], bool],
     ) -> None:
-        """`offer` and `remove` are called in this event loop; `read_all` lists what may have been missed.
+        """`profiles` takes what kopf reports, in this event loop, and lists what it may have missed.
 
-        `ending` returns the names of profiles that are being deleted, by their UIDs; `release` takes the finalizer off
-        the one of a name, and returns whether it was there. In any thread, `ended` says whether the profile with a UID
-        holds no node any more, and `restoring` whether all nodes restore their original settings: none is held then.
+        `release` takes the finalizer off the profile of a name, and returns whether it was there. In any thread,
+        `ended` says whether the profile with a UID holds no node any more, and `restoring` whether all nodes restore
+        their original settings: none is held then.
         """
         self._config = cfg
         self._term = term
-        self._offer = offer
-        self._remove = remove
-        self._read_all = read_all
-        self._ending = ending
+        self._profiles = profiles
         self._ended = ended
         self._release = release
         self._restoring = restoring
@@ -142,10 +136,10 @@ class ProfileOperator:
         late = set[str]()
         while True:
             await asyncio.sleep(MEND_SECONDS)
-            held = {uid: name for uid, name in self._ending().items() if self._may_go(uid)}
+            held = {uid: name for uid, name in self._profiles.ending().items() if self._may_go(uid)}
             for uid in late & held.keys():
                 try:
-                    MENDED.inc("released", by=await self._release(held[uid]))
+                    profile_list.MENDED.inc("released", by=await self._release(held[uid]))
                 except (errors.KubeError, msgspec.DecodeError, TermOver) as error:
                     log.warning("cannot take the finalizer off profile %s: %s", held[uid], error)
             late = set(held)
@@ -161,7 +155,7 @@ class ProfileOperator:
             delay = waits.next()
             log.warning("the watch of profiles ended; starting it again in %.1f s", delay)
             await asyncio.sleep(delay)
-            await self._read_all()
+            await self._profiles.read(mends=True)
 
     async def _operate(self) -> None:
         """Run kopf until it ends, or answers no probe any more."""
@@ -226,14 +220,14 @@ class ProfileOperator:
         async def seen(body: Body, **_: Any) -> None:
             with _quietly():
                 self._handled += 1
-                call(self._offer, own_copy(body))
+                call(self._profiles.offer, own_copy(body))
 
         # One whose condition does not hold has kopf take its finalizer off all profiles: that suits a restore, and
         # nothing else.
         @kopf.on.delete(*kind, registry=registry, when=self._holds)
         async def ending(body: Body, uid: str, **_: Any) -> None:
             with _quietly():
-                call(self._offer, own_copy(body))
+                call(self._profiles.offer, own_copy(body))
             # Kopf takes the finalizer off when this returns.
             while not self._may_go(uid):  # noqa: ASYNC110 what is waited for is in another event loop
                 await asyncio.sleep(ENDED_SECONDS)
@@ -241,7 +235,7 @@ class ProfileOperator:
         @kopf.on.event(*kind, registry=registry, when=_is_gone)
         async def gone(body: Body, **_: Any) -> None:
             with _quietly():
-                call(self._remove, own_copy(body))
+                call(self._profiles.remove, own_copy(body))
 
         @kopf.on.probe(registry=registry, id="handled")
         async def handled(**_: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -33,7 +33,7 @@ BACKOFF_SECONDS: Final = (0.5, 30.0)
 
 
 class ProfileList:
-    """Feeds a store, in whose event loop it runs."""
+    """Feeds a store, in whose event loop it runs, from lists and from kopf."""
 
     def __init__(
         self,
@@ -55,6 +55,20 @@ class ProfileList:
         """When all profiles were listed last, on the clock of time.monotonic()."""
         self.synced = asyncio.Event()
         """Set once all profiles were listed; stays set."""
+
+    def offer(self, body: Mapping[str, Any]) -> None:
+        """Take in an object that kopf reports."""
+        if self._store.offer(body):
+            self._on_change()
+
+    def remove(self, body: Mapping[str, Any]) -> None:
+        """Take in that kopf reports an object as deleted."""
+        if self._store.remove(body["metadata"]["name"], body["metadata"]["uid"]):
+            self._on_change()
+
+    def ending(self) -> dict[str, str]:
+        """Return the names of profiles that are being deleted, by their UIDs."""
+        return {each.uid: each.name for each in self._store.entries.values() if each.ending}
 
     async def run(self) -> None:
         """Run until cancelled."""

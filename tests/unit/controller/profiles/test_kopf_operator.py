@@ -7,7 +7,7 @@ import contextlib
 import gc
 import math
 import pathlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import pytest_asyncio
 from swapwarden.api import names
 from swapwarden.controller import supervise
 from swapwarden.controller.profiles import kopf_operator
-from swapwarden.controller.watches.profile_list import MENDED
+from swapwarden.controller.watches import profile_list
 from swapwarden.kube import backoff, config
 
 from testbed.controlplane import pki
@@ -33,6 +33,28 @@ WAIT = 20.0
 NEVER = 3600.0
 
 
+class Profiles(profile_list.ProfileList):
+    """Keeps what kopf reports."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.gone: list[str] = []
+        self.lists = 0
+        self.held: dict[str, str] = {}
+
+    def offer(self, body: Mapping[str, Any]) -> None:
+        self.seen.append((body["metadata"]["name"], body["metadata"]["generation"]))
+
+    def remove(self, body: Mapping[str, Any]) -> None:
+        self.gone.append(body["metadata"]["name"])
+
+    async def read(self, *, mends: bool = False) -> None:
+        self.lists += mends
+
+    def ending(self) -> dict[str, str]:
+        return self.held
+
+
 class Site:
     """A server, and what kopf has said of its profiles."""
 
@@ -47,10 +69,7 @@ class Site:
             token_file=config.TokenFile(self.token_file),
         )
         self.led = Led()
-        self.seen: list[tuple[str, int]] = []
-        self.gone: list[str] = []
-        self.lists = 0
-        self.ending: dict[str, str] = {}
+        self.profiles = Profiles()
         self.ended: set[str] = set()
         self.restoring = False
         self.released: list[str] = []
@@ -61,10 +80,7 @@ class Site:
         running = kopf_operator.ProfileOperator(
             self.config,
             term(led=self.led),
-            offer=lambda body: self.seen.append((body["metadata"]["name"], body["metadata"]["generation"])),
-            remove=lambda body: self.gone.append(body["metadata"]["name"]),
-            read_all=self._read_all,
-            ending=lambda: self.ending,
+            self.profiles,
             ended=lambda uid: uid in self.ended,
             release=self._release,
             restoring=lambda: self.restoring,
@@ -77,18 +93,15 @@ class Site:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _read_all(self) -> None:
-        self.lists += 1
-
     async def _release(self, name: str) -> bool:
         self.released.append(name)
         return True
 
     async def saw(self, *expected: tuple[str, int]) -> None:
         """Wait for exactly these events since the last call, in any order."""
-        await until(lambda: len(self.seen) >= len(expected), WAIT)
-        assert sorted(self.seen) == sorted(expected)
-        self.seen.clear()
+        await until(lambda: len(self.profiles.seen) >= len(expected), WAIT)
+        assert sorted(self.profiles.seen) == sorted(expected)
+        self.profiles.seen.clear()
 
 
 @pytest_asyncio.fixture
@@ -119,9 +132,9 @@ async def test_each_term_handles_all_profiles_and_then_their_changes(site: Site)
         site.server.set("later")
         await site.saw(("later", 1))
         site.server.delete("later")
-        await until(lambda: site.gone == ["later"], WAIT)
+        await until(lambda: site.profiles.gone == ["later"], WAIT)
     async with site.leading():
-        await until(lambda: {name for name, _ in site.seen} == {"new", "known", "behind"}, WAIT)
+        await until(lambda: {name for name, _ in site.profiles.seen} == {"new", "known", "behind"}, WAIT)
     assert not statuses(site), "neither the whole spec in an annotation, nor what a handler returned, nor a touch"
 
 
@@ -135,10 +148,10 @@ async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_un
     site.server.set("stays")
     async with site.leading():
         await until(lambda: finalizers(site, "p") == [names.PROFILE_FINALIZER], WAIT)
-        await until(lambda: len(site.seen) >= 2, WAIT)
-        site.seen.clear()
+        await until(lambda: len(site.profiles.seen) >= 2, WAIT)
+        site.profiles.seen.clear()
         site.server.begin_delete("p")
-        await until(lambda: ("p", 2) in site.seen, WAIT)
+        await until(lambda: ("p", 2) in site.profiles.seen, WAIT)
         site.led.seconds = 0.0
         site.ended = {"uid-of-p"}
         site.server.set("stays")
@@ -147,13 +160,13 @@ async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_un
         site.ended = set()
     assert finalizers(site, "p") == [names.PROFILE_FINALIZER], "nor does the end of a term"
     site.led.seconds = math.inf
-    site.seen.clear()
+    site.profiles.seen.clear()
     async with site.leading():
-        await until(lambda: ("p", 2) in site.seen, WAIT)
+        await until(lambda: ("p", 2) in site.profiles.seen, WAIT)
         await asyncio.sleep(3 * kopf_operator.ENDED_SECONDS)
         assert finalizers(site, "p")
         site.ended = {"uid-of-p"}
-        await until(lambda: site.gone == ["p"], WAIT)
+        await until(lambda: site.profiles.gone == ["p"], WAIT)
         assert finalizers(site, "stays") == [names.PROFILE_FINALIZER]
     assert not statuses(site)
 
@@ -170,13 +183,13 @@ async def test_during_a_restore_no_profile_is_held(site: Site) -> None:
 
 async def test_a_finalizer_that_kopf_leaves_is_removed_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kopf_operator, "MEND_SECONDS", 0.02)
-    mended = MENDED.value("released")
-    site.ending = {"a": "ended", "b": "holds nodes"}
+    mended = profile_list.MENDED.value("released")
+    site.profiles.held = {"a": "ended", "b": "holds nodes"}
     site.ended = {"a", "c"}
     async with site.leading():
         await until(lambda: len(site.released) > 2, WAIT)
     assert set(site.released) == {"ended"}
-    assert MENDED.value("released") >= mended + 2
+    assert profile_list.MENDED.value("released") >= mended + 2
 
 
 async def test_who_leads_no_longer_takes_up_nothing(site: Site) -> None:
@@ -185,8 +198,8 @@ async def test_who_leads_no_longer_takes_up_nothing(site: Site) -> None:
     async with site.leading():
         await until(lambda: site.server.watches, WAIT)
         site.server.delete("p")
-        await until(lambda: site.gone == ["p"], WAIT)
-    assert site.seen == []
+        await until(lambda: site.profiles.gone == ["p"], WAIT)
+    assert site.profiles.seen == []
 
 
 async def test_one_that_cannot_be_handled_is_left_to_the_list_and_keeps_no_other_from_it(
@@ -237,7 +250,7 @@ async def test_kopf_that_answers_no_probe_is_restarted_and_then_the_process(
         await until(running.stuck, WAIT)
         assert "no probe" in str(running.stuck())
         assert kopf_operator.RESTARTS.value() >= restarts + kopf_operator.STARTS - 1
-        assert site.lists, "what came meanwhile"
+        assert site.profiles.lists, "what came meanwhile"
 
 
 def _unheard(running: kopf_operator.ProfileOperator) -> Any:
@@ -287,7 +300,7 @@ async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkey
         site.server.tell({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd has no leader"}})
         await until(lambda: kopf_operator.RESTARTS.value() > restarts, WAIT)
         await until(lambda: site.server.watches == 2, WAIT)
-        assert site.lists == 1, "what came meanwhile"
+        assert site.profiles.lists == 1, "what came meanwhile"
         site.server.set("p")
         await site.saw(("p", 1))
 
