@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypedDict, Unpack
 
-from swapwarden.kube import reads
+from swapwarden.kube import transport
 from swapwarden.kube.transport import JSON, REQUEST_SECONDS, Call
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -19,7 +19,7 @@ class Options(TypedDict, total=False):
     timeout: float
 
 
-class Client(reads.Reader):
+class Client(transport.Reader):
     """An API server as seen by one identity, for reads and writes."""
 
     async def post(self, path: str, body: bytes, **options: Unpack[Options]) -> bytes:
@@ -48,5 +48,5 @@ class Client(reads.Reader):
         content_type: str = JSON,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
     ) -> bytes:
-        """Send one request; return the body of the answer. Errors are those of Transport.answer."""
-        return await self.transport.answer(Call(method, path, params, body, content_type), timeout)
+        """Send one request; return the body of the answer. Errors are those of answer()."""
+        return await self.answer(Call(method, path, params, body, content_type), timeout)

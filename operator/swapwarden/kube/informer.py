@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from swapwarden.kube import backoff, decoding, errors, paging, reads, watch
+from swapwarden.kube import backoff, decoding, errors, paging, transport, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class _Page(msgspec.Struct, Generic[W]):
 class _Collection:
     """One collection at the API server."""
 
-    def __init__(self, api: reads.Reader, path: str, params: Mapping[str, str], page_size: int) -> None:
+    def __init__(self, api: transport.Reader, path: str, params: Mapping[str, str], page_size: int) -> None:
         self._api = api
         self._path = path
         self._params = dict(params)
@@ -194,7 +194,7 @@ class Informer(Generic[W, R]):
 
     def __init__(
         self,
-        api: reads.Reader,
+        api: transport.Reader,
         path: str,
         *,
         wire: type[W],

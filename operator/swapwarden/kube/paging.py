@@ -19,7 +19,7 @@ _TOO_DEEP: Final = "exceeded max depth"
 
 
 class Get(Protocol):
-    """Requests a page or one object; raises the errors of reads.Reader.get."""
+    """Requests a page or one object; raises the errors of transport.Reader.get."""
 
     def __call__(self, path: str, /, *, params: Mapping[str, str], accept: str) -> Awaitable[bytes]: ...
 

@@ -13,7 +13,7 @@ import struct
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import httptools
 
@@ -240,10 +240,10 @@ class Call(NamedTuple):
     accept: str = JSON
 
 
-class Transport:
-    """Send requests to an API server as one identity, and read the answers."""
+class Reader:
+    """An API server as seen by one identity. Use it as an async context manager, within one event loop."""
 
-    def __init__(self, cfg: config.Config, user_agent: str, max_connections: int) -> None:
+    def __init__(self, cfg: config.Config, *, user_agent: str, max_connections: int = MAX_CONNECTIONS) -> None:
         self._config = cfg
         self._user_agent = user_agent
         url = urllib.parse.urlsplit(cfg.server)
@@ -257,8 +257,10 @@ class Transport:
         # Watches hold a connection for minutes, so they do not count.
         self._slots = asyncio.Semaphore(max_connections)
 
-    async def close(self) -> None:
-        """Close all connections that no request uses."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -274,6 +276,17 @@ class Transport:
         with contextlib.suppress(ValueError, OverflowError):
             return errors.seconds_of(stamp) + time.monotonic() - came
         return None
+
+    async def get(
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        accept: str = JSON,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
+    ) -> bytes:
+        """GET; return the body, in the form that `accept` chooses. Errors are those of answer()."""
+        return await self.answer(Call("GET", path, params, accept=accept), timeout)
 
     async def answer(self, call: Call, timeout: float) -> bytes:  # noqa: ASYNC109 bounds the whole request, connection included
         """Send one request and read the whole answer within `timeout` seconds.
@@ -297,15 +310,18 @@ class Transport:
         return answer
 
     @contextlib.asynccontextmanager
-    async def pieces(
+    async def stream(
         self,
-        call: Call,
-        timeout: float,  # noqa: ASYNC109 bounds the wait for the answer's head
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the wait for the answer's head
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send one request; return an iterator over the answer, which raises EOFError if it is cut off.
+        """GET an answer that arrives in pieces; return an iterator over it, which raises EOFError if it is cut off.
 
         The answer's head must arrive within `timeout` seconds; the caller bounds the wait for pieces.
         """
+        call = Call("GET", path, params)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(timeout):

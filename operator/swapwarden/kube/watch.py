@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from swapwarden.kube import backoff, decoding, errors, reads, transport
+from swapwarden.kube import backoff, decoding, errors, transport
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ _LINES = decoding.Decoder(_WatchLine)
 
 
 async def watch(
-    api: reads.Reader,
+    api: transport.Reader,
     path: str,
     *,
     resource_version: str,

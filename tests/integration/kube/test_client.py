@@ -123,7 +123,7 @@ async def test_a_token_that_was_revoked_and_replaced(
     file = tmp_path / "token"
     file.write_text(own.token(maps.namespace, "default", pod="bound"))
     async with with_token(own, file) as api:
-        assert api.transport._config.token() == file.read_text()
+        assert api._config.token() == file.read_text()
         assert own.request("DELETE", f"{pods}/bound?gracePeriodSeconds=0")[0] == 200
         assert await refused(who(api)) == (401, "Unauthorized")
         file.with_name("new").write_text(own.token(maps.namespace, "default"))

@@ -44,14 +44,14 @@ async def test_a_watch_ends_in_time_with_a_bookmark_before_and_the_connection_st
     _, api = played
     monkeypatch.setattr(watch, "WATCH_SECONDS", (2, 2))
     connects = 0
-    connect = api.transport._connect
+    connect = api._connect
 
     async def counted() -> Any:
         nonlocal connects
         connects += 1
         return await connect()
 
-    monkeypatch.setattr(api.transport, "_connect", counted)
+    monkeypatch.setattr(api, "_connect", counted)
     version = json.loads(await api.get("/states"))["metadata"]["resourceVersion"]
     real = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda seconds: real(seconds / 1000))

@@ -107,7 +107,7 @@ async def test_unrequested_bytes_are_no_answer(server: Scripted, api: client.Cli
     server.answer(plain(b"2"))
     assert await api.get("/x") == b"1"
     later.set()
-    await until(lambda: api.transport._idle[0]._reader.unread)
+    await until(lambda: api._idle[0]._reader.unread)
     assert await api.get("/x") == b"2"
 
 

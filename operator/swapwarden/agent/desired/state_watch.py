@@ -17,7 +17,7 @@ import msgspec
 
 from swapwarden.agent.desired import spec
 from swapwarden.api import names
-from swapwarden.kube import backoff, decoding, errors, reads, watch
+from swapwarden.kube import backoff, decoding, errors, transport, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ Event = Fetched | Changed | Refused | Contact
 class StateWatch:
     """Follows the state of one node, for one reader at a time."""
 
-    def __init__(self, api: reads.Reader, node: str) -> None:
+    def __init__(self, api: transport.Reader, node: str) -> None:
         self._api = api
         self._node = node
         self._uid = ""

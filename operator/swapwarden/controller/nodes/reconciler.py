@@ -18,7 +18,7 @@ from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
-from swapwarden.kube import decoding, errors, events, reads
+from swapwarden.kube import decoding, errors, events, transport
 from swapwarden.policy.node import extended_resource, taints
 from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import nodes
@@ -34,7 +34,7 @@ class Reconciler:
 
     def __init__(
         self,
-        api: reads.Reader,
+        api: transport.Reader,
         known: cluster.Cluster,
         writes: Fenced,
         *,

@@ -12,7 +12,7 @@ import msgspec
 from swapwarden.controller.inventory import profile_store, revisions
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.kube import decoding, errors, paging, reads
+from swapwarden.kube import decoding, errors, paging, transport
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class RevisionHistory:
 
     def __init__(
         self,
-        api: reads.Reader,
+        api: transport.Reader,
         namespace: str,
         store: profile_store.ProfileStore,
         writes: Fenced,

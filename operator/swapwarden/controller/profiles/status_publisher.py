@@ -10,7 +10,7 @@ from swapwarden.api import merge, times
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
-from swapwarden.kube import decoding, errors, events, reads
+from swapwarden.kube import decoding, errors, events, transport
 
 
 class StatusPublisher:
@@ -18,7 +18,7 @@ class StatusPublisher:
 
     def __init__(
         self,
-        api: reads.Reader,
+        api: transport.Reader,
         store: profile_store.ProfileStore,
         writes: Fenced,
         recorder: events.Recorder,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from swapwarden.kube import informer, reads
+from swapwarden.kube import informer, transport
 from swapwarden.policy.observed import namespaces
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class NamespaceWatch:
 
     def __init__(
         self,
-        api: reads.Reader,
+        api: transport.Reader,
         *,
         known: Callable[[namespaces.Labels | None], None],
         on_change: Callable[[str, dict[str, str] | None, dict[str, str] | None], None],

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.kube import backoff, decoding, errors, informer, reads
+from swapwarden.kube import backoff, decoding, errors, informer, transport
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 
@@ -124,7 +124,7 @@ class Features:
 
     def __init__(
         self,
-        api: reads.Reader,
+        api: transport.Reader,
         namespace: str,
         publisher: names.Publisher,
         *,

@@ -12,7 +12,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.controller.inventory import profile_store
-from swapwarden.kube import backoff, decoding, errors, informer, paging, reads
+from swapwarden.kube import backoff, decoding, errors, informer, paging, transport
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class ProfileList:
 
     def __init__(
         self,
-        api: reads.Reader,
+        api: transport.Reader,
         store: profile_store.ProfileStore,
         *,
         on_change: Callable[[], None],

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import state
-from swapwarden.kube import backoff, decoding, errors, events, reads
+from swapwarden.kube import backoff, decoding, errors, events, transport
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def is_order(body: bytes) -> bool:
 class RestoreRequest:
     """The latest known order."""
 
-    def __init__(self, api: reads.Reader, namespace: str, changed: Callable[[], None]) -> None:
+    def __init__(self, api: transport.Reader, namespace: str, changed: Callable[[], None]) -> None:
         """`changed` is called when the order was given or cancelled."""
         self._api = api
         self._namespace = namespace

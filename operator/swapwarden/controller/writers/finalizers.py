@@ -9,7 +9,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.controller.inventory.profile_store import PROFILES
 from swapwarden.controller.writers.fenced import Writes, unless_superseded
-from swapwarden.kube import decoding, reads
+from swapwarden.kube import decoding, transport
 
 INVALID: Final = 422
 """Status of a patch with a failed test."""
@@ -43,6 +43,6 @@ async def release(writes: Writes, found: ProfileMetadata) -> bool:
     return await unless_superseded(write, INVALID) is not None
 
 
-async def read(api: reads.Reader, name: str) -> ProfileMetadata:
+async def read(api: transport.Reader, name: str) -> ProfileMetadata:
     """Read a profile's metadata. Raise errors.KubeError and msgspec.DecodeError."""
     return decoding.decode(await api.get(f"{PROFILES}/{name}"), Finalized).metadata
