@@ -18,6 +18,8 @@ COMMANDS: Final = {
     "webhook": ("swapwarden.webhook.main", "check and default pods at admission"),
     "agent": ("swapwarden.agent.main", "apply the plan to this node's cgroups"),
     "nri": ("swapwarden.nri.main", "hold swap limits of containers by the node's container runtime"),
+    "drop-ins": ("swapwarden.agent.drop_ins", "install or remove systemd's drop-in files on a node, and end"),
+    "await-daemonset": ("swapwarden.cli.daemonset", "wait for a DaemonSet's pods; list the nodes without a ready one"),
     "profiles": ("swapwarden.cli.profiles", "apply the profiles in an installation's values"),
     "uninstall": ("swapwarden.cli.uninstall", "make all nodes restore earlier values before Swapwarden is removed"),
     "plan": ("swapwarden.cli.plan", "show from files what every pod would get; needs no cluster"),

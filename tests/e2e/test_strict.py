@@ -37,7 +37,7 @@ REWRITES = 3
 
 @pytest.fixture(scope="module")
 def strict(node: Node, swapwarden: Release) -> Iterator[contextlib.ExitStack]:
-    """Swapwarden with the folders mounted, and a profile that asks for Strict until this is closed."""
+    """Swapwarden with the files installed, and a profile that asks for Strict until this is closed."""
     assert node  # no other providers
     with contextlib.ExitStack() as stack:
         # Values that are not given have their default again.
@@ -136,10 +136,19 @@ def without_agent(cluster: Provider, eventually: Wait) -> Iterator[None]:
     eventually(lambda: not is_gone(cluster), "there is an agent again")
 
 
-def test_the_agent_installs_the_files(node: Node, strict: contextlib.ExitStack, eventually: Wait) -> None:
+def test_an_init_container_installs_the_files_and_the_agent_cannot_write_them(
+    cluster: Provider, node: Node, swapwarden: Release, strict: contextlib.ExitStack, eventually: Wait
+) -> None:
     assert strict
     content = systemd_dropins.CONTENT.decode().strip()
     eventually(lambda: files(node)[: len(FILES)] == [content] * len(FILES), "the files exist")
+    (pod,) = cluster.get(AGENTS)["items"]
+    assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+    (container,) = pod["spec"]["containers"]
+    seen = [each for each in container["volumeMounts"] if "drop-ins" in each["mountPath"]]
+    assert seen
+    assert all(each["readOnly"] for each in seen)
+    assert verdict(swapwarden)
 
 
 def test_pods_are_born_at_0_with_no_agent_there(
@@ -321,12 +330,16 @@ def test_back_at_standard_nothing_is_left_after_a_reload(
     folder = cgroups.of_pod(node, namespace.wait_ready("stays"))
     eventually(lambda: cgroups.swap_max(node, folder) == "0", "it has no limit of its own, and so no swap")
     strict.close()
-    eventually(lambda: not any(files(node)), "the files are gone")
     eventually(lambda: cgroups.swap_max(node, folder) == "max", "the built-in profile leaves it to the kubelet")
+    eventually(lambda: verdict(swapwarden) == "True/NotAskedFor", "the files still exist")
+    installed = {"agent.dropIns.mount": "true", "agent.dropIns.slices": f"{{{SLICE}}}"}
+    swapwarden.upgrade(**installed, **{"agent.dropIns.remove": "true"})
+    eventually(lambda: not any(files(node)), "the files are gone")
     eventually(lambda: verdict(swapwarden) == "False/ReloadNeeded", "what systemd still holds is named")
     node.daemon_reload()
     eventually(lambda: verdict(swapwarden) == "", "nothing is left to say")
     assert cgroups.swap_max(node, folder) == "max"
+    swapwarden.upgrade(**installed)
 
 
 def test_systemd_itself_holds_a_slice_of_the_node_at_0(
@@ -340,15 +353,16 @@ def test_systemd_itself_holds_a_slice_of_the_node_at_0(
 
     with swapwarden.profile("e2e-slice", systemUnits=[{"name": SLICE, "swap": {"policy": "Disabled"}}]) as apply:
         apply(behavior="Kubelet")
-        eventually(is_there, "the agent installs the file")
+        eventually(is_there, "the init container installs the file")
         node.daemon_reload()
         with without_agent(cluster, eventually):
             node.write(folder / "memory.swap.max", "max")
             node.daemon_reload()
             assert cgroups.swap_max(node, folder) == "0"
-    eventually(lambda: not is_there(), "the file is gone with the profile")
-    assert cgroups.swap_max(node, folder) == "max"
+    eventually(lambda: cgroups.swap_max(node, folder) == "max", "the profile is gone")
     eventually(lambda: swapwarden.condition("SettingsApplied") == "False/ReloadNeeded", "systemd still holds it at 0")
+    swapwarden.upgrade(**{"agent.dropIns.slices": f"{{{SLICE}}}", "agent.dropIns.remove": "true"})
+    eventually(lambda: not is_there(), "the file is gone")
     node.daemon_reload()
     eventually(lambda: swapwarden.condition("SettingsApplied") == "", "nothing is left to say")
     assert cgroups.swap_max(node, folder) == "max"

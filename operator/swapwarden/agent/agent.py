@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import swapwarden
 from swapwarden.agent.desired import spec, state_cache, state_watch
-from swapwarden.agent.host import cgroupfs, faults, files, priority_events, systemd_dropins, worker
+from swapwarden.agent.host import cgroupfs, faults, files, priority_events, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import heartbeat, ledger
 from swapwarden.agent.node import node_watch, preflight, swap_metrics
-from swapwarden.agent.reconcile import dropin_sync, reconciler, sysctls
+from swapwarden.agent.reconcile import dropin_view, reconciler, sysctls
 from swapwarden.agent.report import report, status_writer
 from swapwarden.api import names
 from swapwarden.kube import client, config
@@ -124,11 +124,8 @@ class Agent:
             stack.callback(each.close)
         self._board = board.Board()
         pods, slices = _path(arguments.drop_in_dir), _path(arguments.slice_drop_in_dir)
-        self._drop_ins = (
-            dropin_sync.DropInSync(pods, systemd_dropins.reconcile_pods, self._board, board.PODS, disks),
-            dropin_sync.DropInSync(slices, systemd_dropins.reconcile_slices, self._board, board.SLICES, disks),
-        )
-        self._drop_ins[1].observe()
+        self._drop_ins = dropin_view.DropInView(dropin_view.DropInFolders(pods, slices), self._board, disks)
+        self._drop_ins.observe()
         given = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
         roots = {place: pathlib.Path(root) for place, root in given.items() if root}
         self._sysctls = sysctls.Sysctls(self._ledger.settings, roots, self._board, kernel)
@@ -187,8 +184,7 @@ class Agent:
             follow = functools.partial(self._follow, state_watch.StateWatch(api, node), writer)
             write = functools.partial(self._write, writer)
             jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [follow, write, self._heed, self._keep_synced]
-            jobs += [self._cache.run, self._pulse.run, self._node.run, self._sysctls.run]
-            jobs += [each.run for each in self._drop_ins]
+            jobs += [self._cache.run, self._pulse.run, self._node.run, self._sysctls.run, self._drop_ins.run]
             async with asyncio.TaskGroup() as group:
                 for job in jobs:
                     group.create_task(_unending(job))
@@ -237,13 +233,9 @@ class Agent:
 
     async def _heed(self) -> None:
         """Pass new records to the parts that depend on them; the status writer reads the board by itself."""
-        pods, slices = self._drop_ins
         revision = -1
         while True:
             revision = await self._board.after(revision)
-            current, root = self._reconciler.progress.spec, self._reconciler.inventory.root_path
-            pods.want(dropin_sync.pods_prefix(current, root))
-            slices.want(dropin_sync.unit_slices(current, root))
             self._node.check_tree()
             self._reconciler.swap_on(self._node.disks)
 
@@ -253,8 +245,7 @@ class Agent:
             if self._node.has_cgroup_v2:
                 self._reconciler.resync()
                 self._sysctls.check()
-                for each in self._drop_ins:
-                    each.check()
+                self._drop_ins.check()
             self._cache.retry()
             self._node.check_all()
 

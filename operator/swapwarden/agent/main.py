@@ -60,13 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drop-in-dir",
         default="",
         metavar="PATH",
-        help="folder with the two systemd drop-in folders for guarantee Strict (default: others install the files)",
+        help="folder with the two systemd drop-in folders for guarantee Strict, to see their files"
+        " (default: others install the files)",
     )
     parser.add_argument(
         "--slice-drop-in-dir",
         default="",
         metavar="PATH",
-        help="folder with systemd drop-in folders by the names of slices, for those that profiles take swap from"
+        help="folder with systemd drop-in folders by the names of slices, to see their files"
         " (default: others install the files)",
     )
     parser.add_argument(

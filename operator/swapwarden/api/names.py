@@ -202,7 +202,7 @@ class Problem(enum.StrEnum):
     DRAINING = "Draining"
     """A slice or service has more swap in use than its limit."""
     RELOAD_NEEDED = "ReloadNeeded"
-    """systemd still holds a slice at 0 by a drop-in file of the agent's that is gone."""
+    """systemd still holds a slice at 0 by a drop-in file."""
     PENDING = "Pending"
     """The agent is about to write it."""
     AUDIT = "Audit"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from swapwarden import __main__ as program
 from swapwarden.agent.host import systemd_dropins
 from swapwarden.api.conditions import DIAGNOSTICS
 
@@ -203,17 +204,17 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
     def reason() -> str:
         return str(node.told("StrictInEffect").get("reason", ""))
 
-    def installed() -> list[bool]:
-        return [file.exists() for file in files]
+    def installer(action: str) -> None:
+        assert program.main(["drop-ins", action, f"--drop-in-dir={units}"]) == 0
 
     older = node.tree.pod(1)
     entries: dict[int, Any] = {1: {"swapMax": str(MIB)}, 2: {"swapMax": str(MIB)}}
-    with node.agent("--drop-in-dir", str(units)) as agent:
+    installer("install")
+    with node.agent("--drop-in-dir", str(units), "--resync-interval=1") as agent:
         node.applied(node.put(entries))
-        assert (node.told("StrictInEffect"), installed()) == ({}, [False, False])
+        until(lambda: reason() == "NotAskedFor", "the profile is at Standard")
         node.applied(node.put(entries, guarantee="Strict"))
         until(lambda: reason() == "AwaitingEvidence", "files are no evidence")
-        assert [file.read_bytes() for file in files] == [systemd_dropins.CONTENT] * 2
         born = node.tree.pod(2, memory_swap_max="0\n")
         until(lambda: reason() == "OlderPods", "a pod that is born at 0 is")
         assert node.told("StrictInEffect")["status"] == "True"
@@ -222,12 +223,15 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
         agent.kill()
         for pod in (older, born):
             write(pod, "0")  # a daemon-reload, with no agent there
-    with node.agent("--drop-in-dir", str(units)):
+    with node.agent("--drop-in-dir", str(units), "--resync-interval=1"):
         until(lambda: [swap_max(pod) for pod in (older, born)] == [str(MIB)] * 2, "both are raised again")
         until(lambda: reason() == "InForce", "the reload covers older pods")
         node.applied(node.put({}, guarantee="Strict", mode="Restore"), "Restored")
-        assert installed() == [False, False]
         assert [swap_max(pod) for pod in (older, born)] == ["max", "max"]
+        assert [file.read_bytes() for file in files] == [systemd_dropins.CONTENT] * 2, "the agent writes none"
+        installer("remove")
+        until(lambda: reason() == "ReloadNeeded", "systemd has loaded them")
+        assert not any(file.exists() for file in files)
         until(lambda: reason() == "ReloadNeeded", "systemd does not know yet")
         assert uid(1) in node.told("StrictInEffect")["message"]
         for pod in (older, born):

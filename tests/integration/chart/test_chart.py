@@ -684,27 +684,97 @@ def test_the_constraints_for_openshift_allow_what_pods_with_host_paths_have_and_
         ]
 
 
-def test_drop_ins_are_mounted_on_request_only_and_nothing_beside_them(tmp_path: Path) -> None:
-    def found(values: Json) -> tuple[set[str], dict[str, str]]:
-        documents = rendered(tmp_path, {"agent": {"dropIns": values}})
-        pod = named(documents, "DaemonSet")["swapwarden-agent"]["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        paths = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each}
-        mounts = {each["mountPath"]: paths[each["name"]] for each in container["volumeMounts"] if each["name"] in paths}
-        assert set(paths.values()) == set(mounts.values())
-        return set(container["args"]), mounts
+def mounts_of(pod: Json, container: Json, *, writable: bool) -> dict[str, str]:
+    """The host paths of a container by where they are mounted, either those that it can write to or the others."""
+    paths = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each}
+    return {
+        each["mountPath"]: paths[each["name"]]
+        for each in container["volumeMounts"]
+        if each["name"] in paths and each.get("readOnly", False) is not writable
+    }
 
-    usual, few = found({})
-    assert not [path for path in few.values() if path.startswith("/etc")]
-    for prefix in ("kubepods", "kubelet-kubepods"):
-        more, mounts = found({"mount": True, "prefix": prefix})
-        assert more - usual == {"--drop-in-dir=/host/drop-ins"}
-        folders = [f"{prefix}-{name}-.slice.d" for name in ("burstable", "besteffort")]
-        assert mounts == few | {f"/host/drop-ins/{each}": f"/etc/systemd/system/{each}" for each in folders}
-    more, mounts = found({"slices": ["system.slice", "a-b.slice"]})
-    assert more - usual == {"--slice-drop-in-dir=/host/slice-drop-ins"}
-    folders = ["system.slice.d", "a-b.slice.d"]
-    assert mounts == few | {f"/host/slice-drop-ins/{each}": f"/etc/systemd/system/{each}" for each in folders}
+
+DROP_INS: list[tuple[Json, set[str], list[str]]] = [
+    (
+        {"mount": True, "prefix": prefix},
+        {"--drop-in-dir=/host/drop-ins"},
+        [f"drop-ins/{prefix}-{name}-.slice.d" for name in ("burstable", "besteffort")],
+    )
+    for prefix in ("kubepods", "kubelet-kubepods")
+]
+DROP_INS.append(
+    (
+        {"slices": ["system.slice", "a-b.slice"]},
+        {"--slice-drop-in-dir=/host/slice-drop-ins"},
+        ["slice-drop-ins/system.slice.d", "slice-drop-ins/a-b.slice.d"],
+    )
+)
+
+
+@pytest.mark.parametrize(("values", "flags", "folders"), DROP_INS)
+def test_only_containers_that_end_can_write_drop_ins(
+    values: Json, flags: set[str], folders: list[str], tmp_path: Path
+) -> None:
+    def agent(given: Json) -> Json:
+        found: Json = named(rendered(tmp_path, {"agent": {"dropIns": given}}), "DaemonSet")
+        pod: Json = found["swapwarden-agent"]["spec"]["template"]["spec"]
+        return pod
+
+    added = {f"/host/{each}": f"/etc/systemd/system/{each.partition('/')[2]}" for each in folders}
+    usual, pod = agent({}), agent(values)
+    (before,), (container,), (init,) = usual["containers"], pod["containers"], pod["initContainers"]
+    assert "initContainers" not in usual
+    assert not [path for path in mounts_of(usual, before, writable=True).values() if path.startswith("/etc")]
+    assert mounts_of(pod, container, writable=True) == mounts_of(usual, before, writable=True)
+    assert mounts_of(pod, container, writable=False) == added
+    assert set(container["args"]) - set(before["args"]) == flags
+    assert mounts_of(pod, init, writable=True) == added
+    assert flags | {"--best-effort"} <= set(init["args"])
+    assert init["args"][:2] == ["drop-ins", "install"]
+    (init,) = agent({**values, "remove": True})["initContainers"]
+    assert init["args"][:2] == ["drop-ins", "remove"]
+
+
+@pytest.mark.parametrize(("values", "flags", "folders"), DROP_INS)
+def test_the_uninstallation_removes_drop_ins_by_pods_that_end(
+    values: Json, flags: set[str], folders: list[str], tmp_path: Path
+) -> None:
+    documents = rendered(tmp_path, {"agent": {"dropIns": values}, "uninstall": {"timeout": 7}})
+    (daemons,) = (each for name, each in named(documents, "DaemonSet").items() if name == "swapwarden-drop-ins")
+    pod = daemons["spec"]["template"]["spec"]
+    (init,), (done,) = pod["initContainers"], pod["containers"]
+    assert set(mounts_of(pod, init, writable=True)) == {f"/host/{each}" for each in folders}
+    assert init["args"][:2] == ["drop-ins", "remove"]
+    assert flags <= set(init["args"])
+    assert "--best-effort" not in init["args"], "a pod that fails is not ready"
+    assert "volumeMounts" not in done
+    assert pod["automountServiceAccountToken"] is False
+    jobs = named(documents, "Job")
+    hooks = [
+        each["metadata"]["annotations"]
+        for each in (jobs["swapwarden-uninstall"], daemons, jobs[daemons["metadata"]["name"]])
+    ]
+    assert [each["helm.sh/hook"] for each in hooks] == ["pre-delete"] * 3
+    assert [each["helm.sh/hook-weight"] for each in hooks] == ["0", "1", "2"], "after the agents have restored"
+    assert all("hook-failed" in each["helm.sh/hook-delete-policy"] for each in hooks)
+    job = jobs["swapwarden-drop-ins"]["spec"]
+    assert (job["backoffLimit"], job["activeDeadlineSeconds"]) == (0, 127)
+    (container,) = job["template"]["spec"]["containers"]
+    asked = dict(each.lstrip("-").split("=", 1) for each in container["args"][1:])
+    labels = daemons["spec"]["template"]["metadata"]["labels"]
+    assert dict(each.split("=") for each in asked["selector"].split(",")).items() <= labels.items()
+    assert (asked["name"], asked["timeout"]) == ("swapwarden-drop-ins", "7")
+    (rule,) = (
+        rule
+        for role in named(documents, "Role").values()
+        for rule in role["rules"]
+        if "daemonsets" in rule["resources"]
+    )
+    assert (rule["resourceNames"], rule["verbs"]) == (["swapwarden-drop-ins"], ["get"])
+
+
+def test_without_drop_ins_nothing_removes_any(tmp_path: Path) -> None:
+    assert "drop-ins" not in manifests.written(rendered(tmp_path, {"nri": {"mode": "off"}}))
 
 
 def nri_pod(documents: list[Json]) -> Json:
@@ -764,7 +834,7 @@ def test_openshift_chooses_users_and_groups_of_pods_without_host_paths(tmp_path:
     for pod in pods(rendered(tmp_path, SETS["all"])):
         security = pod["securityContext"]
         ids = {key: security[key] for key in ("runAsUser", "runAsGroup", "fsGroup") if key in security}
-        if pod["containers"][0]["name"] in {"agent", "nri"}:
+        if pod["containers"][0]["name"] in {"agent", "nri", "done"}:
             assert ids == {"runAsUser": 0, "runAsGroup": 0}
         else:
             assert (ids, security["runAsNonRoot"]) == ({}, True)
@@ -851,6 +921,7 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"prometheusRule": {"thresholds": {"swapFull": 0.9}}}, "swapFull"),
         ({"agent": {"resources": {"limits": {"cpu": "a lot"}}}}, "cpu"),
         ({"agent": {"dropIns": {"mount": "yes"}}}, "mount"),
+        ({"agent": {"dropIns": {"remove": "yes"}}}, "remove"),
         ({"agent": {"dropIns": {"prefix": "../kubepods"}}}, "prefix"),
         ({"agent": {"dropIns": {"prefix": "system"}}}, "prefix"),
         *(

@@ -94,7 +94,7 @@ def test_who_administers_the_namespace_only_does_not_end_enforcement(installed: 
     ):
         status, answer = tenant(method, path, body)
         assert status == 403, answer
-        assert "takes the right to `restore` nodeswapstates" in answer["message"]
+        assert "needs the right to `restore` nodeswapstates" in answer["message"]
     assert order(installed) == "false"
     assert tenant("DELETE", ORDER, None)[0] == 200
     status, answer = tenant("POST", CONFIG_MAPS, config_map(GIVEN))
@@ -178,11 +178,13 @@ def test_pods_without_powers_are_admitted(tenant: Ask) -> None:
         assert status == 201, answer
 
 
-def test_the_daemon_set_beside_the_runtimes_has_its_pods_where_it_exists(
+def test_the_other_daemon_sets_of_the_release_have_their_pods_where_they_exist(
     installed: ControlPlane, eventually: Callable[..., None], daemon_sets: Ask
 ) -> None:
     owner = {**OWNER, "name": "swapwarden-nri"}
     admitted = pod({**HOST, "serviceAccountName": "swapwarden-nri"}, ownerReferences=[owner])
+    remover, stranger = {**OWNER, "name": "swapwarden-drop-ins"}, {**HOST, "serviceAccountName": "swapwarden-nri"}
+    removing = pod(HOST, ownerReferences=[remover])
     where = f"{PODS}?dryRun=All"
     policy = "--show-only=templates/agent/policy-host-access.yaml"
     try:
@@ -194,6 +196,10 @@ def test_the_daemon_set_beside_the_runtimes_has_its_pods_where_it_exists(
             pod(HOST, ownerReferences=[owner]),
         ):
             assert daemon_sets("POST", where, other)[0] == 403
+        assert daemon_sets("POST", where, removing)[0] == 403
+        installed.apply(helm.render(policy, "--set=nri.mode=auto", "--set=agent.dropIns.mount=true"))
+        eventually(lambda: daemon_sets("POST", where, removing)[0] == 201, "the policy with the uninstallation's")
+        assert daemon_sets("POST", where, pod(stranger, ownerReferences=[remover]))[0] == 403
     finally:
         installed.apply(helm.render(policy, "--set=nri.mode=off"))
         eventually(lambda: daemon_sets("POST", where, admitted)[0] == 403, "the policy without it")

@@ -14,7 +14,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import dropin_sync, queue, reconciler, schedule
+from swapwarden.agent.reconcile import queue, reconciler, schedule
 from swapwarden.agent.report import collector, status
 from swapwarden.api import names
 from swapwarden.api import state as api
@@ -70,11 +70,16 @@ class Node:
         own_uid: str = "",
         away: float | None = None,
         slices: Collection[str] = (),
+        prefixes: Collection[str] = (),
         *,
         nri: bool = False,
     ) -> reconciler.NodeReconciler:
-        """`slices` have a drop-in file of the agent's; `nri`: plugins of the runtime can connect."""
-        self.reports.drop_ins[board.SLICES] = board.DropInStatus(mounted=True, held=frozenset(slices))
+        """`slices`, and slices of pods that begin with `prefixes`, have a drop-in file of the installation.
+
+        With `nri` plugins of the runtime can connect.
+        """
+        self.reports.drop_ins[board.PODS] = board.DropInStatus(visible=bool(prefixes), held=frozenset(prefixes))
+        self.reports.drop_ins[board.SLICES] = board.DropInStatus(visible=True, held=frozenset(slices))
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
         self.ledger = ledger.Ledger(self.folder)
@@ -151,16 +156,6 @@ def reasons(agent: reconciler.NodeReconciler) -> list[str]:
     """Of the deviations that it would report."""
     found = snapshot(agent)
     return sorted([*(violation.reason for violation in found.violations), *("Exposed" for _ in found.recent.exposures)])
-
-
-def drop_in_prefix(agent: reconciler.NodeReconciler) -> str | None:
-    """Return the prefix of the slices that must have drop-ins for guarantee Strict."""
-    return dropin_sync.pods_prefix(agent.progress.spec, agent.root)
-
-
-def drop_in_slices(agent: reconciler.NodeReconciler) -> tuple[str, ...] | None:
-    """Return the node's slices that must have drop-ins."""
-    return dropin_sync.unit_slices(agent.progress.spec, agent.root)
 
 
 # Access to the inside: only here, so that tests stay as they are when that changes.

@@ -509,3 +509,35 @@ volumes: [hostPath, projected]
 {{- $mode := .Values.nri.mode | toString -}}
 {{- if not (has $mode (list "off" "false")) }}{{ $mode }}{{ end -}}
 {{- end }}
+
+{{/* Whether the installation has drop-ins of systemd's: some text, or none. */}}
+{{- define "swapwarden.hasDropIns" -}}
+{{- if or (.Values.agent.dropIns).mount (.Values.agent.dropIns).slices }}true{{ end -}}
+{{- end }}
+
+{{/* Where a container has the folders of drop-ins, as arguments. */}}
+{{- define "swapwarden.dropInArguments" -}}
+{{- if (.Values.agent.dropIns).slices }}
+- --slice-drop-in-dir=/host/slice-drop-ins
+{{- end }}
+{{- if (.Values.agent.dropIns).mount }}
+- --drop-in-dir=/host/drop-ins
+{{- end }}
+{{- end }}
+
+{{/* The folders of drop-ins in a container that writes to them. */}}
+{{- define "swapwarden.dropInMounts" -}}
+{{- range include "swapwarden.dropIns" . | fromJsonArray }}
+- {name: {{ .volume }}, mountPath: {{ printf "/host/drop-ins/%s" .folder | quote }}}
+{{- end }}
+{{- range include "swapwarden.sliceDropIns" . | fromJsonArray }}
+- {name: {{ .volume }}, mountPath: {{ printf "/host/slice-drop-ins/%s" .folder | quote }}}
+{{- end }}
+{{- end }}
+
+{{- define "swapwarden.dropInVolumes" -}}
+{{- range concat (include "swapwarden.dropIns" . | fromJsonArray) (include "swapwarden.sliceDropIns" . | fromJsonArray) }}
+- name: {{ .volume }}
+  hostPath: {path: {{ printf "/etc/systemd/system/%s" .folder | quote }}, type: DirectoryOrCreate}
+{{- end }}
+{{- end }}

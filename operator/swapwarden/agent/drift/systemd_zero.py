@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, systemd_dropins
-from swapwarden.agent.inventory import records
+from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
@@ -32,6 +32,8 @@ class ZeroEvidence(NamedTuple):
 
     wanted: bool
     """Whether the state in force is enforced and asks for Strict."""
+    installed: bool
+    """Whether the installation has the drop-in files for these pods, whatever the state asks for."""
     root: str | None
     """The cgroup above all pods, or None."""
     proved: bool
@@ -67,8 +69,14 @@ class Evidence:
     """Collects the evidence; the ledger keeps it for each pod, so that a later run of the agent has it."""
 
     def __init__(
-        self, cgroups: cgroupfs.Cgroups, book: ledger.Ledger, clock: Callable[[], float] = time.monotonic
+        self,
+        cgroups: cgroupfs.Cgroups,
+        book: ledger.Ledger,
+        reports: board.Board,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`reports` has the drop-in files that the installation has on the node."""
+        self._board = reports
         self._fs = cgroups
         self._ledger = book
         self._limits = book.limits
@@ -78,10 +86,20 @@ class Evidence:
         self._refuted = False
         self.wanted = False
 
+    @property
+    def installed(self) -> bool:
+        """Whether the node has the drop-in files: then 0 from systemd is Swapwarden's own in every mode."""
+        return bool(self._board.drop_ins[board.PODS].held)
+
+    @property
+    def sought(self) -> bool:
+        """Whether it matters which pods systemd holds at 0."""
+        return self.wanted or self.installed
+
     def follow(self, state: spec.NodeSpec | None, root: str | None, known: Iterable[records.Pod]) -> None:
         """Take a new state: if it begins Strict, examine all pods before the agent writes for it."""
         before, self.wanted = self.wanted, wants(state)
-        if self.wanted and not before:
+        if self.wanted and not (before or self.installed):
             for pod in known:
                 self.came(root, pod)
 
@@ -91,7 +109,7 @@ class Evidence:
         if entry is not None and entry.systemd_zero:
             pod.file.systemd.zero = True
             self._prove()
-        if not self.wanted or not covers(root, pod.path):
+        if not self.sought or not covers(root, pod.path):
             return
         found = self._limit(pod)
         if (
@@ -117,13 +135,13 @@ class Evidence:
         if (
             pod is None
             or file is not pod.file
-            or not (self.wanted or pod.file.systemd.zero)
+            or not (self.sought or pod.file.systemd.zero)
             or not covers(root, pod.path)
         ):
             return False
         before = pod.file.systemd.zero, self._proved, self._refuted
         found = self._limit(pod)
-        if found == 0 and self.wanted:
+        if found == 0 and self.sought:
             self._zero(pod)
         elif found == cgroupfs.NO_LIMIT:
             self._unlimited(pod)
@@ -131,12 +149,12 @@ class Evidence:
 
     def view(self, root: str | None, known: Iterable[records.Pod]) -> ZeroEvidence:
         """Return the evidence for the status."""
-        mine = [pod for pod in known if (self.wanted or pod.file.systemd.zero) and covers(root, pod.path)]
+        mine = [pod for pod in known if (self.sought or pod.file.systemd.zero) and covers(root, pod.path)]
         held = tuple(sorted(pod.uid for pod in mine if pod.file.systemd.zero))
         others = len(mine) - len(held)
         # If systemd holds none of the current pods at 0 (any more), evidence of earlier pods counts no longer.
         proved = self._proved is not None and (bool(held) or not mine)
-        return ZeroEvidence(self.wanted, root, proved, self._refuted, held, others)
+        return ZeroEvidence(self.wanted, self.installed, root, proved, self._refuted, held, others)
 
     def _limit(self, pod: records.Pod) -> int | None:
         try:
@@ -151,7 +169,8 @@ class Evidence:
 
     def _zero(self, pod: records.Pod) -> None:
         self._prove()
-        if not pod.file.systemd.zero:
+        # Once it was restored, systemd takes it back at each reload for as long as the files exist.
+        if not pod.file.systemd.zero or (self.installed and not self._limits.holds_ours(pod.file.key)):
             pod.file.systemd.zero = True
             self._limits.set_systemd_zero(pod.file.key, held=True)
 

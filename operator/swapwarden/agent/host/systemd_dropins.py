@@ -1,10 +1,12 @@
 """Drop-in files for guarantee Strict: systemd creates each Burstable and BestEffort pod's slice with MemorySwapMax=0.
 
+`swapwarden drop-ins` writes them, in an init container of the agent's pod; the agent itself only reads them.
+
 A folder `a-b-.slice.d` applies to every slice whose name begins with `a-b-` (systemd.unit(5)). So two folders cover the
 pods of both classes, but not the slices of the classes themselves, which the kubelet writes. Slices created later have
 the value from the start, older ones from systemd's next daemon-reload.
 
-The node's own slices that a profile names can also have such a file, in a folder with their whole name. Services have
+The node's own slices can also have such a file, in a folder with their whole name. Services have
 none: a writer of a service's drop-ins decides what it runs.
 """
 
@@ -15,7 +17,7 @@ import logging
 import os
 import pathlib
 import re
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Final
 
 from swapwarden.agent.host import cgroup_files, files
@@ -30,11 +32,21 @@ FILE: Final = "50-swapwarden.conf"
 CONTENT: Final = f"[Slice]\n{cgroup_files.SWAP_MAX.systemd_property}=0\n".encode()
 CLASSES: Final = ("burstable", "besteffort")
 
+INSTALLER: Final = "drop-ins"
+"""The name of the init container that installs the files."""
+
+Look = Callable[[pathlib.Path], tuple[frozenset[str], frozenset[str]]]
+"""Finds which files in a folder are right, and which are missing."""
+
 _SLICE: Final = re.compile(r"[A-Za-z0-9_:.\\]+(-[A-Za-z0-9_:.\\]+)*[.]slice")
 """A slice other than the root. A name that ends with a dash would apply to all slices that begin with it."""
 NEW: Final = f".{FILE}.new"
 """systemd only reads files that end in .conf."""
 _FOLDER: Final = ".d"
+_SUFFIX: Final = ".slice"
+_DEPTH: Final = 4
+"""Levels below a slice in which the tree of pods is searched."""
+_POD_FOLDERS: Final = tuple(f"-{name}-.slice{_FOLDER}" for name in CLASSES)
 _MAX_BYTES: Final = 4096
 
 
@@ -48,64 +60,64 @@ def printed(prefix: str) -> str:
     return "\n".join(f"# {UNITS}/{folder}/{FILE}\n{CONTENT.decode()}" for folder in folders(prefix))
 
 
-def install(directory: pathlib.Path, prefix: str) -> None:
-    """Write both files unless they are correct; each is the old or the new one at any time.
+def pod_folders(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Return the folders of pods in a directory, of any prefix; none if it cannot be read."""
+    return [directory / name for name in files.names(directory, f"*{_FOLDER}") if name.endswith(_POD_FOLDERS)]
 
-    `directory` holds the two folders. OSError if that fails; for a missing folder the message has the remedy.
+
+def slice_folders(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Return the folders of slices without pods in a directory; none if it cannot be read."""
+    return [
+        directory / name
+        for name in files.names(directory, f"*{_FOLDER}")
+        if _SLICE.fullmatch(name.removesuffix(_FOLDER)) and PREFIX not in name
+    ]
+
+
+def has_pods(root: pathlib.Path, folder: pathlib.Path) -> bool:
+    """Return whether pods are in the slice of a drop-in folder; `root` has the cgroups of the node.
+
+    A slice is inside those that its name begins with, up to a dash (systemd.slice(5)).
     """
-    for name in folders(prefix):
-        folder = directory / name
-        if not folder.is_dir():
-            raise FileNotFoundError(f"{UNITS}/{name} is not mounted: set agent.dropIns.prefix to {prefix}")
-        _install(folder)
+    parts = folder.name.removesuffix(_FOLDER).removesuffix(_SUFFIX).split("-")
+    path = root.joinpath(*("-".join(parts[: number + 1]) + _SUFFIX for number in range(len(parts))))
+    return any(next(path.glob(f"{'*/' * depth}*{PREFIX}*"), None) is not None for depth in range(_DEPTH))
 
 
-def remove(directory: pathlib.Path) -> None:
-    """Remove the files of any prefix with the content that `install` writes. OSError if that fails."""
-    endings = tuple(folders(PREFIX))
-    for folder in sorted(directory.iterdir()):
-        if folder.name.endswith(endings):
-            _remove(folder)
-
-
-def slices(units: Collection[str], root: str) -> tuple[str, ...]:
-    """Return the slices of these units that may have a drop-in: none with pods. `root` is the cgroup above all pods."""
-    above = root.split("/")
-    return tuple(name for name in units if _SLICE.fullmatch(name) and name not in above and PREFIX not in name)
-
-
-def reconcile_slices(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
-    """Write the files of `wanted` slices with a folder in `directory`, and remove others. OSError if that fails."""
-    for folder in sorted(directory.iterdir()):
-        name = folder.name.removesuffix(_FOLDER)
-        if name == folder.name or not _SLICE.fullmatch(name) or not folder.is_dir():
-            continue
-        if name in wanted:
-            _install(folder)
-        else:
-            _remove(folder)
-
-
-def installed(directory: pathlib.Path) -> frozenset[str]:
-    """Return the slices with a file as `reconcile_slices` writes it; none if the directory cannot be read."""
-    names = (name.removesuffix(_FOLDER) for name in files.names(directory, f"*{_FOLDER}"))
-    return frozenset(
-        name for name in names if _SLICE.fullmatch(name) and _content(directory / f"{name}{_FOLDER}" / FILE) == CONTENT
-    )
-
-
-def _install(folder: pathlib.Path) -> None:
+def install(folder: pathlib.Path) -> None:
+    """Write a folder's file unless it is correct; it is the old or the new one at any time. OSError if that fails."""
     if _content(folder / FILE) != CONTENT:
         _replace(folder)
         log.info("installed a systemd drop-in", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
 
 
-def _remove(folder: pathlib.Path) -> None:
+def remove(folder: pathlib.Path) -> None:
+    """Remove a folder's file if it has the content that `install` writes. OSError if that fails."""
     file = folder / FILE
     if _content(file) == CONTENT:
         file.unlink()
         log.info("removed a systemd drop-in", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
     (folder / NEW).unlink(missing_ok=True)
+
+
+def slice_files(directory: pathlib.Path) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the slices whose file is right, and those with a folder only."""
+    found = {folder.name.removesuffix(_FOLDER): _is_right(folder) for folder in slice_folders(directory)}
+    return frozenset(name for name in found if found[name]), frozenset(name for name in found if not found[name])
+
+
+def pod_files(directory: pathlib.Path) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the prefixes of slices of pods with both files right, and those with a folder only."""
+    found: dict[str, set[str]] = {}
+    for folder in pod_folders(directory):
+        prefix, _, kind = folder.name.removesuffix("-.slice.d").rpartition("-")
+        found.setdefault(prefix, set()).update({kind} if _is_right(folder) else ())
+    whole = frozenset(prefix for prefix, kinds in found.items() if kinds == set(CLASSES))
+    return whole, frozenset(found) - whole
+
+
+def _is_right(folder: pathlib.Path) -> bool:
+    return _content(folder / FILE) == CONTENT
 
 
 def _content(file: pathlib.Path) -> bytes | None:
@@ -136,11 +148,3 @@ def _replace(folder: pathlib.Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
-
-
-def reconcile_pods(directory: pathlib.Path, prefix: str) -> None:
-    """Install both files for slices that begin with `prefix`; if that is empty, remove them. OSError as these."""
-    if prefix:
-        install(directory, prefix)
-    else:
-        remove(directory)

@@ -27,16 +27,14 @@ class SettingStatus(NamedTuple):
 
 
 class DropInStatus(NamedTuple):
-    """Status of the systemd drop-in files."""
+    """Status of the systemd drop-in files that the installation has on the node."""
 
-    mounted: bool = False
-    """Whether this agent installs the files itself."""
-    failed: str = ""
-    """Why the files are not as desired; empty if they are, or before the first check."""
-    left: bool = False
-    """Whether files may exist that must not."""
+    visible: bool = False
+    """Whether the agent sees their folders: the installation has such files."""
     held: frozenset[str] = frozenset()
-    """The slices that may have a file: those with one, and during a write those that get one."""
+    """The slices with their file; of pods the prefixes of slices with both files."""
+    missing: frozenset[str] = frozenset()
+    """Those with a folder that lacks the file."""
 
 
 class KeyFailure(NamedTuple):

@@ -100,7 +100,7 @@ class Events:
                 self._mark_name(owner, event, noticed)
         for file, since in touched.items():
             if file.watch is not None and not (file.is_inner and self._put_off(file)):
-                if self._evidence.wanted or file.systemd.zero or file.kind == "system":
+                if self._evidence.sought or file.systemd.zero or file.kind == "system":
                     self._rewritten(file)
                 self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(noticed, since, written=True))
         if lost:
@@ -172,7 +172,7 @@ class NodeReconciler:
         if away is not None and not book.initialised:
             book.mark_incomplete()
         self._attribution = why = attribution.Attribution(cgroups, book, clock=clock)
-        self._evidence = evidence = systemd_zero.Evidence(cgroups, book, clock)
+        self._evidence = evidence = systemd_zero.Evidence(cgroups, book, reports, clock)
         space = headroom.Headroom(cgroups, proc)
         self._files = files = file_reconciler.FileReconciler(shared, cgroups, book, space, why=why, own_uid=own_uid)
         io = unit_io.UnitIoReconciler(cgroups, book.settings)

@@ -182,8 +182,13 @@ class Units:
             more = f"{left} MiB of swap are still in use; they can grow little, and fall as pages are touched"
             return problems.SettingProblem(_name(unit.path), names.Problem.DRAINING, more)
         if unit.desired.value is resolve.Handling.RESTORE and self._is_covered(unit):
+            name = _name(unit.path)
             more = (
-                "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
+                f"its drop-in file takes it back to 0 at each reload: take {name} out of agent.dropIns.slices, remove"
+                " the file and run `systemctl daemon-reload` on the node"
+                if _has_drop_in(self._board, name)
+                else "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the"
+                " node"
             )
             return problems.SettingProblem(_name(unit.path), names.Problem.RELOAD_NEEDED, more)
         if (

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from swapwarden.agent.desired import problems
 from swapwarden.agent.drift import systemd_zero
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroupfs, systemd_dropins
 from swapwarden.agent.inventory import board, inventory
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import diagnostics, node_watch
@@ -63,17 +63,20 @@ class Report:
         settings = progress.settings
         if sysctls.concerned:
             settings = (*(settings or ()), *sysctls.problems)
-        if slices.failed:
-            message = f"systemd's drop-in files are not as they should be: {slices.failed}"
+        if slices.missing:
+            message = (
+                f"systemd's drop-in files are missing for {', '.join(sorted(slices.missing))}: the log of the agent's"
+                f" init container {systemd_dropins.INSTALLER} says why"
+            )
             problem = problems.SettingProblem("systemUnits", names.Problem.WRITE_FAILED, message)
             settings = (*(settings or ()), problem)
-        to_restore = progress.to_restore + sysctls.to_restore + pods.left + slices.left
+        to_restore = progress.to_restore + sysctls.to_restore
         return collector.collect(
             self._reconciled.inventory,
             progress._replace(settings=settings, to_restore=to_restore),
             cgroups=self._fs,
             now=time.monotonic(),
-            guarantee=status.strict(self._reconciled.evidence, mounted=pods.mounted, failed=pods.failed),
+            guarantee=status.strict(self._reconciled.evidence, files=pods),
             refused=self._board.refused,
         )
 

@@ -13,6 +13,7 @@ import msgspec
 from swapwarden.agent.desired import problems
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import systemd_dropins
+from swapwarden.agent.inventory import board
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector
 from swapwarden.api import names, state
@@ -192,13 +193,13 @@ def verdicts(
     }
 
 
-def strict(view: systemd_zero.ZeroEvidence, *, mounted: bool, failed: str) -> collector.ConditionVerdict | None:
+def strict(view: systemd_zero.ZeroEvidence, *, files: board.DropInStatus) -> collector.ConditionVerdict | None:
     """Return the condition StrictInEffect; None if guarantee Strict neither is nor was in use.
 
-    `mounted`: the agent installs the files itself; `failed`: why it could not install or remove them.
+    `files` are those that the installation has on the node.
     """
     if not view.wanted:
-        return _strict_left(view, failed)
+        return _strict_unasked(view)
     if view.root is None:
         return collector.ConditionVerdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
     begin = systemd_zero.prefix(view.root)
@@ -209,11 +210,9 @@ def strict(view: systemd_zero.ZeroEvidence, *, mounted: bool, failed: str) -> co
             "the kubelet's cgroup driver is cgroupfs: nothing overwrites the agent's values, even while no agent runs;"
             " but a pod that starts meanwhile has no limit until one runs",
         )
-    if failed:
-        return collector.ConditionVerdict("False", "InstallFailed", f"the drop-in files cannot be installed: {failed}")
     if view.proved:
         return _strict_in_force(view)
-    return _strict_not_in_force(view, begin, mounted=mounted)
+    return _strict_not_in_force(view, begin, files)
 
 
 def _strict_in_force(view: systemd_zero.ZeroEvidence) -> collector.ConditionVerdict:
@@ -230,11 +229,20 @@ def _strict_in_force(view: systemd_zero.ZeroEvidence) -> collector.ConditionVerd
     )
 
 
-def _strict_not_in_force(view: systemd_zero.ZeroEvidence, begin: str, *, mounted: bool) -> collector.ConditionVerdict:
+def _strict_not_in_force(
+    view: systemd_zero.ZeroEvidence, begin: str, files: board.DropInStatus
+) -> collector.ConditionVerdict:
     first, second = (
         f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
     )
-    if mounted:
+    if files.visible and begin not in files.held:
+        return collector.ConditionVerdict(
+            "False",
+            "NotInstalled",
+            f"{first} or {second} is missing: set agent.dropIns.prefix to {begin}, or see the log of the agent's init"
+            f" container {systemd_dropins.INSTALLER}",
+        )
+    if files.visible:
         remedy = f"{first} and {second} are installed"
         if not view.refuted:
             return collector.ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod has started at 0 yet")
@@ -249,9 +257,14 @@ def _strict_not_in_force(view: systemd_zero.ZeroEvidence, begin: str, *, mounted
     return collector.ConditionVerdict("Unknown", "NoEvidence", f"no pod had 0 before the agent wrote to it; {remedy}")
 
 
-def _strict_left(view: systemd_zero.ZeroEvidence, failed: str) -> collector.ConditionVerdict | None:
-    if failed:
-        return collector.ConditionVerdict("False", "RemoveFailed", f"the drop-in files cannot be removed: {failed}")
+def _strict_unasked(view: systemd_zero.ZeroEvidence) -> collector.ConditionVerdict | None:
+    if view.installed:
+        return collector.ConditionVerdict(
+            "True",
+            "NotAskedFor",
+            "the node has the drop-in files (agent.dropIns.mount), though its profile does not ask for Strict: systemd"
+            " makes Burstable and BestEffort pods at 0, and the agent raises those that may have swap",
+        )
     if not view.held:
         return None
     more = f" and {len(view.held) - _NAMED} more" if len(view.held) > _NAMED else ""

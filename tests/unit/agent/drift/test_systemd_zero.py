@@ -8,6 +8,7 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.report import status
 from swapwarden.api import names
@@ -17,7 +18,6 @@ from tests.unit.agent.agent_node import (
     Node,
     all_writes_heard,
     apply,
-    drop_in_prefix,
     reasons,
     snapshot,
     state,
@@ -35,9 +35,14 @@ def born(node: Node, number: int, qos: str = "burstable", value: str = "0") -> p
     return node.tree.pod(number, qos, memory_swap_max=f"{value}\n")
 
 
-def told(node: Node, *, mounted: bool = False, failed: str = "") -> tuple[str, str] | None:
+NO_FILES = board.DropInStatus()
+FILES_THERE = board.DropInStatus(visible=True, held=frozenset({"kubepods"}))
+FILES_MISSING = board.DropInStatus(visible=True, missing=frozenset({"kubepods"}))
+
+
+def told(node: Node, files: board.DropInStatus = NO_FILES) -> tuple[str, str] | None:
     assert node.agent is not None
-    found = status.strict(node.agent.evidence, mounted=mounted, failed=failed)
+    found = status.strict(node.agent.evidence, files=files)
     return None if found is None else found[:2]
 
 
@@ -67,18 +72,6 @@ async def test_nothing_is_said_where_nobody_asked(node: Node) -> None:
     born(node, 1)
     apply(node.start(), state({1: 0}))
     assert told(node) is None
-    assert node.agent is not None
-    assert drop_in_prefix(node.agent) == ""
-
-
-async def test_the_prefix_is_that_of_the_tree(node: Node) -> None:
-    agent = node.start()
-    assert drop_in_prefix(agent) is None  # no state yet: files of an earlier run stay
-    apply(agent, asked())
-    expected = {"systemd": "kubepods", "kind": "kubelet-kubepods", "cgroupfs": ""}
-    assert drop_in_prefix(agent) == expected[node.tree.naming]
-    apply(agent, asked(mode=names.Mode.AUDIT))
-    assert drop_in_prefix(agent) == ""
 
 
 async def test_on_a_node_with_the_cgroupfs_driver_it_says_what_can_be_had(node: Node) -> None:
@@ -92,13 +85,15 @@ async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
     agent = plain.start()
     apply(agent, asked())
     assert told(plain) == ("Unknown", "NoEvidence")
-    assert told(plain, mounted=True) == ("Unknown", "AwaitingEvidence")
-    assert told(plain, failed="denied") == ("False", "InstallFailed")
+    assert told(plain, FILES_THERE) == ("Unknown", "AwaitingEvidence")
+    assert told(plain, FILES_MISSING) == ("False", "NotInstalled")
+    other = board.DropInStatus(visible=True, held=frozenset({"kubelet-kubepods"}))
+    assert told(plain, other) == ("False", "NotInstalled")
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
     # The agent wrote that itself.
     assert told(plain) == ("Unknown", "NoEvidence")
-    message = status.strict(agent.evidence, mounted=False, failed="")
+    message = status.strict(agent.evidence, files=NO_FILES)
     assert message is not None
     assert "/etc/systemd/system/kubepods-besteffort-.slice.d/50-swapwarden.conf" in message.message
     assert "--print-drop-ins=kubepods" in message.message
@@ -223,7 +218,7 @@ async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
     apply(agent, asked({1: 0, 2: MIB}))
     born(plain, 3)
     await until(lambda: told(plain) == ("True", "OlderPods"))
-    verdict = status.strict(agent.evidence, mounted=True, failed="")
+    verdict = status.strict(agent.evidence, files=FILES_THERE)
     assert verdict is not None
     assert "2 of 3" in verdict.message
     write(older, "max")  # as systemd does at a resize: it has not read the files for this one
@@ -299,7 +294,7 @@ async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node
     pods = [born(plain, number) for number in range(12)]
     await until(lambda: len(held(plain)) == 12)
     apply(agent, state(dict.fromkeys(range(12), MIB), generation=2))
-    verdict = status.strict(agent.evidence, mounted=True, failed="")
+    verdict = status.strict(agent.evidence, files=FILES_THERE)
     assert verdict is not None
     assert verdict.reason == "ReloadNeeded"
     assert verdict.message.endswith("and 4 more")
@@ -310,7 +305,49 @@ async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node
     for pod in pods:
         write(pod, "max")
     await until(lambda: told(plain) is None)
-    assert told(plain, failed="denied") == ("False", "RemoveFailed")
+
+
+@pytest.mark.parametrize("mode", [names.Mode.AUDIT, names.Mode.RESTORE])
+async def test_files_of_the_installation_take_no_swap_where_nothing_is_enforced(plain: Node, mode: names.Mode) -> None:
+    agent = plain.start(prefixes=["kubepods"])
+    apply(agent, state({1: 0}, mode=mode))
+    pod = born(plain, 1)
+    await until(lambda: swap_max(pod) == "max")
+    for _ in range(3):  # as systemd does at each reload
+        await until(lambda: all_writes_heard(agent))
+        write(pod, "0")
+        await until(lambda: swap_max(pod) == "max")
+    assert told(plain, FILES_THERE) == ("True", "NotAskedFor")
+    plain.stop()
+    write(pod, "0")
+    agent = plain.start(state({1: 0}, mode=mode), prefixes=["kubepods"])
+    assert swap_max(pod) == "max"
+    assert snapshot(agent).to_restore == 0
+
+
+async def test_files_of_the_installation_are_not_what_a_pod_had_before(plain: Node) -> None:
+    born(plain, 1)
+    agent = plain.start(prefixes=["kubepods"])
+    apply(agent, state({1: MIB}))
+    late = born(plain, 2)
+    apply(agent, state({1: MIB, 2: 0}, generation=2))
+    await until(lambda: swap_max(plain.tree.pod_path(1)) == str(MIB))
+    assert told(plain, FILES_THERE) == ("True", "NotAskedFor")
+    assert held(plain) == {uid(1), uid(2)}
+    apply(agent, state(mode=names.Mode.RESTORE, generation=3))
+    assert [swap_max(pod) for pod in (plain.tree.pod_path(1), late)] == ["max", "max"]
+    assert snapshot(agent).to_restore == 0
+
+
+async def test_once_the_files_are_removed_what_systemd_still_holds_is_named(plain: Node) -> None:
+    agent = plain.start(prefixes=["kubepods"])
+    apply(agent, state({1: MIB}))
+    pod = born(plain, 1)
+    await until(lambda: held(plain) == {uid(1)} and swap_max(pod) == str(MIB))
+    plain.reports.drop_ins[board.PODS] = board.DropInStatus(visible=True)
+    assert told(plain) == ("False", "ReloadNeeded")
+    write(pod, "max")
+    await until(lambda: told(plain) is None)
 
 
 async def test_files_of_others_that_were_there_before_are_evidence_when_it_is_asked_for(plain: Node) -> None:
@@ -326,7 +363,6 @@ async def test_files_of_others_that_were_there_before_are_evidence_when_it_is_as
 async def test_before_the_tree_exists_nothing_is_known(tmp_path: pathlib.Path) -> None:
     node = Node(tmp_path)
     node.tree.remove(node.tree.kubepods)
-    agent = node.start(asked())
-    assert drop_in_prefix(agent) is None
+    node.start(asked())
     assert told(node) == ("Unknown", "NoPodTree")
     node.stop()

@@ -1,7 +1,12 @@
+"""systemd's drop-in files: what the command writes and what the agent sees of them."""
+
 from __future__ import annotations
 
 import asyncio
 import pathlib
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 
@@ -9,18 +14,31 @@ import pytest
 from swapwarden import __main__ as program
 from swapwarden.agent.host import systemd_dropins, worker
 from swapwarden.agent.inventory import board
-from swapwarden.agent.reconcile import dropin_sync
-from swapwarden.kube import backoff
+from swapwarden.agent.reconcile import dropin_view
 
 from tests.unit.agent.agent_node import until
 
 
 def mounted(units: pathlib.Path, prefix: str = "kubepods") -> list[pathlib.Path]:
     """Where the files of the two folders are, which the kubelet makes."""
-    files = [units / name / systemd_dropins.FILE for name in systemd_dropins.folders(prefix)]
+    return of_folders(units, *systemd_dropins.folders(prefix))
+
+
+def of_slices(units: pathlib.Path, *names: str) -> list[pathlib.Path]:
+    """Where the files of these slices are, whose folders the kubelet makes."""
+    return of_folders(units, *(f"{name}.d" for name in names))
+
+
+def of_folders(units: pathlib.Path, *names: str) -> list[pathlib.Path]:
+    files = [units / name / systemd_dropins.FILE for name in names]
     for file in files:
         file.parent.mkdir()
     return files
+
+
+def run(action: str, pods: pathlib.Path | None = None, slices: pathlib.Path | None = None, *more: str) -> int:
+    folders = (("--drop-in-dir", pods), ("--slice-drop-in-dir", slices))
+    return program.main(["drop-ins", action, *(f"{flag}={path}" for flag, path in folders if path), *more])
 
 
 @pytest.fixture
@@ -30,7 +48,8 @@ def units(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_the_printed_files_are_the_installed_ones(units: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = mounted(units)
-    systemd_dropins.install(units, "kubepods")
+    assert run("install", units) == 0
+    capsys.readouterr()
     assert program.main(["agent", "--print-drop-ins"]) == 0
     shown = [f"# /etc/systemd/system/{file.relative_to(units)}\n{file.read_text()}" for file in files]
     assert capsys.readouterr().out == "\n".join(shown)
@@ -49,7 +68,7 @@ def test_a_file_that_is_right_is_left_alone(units: pathlib.Path) -> None:
     first.write_bytes(systemd_dropins.CONTENT)
     second.write_text("[Slice]\n")
     before = first.stat().st_ino
-    systemd_dropins.install(units, "kubepods")
+    assert run("install", units) == 0
     assert first.stat().st_ino == before
     assert second.read_bytes() == systemd_dropins.CONTENT
     assert [file.name for file in second.parent.iterdir()] == [systemd_dropins.FILE]
@@ -62,9 +81,9 @@ def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(units: pathlib.Pa
     for file in mounted(units):
         file.symlink_to(other)
         (file.parent / systemd_dropins.NEW).symlink_to(other)
-    systemd_dropins.install(units, "kubepods")
+    assert run("install", units) == 0
     assert other.read_text() == "precious"
-    systemd_dropins.remove(units)
+    assert run("remove", units) == 0
     assert not [file for folder in units.iterdir() if folder.is_dir() for file in folder.iterdir()]
 
 
@@ -75,10 +94,9 @@ def test_only_installed_files_are_removed(units: pathlib.Path) -> None:
         file.write_bytes(systemd_dropins.CONTENT)
     besteffort.write_text("[Slice]\nMemorySwapMax=1G\n")
     (burstable.parent / "10-mine.conf").write_text("[Slice]\n")
-    stranger = units / "system.slice.d"
-    stranger.mkdir()
-    (stranger / systemd_dropins.FILE).write_bytes(systemd_dropins.CONTENT)
-    systemd_dropins.remove(units)
+    (stranger,) = of_slices(units, "system.slice")
+    stranger.write_bytes(systemd_dropins.CONTENT)
+    assert run("remove", units) == 0
     left = sorted(str(file.relative_to(units)) for file in units.rglob("*.conf"))
     assert left == [
         "kubepods-besteffort-.slice.d/50-swapwarden.conf",
@@ -87,240 +105,143 @@ def test_only_installed_files_are_removed(units: pathlib.Path) -> None:
     ]
 
 
-def test_a_full_disk_leaves_the_earlier_file(units: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, _ = mounted(units)
+def full(_fd: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("tolerated", [False, True])
+def test_a_full_disk_leaves_the_earlier_file_and_the_agent_may_start(
+    units: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, tolerated: bool
+) -> None:
+    first, second = mounted(units)
     first.write_text("[Slice]\n")
-
-    def full(_fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        systemd_dropins.install(units, "kubepods")
+    assert run("install", units, None, *(["--best-effort"] if tolerated else [])) == (0 if tolerated else 1)
     assert [(file.name, file.read_text()) for file in first.parent.iterdir()] == [(systemd_dropins.FILE, "[Slice]\n")]
+    assert list(second.parent.iterdir()) == []
 
 
-def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Path) -> None:
-    mounted(units)
-    with pytest.raises(
-        OSError, match=r"/kubelet-kubepods-burstable-\.slice\.d is not mounted: set agent\.dropIns\.pref"
-    ):
-        systemd_dropins.install(units, "kubelet-kubepods")
+def test_one_file_that_cannot_be_written_keeps_no_other_from_it(units: pathlib.Path) -> None:
+    first, second = mounted(units)
+    second.mkdir()
+    assert run("install", units) == 1
+    assert first.read_bytes() == systemd_dropins.CONTENT
 
 
-class Kept:
-    def __init__(self, units: pathlib.Path | None) -> None:
+def test_slices_have_a_file_where_there_is_a_folder(units: pathlib.Path) -> None:
+    system, other = of_slices(units, "system.slice", r"a\x2db-c.slice")
+    assert run("install", None, units) == 0
+    assert [file.read_text() for file in (system, other)] == ["[Slice]\nMemorySwapMax=0\n"] * 2
+    other.write_text("[Slice]\nMemorySwapMax=1G\n")
+    assert run("remove", None, units) == 0
+    assert (system.exists(), system.parent.is_dir(), other.exists()) == (False, True, True)
+
+
+@pytest.mark.parametrize("name", ["kubelet.service", "-.slice", "a-.slice", "slice", ".slice", "x-kubepods.slice"])
+def test_no_folder_of_a_service_or_of_many_slices_or_of_pods_is_written_to(units: pathlib.Path, name: str) -> None:
+    """Were it mounted: who writes a service's drop-ins says what it runs."""
+    [file] = of_slices(units, name)
+    run("install", units, units)
+    assert list(file.parent.iterdir()) == []
+    file.write_bytes(systemd_dropins.CONTENT)
+    run("remove", units, units)
+    assert file.exists()
+    assert systemd_dropins.slice_files(units) == (frozenset(), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("slices", "tree", "refused"),
+    [
+        ("kubelet.slice", "kubelet.slice/kubelet-kubepods.slice", True),
+        ("a-b.slice", "a.slice/a-b.slice/x.slice/kubepods.slice", True),
+        ("a-b.slice", "a.slice/kubepods.slice", False),
+        ("system.slice", "kubepods.slice", False),
+        ("system.slice", "system.slice/x.service", False),
+    ],
+)
+def test_a_slice_with_pods_in_it_gets_no_file(units: pathlib.Path, slices: str, tree: str, *, refused: bool) -> None:
+    (units / "units").mkdir()
+    [file] = of_slices(units / "units", slices)
+    (units / "cgroup" / tree).mkdir(parents=True)
+    assert run("install", None, units / "units", f"--cgroup-root={units / 'cgroup'}") == int(refused)
+    assert file.exists() is not refused
+
+
+def test_waiting_ends_with_the_signal_that_ends_a_pod() -> None:
+    code = "import sys; from swapwarden import __main__ as m; sys.exit(m.main(['drop-ins', 'wait']))"
+    with subprocess.Popen([sys.executable, "-c", code]) as waiting:  # noqa: S603 fixed words
+        # The process must end, by the signal or by itself, also if it does not wait for the signal yet.
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(30) in {0, -signal.SIGTERM}
+
+
+class Viewed:
+    def __init__(self, pods: pathlib.Path | None, slices: pathlib.Path | None) -> None:
         self.board = board.Board()
-        self.brought: list[str] = []
-        self.keeper = dropin_sync.DropInSync(units, self.bring, self.board, board.PODS, worker.Worker())
-        self.task = asyncio.create_task(self.keeper.run())
+        self.view = dropin_view.DropInView(dropin_view.DropInFolders(pods, slices), self.board, worker.Worker())
+        self.view.observe()
+        self.task = asyncio.create_task(self.view.run())
 
-    def bring(self, directory: pathlib.Path, prefix: str) -> None:
-        self.brought.append(prefix)
-        systemd_dropins.reconcile_pods(directory, prefix)
+    @property
+    def pods(self) -> board.DropInStatus:
+        return self.board.drop_ins[board.PODS]
 
-
-class Waits:
-    """Bounds of the waits after failures, and how long each takes."""
-
-    def __init__(self) -> None:
-        self.bounds: list[float] = []
-        self.seconds = 1e9
-
-    def between(self, _: float, most: float) -> float:
-        self.bounds.append(most)
-        return self.seconds
+    @property
+    def slices(self) -> board.DropInStatus:
+        return self.board.drop_ins[board.SLICES]
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
-    made = Waits()
-    monkeypatch.setattr(backoff, "between", made.between)
-    return made
-
-
-@pytest.fixture
-async def kept(units: pathlib.Path) -> AsyncIterator[Kept]:
-    made = Kept(units)
+async def viewed(units: pathlib.Path) -> AsyncIterator[Viewed]:
+    for name in ("pods", "slices"):
+        (units / name).mkdir()
+    made = Viewed(units / "pods", units / "slices")
     yield made
     made.task.cancel()
     await asyncio.gather(made.task, return_exceptions=True)
 
 
-async def test_files_are_installed_and_removed_as_wanted(units: pathlib.Path, kept: Kept) -> None:
-    files = mounted(units)
-    kept.keeper.want("kubepods")
-    await until(lambda: all(file.exists() for file in files))
-    files[0].unlink()
-    kept.keeper.check()
-    await until(files[0].exists)
-    kept.keeper.want("")
-    assert kept.keeper.status.left
-    await until(lambda: not kept.keeper.status.left)
-    assert not any(file.exists() for file in files)
-    assert kept.board.revision
+async def test_the_agent_sees_which_files_exist(units: pathlib.Path, viewed: Viewed) -> None:
+    assert viewed.pods == viewed.slices == board.DropInStatus(visible=True)
+    first, second = mounted(units / "pods")
+    other, _ = mounted(units / "pods", "kubelet-kubepods")
+    of_slices(units / "slices", "system.slice", "user.slice")
+    for file in (first, second, other):
+        file.write_bytes(systemd_dropins.CONTENT)
+    run("install", None, units / "slices")
+    (units / "slices/user.slice.d" / systemd_dropins.FILE).write_text("[Slice]\n")
+    revision = viewed.board.revision
+    viewed.view.check()
+    await until(lambda: viewed.board.revision > revision)
+    assert viewed.pods == board.DropInStatus(True, frozenset({"kubepods"}), frozenset({"kubelet-kubepods"}))
+    assert viewed.slices == board.DropInStatus(True, frozenset({"system.slice"}), frozenset({"user.slice"}))
+    assert Viewed(units / "pods", units / "slices").board.drop_ins == viewed.board.drop_ins, "the next agent at once"
+    first.unlink()
+    viewed.view.check()
+    await until(lambda: not viewed.pods.held)
 
 
-async def test_an_unknown_wish_changes_nothing(units: pathlib.Path, kept: Kept) -> None:
-    files = mounted(units)
-    kept.keeper.want("kubepods")
-    kept.keeper.want(None)
-    await until(lambda: all(file.exists() for file in files))
+async def test_without_the_folders_there_is_nothing_to_see() -> None:
+    viewed = Viewed(None, None)
+    assert viewed.pods == viewed.slices == board.DropInStatus()
+    assert viewed.board.revision == 0
+    viewed.task.cancel()
 
 
-async def test_a_failure_is_reported_and_retried(units: pathlib.Path, kept: Kept, waits: Waits) -> None:
-    waits.seconds = 0.001
-    before = dropin_sync.FAILURES.value()
-    kept.keeper.want("kubepods")
-    await until(lambda: "is not mounted" in kept.keeper.status.failed)
-    assert dropin_sync.FAILURES.value() > before
-    assert kept.board.revision
-    files = mounted(units)
-    await until(lambda: not kept.keeper.status.failed and all(file.exists() for file in files))
-
-
-async def test_a_new_state_does_not_wait_for_the_retry_of_the_one_before(
-    units: pathlib.Path, kept: Kept, waits: Waits
+async def test_a_look_does_not_wait_for_a_slow_disk(
+    units: pathlib.Path, viewed: Viewed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restore must not wait for the backoff of a failed installation, whose failures do not count for it."""
-    file, _ = mounted(units)
-    file.write_bytes(systemd_dropins.CONTENT)
-    for prefix in ("kubelet-kubepods", "other-kubepods"):
-        kept.keeper.want(prefix)
-        await until(lambda prefix=prefix: f"/{prefix}-" in kept.keeper.status.failed)  # type: ignore[misc] # mypy sees no type for the default
-    assert waits.bounds == [dropin_sync.BACKOFF_SECONDS[0]] * 2
-    kept.keeper.want("")
-    await until(lambda: not kept.keeper.status.left and not kept.keeper.status.failed)
-    assert not file.exists()
+    disk, reading = threading.Event(), threading.Event()
 
+    def slow(_: pathlib.Path) -> tuple[frozenset[str], frozenset[str]]:
+        reading.set()
+        disk.wait(10)
+        return frozenset({"kubepods"}), frozenset()
 
-@pytest.mark.usefixtures("waits")
-async def test_a_check_does_not_shorten_the_backoff(kept: Kept) -> None:
-    kept.keeper.want("kubepods")
-    await until(lambda: kept.keeper.status.failed != "")
-    kept.keeper.check()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    kept.keeper.want("")
-    await until(lambda: not kept.keeper.status.left)
-    assert kept.brought == ["kubepods", ""]
-
-
-async def test_without_a_mount_there_is_nothing_to_do() -> None:
-    keeper = dropin_sync.DropInSync(None, systemd_dropins.reconcile_pods, board.Board(), board.PODS, worker.Worker())
-    keeper.want("")
-    assert not keeper.status.left
-    assert not keeper.status.mounted
-
-
-def of_slices(units: pathlib.Path, *names: str) -> list[pathlib.Path]:
-    """Where the files of these slices are, whose folders the kubelet makes."""
-    files = [units / f"{name}.d" / systemd_dropins.FILE for name in names]
-    for file in files:
-        file.parent.mkdir()
-    return files
-
-
-def test_slices_that_are_named_and_mounted_have_a_file(units: pathlib.Path) -> None:
-    system, user = of_slices(units, "system.slice", r"a\x2db-c.slice")
-    systemd_dropins.reconcile_slices(units, ("system.slice", "other.slice"))
-    assert [file.exists() for file in (system, user)] == [True, False]
-    assert system.read_text() == "[Slice]\nMemorySwapMax=0\n"
-    assert systemd_dropins.installed(units) == {"system.slice"}
-    assert not (units / "other.slice.d").exists()
-    systemd_dropins.reconcile_slices(units, (r"a\x2db-c.slice",))
-    assert [file.exists() for file in (system, user)] == [False, True]
-    systemd_dropins.reconcile_slices(units, ())
-    assert not user.exists()
-    assert user.parent.is_dir()
-
-
-@pytest.mark.parametrize("name", ["kubelet.service", "-.slice", "a-.slice", "slice", ".slice"])
-def test_no_folder_of_a_service_or_of_many_slices_is_written_to(units: pathlib.Path, name: str) -> None:
-    """Were it mounted: who writes a service's drop-ins says what it runs."""
-    [file] = of_slices(units, name)
-    systemd_dropins.reconcile_slices(units, (name,))
-    assert list(file.parent.iterdir()) == []
-    file.write_bytes(systemd_dropins.CONTENT)
-    systemd_dropins.reconcile_slices(units, ())
-    assert file.exists()
-    assert systemd_dropins.installed(units) == frozenset()
-
-
-def test_files_of_others_are_left_alone_when_a_slice_is_no_longer_named(units: pathlib.Path) -> None:
-    [file] = of_slices(units, "system.slice")
-    file.write_text("[Slice]\nMemorySwapMax=1G\n")
-    systemd_dropins.reconcile_slices(units, ())
-    assert file.read_text() == "[Slice]\nMemorySwapMax=1G\n"
-    assert systemd_dropins.installed(units) == frozenset()
-    systemd_dropins.reconcile_slices(units, ("system.slice",))
-    assert file.read_bytes() == systemd_dropins.CONTENT
-
-
-@pytest.mark.parametrize(
-    ("root", "slices"),
-    [
-        ("kubepods.slice", ("system.slice", "kubelet.slice")),
-        ("kubelet.slice/kubelet-kubepods.slice", ("system.slice",)),
-        ("kubepods", ("system.slice", "kubelet.slice")),
-    ],
-)
-def test_slices_with_pods_and_services_have_none(root: str, slices: tuple[str, ...]) -> None:
-    named = (
-        "system.slice",
-        "kubelet.slice",
-        "kubelet.service",
-        "kubepods.slice",
-        "kubelet-kubepods.slice",
-        "-.slice",
-        "a/b.slice",
-    )
-    assert systemd_dropins.slices(named, root) == slices
-
-
-async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> None:
-    system, user = of_slices(units, "system.slice", "user.slice")
-    keeper = dropin_sync.DropInSync(
-        units, systemd_dropins.reconcile_slices, board.Board(), board.SLICES, worker.Worker()
-    )
-    task = asyncio.create_task(keeper.run())
-    keeper.want(("system.slice", "user.slice", "other.slice"))
-    await until(lambda: system.exists() and user.exists())
-    await until(lambda: keeper.status.held == {"system.slice", "user.slice"})
-    again = dropin_sync.DropInSync(
-        units, systemd_dropins.reconcile_slices, board.Board(), board.SLICES, worker.Worker()
-    )
-    again.observe()
-    assert again.status.held == keeper.status.held, "the next agent knows before it writes any"
-    keeper.want(("user.slice",))
-    await until(lambda: not system.exists())
-    await until(lambda: keeper.status.held == {"user.slice"})
-    keeper.want(())
-    await until(lambda: not keeper.status.left)
-    assert not user.exists()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_a_slice_counts_as_held_before_its_file_is_known_to_be_there(
-    units: pathlib.Path,
-) -> None:
-    """systemd may read the file while the agent waits for the disk."""
-    [file] = of_slices(units, "system.slice")
-    written, disk = asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
-
-    def slow(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
-        systemd_dropins.reconcile_slices(directory, wanted)
-        loop.call_soon_threadsafe(written.set)
-        disk.wait()
-
-    keeper = dropin_sync.DropInSync(units, slow, board.Board(), board.SLICES, worker.Worker())
-    task = asyncio.create_task(keeper.run())
-    keeper.want(("system.slice",))
-    await written.wait()
-    assert file.exists()
-    assert keeper.status.held == {"system.slice"}
+    monkeypatch.setattr(systemd_dropins, "pod_files", slow)
+    viewed.view.check()
+    await until(reading.is_set)
+    assert not viewed.pods.held
     disk.set()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: viewed.pods.held == {"kubepods"})
+    assert units

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import shutil
@@ -201,12 +202,8 @@ def test_drop_ins_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pyte
         files = [folder / name / systemd_dropins.FILE for name in names]
         files[0].write_bytes(other)
         killer.calls, killer.at = 0, at
-        steps: list[Callable[[], None]] = [
-            lambda: systemd_dropins.install(folder, "kubepods"),
-            lambda: systemd_dropins.reconcile_slices(folder, ("system.slice",)),
-            lambda: systemd_dropins.remove(folder),
-            lambda: systemd_dropins.reconcile_slices(folder, ()),
-        ]
+        work = (systemd_dropins.install, systemd_dropins.remove)
+        steps = [functools.partial(do, folder / name) for do in work for name in names]
         deaths = 0
         while steps:
             try:
@@ -217,7 +214,7 @@ def test_drop_ins_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pyte
                 assert {file.read_bytes() for file in files if file.exists()} <= {systemd_dropins.CONTENT, other}, at
                 continue
             steps.pop(0)
-            if len(steps) == 2:
+            if len(steps) == len(names):
                 assert [file.read_bytes() for file in files] == [systemd_dropins.CONTENT] * 3, at
         assert not [file for name in names for file in (folder / name).iterdir()], at
         return deaths

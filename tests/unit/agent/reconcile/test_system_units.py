@@ -18,7 +18,6 @@ from tests.unit.agent.agent_node import (
     all_writes_heard,
     apply,
     compare,
-    drop_in_slices,
     find_causes,
     snapshot,
     state,
@@ -268,19 +267,6 @@ async def test_slices_appear_and_the_tree_of_pods_is_removed_though_both_are_in_
     node.stop()
 
 
-async def test_slices_have_drop_ins_while_they_must_have_no_swap(units: Units) -> None:
-    agent = units.node.start()
-    assert drop_in_slices(agent) is None
-    apply(agent, asking(*ALL, "kubepods.slice", "-.slice", "late.slice"))
-    assert drop_in_slices(agent) == ("system.slice", "a-b.slice", "late.slice")
-    apply(agent, asking(*ALL, mode=names.Mode.AUDIT))
-    assert drop_in_slices(agent) == ()
-    apply(agent, state()._replace(units=dict.fromkeys(ALL, spec.UnitEntry(None, 25_000))))
-    assert drop_in_slices(agent) == ()
-    apply(agent, state())
-    assert drop_in_slices(agent) == ()
-
-
 @pytest.mark.parametrize("born", [True, False])
 @pytest.mark.parametrize(
     "after", [state(), state(mode=names.Mode.RESTORE), asking("system.slice", mode=names.Mode.AUDIT)]
@@ -308,6 +294,18 @@ async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reload
     await until(lambda: "ReloadNeeded" not in shorts(agent).values())
 
 
+async def test_a_slice_whose_file_stays_is_named_with_the_value_that_has_it_there(units: Units) -> None:
+    agent = units.node.start(slices=["system.slice"])
+    apply(agent, asking("system.slice"))
+    await until(lambda: all_writes_heard(agent))
+    write(units.system, "0")
+    await until(lambda: any(record.systemd_zero for record in units.node.ledger.limits))
+    apply(agent, state())
+    assert units.values[0] == "max"
+    (short,) = snapshot(agent).settings or ()
+    assert (short.reason, "agent.dropIns.slices" in short.message) == ("ReloadNeeded", True)
+
+
 async def test_a_file_that_systemd_has_not_read_leaves_nothing_to_reload(units: Units) -> None:
     agent = units.node.start(slices=["system.slice"])
     apply(agent, asking("system.slice"))
@@ -316,16 +314,6 @@ async def test_a_file_that_systemd_has_not_read_leaves_nothing_to_reload(units: 
     await until(lambda: units.values[0] == "0")
     apply(agent, state())
     assert snapshot(agent).settings is None
-
-
-async def test_before_the_tree_of_pods_is_found_no_drop_in_changes(tmp_path: pathlib.Path) -> None:
-    node = Node(tmp_path)
-    node.tree.remove(node.tree.kubepods)
-    agent = node.start(asking("system.slice"))
-    assert drop_in_slices(agent) is None
-    apply(agent, state())
-    assert drop_in_slices(agent) == ()
-    node.stop()
 
 
 @pytest.mark.parametrize("installed", [True, False])
