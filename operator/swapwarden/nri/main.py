@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     gc.collect()
     gc.freeze()
     with Signals() as signals:
-        loop(signals, agent, runtime)
+        loop(signals, agent, runtime, *runtime.courier.lanes)
     runtime.close()
     agent.close()
     logs.info("main", "stopped; the containers keep their values")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from swapwarden.api.runtime_link import Away
-from swapwarden.nri import frames, knowledge, link, logs, retry, session
+from swapwarden.nri import courier, frames, knowledge, link, logs, retry, session
 
 SOCKET: Final = "nri.sock"
 SEND_SECONDS: Final = 2.0
@@ -33,6 +33,7 @@ class RuntimeSide:
         self._path = os.path.join(folder, SOCKET)
         self._clock = clock
         self._notify = notify
+        self.courier = courier.Courier(self._path, registration, clock)
         self._retry = retry.Retry(clock())
         self._session: session.RuntimeSession | None = None
         self._buffer = memoryview(bytearray(_BYTES))
@@ -78,8 +79,9 @@ class RuntimeSide:
             self._guarded(lambda: found.update(order))
 
     def close(self) -> None:
-        """Let all pods start that wait, and end the connection."""
+        """Let all pods start that wait, and end the connections."""
         self.agent_gone()
+        self.courier.abandon()
         if self.socket is not None:
             self.socket.close()
             self.socket = None
@@ -95,7 +97,9 @@ class RuntimeSide:
             return
         self.socket = made
         self._retry.connected(self._clock())
-        self._session = session.RuntimeSession(self._known, send=made.sendall, notify=self._notify, clock=self._clock)
+        self._session = session.RuntimeSession(
+            self._known, send=made.sendall, notify=self._notify, carry=self.courier.carry, clock=self._clock
+        )
         found = self._session
         self._guarded(lambda: found.begin(self._registration))
 
@@ -130,6 +134,7 @@ class RuntimeSide:
         self._known.runtime = None
         if ended is not None:
             ended.end()
+        self.courier.abandon()
         self._away(why)
 
     def _away(self, why: str) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from swapwarden.api import runtime_link
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import decide, frames, inventory, knowledge, link, logs, messages, updates
+from swapwarden.nri import courier, decide, frames, inventory, knowledge, link, logs, messages, updates
 from swapwarden.nri.inventory import SANDBOX, Item
 
 REGISTER_SECONDS: Final = 15.0
@@ -44,12 +44,17 @@ class RuntimeSession:
         *,
         send: Callable[[bytes], None],
         notify: Callable[[bytes], bool],
+        carry: Callable[[list[tuple[str, str]], Callable[[list[str]], None]], None],
         clock: Callable[[], float],
     ) -> None:
-        """`send` sends bytes to the runtime; `notify` sends a packet to the agent: False if none is connected."""
+        """`send` sends bytes to the runtime; `notify` sends a packet to the agent: False if none is connected.
+
+        `carry` is courier.Courier's.
+        """
         self._known = known
         self._send = send
         self._notify = notify
+        self._carry = carry
         self._clock = clock
         self._reader = frames.FrameReader()
         self._waiting: dict[int, tuple[int, float]] = {}
@@ -83,7 +88,7 @@ class RuntimeSession:
             self._known.counts["late"] += 1
             self.sandbox_done(number)
         if self._update[0] and self._update[1] <= now:
-            self._updated(messages.CallOutcome("the runtime did not answer", b""))
+            self._updated(messages.CallOutcome("the runtime did not answer", b""), again=False)
         if self._known.runtime is None and self._until <= now:
             raise SessionError("the runtime did not configure the plugin")
 
@@ -232,23 +237,33 @@ class RuntimeSession:
         if message.stream == self._update[0]:
             self._updated(outcome)
 
-    def _updated(self, outcome: messages.CallOutcome) -> None:
+    def _updated(self, outcome: messages.CallOutcome, *, again: bool = True) -> None:
         self._update = 0, 0.0
         try:
             refused = messages.read_failed(outcome.payload)
         except ValueError as error:
-            outcome, refused = messages.CallOutcome(str(error), b""), []
-        for container, value in self._updates.done(outcome.error, refused):
+            outcome, refused, again = messages.CallOutcome(str(error), b""), [], False
+        for container, value in self._updates.done(outcome.error, refused, again=again):
             self._known.inventory.set_value(container, value)
         self._go_on()
 
     def _go_on(self) -> None:
         while order := self._updates.finished():
             self._notify(link.outcome(order.seq, order.failed))
-        if part := self._updates.next():
+        is_safe = self._known.runtime is not None and courier.is_safe(self._known.runtime.nri)
+        if not (part := self._updates.next(updates.PART if is_safe else courier.PART)):
+            return
+        if not is_safe:
+            self._carry(part, self._carried)
+        else:
             stream = next(self._calls)
             self._update = stream, self._clock() + UPDATE_SECONDS
             self._call(stream, "UpdateContainers", messages.updates(part), UPDATE_SECONDS)
+
+    def _carried(self, failed: list[str]) -> None:
+        for container, value in self._updates.done(None, failed):
+            self._known.inventory.set_value(container, value)
+        self._go_on()
 
     def _call(self, stream: int, method: str, payload: bytes, timeout: float) -> None:
         body = messages.request(method, payload, timeout)

@@ -28,6 +28,8 @@ class Updates:
     def __init__(self) -> None:
         self._orders: deque[Order] = deque()
         self._part: list[tuple[str, str]] = []
+        self._alone = 0
+        """The number of containers, first in the order, that are asked for one at a time."""
 
     def add(self, seq: int, values: dict[str, str]) -> bool:
         """Accept an order; False if there are too many already."""
@@ -36,20 +38,31 @@ class Updates:
         self._orders.append(Order(seq, deque(values.items()), {}))
         return True
 
-    def next(self) -> list[tuple[str, str]]:
-        """Return the next part: containers and values. Nothing if there is none, or if one is under way."""
+    def next(self, most: int = PART) -> list[tuple[str, str]]:
+        """Return the next part: at most so many containers and values.
+
+        Nothing if there is none, or if one is under way.
+        """
         if self._part or not self._orders:
             return []
         left = self._orders[0].left
-        self._part = [left.popleft() for _ in range(min(PART, len(left)))]
+        size = 1 if self._alone else most
+        self._alone = max(0, self._alone - 1)
+        self._part = [left.popleft() for _ in range(min(size, len(left)))]
         return list(self._part)
 
-    def done(self, error: str | None, refused: Collection[str]) -> list[tuple[str, str]]:
+    def done(self, error: str | None, refused: Collection[str], *, again: bool = True) -> list[tuple[str, str]]:
         """Record the runtime's answer about the part under way: an error, or the containers that it did not update.
 
-        Return those that it updated.
+        Return those that it updated. A runtime that could not update one of them reports an error without its name, and
+        has updated the others (containerd: internal/nri, updateContainers). With `again` it is then asked for each of
+        them by itself.
         """
         part, self._part = self._part, []
+        if error is not None and again and len(part) > 1:
+            self._orders[0].left.extendleft(reversed(part))
+            self._alone = len(part)
+            return []
         for container, _ in part:
             if error is not None or container in refused:
                 self._orders[0].failed[container] = REFUSED if error is None else error[:MAX_MESSAGE]
@@ -68,5 +81,5 @@ class Updates:
         for at, order in enumerate(orders):
             for container, _ in [*(self._part if at == 0 else ()), *order.left]:
                 order.failed[container] = message
-        self._part = []
+        self._part, self._alone = [], 0
         return orders

@@ -168,8 +168,9 @@ func (r *runtime) synchronize(ctx context.Context, callback adaptation.SyncCB) e
 	if err != nil {
 		return err
 	}
-	_, err = r.apply(updates)
-	return err
+	// Failures of these updates are only logged.
+	_, _ = r.apply(updates)
+	return nil
 }
 
 func (r *runtime) updateUnasked(_ context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 
 from swapwarden.api import names
 from swapwarden.api.runtime_link import ORIGINAL_ANNOTATION, SWAP_MAX, FromPlugin
 
-from testbed.standin.runtime import Container, Pod, Runtime
+from testbed.standin.runtime import Container, Outcome, Pod, Runtime
 from tests.integration.nri.conftest import StartPlugin
 from tests.integration.nri.fake_agent import FakeAgent, decision, value
 
@@ -78,6 +79,19 @@ def test_the_agent_brings_running_containers_under_the_hold_and_gives_them_back(
         assert held_at(runtime)["container-0"] == KUBELET
 
 
+def test_an_update_names_the_containers_that_the_runtime_could_not_update(
+    runtime: Runtime, start_plugin: StartPlugin, folder: pathlib.Path
+) -> None:
+    running = [Container(f"container-{at}", "sandbox-1", f"app-{at}", fails=at == 2) for at in range(5)]
+    runtime.populate([Pod("sandbox-1", "uid-1")], running)
+    with FakeAgent(folder / "link") as agent:
+        start_plugin(runtime)
+        agent.wait_connected()
+        answer = agent.update({each.id: "0" for each in running} | {"gone": "0"})
+        assert [each for each in answer["failed"] if each != "gone"] == ["container-2"]
+        assert held_at(runtime) == {each.id: None if each.fails else "0" for each in running}
+
+
 def test_an_update_of_many_containers_arrives_whole(
     runtime: Runtime, start_plugin: StartPlugin, folder: pathlib.Path
 ) -> None:
@@ -88,6 +102,37 @@ def test_an_update_of_many_containers_arrives_whole(
         agent.wait_connected()
         assert agent.update({each.id: str(4096 * at) for at, each in enumerate(running)})["failed"] == {}
         assert held_at(runtime) == {each.id: str(4096 * at) for at, each in enumerate(running)}
+
+
+def test_updates_during_requests_stop_neither(version: str, start_plugin: StartPlugin, folder: pathlib.Path) -> None:
+    """Before NRI 0.12.1 an update that meets a request can stop the runtime for good.
+
+    The library takes its lock before the runtime's for one, and after it for the other (containerd/containerd, issue
+    13733).
+    """
+    running = [Container(f"container-{number}", "sandbox-1", f"app-{number}") for number in range(8)]
+    made: list[Outcome] = []
+    done = threading.Event()
+
+    def create() -> None:
+        while not done.is_set():
+            made.append(runtime.create(Container(f"new-{len(made)}", "sandbox-1", "new", unified={SWAP_MAX: KUBELET})))
+
+    with Runtime(folder, version, work=0.002) as runtime, FakeAgent(folder / "link") as agent:
+        runtime.start().populate([Pod("sandbox-1", "uid-1", DISABLED)], running)
+        start_plugin(runtime)
+        agent.wait_connected()
+        creating = threading.Thread(target=create)
+        creating.start()
+        try:
+            answers = [agent.update({each.id: str(4096 * at) for each in running}, timeout=5) for at in range(40)]
+        finally:
+            done.set()
+            creating.join(5)
+        assert not creating.is_alive()
+        assert [each["failed"] for each in answers] == [{}] * len(answers)
+        assert {each.unified[SWAP_MAX] for each in made} == {"0"}
+        assert all(spec == str(4096 * 39) for name, spec in held_at(runtime).items() if name.startswith("container"))
 
 
 def test_the_next_connection_reports_an_original_that_the_runtime_kept(

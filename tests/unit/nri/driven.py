@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from swapwarden.api import runtime_link
@@ -20,7 +21,17 @@ class Driven:
         self.sent = b""
         self.packets: list[dict[str, Any]] = []
         self.known = knowledge.Knowledge(adjusts=adjusts)
-        self.session = session.RuntimeSession(self.known, send=self._send, notify=self._notify, clock=lambda: self.now)
+        self.carried: list[list[tuple[str, str]]] = []
+        """Values that connections of their own must bring to the runtime."""
+        self.arrived: Callable[[list[str]], None] | None = None
+        """To be called with the containers that did not get theirs."""
+        self.session = session.RuntimeSession(
+            self.known, send=self._send, notify=self._notify, carry=self._carry, clock=lambda: self.now
+        )
+
+    def _carry(self, part: list[tuple[str, str]], done: Callable[[list[str]], None]) -> None:
+        self.carried.append(part)
+        self.arrived = done
 
     def _send(self, data: bytes) -> None:
         self.sent += data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import hypothesis
 import pytest
@@ -330,15 +329,41 @@ def test_running_containers_are_updated_in_parts(ready: Driven) -> None:
     assert ready.session.due() is None
 
 
-@pytest.mark.parametrize("answer", [{"error": "no such container"}, {"payload": b"\xff"}])
-def test_a_failed_update_fails_for_each_container(ready: Driven, answer: dict[str, Any]) -> None:
+def test_an_answer_that_cannot_be_read_fails_for_each_container(ready: Driven) -> None:
     ready.ask("CreateContainer", create(runtime.pod(), runtime.container("c1", value="99")))
     ready.session.update(link.Update(5, {"c1": "0", "c2": "0"}))
     stream, _ = asked_for(ready)
-    assert ready.receive(runtime.response(stream, **answer)) == []
+    assert ready.receive(runtime.response(stream, payload=b"\xff")) == []
     (told,) = ready.told(FromPlugin.UPDATED)
     assert set(told["failed"]) == {"c1", "c2"}
     assert ("uid-1", "app", inventory.Item("c1", "99", None)) in ready.known.inventory.items()
+
+
+def test_after_an_error_the_runtime_is_asked_for_each_container_by_itself(ready: Driven) -> None:
+    ready.session.update(link.Update(5, {"c1": "0", "c2": "0"}))
+    stream, _ = asked_for(ready)
+    ready.session.receive(memoryview(runtime.response(stream, error="some failed")))
+    stream, values = asked_for(ready)
+    assert values == {"c1": "0"}
+    ready.session.receive(memoryview(runtime.response(stream, error="no such container")))
+    stream, values = asked_for(ready)
+    assert values == {"c2": "0"}
+    assert ready.receive(runtime.response(stream)) == []
+    assert ready.told(FromPlugin.UPDATED) == [{"seq": 5, "failed": {"c1": "no such container"}}]
+
+
+@pytest.mark.parametrize("nri", ["", "v0.12.0"])
+def test_a_runtime_that_an_update_may_stop_gets_it_over_a_connection_of_its_own(driven: Driven, nri: str) -> None:
+    driven.ask("Configure", runtime.configure(nri=nri))
+    driven.ask("Synchronize", b"")
+    driven.told(FromPlugin.RUNTIME)
+    driven.session.update(link.Update(5, {"c1": "0", "c2": "0"}))
+    assert driven.taken() == []
+    assert driven.carried == [[("c1", "0"), ("c2", "0")]]
+    assert driven.arrived is not None
+    driven.arrived(["c2"])
+    (told,) = driven.told(FromPlugin.UPDATED)
+    assert set(told["failed"]) == {"c2"}
 
 
 def test_an_update_that_is_not_answered_fails(ready: Driven) -> None:
