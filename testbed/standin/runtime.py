@@ -57,13 +57,14 @@ class Pod:
 
     def to_json(self) -> Json:
         """Return it as the program wants it."""
+        name = f"kubepods-burstable-pod{self.uid.replace('-', '_')}.slice"
         return {
             "id": self.id,
             "name": self.name,
             "uid": self.uid,
             "namespace": self.namespace,
             "annotations": dict(self.annotations),
-            "cgroupParent": f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{self.uid}.slice",
+            "cgroupParent": f"/kubepods.slice/kubepods-burstable.slice/{name}",
         }
 
 

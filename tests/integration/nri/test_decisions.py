@@ -189,6 +189,6 @@ def test_the_agent_learns_what_each_container_got(
     assert (set_["id"], set_["name"], set_["value"], set_["original"]) == ("container-uid-1-app", "app", "0", KUBELET)
     assert (unset["value"], unset["original"]) == (None, None)
     sandbox = agent.wait_for(FromPlugin.SANDBOX, uid="uid-1")
-    assert (sandbox["id"], sandbox["cgroup"].endswith("poduid-1.slice")) == ("sandbox-uid-1", True)
+    assert (sandbox["id"], sandbox["cgroup"].endswith("poduid_1.slice")) == ("sandbox-uid-1", True)
     told = agent.wait_for(FromPlugin.RUNTIME, connected=True)
     assert (told["name"], told["requestTimeoutMs"]) == ("testbed", 2000)

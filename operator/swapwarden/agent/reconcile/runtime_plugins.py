@@ -277,7 +277,7 @@ class RuntimePlugins:
     def _check(self) -> None:
         """Note whether the runtime can be asked."""
         connected = any(plugin.connected for plugin in self._plugins.values())
-        CONNECTED.set(connected)
+        CONNECTED.set(int(connected))
         if self._usable() is not None:
             self.holds.alone_since = None
         elif self.holds.alone_since is None:
