@@ -37,6 +37,13 @@ def runtime(folder: pathlib.Path, version: str) -> Iterator[Runtime]:
         yield running.start()
 
 
+@pytest.fixture(params=[next(iter(VERSIONS)), NEWEST])
+def oldest_and_newest(folder: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Runtime]:
+    """A runtime that listens, of two versions: for tests that take seconds."""
+    with Runtime(folder, str(request.param)) as running:
+        yield running.start()
+
+
 @pytest.fixture
 def newest(folder: pathlib.Path) -> Iterator[Runtime]:
     """A runtime that listens, of the newest version: for what does not depend on it."""

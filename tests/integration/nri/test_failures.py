@@ -12,7 +12,7 @@ import time
 
 import pytest
 from swapwarden.api import names, runtime_link
-from swapwarden.api.runtime_link import SWAP_MAX, FromAgent, FromPlugin
+from swapwarden.api.runtime_link import SWAP_MAX, Away, FromAgent, FromPlugin
 
 from testbed.standin.runtime import NEWEST, REQUEST_TIMEOUT, Container, Outcome, Pod, Runtime
 from tests.integration.nri.conftest import StartPlugin
@@ -59,20 +59,22 @@ def test_a_plugin_that_is_killed_during_a_request_lets_it_go_on_at_once(
     assert made["seconds"] < REQUEST_TIMEOUT
 
 
-def test_a_plugin_that_is_killed_again_and_again_fails_no_start(runtime: Runtime, start_plugin: StartPlugin) -> None:
+def test_a_plugin_that_is_killed_again_and_again_fails_no_start(
+    oldest_and_newest: Runtime, start_plugin: StartPlugin
+) -> None:
     kills, done = 4, threading.Event()
     made: list[Outcome] = []
 
     def start_pods() -> None:
         while not done.is_set():
-            made.append(create(runtime, f"uid-{len(made)}"))
+            made.append(create(oldest_and_newest, f"uid-{len(made)}"))
             done.wait(0.002)
 
     starting = threading.Thread(target=start_pods)
     starting.start()
     try:
         for _ in range(kills):
-            start_plugin(runtime).kill()
+            start_plugin(oldest_and_newest).kill()
     finally:
         done.set()
         starting.join()
@@ -99,13 +101,13 @@ def test_it_returns_to_a_runtime_that_is_started_again(
 def test_it_waits_for_a_runtime_that_starts_later(folder: pathlib.Path, start_plugin: StartPlugin) -> None:
     with FakeAgent(folder / "link") as agent:
         start_plugin()
-        assert agent.wait_for(FromPlugin.RUNTIME, connected=False)["error"] == "NoSocket"
+        agent.wait_for(FromPlugin.RUNTIME, connected=False, error=Away.NO_SOCKET)
         with Runtime(folder, NEWEST) as runtime:
             runtime.start().connected(PLUGIN, timeout=10)
             told = agent.wait_for(FromPlugin.RUNTIME, connected=True)
             assert told["nri"].startswith("v0.12")
             runtime.kill()
-            assert agent.wait_for(FromPlugin.RUNTIME, 2, connected=False)["error"]
+            agent.wait_for(FromPlugin.RUNTIME, connected=False, error=Away.LOST)
 
 
 def test_a_sandbox_waits_for_the_agent(newest: Runtime, start_plugin: StartPlugin, folder: pathlib.Path) -> None:

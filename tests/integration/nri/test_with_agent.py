@@ -73,8 +73,9 @@ def plan(**containers: str) -> dict[str, Any]:
 
 
 def test_a_pod_starts_at_its_value_and_so_do_its_containers(
-    runtime: Runtime, start_plugin: StartPlugin, node: Node
+    oldest_and_newest: Runtime, start_plugin: StartPlugin, node: Node
 ) -> None:
+    runtime = oldest_and_newest
     node.api.put({"pods": {uid(1): {"swapMax": "0"}, uid(2): plan(app="4096")}})
     node.start(runtime, start_plugin)
     cgroups = {number: node.tree.pod(number) for number in (1, 2, 3)}
@@ -91,8 +92,9 @@ def test_a_pod_starts_at_its_value_and_so_do_its_containers(
 
 
 def test_running_containers_come_under_the_hold_and_a_restore_gives_them_back(
-    runtime: Runtime, start_plugin: StartPlugin, node: Node
+    oldest_and_newest: Runtime, start_plugin: StartPlugin, node: Node
 ) -> None:
+    runtime = oldest_and_newest
     for number in (1, 2):
         node.tree.container(node.tree.pod(number), f"{number}app")
     runtime.populate(
