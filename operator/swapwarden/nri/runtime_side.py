@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from swapwarden.api.runtime_link import Away
-from swapwarden.nri import courier, frames, knowledge, link, logs, retry, session
+from swapwarden.nri import courier, frames, knowledge, link, logs, orders, retry, session
 
 SOCKET: Final = "nri.sock"
 SEND_SECONDS: Final = 2.0
@@ -73,10 +73,10 @@ class RuntimeSide:
     def update(self, order: link.Update) -> None:
         """Pass an order of the agent on, or report that it is not possible."""
         if self._session is None:
-            self._notify(link.outcome(order.seq, dict.fromkeys(order.values, session.GONE)))
+            self._notify(link.outcome(order.seq, dict.fromkeys(order.values, orders.GONE)))
         else:
             found = self._session
-            self._guarded(lambda: found.update(order))
+            self._guarded(lambda: found.orders.accept(order))
 
     def close(self) -> None:
         """Let all pods start that wait, and end the connections."""
@@ -133,7 +133,7 @@ class RuntimeSide:
             logs.warning("runtime", f"the connection to the runtime ended: {error}")
         self._known.runtime = None
         if ended is not None:
-            ended.end()
+            ended.orders.fail()
         self.courier.abandon()
         self._away(why)
 

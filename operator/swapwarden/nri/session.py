@@ -12,19 +12,13 @@ from typing import Final
 
 from swapwarden.api import runtime_link
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import courier, decide, frames, inventory, knowledge, link, logs, messages, updates
+from swapwarden.nri import decide, frames, inventory, knowledge, link, logs, messages, orders
 from swapwarden.nri.inventory import SANDBOX, Item
 
 REGISTER_SECONDS: Final = 15.0
 """For the runtime to register the plugin; its library gives a plugin 5 s by default."""
-UPDATE_SECONDS: Final = 30.0
-"""For the runtime to update one part of an order."""
 MAX_WAITING: Final = 64
 """Pods whose start waits for the agent; the runtime starts one at a time."""
-
-GONE: Final = "no runtime is connected"
-TOO_MANY: Final = "too many orders"
-"""Errors of orders."""
 
 CONFIGURED: Final = messages.configured(messages.EVENTS.values())
 _METHODS: Final = {number: method for method, number in messages.EVENTS.items()}
@@ -44,7 +38,7 @@ class RuntimeSession:
         *,
         send: Callable[[bytes], None],
         notify: Callable[[bytes], bool],
-        carry: Callable[[list[tuple[str, str]], Callable[[list[str]], None]], None],
+        carry: orders.Carry,
         clock: Callable[[], float],
     ) -> None:
         """`send` sends bytes to the runtime; `notify` sends a packet to the agent: False if none is connected.
@@ -54,16 +48,12 @@ class RuntimeSession:
         self._known = known
         self._send = send
         self._notify = notify
-        self._carry = carry
         self._clock = clock
         self._reader = frames.FrameReader()
         self._waiting: dict[int, tuple[int, float]] = {}
         """Streams of the requests that the agent must answer first, by number, and until when."""
         self._numbers = itertools.count(1)
-        self._calls = itertools.count(3, 2)
-        self._update = (0, 0.0)
-        """Stream of the update that is under way, and until when; or 0."""
-        self._updates = updates.Updates()
+        self.orders = orders.RuntimeOrders(known, ask=self._ask, carry=carry, notify=notify, clock=clock)
         self._listed = messages.Synchronize([], [], more=True)
         """The parts of the runtime's list that arrived."""
         self._until = clock() + REGISTER_SECONDS
@@ -75,8 +65,8 @@ class RuntimeSession:
     def due(self) -> float | None:
         """Return when expire() must be called next."""
         times = [until for _, until in self._waiting.values()]
-        if self._update[0]:
-            times.append(self._update[1])
+        if self.orders.until is not None:
+            times.append(self.orders.until)
         if self._known.runtime is None:
             times.append(self._until)
         return min(times, default=None)
@@ -87,8 +77,7 @@ class RuntimeSession:
         for number in [number for number, (_, until) in self._waiting.items() if until <= now]:
             self._known.counts["late"] += 1
             self.sandbox_done(number)
-        if self._update[0] and self._update[1] <= now:
-            self._updated(messages.CallOutcome("the runtime did not answer", b""), again=False)
+        self.orders.expire()
         if self._known.runtime is None and self._until <= now:
             raise SessionError("the runtime did not configure the plugin")
 
@@ -103,18 +92,6 @@ class RuntimeSession:
         """Let all pods start that wait for the agent."""
         for number in list(self._waiting):
             self.sandbox_done(number)
-
-    def update(self, order: link.Update) -> None:
-        """Pass an order on to the runtime."""
-        refused = GONE if self._known.runtime is None else TOO_MANY
-        if self._known.runtime is None or not self._updates.add(order.seq, order.values):
-            self._notify(link.outcome(order.seq, dict.fromkeys(order.values, refused)))
-        self._go_on()
-
-    def end(self) -> None:
-        """Report the orders that are not carried out: the runtime is gone."""
-        for order in self._updates.fail(GONE):
-            self._notify(link.outcome(order.seq, order.failed))
 
     # --- the runtime ---
 
@@ -234,36 +211,10 @@ class RuntimeSession:
             outcome = messages.CallOutcome(str(error), b"")
         if message.stream == _REGISTER_STREAM and outcome.error is not None:
             raise SessionError(outcome.error)
-        if message.stream == self._update[0]:
-            self._updated(outcome)
+        self.orders.answered(message.stream, outcome)
 
-    def _updated(self, outcome: messages.CallOutcome, *, again: bool = True) -> None:
-        self._update = 0, 0.0
-        try:
-            refused = messages.read_failed(outcome.payload)
-        except ValueError as error:
-            outcome, refused, again = messages.CallOutcome(str(error), b""), [], False
-        for container, value in self._updates.done(outcome.error, refused, again=again):
-            self._known.inventory.set_value(container, value)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        while order := self._updates.finished():
-            self._notify(link.outcome(order.seq, order.failed))
-        is_safe = self._known.runtime is not None and courier.is_safe(self._known.runtime.nri)
-        if not (part := self._updates.next(updates.PART if is_safe else courier.PART)):
-            return
-        if not is_safe:
-            self._carry(part, self._carried)
-        else:
-            stream = next(self._calls)
-            self._update = stream, self._clock() + UPDATE_SECONDS
-            self._call(stream, "UpdateContainers", messages.updates(part), UPDATE_SECONDS)
-
-    def _carried(self, failed: list[str]) -> None:
-        for container, value in self._updates.done(None, failed):
-            self._known.inventory.set_value(container, value)
-        self._go_on()
+    def _ask(self, stream: int, payload: bytes) -> None:
+        self._call(stream, "UpdateContainers", payload, orders.UPDATE_SECONDS)
 
     def _call(self, stream: int, method: str, payload: bytes, timeout: float) -> None:
         body = messages.request(method, payload, timeout)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from swapwarden.api import names, runtime_link
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import decide, frames, inventory, link, messages, session, updates
+from swapwarden.nri import decide, frames, inventory, link, messages, orders, session, updates
 
 from tests.unit.nri import fake_runtime as runtime
 from tests.unit.nri.driven import Driven, create, payload_of, value_set
@@ -315,10 +315,10 @@ def asked_for(ready: Driven) -> tuple[int, dict[str, str]]:
 def test_running_containers_are_updated_in_parts(ready: Driven) -> None:
     values = {f"c{number}": str(number) for number in range(updates.PART + 2)}
     ready.ask("CreateContainer", create(runtime.pod(), runtime.container("c0", value="99")))
-    ready.session.update(link.Update(5, values))
+    ready.session.orders.accept(link.Update(5, values))
     first, some_values = asked_for(ready)
     assert some_values == dict(list(values.items())[: updates.PART])
-    assert ready.session.due() == ready.now + session.UPDATE_SECONDS
+    assert ready.session.due() == ready.now + orders.UPDATE_SECONDS
     assert ready.receive(runtime.response(first + 2)) == []  # of nobody
     ((_, second, _, _),) = ready.receive(runtime.response(first, runtime.field(1, runtime.field(1, "c3"))))
     assert second == first + 2
@@ -331,7 +331,7 @@ def test_running_containers_are_updated_in_parts(ready: Driven) -> None:
 
 def test_an_answer_that_cannot_be_read_fails_for_each_container(ready: Driven) -> None:
     ready.ask("CreateContainer", create(runtime.pod(), runtime.container("c1", value="99")))
-    ready.session.update(link.Update(5, {"c1": "0", "c2": "0"}))
+    ready.session.orders.accept(link.Update(5, {"c1": "0", "c2": "0"}))
     stream, _ = asked_for(ready)
     assert ready.receive(runtime.response(stream, payload=b"\xff")) == []
     (told,) = ready.told(FromPlugin.UPDATED)
@@ -340,7 +340,7 @@ def test_an_answer_that_cannot_be_read_fails_for_each_container(ready: Driven) -
 
 
 def test_after_an_error_the_runtime_is_asked_for_each_container_by_itself(ready: Driven) -> None:
-    ready.session.update(link.Update(5, {"c1": "0", "c2": "0"}))
+    ready.session.orders.accept(link.Update(5, {"c1": "0", "c2": "0"}))
     stream, _ = asked_for(ready)
     ready.session.receive(memoryview(runtime.response(stream, error="some failed")))
     stream, values = asked_for(ready)
@@ -357,7 +357,7 @@ def test_a_runtime_that_an_update_may_stop_gets_it_over_a_connection_of_its_own(
     driven.ask("Configure", runtime.configure(nri=nri))
     driven.ask("Synchronize", b"")
     driven.told(FromPlugin.RUNTIME)
-    driven.session.update(link.Update(5, {"c1": "0", "c2": "0"}))
+    driven.session.orders.accept(link.Update(5, {"c1": "0", "c2": "0"}))
     assert driven.taken() == []
     assert driven.carried == [[("c1", "0"), ("c2", "0")]]
     assert driven.arrived is not None
@@ -367,10 +367,10 @@ def test_a_runtime_that_an_update_may_stop_gets_it_over_a_connection_of_its_own(
 
 
 def test_an_update_that_is_not_answered_fails(ready: Driven) -> None:
-    ready.session.update(link.Update(5, {"c1": "0"}))
-    ready.session.update(link.Update(6, {"c2": "0"}))
+    ready.session.orders.accept(link.Update(5, {"c1": "0"}))
+    ready.session.orders.accept(link.Update(6, {"c2": "0"}))
     stream, _ = asked_for(ready)
-    ready.now += session.UPDATE_SECONDS
+    ready.now += orders.UPDATE_SECONDS
     ready.session.expire()
     assert [each["seq"] for each in ready.told(FromPlugin.UPDATED)] == [5]
     _, values = asked_for(ready)
@@ -380,23 +380,23 @@ def test_an_update_that_is_not_answered_fails(ready: Driven) -> None:
 
 
 def test_the_end_of_the_runtime_fails_all_orders(ready: Driven) -> None:
-    ready.session.update(link.Update(5, {"c1": "0"}))
-    ready.session.update(link.Update(6, {"c2": "0"}))
-    ready.session.end()
+    ready.session.orders.accept(link.Update(5, {"c1": "0"}))
+    ready.session.orders.accept(link.Update(6, {"c2": "0"}))
+    ready.session.orders.fail()
     assert ready.told(FromPlugin.UPDATED) == [
-        {"seq": 5, "failed": {"c1": session.GONE}},
-        {"seq": 6, "failed": {"c2": session.GONE}},
+        {"seq": 5, "failed": {"c1": orders.GONE}},
+        {"seq": 6, "failed": {"c2": orders.GONE}},
     ]
 
 
 def test_orders_before_the_registration_and_too_many_fail_at_once(driven: Driven) -> None:
-    driven.session.update(link.Update(5, {"c1": "0"}))
-    assert driven.told(FromPlugin.UPDATED) == [{"seq": 5, "failed": {"c1": session.GONE}}]
+    driven.session.orders.accept(link.Update(5, {"c1": "0"}))
+    assert driven.told(FromPlugin.UPDATED) == [{"seq": 5, "failed": {"c1": orders.GONE}}]
     driven.become_ready()
     for seq in range(updates.MAX_ORDERS + 1):
-        driven.session.update(link.Update(seq, {"c1": "0"}))
+        driven.session.orders.accept(link.Update(seq, {"c1": "0"}))
     (told,) = driven.told(FromPlugin.UPDATED)
-    assert told == {"seq": updates.MAX_ORDERS, "failed": {"c1": session.TOO_MANY}}
+    assert told == {"seq": updates.MAX_ORDERS, "failed": {"c1": orders.TOO_MANY}}
 
 
 # --- it never harms ---
@@ -531,7 +531,7 @@ def test_a_mutated_stream_raises_nothing_but_that_it_is_unusable(edits: list[tup
 def test_mutated_answers_of_the_runtime_raise_nothing(edits: list[tuple[int, int, int]]) -> None:
     ready = Driven()
     ready.become_ready()
-    ready.session.update(link.Update(1, {"c1": "0"}))
+    ready.session.orders.accept(link.Update(1, {"c1": "0"}))
     stream, _ = asked_for(ready)
     status = runtime.field(1, runtime.field(1, 2) + runtime.field(2, "error"))
     body = edited(status + runtime.field(2, runtime.field(1, runtime.field(1, "c1"))), edits)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from swapwarden.api import names, runtime_link
 from swapwarden.api.runtime_link import Away, FromPlugin
-from swapwarden.nri import agent_side, knowledge, link, messages, retry, runtime_side, session
+from swapwarden.nri import agent_side, knowledge, link, messages, orders, retry, runtime_side, session
 
 from tests.unit.nri import fake_runtime as runtime
 from tests.unit.nri.driven import create, value_set
@@ -285,7 +285,7 @@ def test_the_start_of_a_pod_continues_when_the_agent_answers_or_leaves(world: Wo
 def test_orders_are_passed_on_and_fail_without_a_runtime(world: World) -> None:
     agent = world.with_agent()
     world.say(agent, kind="update", seq=1, values={"c1": "0"})
-    assert read(agent)[-1] == {"kind": FromPlugin.UPDATED, "seq": 1, "failed": {"c1": session.GONE}}
+    assert read(agent)[-1] == {"kind": FromPlugin.UPDATED, "seq": 1, "failed": {"c1": orders.GONE}}
     peer = world.with_runtime()
     world.say(agent, kind="update", seq=2, values={"c1": "0"})
     ((_, stream, _, _),) = runtime.messages(peer.recv(1 << 16))
@@ -295,7 +295,7 @@ def test_orders_are_passed_on_and_fail_without_a_runtime(world: World) -> None:
     world.say(agent, kind="update", seq=3, values={"c1": "0"})
     peer.close()
     world.runtime.readable()
-    assert {"kind": FromPlugin.UPDATED, "seq": 3, "failed": {"c1": session.GONE}} in read(agent)
+    assert {"kind": FromPlugin.UPDATED, "seq": 3, "failed": {"c1": orders.GONE}} in read(agent)
 
 
 def test_a_malformed_packet_ends_only_the_agents_connection(world: World) -> None:
