@@ -138,7 +138,8 @@ def _effective(planned: state.PodSettings, kubelet: float) -> float:
         container = limits.in_bytes(settings.swap_max)
     elif settings is not None and settings.swap_at_most is not None:
         container = min(limits.in_bytes(settings.swap_at_most), kubelet)
-    return min(container, limits.in_bytes(planned.swap_max or names.MAX_SWAP))
+    # No kubelet limits pods yet.
+    return min(container, limits.in_bytes(planned.swap_max or planned.swap_at_most or names.MAX_SWAP))
 
 
 def _shown(amount: float) -> str:

@@ -184,9 +184,9 @@ class Release:
         return [each for each in self.state().get("status", {}).get("exposures", []) if each["pod"] == uid]
 
     def planned(self, uid: str) -> str | None:
-        """The value that the state has for a pod; None where it has none."""
-        value: str | None = self.state()["spec"].get("pods", {}).get(uid, {}).get("swapMax")
-        return value
+        """Return the limit in the state for a pod: "max" if it has none, None if the state does not name the pod."""
+        entry = self.state()["spec"].get("pods", {}).get(uid)
+        return None if entry is None else str(entry.get("swapMax", entry.get("swapAtMost", "max")))
 
     def logs(self, lines: int) -> str:
         """The end of what each pod in the release's namespace wrote, and of what those wrote that they replaced."""

@@ -210,6 +210,8 @@ Unplaced = Sequence[pods.PodRow]
 _COLUMNS = ("NODE", "POD", "QOS", "POLICY", "REASON", "SWAP.MAX")
 _BY_BEHAVIOR = ("POD", "QOS", "POLICY", "BEHAVIOR", "SWAP")
 _NOTHING = "-"
+_KUBELETS = "kubelet's"
+"""The kubelet and systemd decide."""
 
 
 def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compiled.Profile]) -> str:
@@ -273,14 +275,22 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
 
 def _decision(pod: plan.ExplainedPod) -> Json:
     decision = pod.decision
-    containers = {one.name: _entry(one.swap_max, one.reason) for one in decision.containers}
+    containers = {one.name: _entry(one) for one in decision.containers}
     override = {} if pod.override is None else {"override": pod.override}
-    return {**_entry(decision.swap_max, decision.reason), **override, "containers": containers}
+    return {**_entry(decision), **override, "containers": containers}
 
 
-def _entry(swap_max: str | None, reason: names.Reason) -> Json:
-    written = {} if swap_max is None else {"swapMax": swap_max}
-    return {**written, "reason": reason.value}
+def _entry(decision: limits.PodDecision | limits.ContainerDecision) -> Json:
+    """Return a limit as a NodeSwapState has it."""
+    named = zip(("swapMax", "swapAtMost"), limits.as_settings(decision), strict=True)
+    return {**{name: limit for name, limit in named if limit is not None}, "reason": decision.reason.value}
+
+
+def _limit(decision: limits.PodDecision | limits.ContainerDecision) -> str:
+    swap_max, at_most = limits.as_settings(decision)
+    if at_most is not None:
+        return f"at most {at_most}"
+    return _KUBELETS if decision.cap and swap_max is None else swap_max or _NOTHING
 
 
 def _printable(value: str) -> str:
@@ -304,6 +314,6 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
         policy = _NOTHING if row.policy is None else _printable(row.policy)
         pod = f"{row.namespace}/{row.name}"
         place = "" if one.override is None else f" (overrides[{one.override}])"
-        yield node, pod, row.qos, policy, f"{decision.reason}{place}", decision.swap_max or _NOTHING
+        yield node, pod, row.qos, policy, f"{decision.reason}{place}", _limit(decision)
         for container in decision.containers:
-            yield "", f"  {container.name}", "", "", container.reason, container.swap_max or _NOTHING
+            yield "", f"  {container.name}", "", "", container.reason, _limit(container)

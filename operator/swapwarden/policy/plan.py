@@ -121,15 +121,18 @@ def preview(now: state.StateSpec, coming: state.StateSpec) -> state.ProfilePrevi
     if coming.mode is names.Mode.ENFORCE:
         for key, planned in now.pods.items():
             before, pod = planned if now.mode is names.Mode.ENFORCE else None, coming.pods.get(key)
-            if pod is not None and pod.swap_max is not None and _number(pod) < _number(before):
-                less[key] = pod.swap_max
+            if pod is not None and (limit := _limit(pod)) is not None and _number(pod) < _number(before):
+                less[key] = limit
     return state.ProfilePreview(coming.profile_ref, less)
 
 
+def _limit(pod: state.PodSettings) -> str | None:
+    return pod.swap_max or pod.swap_at_most
+
+
 def _number(pod: state.PodSettings | None) -> float:
-    if pod is None or pod.swap_max in {None, names.MAX_SWAP}:
-        return math.inf
-    return int(pod.swap_max or 0)
+    limit = None if pod is None else _limit(pod)
+    return math.inf if limit is None or limit == names.MAX_SWAP else int(limit)
 
 
 def restore_node(profile: compiled.Profile) -> state.StateSpec:
@@ -300,9 +303,11 @@ def _size(entries: Iterable[state.PodSettings]) -> int:
 
 def _pod_settings(decision: limits.PodDecision, usual: names.Reason) -> state.PodSettings:
     alike = _alike(decision)
+    swap_max, at_most = limits.as_settings(decision)
     return state.PodSettings(
         reason=None if decision.reason is usual else decision.reason,
-        swap_max=decision.swap_max,
+        swap_max=swap_max,
+        swap_at_most=at_most,
         container_default=None if alike is None else state.ContainerDefault(swap_max=alike),
         containers={} if alike is not None else _containers(decision),
     )
@@ -314,11 +319,7 @@ def _containers(decision: limits.PodDecision) -> dict[str, state.ContainerSettin
     if len(found) > state.MAX_CONTAINERS:
         found = sorted(found, key=lambda one: not one.id)[: state.MAX_CONTAINERS]
     return {
-        one.name: state.ContainerSettings(
-            swap_max=None if one.cap else one.swap_max,
-            swap_at_most=one.swap_max if one.cap else None,
-            id=one.id[: state.ID_LENGTH] or None,
-        )
+        one.name: state.ContainerSettings(*limits.as_settings(one), id=one.id[: state.ID_LENGTH] or None)
         for one in found
     }
 

@@ -12,6 +12,11 @@ FACTS = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memory
 FAST = "--lease-duration=3"
 
 
+def limit(entry: dict[str, Any]) -> str:
+    """Return the limit of a pod in a state: "max" if it has none."""
+    return str(entry.get("swapMax", entry.get("swapAtMost", "max")))
+
+
 class Cluster:
     """A control plane with the product's kinds and rights, and shorthands."""
 
@@ -72,8 +77,9 @@ class Cluster:
         return found
 
     def swap_max(self, node: str, pod: dict[str, Any]) -> str | None:
-        found: dict[str, Any] = self.spec(node).get("pods", {}).get(pod["metadata"]["uid"], {})
-        return found.get("swapMax")
+        """Return the limit in the state for a pod: "max" if it has none, None if the state does not name the pod."""
+        found = self.spec(node).get("pods", {}).get(pod["metadata"]["uid"])
+        return None if found is None else limit(found)
 
     def conditions(self, profile: str) -> dict[str, tuple[str, str]]:
         status = self.cp.get(f"{PROFILES}/{profile}").get("status", {})

@@ -11,7 +11,7 @@ import pytest
 
 from testbed.product.controller import Controller
 from tests.integration import needs
-from tests.integration.controller.cluster import FAST, PROFILES, Cluster
+from tests.integration.controller.cluster import FAST, PROFILES, Cluster, limit
 
 Eventually = Callable[[Callable[[], object], str], None]
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ def given(cluster: Cluster, made: Json) -> tuple[str | None, str | None]:
     """Value and reason in the state of node n1."""
     spec = cluster.spec("n1")
     found = spec.get("pods", {}).get(made["metadata"]["uid"])
-    return (found.get("swapMax"), found.get("reason", spec["defaultReason"])) if found else (None, None)
+    return (None, None) if found is None else (limit(found), found.get("reason", spec["defaultReason"]))
 
 
 def watches(cluster: Cluster) -> int:

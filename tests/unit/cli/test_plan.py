@@ -420,8 +420,8 @@ POLICY = "swapwarden.dev/swap-policy"
             f"the annotation {POLICY} counts; remove spec.swapPolicy",
             ["Disabled", "PolicyDisabled", "0"],
         ),
-        ({}, None, f"write the annotation {POLICY} instead", ["-", "KubeletDecides", "max"]),
-        ("Disabled", None, f"write the annotation {POLICY} instead", ["-", "KubeletDecides", "max"]),
+        ({}, None, f"write the annotation {POLICY} instead", ["-", "KubeletDecides", "kubelet's"]),
+        ("Disabled", None, f"write the annotation {POLICY} instead", ["-", "KubeletDecides", "kubelet's"]),
     ],
 )
 def test_what_a_draft_of_the_kep_would_have_is_planned_and_the_annotation_named(
@@ -706,8 +706,8 @@ def test_overrides_are_shown_with_their_name(
     out, err = capsys.readouterr()
     assert [line.split(maxsplit=3)[1:] for line in out.splitlines() if "/" in line] == [
         ["elsewhere/vm", "BestEffort", "-          OverrideDisabled (overrides[machines])   0"],
-        ["elsewhere/web", "BestEffort", "-          OverrideLimit (overrides[elsewhere])     1073741824"],
-        ["quiet/db", "BestEffort", "Disabled   KubeletDecides (overrides[team-a])       max"],
+        ["elsewhere/web", "BestEffort", "-          OverrideLimit (overrides[elsewhere])     at most 1073741824"],
+        ["quiet/db", "BestEffort", "Disabled   KubeletDecides (overrides[team-a])       kubelet's"],
     ]
     assert mentioned(err, "note: ", "'elsewhere'", "overrides of p")
     assert err.count("\n") == 1

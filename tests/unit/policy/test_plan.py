@@ -69,9 +69,23 @@ def test_what_the_kubelet_decides_stays_out_of_containers_but_for_limits_of_thei
     planned = plan.plan_node(profile(KUBELET), facts(), [pod(container("a"), container("b", swap_limit="4Ki"))])
     assert planned.kubepods is None
     assert planned.pods["uid-1"] == state.PodSettings(
-        swap_max="max",
         containers={"b": state.ContainerSettings(id="id-b", swap_at_most="4096")},
     )
+
+
+def test_what_the_kubelet_gives_a_pod_is_only_lowered() -> None:
+    """Also by an override's limit; only a limit of 0 needs no look at what the kubelet gives."""
+    override = compiled.Override(swap_limit=GI)
+    for row, made, wanted in (
+        (pod(container(), swap_limit="10k"), profile(KUBELET), state.PodSettings(swap_at_most="8192")),
+        (pod(container(), swap_limit="0"), profile(KUBELET), state.PodSettings(swap_max="0")),
+        (
+            pod(container()),
+            profile(KUBELET, overrides=(override,)),
+            state.PodSettings(swap_at_most=str(GI), reason=names.Reason.OVERRIDE_LIMIT),
+        ),
+    ):
+        assert plan.plan_node(made, facts(), [row]).pods["uid-1"] == wanted
 
 
 def test_an_incompatible_node_gets_no_values() -> None:
@@ -117,7 +131,7 @@ def test_a_pod_that_names_the_cgroup_of_another_takes_nothing_from_it() -> None:
     forged = msgspec.structs.replace(pod(container(), uid="other", policy="Disabled"), key="victim", name="forged")
     for order in ([owner, forged], [forged, owner]):
         planned = plan.plan_node(profile(KUBELET), facts(), order)
-        assert planned.pods == {"victim": state.PodSettings(swap_max="max")}
+        assert planned.pods == {"victim": state.PodSettings()}
 
 
 def test_of_several_mirrors_the_one_that_the_kubelet_runs_counts_and_then_the_oldest() -> None:
@@ -131,8 +145,8 @@ def test_of_several_mirrors_the_one_that_the_kubelet_runs_counts_and_then_the_ol
     real = mirror("a", created="2026-01-02T00:00:00Z")
     forged = mirror("b", created="2026-01-01T00:00:00Z", policy="Disabled", namespace="tenant")
     assert planned(real, forged) == {"0"}
-    assert planned(msgspec.structs.replace(real, started="2026-01-02T00:00:01Z"), forged) == {"max"}
-    assert planned(msgspec.structs.replace(real, created="2025-12-31T00:00:00Z"), forged) == {"max"}
+    assert planned(msgspec.structs.replace(real, started="2026-01-02T00:00:01Z"), forged) == {None}
+    assert planned(msgspec.structs.replace(real, created="2025-12-31T00:00:00Z"), forged) == {None}
 
 
 def crowd(count: int, namespace: str, **fields: Any) -> list[pods.PodRow]:
@@ -369,8 +383,14 @@ def test_both_projections_say_the_same(
     planned = plan.plan_node(profile, facts, found)
     explained = plan.explain_node(profile, facts, found)
     assert {one.row.key: (one.decision.swap_max, one.decision.reason) for one in explained.pods} == {
-        key: (entry.swap_max, state.reason_of(planned, entry)) for key, entry in planned.pods.items()
+        key: (_swap_max(planned, entry), state.reason_of(planned, entry)) for key, entry in planned.pods.items()
     }
+
+
+def _swap_max(planned: state.StateSpec, entry: state.PodSettings) -> str | None:
+    found = entry.swap_max or entry.swap_at_most
+    no_limit = state.reason_of(planned, entry) is names.Reason.KUBELET_DECIDES
+    return names.MAX_SWAP if found is None and no_limit else found
 
 
 @given(PROFILES, FACTS, NODE_PODS)

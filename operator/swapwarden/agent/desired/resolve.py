@@ -82,6 +82,16 @@ def of_root(state: spec.NodeSpec | None, *, mode: names.Mode) -> DesiredValue:
     return Handling.RESTORE if mode is not names.Mode.ENFORCE or state.kubepods is None else state.kubepods
 
 
+def limit_of(target: DesiredValue, record: ledger.LimitRecord | None, found: int) -> int | None:
+    """Return the number that a file must hold if a smaller value of another writer stays, in bytes, or None.
+
+    That is at most `target`, and never more than what another writer last gave the file, such as the kubelet or
+    systemd. `record` is from the ledger, `found` is the current value. None: the agent leaves the file alone.
+    """
+    before = to_restore(record, found)
+    return min(target, found if before is None else before) if isinstance(target, int) else before
+
+
 def to_restore(record: ledger.LimitRecord | None, found: int) -> int | None:
     """Return the number that a file held before the agent, in bytes; None if the agent leaves the file alone.
 
@@ -93,5 +103,5 @@ def to_restore(record: ledger.LimitRecord | None, found: int) -> int | None:
 
 
 def differs(target: DesiredValue, found: int, *, at_most: bool) -> bool:
-    """Return whether a file that holds `found` must be written; with `at_most` a smaller value is as good."""
+    """Return whether a file that holds `found` must be written; with `at_most` a smaller value stays."""
     return isinstance(target, int) and (found > target or (found < target and not at_most))

@@ -25,11 +25,11 @@ class FileSetting(NamedTuple):
 
     value: int
     at_most: bool = False
-    """Whether a smaller value is as good."""
+    """Whether a smaller value of another writer stays."""
 
 
 FileSettings = Mapping[str, FileSetting]
-"""By the name of the cgroup file. A file without a setting must hold the value that it held before."""
+"""By the name of the cgroup file. A file without a setting must hold the value that another writer last gave it."""
 
 
 class PodEntry(NamedTuple):
@@ -129,11 +129,13 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
 
 
 def _pod(pod: state.PodSettings, page: int) -> PodEntry:
+    """Return the settings of a pod. A limit of "max" is none: what the kubelet gives the pod's cgroup stays."""
+    own = {name: each for name, each in _settings(pod, page).items() if each.value < cgroupfs.NO_LIMIT}
     found = {name: _container(each, page) for name, each in pod.containers.items()}
     named = {name: each for name, each in found.items() if each is not None}
     default = None if pod.container_default is None else _container(pod.container_default, page)
     containers = {each.id: named[name] for name, each in pod.containers.items() if each.id and name in named}
-    return PodEntry(_settings(pod, page), containers, default, named)
+    return PodEntry(own, containers, default, named)
 
 
 def _container(settings: state.ContainerDefault, page: int) -> FileSettings | None:
@@ -147,7 +149,7 @@ def _settings(settings: state.CgroupSettings, page: int) -> FileSettings:
         exact: str | None = getattr(settings, file.field)
         ceiling: str | None = getattr(settings, file.ceiling, None)
         if exact is not None and ceiling is not None:
-            raise ValueError(f"a container has both {_NAMES[file.field]} and {_NAMES[file.ceiling]}")
+            raise ValueError(f"a cgroup has both {_NAMES[file.field]} and {_NAMES[file.ceiling]}")
         if (limit := _bytes(exact or ceiling, page)) is not None:
             found[file.name] = FileSetting(limit, at_most=exact is None)
     return found
@@ -167,7 +169,7 @@ _KNOWN: Final = {
     kind: frozenset(field.encode_name for field in msgspec.structs.fields(kind))
     for kind in (state.CgroupSettings, state.PodSettings, state.ContainerDefault, state.ContainerSettings)
 }
-_NAMES: Final = {field.name: field.encode_name for field in msgspec.structs.fields(state.ContainerDefault)}
+_NAMES: Final = {field.name: field.encode_name for field in msgspec.structs.fields(state.CappedSettings)}
 _OF_UNITS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(state.UnitSettings))
 
 

@@ -58,7 +58,8 @@ class Signs(NamedTuple):
 
     age: float
     """Of the cgroup, in seconds; infinite if it is older than the agent's run."""
-    container: bool
+    starts: bool
+    """Whether it is a container's, or a pod's without a container: runtime and kubelet write their numbers."""
     unit: bool
     """Whether the value is systemd's for the unit."""
     resized: bool
@@ -72,10 +73,11 @@ class Signs(NamedTuple):
 def cause_of(seen: Signs) -> names.Cause:
     """Return the cause that the evidence suggests.
 
-    Runtimes write their number to a container at its start. A resize concerns one pod, a reload each unit. So if many
-    pods were written, changed resources are no evidence: they may have changed some time before.
+    Runtimes write their number to a container at its start, kubelets to a pod before its first one. A resize concerns
+    one pod, a reload each unit. So if many pods were written, changed resources are no evidence: they may have changed
+    some time before.
     """
-    if seen.age < START_SECONDS and (seen.unit or seen.container):
+    if seen.age < START_SECONDS and (seen.unit or seen.starts):
         return names.Cause.START
     if seen.unit and seen.together >= min(TOGETHER, max(2, seen.running)):
         return names.Cause.RELOAD
@@ -90,6 +92,8 @@ class _Note:
 
     noticed: float
     age: float
+    starts: bool
+    """Whether its pod had no container yet, or the file is a container's."""
     exposed: exposure.Exposure
     count: int = 1
 
@@ -134,9 +138,9 @@ class Attribution:
         return before is not None and before != now
 
     def learn_hold(self, file: records.ControlFile) -> None:
-        """Take systemd's value for the file from the ledger if it is unknown."""
+        """Take systemd's value for the file from the ledger if it is unknown, or a pod's, which may have a limit."""
         record = self._limits.get(file.key)
-        if file.systemd.value is None and record is not None:
+        if record is not None and (file.systemd.value is None or (file.is_pods and record.unit_value is not None)):
             file.systemd.value = record.unit_value
 
     def learn_unit(self, file: records.ControlFile, value: int) -> None:
@@ -159,7 +163,8 @@ class Attribution:
             return
         known = self._notes.get((file, found))
         if known is None:
-            self._notes[file, found] = _Note(noticed, noticed - file.created_at, exposed or exposure.NONE)
+            starts = file.container != "" or (file.pod is not None and not file.pod.containers)
+            self._notes[file, found] = _Note(noticed, noticed - file.created_at, starts, exposed or exposure.NONE)
             return
         known.count += 1
         if exposed is not None:
@@ -186,11 +191,11 @@ class Attribution:
         running = self._running
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
         unit = file.is_systemds(found)
-        cause = cause_of(Signs(note.age, file.container != "", unit, self.observe(file), together, len(running)))
+        cause = cause_of(Signs(note.age, note.starts, unit, self.observe(file), together, len(running)))
         other = cause is names.Cause.OTHER_WRITER
         aside = cause in _ASIDE and file.container != "" and found == _MAX
-        # systemd's value for a container is the kubelet's number. Tools that write it past systemd do so in a rhythm.
-        beat = cause is names.Cause.UNIT_VALUE and file.container != "" and found != _MAX
+        # systemd's number for a cgroup is the kubelet's. Tools that write it past systemd do so in a rhythm.
+        beat = cause is names.Cause.UNIT_VALUE and found != _MAX and file.pod is not None and not file.systemd.zero
         if (other or aside or beat) and not (file.is_inner and found == _MAX):
             high = self._fs.is_high_below_max(file.path)
             if other or high or beat:
@@ -199,8 +204,8 @@ class Attribution:
                 self._signs.note(
                     other_writers.ObservedWrite(file.kind, file.path, found, high, quiet=quiet), note.noticed
                 )
-        if file.container and cause in {names.Cause.START, names.Cause.RESIZE}:
-            # The runtime passes it to systemd, which writes this value from now on.
+        if file.pod is not None and cause in {names.Cause.START, names.Cause.RESIZE}:
+            # The runtime or the kubelet passes it to systemd, which writes this value from now on.
             file.systemd.value = found
             self._limits.set_unit_value(file.key, found)
         self._tell(cause, file, note.count, note.exposed, found)

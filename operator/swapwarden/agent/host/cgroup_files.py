@@ -24,7 +24,7 @@ class CgroupFile(NamedTuple):
     field: str = ""
     """Of api.state.CgroupSettings: the value that it must hold."""
     ceiling: str = ""
-    """Of api.state.ContainerDefault: the same, where a smaller value is as good."""
+    """Of api.state.CappedSettings: the most that it may hold; a smaller value of another writer stays."""
     systemd_property: str = ""
     """Its name in a unit; empty: units have none."""
     usage: str = ""

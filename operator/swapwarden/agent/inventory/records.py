@@ -86,7 +86,7 @@ class Desired(NamedTuple):
     if_enforced: resolve.DesiredValue = resolve.Handling.UNMANAGED
     """The value in mode Enforce."""
     at_most: bool = False
-    """Whether a smaller value is as good."""
+    """Whether a smaller value of another writer stays."""
 
 
 UNMANAGED: Final = Desired()
@@ -146,7 +146,8 @@ class SystemdHold:
     """systemd's value for the unit of a file's cgroup, which it may write again. Bytes."""
 
     value: int | None = None
-    """None while unknown. Attribution writes it, after the record was made."""
+    """None while unknown. Attribution writes it, after the record was made. systemd may also write "max" to a pod: a
+    kubelet can write its limit past systemd."""
     zero: bool = False
     """Whether systemd held the pod at 0 (guarantee Strict), whatever the value. systemd_zero writes it."""
 
@@ -178,6 +179,8 @@ class FileIdentity(inotify.Watched):
     key: ledger.Key = dataclasses.field(init=False)
     kind: str = dataclasses.field(init=False)
     """Label of metrics."""
+    is_pods: bool = dataclasses.field(init=False)
+    """Whether its cgroup is a pod's own: the kubelet may write to it at any time."""
     is_inner: bool = dataclasses.field(init=False)
     """Whether its cgroup is inside a container's: crun's, or one that the container made and writes to."""
 
@@ -189,6 +192,7 @@ class FileIdentity(inotify.Watched):
             self.kind = "system" if self.is_units else "kubepods"
         else:
             self.kind = "container" if self.container else "pod"
+        self.is_pods = self.kind == "pod"
         self.is_inner = self.container != "" and self.path.endswith(f"/{INNER}")
 
     def __str__(self) -> str:
@@ -234,7 +238,8 @@ class ControlFile(FileIdentity):
         Under the cgroupfs driver, and inside containers, systemd has no units.
         """
         held = 0 if self.systemd.zero else self.systemd.value
-        return value == held and self.path.endswith(_UNITS)
+        unset = self.is_pods and value == self.spec.unset and not self.systemd.zero
+        return (value == held or unset) and self.path.endswith(_UNITS)
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -207,18 +207,17 @@ class LimitRecords(_Records[LimitRecord]):
         record = self.get(key)
         return record is not None and record.found is not None
 
-    def record(self, key: Key, found: int, value: int) -> None:
-        """Record that `value` is about to be written over `found`.
+    def record(self, key: Key, found: int, value: int, *, external: bool = False) -> None:
+        """Record that `value` is about to be written over `found`; `external`: another writer certainly wrote `found`.
 
-        If `found` is not the agent's own value, a restore writes it from now on: a runtime writes to a container long
-        after making its cgroup, and the kubelet writes when a container is resized.
+        If it is not the agent's own value, a restore writes it from now on: runtimes and kubelets write at any time.
         """
         record = self.get(key) or LimitRecord(key)
         if record.systemd_zero and found == 0:
             found = cgroupfs.NO_LIMIT
         if found == record.found and record.wrote == (value,):
             return  # as it stands
-        if record.found is None or found not in {record.found, *record.wrote}:
+        if external or record.found is None or found not in {record.found, *record.wrote}:
             unit = None if found == record.unit_value else record.unit_value
             self._put(msgspec.structs.replace(record, found=found, wrote=(value,), unit=unit))
         else:

@@ -44,6 +44,7 @@ class CgroupReconciler:
     ) -> None:
         self._work = shared
         self._inventory = known
+        self._ledger = book
         self._limits = book.limits
         self._runtime = book.runtime
         self._files = files
@@ -190,7 +191,7 @@ class CgroupReconciler:
         if known or state.mode is not names.Mode.ENFORCE:
             pod.origin = resolve.Origin.PREEXISTING
         for file in pod.own:
-            file.last_stated = self._files.recall(file)
+            file.last_stated = self._files.recall(file, incomplete=late and not self._ledger.complete)
         found = pod.origin is resolve.Origin.PREEXISTING
         pod.enforced = found or late
         ran, since = None, mark.noticed
@@ -228,16 +229,19 @@ class CgroupReconciler:
         enforces, first = mode is names.Mode.ENFORCE, entry is not None and not pod.stated
         pod.enforced = pod.enforced or not enforces
         for file in pod.own:
+            setting = None if entry is None else entry.settings.get(file.spec.name)
             if not enforces:
                 file.last_stated = None
             elif entry is not None:
-                setting = entry.settings.get(file.spec.name)
                 file.last_stated = None if setting is None else setting.value
+            at_most = file.desired.at_most and file.last_stated is not None
+            if entry is not None:
+                at_most = setting is not None and setting.at_most
             self.find_evidence(file)
             enforced = resolve.of_pod(
                 state, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=file.last_stated, file=file.spec
             )
-            file.desired = records.Desired(enforced if enforces else resolve.Handling.RESTORE, enforced)
+            file.desired = records.Desired(enforced if enforces else resolve.Handling.RESTORE, enforced, at_most)
         if entry is not None:
             pod.stated = True
             pod.origin = resolve.Origin.PREEXISTING
@@ -260,7 +264,10 @@ class CgroupReconciler:
 
     def time_enforcement(self, pod: records.Pod) -> None:
         """Observe the time of a new pod once, when its file holds the value of a state."""
-        status, value = pod.file.status, pod.file.desired.value
-        if pod.stated and isinstance(value, int) and status.observed == status.confirmed == value:
+        status, desired = pod.file.status, pod.file.desired
+        if not pod.stated or status.confirmed != desired.value:
+            return
+        held = not isinstance(desired.value, int) or status.observed == desired.value
+        if held or (desired.at_most and not resolve.differs(desired.value, status.observed, at_most=True)):
             pod.enforced = True
             ENFORCED_SECONDS.observe(self._work.clock() - pod.since)

@@ -84,12 +84,13 @@ class FileReconciler:
         since: float | None = None,
         ran: names.Cause | None = None,
         written: bool = False,
+        after: int | None = None,
     ) -> None:
         """Bring one file to its desired value. It never raises: a failure is the file's own, and is retried.
 
         `noticed` is when an event or a read showed that its value may be wrong, `since` from when it may have been, if
         that is earlier. `ran` is why its pod may have run before the file had its value. `written`: an event reported a
-        write to it.
+        write to it; `after`: it was another writer's, after this write of the agent.
         """
         before, order = file.status, self._work.order
         if written and noticed - file.times.written_at > attribution.MOMENT_SECONDS:
@@ -99,7 +100,8 @@ class FileReconciler:
                 self._work.watching.watch(file, self._fs.absolute(file.name), inotify.CONTENT)
             if order.raises:
                 order.begin(file)
-            wait = self._try(file, noticed, noticed if since is None else since, ran=ran)
+            external = after is not None and after == file.times.write_seq
+            wait = self._try(file, noticed, noticed if since is None else since, ran=ran, external=external)
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
             _fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
             if not self.may_be_above(file):
@@ -116,10 +118,12 @@ class FileReconciler:
         if file.status != before:
             self._work.reports.touch()
 
-    def _try(self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
+    def _try(
+        self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None, external: bool
+    ) -> float | None:
         """Do the work of `reconcile`. Return the seconds until the next check; None for never."""
         try:
-            wait = self._converge(file, noticed, since, ran=ran)
+            wait = self._converge(file, noticed, since, ran=ran, external=external)
         except cgroupfs.GoneError as error:
             return self._gone(file, error)
         except cgroupfs.TransientError as error:
@@ -140,12 +144,20 @@ class FileReconciler:
             self._work.order.lowered(file)
         return wait
 
-    def recall(self, file: records.ControlFile, right_at: float = records.NEVER) -> int | None:
+    def recall(
+        self, file: records.ControlFile, right_at: float = records.NEVER, *, incomplete: bool = False
+    ) -> int | None:
         """Load the ledger's record of a new file. Return the value that was last applied to it.
 
-        `right_at` is when it last held that, as far as is known.
+        `right_at` is when it last held that, as far as is known. If the ledger is `incomplete`, the value for unknown
+        pods counts as the agent's own: if the kubelet gave a pod that value, it also gave it to the containers.
         """
         record = self._limits.get(file.key)
+        if record is None and incomplete and file.spec.denied is not None:
+            with contextlib.suppress(cgroupfs.CgroupError):  # reconciling the file reports it
+                if self._fs.read(file.name) == file.spec.denied:
+                    self._limits.record(file.key, file.spec.unset, file.spec.denied)
+            return None
         if record is None or record.last_applied is None:
             return None
         file.last_applied = record.last_applied
@@ -168,7 +180,7 @@ class FileReconciler:
         return file.desired.value is resolve.Handling.RESTORE and self._limits.holds_ours(file.key)
 
     def _converge(
-        self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None
+        self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None, external: bool
     ) -> float | None:
         """Do the work of `_try`. PendingError while a thread waits for a write."""
         if self.pending.writes and (ended := self.pending.end(file)) is not None:
@@ -185,7 +197,8 @@ class FileReconciler:
         down = names.Cause.AGENT_DOWN if times.written_at == times.progress_at == records.NEVER else None
         used: int | None = None
         for _ in range(ATTEMPTS):
-            limit = desired if isinstance(desired, int) else resolve.to_restore(self._limits.get(file.key), found)
+            limit = self._limit(file, found, external=external)
+            external = False
             file.status = file.status._replace(limit=limit)
             if limit is None:
                 self._leave(file, found)
@@ -214,20 +227,39 @@ class FileReconciler:
             self._work.order.lower_first(file)
         raise ContestedError(f"{file.path}: another writer changes it all the time")
 
+    def _limit(self, file: records.ControlFile, found: int, *, external: bool) -> int | None:
+        """Return the number that a file must hold, or None. First record that another writer wrote `found`, if so.
+
+        The agent may have written the same value before. Only pods' files matter: what a runtime writes to a container
+        may be the agent's wish, by a plugin.
+        """
+        if file.is_pods and (external or (file.times.write_seq and found != file.last_applied is not None)):
+            record = self._limits.get(file.key)
+            if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
+                self._limits.record(file.key, found, found, external=True)
+        desired = file.desired
+        if isinstance(desired.value, int) and not desired.at_most:
+            return desired.value
+        return resolve.limit_of(desired.value, self._limits.get(file.key), found)
+
     def _next(
         self, file: records.ControlFile, found: int, limit: int, swap: int, mark: queue.Mark
     ) -> tuple[swap_drain.Action, bool]:
         """Return the next write, and whether the file must not be raised to its own limit yet."""
         held = file.last_applied
         barred = held is not None and held < min(found, limit) and self._work.order.is_barred(file)
-        # A restore writes the earlier value, even if that is more.
-        less = file.desired.at_most and isinstance(file.desired.value, int)
+        most = file.desired.value if file.desired.at_most else None
+        less = isinstance(most, int) and resolve.to_restore(self._limits.get(file.key), found) is None
         if file.contention is not None:
-            self._contentions.expire(file, None if less else limit)
+            self._contentions.expire(file, None if isinstance(most, int) else limit)
         target = limit
         if held is not None and barred:
             target = held  # another raised it; to its own limit it is raised when the others are lowered
             self._work.order.claim_raise(file, mark)
+        elif isinstance(most, int) and less and found <= limit:  # another writer's limit, which is no more
+            if self._limits.holds_ours(file.key):
+                self._limits.mark_known(file.key)
+            return swap_drain.Action(None, draining=swap > most), barred
         cap = less or (file.contention is not None and file.contention.until is not None)
         if swap == 0:  # nothing has to drain
             holds = found == target or (cap and found < target)
@@ -326,6 +358,8 @@ class FileReconciler:
         self.writes += 1
         file.times.write_seq = self.writes
         found = self._fs.read(file.name)
+        if file.is_pods and file.last_applied is None and write.found < file.spec.unset:
+            self._attribution.learn_hold(file)
         if log.isEnabledFor(logging.DEBUG):
             before = cgroupfs.render(write.found)
             log.debug("wrote", extra={"cgroup": str(file), "found": before, "wrote": write.value})

@@ -96,6 +96,8 @@ class Mark(NamedTuple):
     """Until when events reported everything about it, or since when a file may be wrong; infinite: now."""
     written: bool = False
     """Whether an event reported a write to the file."""
+    after: int | None = None
+    """Of a write that was not the agent's: the number of the agent's last write before it."""
 
 
 class EventHorizon:
@@ -183,7 +185,8 @@ class Queue:
         known = group.get(key)
         if known is not None:
             since = min(known.since, mark.since)
-            mark = Mark(min(known.noticed, mark.noticed), since, known.written or mark.written)
+            after = known.after if mark.after is None else mark.after
+            mark = Mark(min(known.noticed, mark.noticed), since, known.written or mark.written, after)
         else:
             self.count += 1
             if priority is not Priority.SWEEP:

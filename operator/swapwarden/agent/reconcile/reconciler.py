@@ -100,9 +100,11 @@ class Events:
                 self._mark_name(owner, event, noticed)
         for file, since in touched.items():
             if file.watch is not None and not (file.is_inner and self._put_off(file)):
-                if self._evidence.sought or file.systemd.zero or file.kind == "system":
+                own = file.times.write_seq > self._work.horizon.writes  # perhaps an event of the agent's own write
+                if not own and (self._evidence.sought or file.systemd.zero or file.kind == "system"):
                     self._rewritten(file)
-                self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(noticed, since, written=True))
+                mark = queue.Mark(noticed, since, written=True, after=None if own else file.times.write_seq)
+                self._work.waiting.mark(file, queue.Priority.REPAIR, mark)
         if lost:
             self._work.horizon.count_loss(noticed)
             OVERFLOWS.inc()
@@ -135,8 +137,6 @@ class Events:
 
     def _rewritten(self, file: records.ControlFile) -> None:
         """Note another writer's value: it may say which value systemd holds."""
-        if file.times.write_seq > self._work.horizon.writes:  # an event of the agent's own write
-            return
         try:
             if self._evidence.rewritten(self._inventory.root_path, file):
                 self._work.reports.touch()
@@ -326,7 +326,7 @@ class NodeReconciler:
 
     def _reconcile_file(self, file: records.ControlFile, mark: queue.Mark) -> None:
         if mark.since <= mark.noticed:
-            self._files.reconcile(file, mark.noticed, since=mark.since, written=mark.written)
+            self._files.reconcile(file, mark.noticed, since=mark.since, written=mark.written, after=mark.after)
         elif file.pod is None or self.inventory.pods.get(file.pod.path) is file.pod:  # no event reported it
             self._cgroups.find_evidence(file)
             self._files.reconcile(file, mark.noticed, since=self.work.horizon.last_right(file))

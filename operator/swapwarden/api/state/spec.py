@@ -38,17 +38,21 @@ MAX_REASON = 64
 
 
 class CgroupSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Settings of one cgroup by name. The agent does not write the files of absent ones."""
+    """Settings of one cgroup by name. The agent does not write the files of absent ones, or restores them."""
 
     swap_max: SwapMax | None = None
     """Value of memory.swap.max. Absent: not written."""
 
 
-class ContainerDefault(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
-    """Settings of a container's cgroup."""
+class CappedSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
+    """Settings of a cgroup to which the kubelet also gives values."""
 
     swap_at_most: SwapMax | None = None
-    """As swapMax, but a smaller value that the file holds is left alone. Never beside swapMax."""
+    """The most that memory.swap.max may hold: a smaller value of the kubelet or systemd stays. Never beside swapMax."""
+
+
+class ContainerDefault(CappedSettings, frozen=True, omit_defaults=True, rename="camel"):
+    """Settings of a container's cgroup."""
 
 
 class ContainerSettings(ContainerDefault, frozen=True, omit_defaults=True, rename="camel"):
@@ -59,8 +63,8 @@ class ContainerSettings(ContainerDefault, frozen=True, omit_defaults=True, renam
     it does not run."""
 
 
-class PodSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
-    """Settings of one pod's cgroups."""
+class PodSettings(CappedSettings, frozen=True, omit_defaults=True, rename="camel"):
+    """Settings of one pod's cgroups. Without swapMax and swapAtMost, the kubelet and systemd decide."""
 
     reason: names.Reason | None = None
     """The rule that gave swapMax; see docs/semantics.md. Absent: defaultReason."""

@@ -123,6 +123,7 @@ class PodInSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     reason: str = ""
     swap_max: str = ""
+    swap_at_most: str = ""
 
 
 class SpecView(msgspec.Struct, frozen=True, rename="camel"):
@@ -136,7 +137,7 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     def pod(self, key: str) -> PodInSpec | None:
         """Return a pod with its reason, by default the spec's; None if the spec does not name the pod."""
         pod = self.pods.get(key)
-        return pod if pod is None or pod.reason else PodInSpec(self.default_reason, pod.swap_max)
+        return pod if pod is None or pod.reason else msgspec.structs.replace(pod, reason=self.default_reason)
 
 
 class _WireSpecView(msgspec.Struct, frozen=True, rename="camel"):
@@ -281,7 +282,10 @@ def spec_view(row: StateRow) -> SpecView:
             wire.profile_ref,
             wire.mode,
             _text(wire.default_reason),
-            {key: PodInSpec(_text(pod.get("reason")), _text(pod.get("swapMax"))) for key, pod in wire.pods.items()},
+            {
+                key: PodInSpec(_text(pod.get("reason")), _text(pod.get("swapMax")), _text(pod.get("swapAtMost")))
+                for key, pod in wire.pods.items()
+            },
         )
 
 

@@ -35,7 +35,7 @@ class ContainerDecision(msgspec.Struct, frozen=True):
     """Its own limit. "max": none below the pod's. None: not decided here, because the node is incompatible."""
     reason: names.Reason
     cap: bool = False
-    """Only ever lower the file to swap_max: the kubelet may have given less."""
+    """Whether swap_max is the most: the kubelet may give less, and that stays."""
     write: bool = False
     """Whether to write the container's file; otherwise, the pod's value alone has this effect."""
 
@@ -47,6 +47,18 @@ class PodDecision(msgspec.Struct, frozen=True):
     """Value for the pod's cgroup. None: nothing is written."""
     reason: names.Reason
     containers: tuple[ContainerDecision, ...]
+    cap: bool = False
+    """As of a container. With "max", the pod has what the kubelet or systemd gives it."""
+
+
+def as_settings(decision: PodDecision | ContainerDecision) -> tuple[str | None, str | None]:
+    """Return swapMax and swapAtMost of a state for this decision. Without both, the kubelet and systemd decide.
+
+    A limit of 0 is exact: nothing is less.
+    """
+    if not decision.cap or decision.swap_max == "0":
+        return decision.swap_max, None
+    return None, None if decision.swap_max == names.MAX_SWAP else decision.swap_max
 
 
 class _Limits(msgspec.Struct, frozen=True):
@@ -212,7 +224,7 @@ def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -
         else msgspec.structs.replace(one, swap_max=str(given), reason=reason)
         for one in decision.containers
     )
-    return PodDecision(str(given), reason, containers)
+    return PodDecision(str(given), reason, containers, cap=decision.cap)
 
 
 def overcommit_budget(profile: compiled.Profile, node: nodes.NodeFacts) -> int | None:
@@ -283,10 +295,10 @@ def _kubelet(case: _Case) -> PodDecision:
 
     reason = Reason.KUBELET_DECIDES
     containers = tuple(
-        ContainerDecision(one.name, one.id, swap_max(limit), reason, cap=limit is not None, write=limit is not None)
+        ContainerDecision(one.name, one.id, swap_max(limit), reason, cap=True, write=limit is not None)
         for one, limit in zip(case.pod.containers, limits.containers, strict=True)
     )
-    return PodDecision(swap_max(limits.pod), reason, containers)
+    return PodDecision(swap_max(limits.pod), reason, containers, cap=True)
 
 
 def _limited_swap(case: _Case) -> PodDecision:

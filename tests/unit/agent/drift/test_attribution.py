@@ -25,7 +25,7 @@ from tests.unit.agent.agent_node import MIB, Node, apply, compare, find_tree, lo
 from tests.unit.agent.cgroup_tree import container_id, swap_max, write
 
 Cause = names.Cause
-ALONE = attribution.Signs(math.inf, container=False, unit=True, resized=False, together=1, running=30)
+ALONE = attribution.Signs(math.inf, starts=False, unit=True, resized=False, together=1, running=30)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ ALONE = attribution.Signs(math.inf, container=False, unit=True, resized=False, t
         (ALONE._replace(unit=False), Cause.OTHER_WRITER),
         (ALONE._replace(age=2.0), Cause.START),
         (ALONE._replace(age=2.0, unit=False), Cause.OTHER_WRITER),
-        (ALONE._replace(age=2.0, unit=False, container=True), Cause.START),
+        (ALONE._replace(age=2.0, unit=False, starts=True), Cause.START),
         (ALONE._replace(age=20.0), Cause.UNIT_VALUE),
         (ALONE._replace(resized=True), Cause.RESIZE),
         (ALONE._replace(resized=True, unit=False), Cause.RESIZE),

@@ -133,9 +133,11 @@ async def test_a_write_over_the_agents_own_0_is_evidence(plain: Node) -> None:
 
 
 async def test_without_the_files_systemd_writes_no_limit(plain: Node) -> None:
-    apply(plain.start(), asked())
+    agent = plain.start()
+    apply(agent, asked())
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
+    await until(lambda: all_writes_heard(agent))
     write(pod, "max")
     await until(lambda: told(plain) == ("False", "NotInForce"))
     await until(lambda: swap_max(pod) == "0")
@@ -246,10 +248,12 @@ async def test_younger_pods_without_a_limit_say_that_the_files_are_gone(plain: N
 
 
 async def test_a_reload_without_the_files_ends_it(plain: Node) -> None:
-    apply(plain.start(), asked({1: MIB}))
+    agent = plain.start()
+    apply(agent, asked({1: MIB}))
     pod = born(plain, 1)
     await until(lambda: swap_max(pod) == str(MIB))
     assert told(plain) == ("True", "InForce")
+    await until(lambda: all_writes_heard(agent))
     write(pod, "max")
     await until(lambda: told(plain) == ("False", "NotInForce"))
     await until(lambda: swap_max(pod) == str(MIB))

@@ -155,7 +155,7 @@ class TestDecide:
         )
         assert [(one.swap_max, one.cap, one.write) for one in decision.containers] == [
             (str(GI), True, True),
-            ("max", False, False),
+            ("max", True, False),
         ]
 
     def test_a_node_that_cannot_has_no_override_either(self) -> None:
@@ -173,13 +173,13 @@ class TestPlan:
             pod(uid="known", namespace="loud"),
         ]
         planned = plan.plan_node(made, facts(), found, NAMESPACES).pods
-        assert {key: one.swap_max for key, one in planned.items()} == {"own": "0", "default": "0", "known": "max"}
+        assert {key: one.swap_max for key, one in planned.items()} == {"own": "0", "default": "0", "known": None}
         planned = plan.plan_node(made, facts(), found, {**NAMESPACES, "new": {"team": "quiet"}}).pods
-        assert {key: one.swap_max for key, one in planned.items()} == {
+        assert {key: one.swap_max or one.swap_at_most for key, one in planned.items()} == {
             "free": str(GI),
             "own": "0",
             "default": str(GI),
-            "known": "max",
+            "known": None,
         }
 
     def test_an_explanation_names_the_entry_that_made_a_difference(self) -> None:

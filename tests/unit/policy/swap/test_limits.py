@@ -158,12 +158,12 @@ class TestKubelet:
     def test_without_limits_nothing_is_touched(self, qos_class: qos.Class, *, critical: bool) -> None:
         decision = limits.decide(profile(KUBELET), facts(), pod(container(), qos=qos_class, critical=critical))
         assert shown(decision) == ("max", "KubeletDecides")
-        assert containers(decision) == {"app": ("max", "KubeletDecides", False, False)}
+        assert containers(decision) == {"app": ("max", "KubeletDecides", True, False)}
 
     def test_the_pods_limit(self) -> None:
         decision = limits.decide(profile(KUBELET), facts(), pod(container(), swap_limit="10k"))
-        assert shown(decision) == ("8192", "KubeletDecides")
-        assert containers(decision) == {"app": ("max", "KubeletDecides", False, False)}
+        assert (shown(decision), decision.cap) == (("8192", "KubeletDecides"), True)
+        assert containers(decision) == {"app": ("max", "KubeletDecides", True, False)}
 
     def test_a_containers_limit_only_lowers(self) -> None:
         row = pod(container("a", swap_limit="10k"), container("b"))
@@ -171,7 +171,7 @@ class TestKubelet:
         assert shown(decision) == ("max", "KubeletDecides")
         assert containers(decision) == {
             "a": ("8192", "KubeletDecides", True, True),
-            "b": ("max", "KubeletDecides", False, False),
+            "b": ("max", "KubeletDecides", True, False),
         }
 
     def test_limits_are_at_most_the_swap_there_is(self) -> None:

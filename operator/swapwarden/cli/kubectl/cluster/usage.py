@@ -182,19 +182,20 @@ def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, meas
 def _planned(spec: state.StateSpec | None, row: pods.PodRow) -> tuple[Limit, dict[str, Limit]]:
     """Return the limit of a pod by its node's state, and those of its containers by name; None if not enforced.
 
-    Of a container it is the pod's, or its own if less; a value that nobody writes may be anything.
+    Of a container it is the pod's, or its own if less; a value that nobody writes may be anything, such as that of a
+    pod where the kubelet decides.
     """
     pod = spec.pods.get(row.key) if spec is not None and spec.mode is names.Mode.ENFORCE else None
-    if spec is None or pod is None or pod.swap_max is None:
+    if spec is None or pod is None or state.reason_of(spec, pod) is names.Reason.NODE_INCOMPATIBLE:
         return None, {}
-    above = spec.kubepods.swap_max if spec.kubepods else None
-    whole = least(_limit(pod.swap_max), _limit(above or names.MAX_SWAP))
+    given = [pod.swap_max or pod.swap_at_most, spec.kubepods.swap_max if spec.kubepods else None]
+    whole = least(*(_limit(each or names.MAX_SWAP) for each in given))
     by_name: dict[str, Limit] = {}
     for one in row.containers:
         found = pod.containers.get(one.name) or pod.container_default
         own = (found.swap_max or found.swap_at_most) if found else None
         by_name[one.name] = 0 if whole == 0 else None if own is None else least(whole, _limit(own))
-    return whole, by_name
+    return whole if any(given) else None, by_name
 
 
 def _limit(text: str) -> Limit:

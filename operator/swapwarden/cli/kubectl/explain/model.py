@@ -94,6 +94,9 @@ class PlannedLimits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     swap_max: str | None
     reason: Reason | None
     containers: dict[str, str | None] = {}
+    """Of each the value, or the most; null: none of its own."""
+    swap_at_most: str | None = None
+    """The most; the kubelet may give less."""
 
 
 class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -237,7 +240,9 @@ def _governing(row: pods.PodRow, planned: PlannedPod) -> GoverningProfile:
 
 
 def _given(decision: limits.PodDecision) -> PlannedLimits:
-    return PlannedLimits(decision.swap_max, decision.reason, {one.name: one.swap_max for one in decision.containers})
+    containers = {one.name: next(filter(None, limits.as_settings(one)), None) for one in decision.containers}
+    swap_max, at_most = limits.as_settings(decision)
+    return PlannedLimits(swap_max, decision.reason, containers, at_most)
 
 
 def _desired(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
@@ -247,7 +252,9 @@ def _desired(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
         return None
     each = {one.name: found.containers.get(one.name) or found.container_default for one in row.containers}
     containers = {name: own.swap_max or own.swap_at_most for name, own in each.items() if own is not None}
-    return PlannedLimits(found.swap_max, state.reason_of(spec, found), containers)
+    # An earlier controller's word for no limit of Swapwarden's.
+    swap_max = None if found.swap_max == names.MAX_SWAP else found.swap_max
+    return PlannedLimits(swap_max, state.reason_of(spec, found), containers, found.swap_at_most)
 
 
 def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, desired: PlannedLimits | None) -> str:
@@ -260,8 +267,11 @@ def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, de
     if desired is None:
         denied = spec.before_plan is names.BeforePlan.NO_SWAP
         return f"the state does not name the pod yet: until then {'it has no swap' if denied else 'it is left alone'}"
-    if planned is not None and desired.swap_max != planned.trace.decision.swap_max:
-        value = with_bytes(planned.trace.decision.swap_max)
+    given = None if planned is None else _given(planned.trace.decision)
+    if given is not None and (desired.swap_max, desired.swap_at_most) != (given.swap_max, given.swap_at_most):
+        value = with_bytes(given.swap_max or given.swap_at_most)
+        if given.swap_max is None and given.reason is not Reason.NODE_INCOMPATIBLE:
+            value = "what the kubelet gives" + (f", at most {value}" if given.swap_at_most else "")
         return f"by the current rules it would be {value}; if it stays, check that the controller runs"
     return ""
 
@@ -271,7 +281,7 @@ def _summary(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, desir
         return f"has ended ({seen.pod.status.phase}): pods that have ended are not planned, and use no swap"
     known = desired or (_given(planned.trace.decision) if planned else None)
     if known is not None:
-        return _amount(known.swap_max)
+        return _amount(known)
     # The pod's own policy holds on every node, but an override can lift a namespace's default.
     if limits.forbids_swap(row.policy) and not row.defaulted:
         return "no swap, on any node with an agent"
@@ -280,16 +290,14 @@ def _summary(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, desir
     return "its limit depends on the profile of its node, which cannot be seen"
 
 
-def _amount(swap_max: str | None) -> str:
-    match swap_max:
-        case None:
-            return "not limited: nothing can be enforced on its node"
-        case "0":
-            return "no swap"
-        case names.MAX_SWAP:
-            return "as much swap as the kubelet gives: no limit of Swapwarden's"
-        case _:
-            return f"up to {exact(int(swap_max))} of swap"
+def _amount(known: PlannedLimits) -> str:
+    if known.swap_at_most is not None:
+        return f"what the kubelet gives, up to {exact(int(known.swap_at_most))} of swap"
+    if known.swap_max is not None:
+        return "no swap" if known.swap_max == "0" else f"up to {exact(int(known.swap_max))} of swap"
+    if known.reason is Reason.NODE_INCOMPATIBLE:
+        return "not limited: nothing can be enforced on its node"
+    return "as much swap as the kubelet gives: no limit of Swapwarden's"
 
 
 def _node_text(seen: Observed, row: pods.PodRow) -> str:

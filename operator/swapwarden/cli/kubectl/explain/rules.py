@@ -109,13 +109,20 @@ _PASSED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
 # The arithmetic
 
 
-class Number(msgspec.Struct, frozen=True, rename="camel"):
+class Number(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A line of the arithmetic."""
 
     of: str
     formula: str
     result: str
-    """As memory.swap.max takes it: bytes, 0 or max."""
+    """As memory.swap.max takes it: bytes, 0 or max. Empty: what the kubelet gives."""
+    at_most: bool = False
+    """Whether the kubelet may give less."""
+
+
+def _number(of: str, formula: str, decision: limits.PodDecision | limits.ContainerDecision) -> Number:
+    swap_max, at_most = limits.as_settings(decision)
+    return Number(of, formula, swap_max or at_most or "", at_most=at_most is not None)
 
 
 def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
@@ -130,8 +137,8 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
         yield _of_node(profile, facts)
     for one, decided in zip(row.containers, base.containers, strict=True):
         if one.kind is not qos.Kind.EPHEMERAL and (shares or own_limit(one) is not None):
-            yield Number(_label(one), _of_container(one, planned), decided.swap_max or "")
-    yield Number("pod", _of_pod(row, planned), base.swap_max or "")
+            yield _number(_label(one), _of_container(one, planned), decided)
+    yield _number("pod", _of_pod(row, planned), base)
     for step in matched:
         if step.decision is None or step.decision is base:
             continue
@@ -143,7 +150,7 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
         else:
             override = profile.overrides[planned.trace.override or 0]
             formula = f"at most {exact(override.swap_limit or 0)} (overrides[{override.name}])"
-        yield Number("pod", formula, step.decision.swap_max or "")
+        yield _number("pod", formula, step.decision)
 
 
 _WITHOUT_NUMBERS: Final = frozenset(

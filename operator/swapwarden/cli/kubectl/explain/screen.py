@@ -149,7 +149,8 @@ def _behaviors(explained: model.PodExplanation) -> Iterator[_Line]:
 def _numbers(explained: model.PodExplanation) -> Iterator[_Line]:
     for line in explained.numbers:
         formula = line.formula.replace(" x ", f" {_TIMES} ")
-        yield _label(line.of), Cell(formula), Cell(f"= {_value(line.result)}", "cyan")
+        sign = "at most" if line.at_most else "="
+        yield _label(line.of), Cell(formula), Cell(f"{sign} {_value(line.result)}" if line.result else "", "cyan")
 
 
 def _value(swap_max: str) -> str:

@@ -46,7 +46,7 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     reason: names.Reason | None
     """None if the pod waits: labels of its namespace decide, and are not known."""
     swap_max: str | None = None
-    """The pod's memory.swap.max; None if nothing is written."""
+    """The pod's memory.swap.max, or the most where the kubelet decides; None if nothing limits that, or is written."""
     override: str | None = None
     """Name of the profile's override that made the difference."""
     audit: bool = False
@@ -254,7 +254,8 @@ def _given(explained: plan.ExplainedPod | None, profile: compiled.Profile, kubel
         return SimulatedLimit(profile.name, None, audit=audit)
     decision = explained.decision
     asks = audit or decision.reason is names.Reason.KUBELET_DECIDES
-    given = decision.reason, decision.swap_max, explained.override, audit, kubelet if asks else None
+    limit = next(filter(None, limits.as_settings(decision)), None)
+    given = decision.reason, limit, explained.override, audit, kubelet if asks else None
     return SimulatedLimit(profile.name, *given)
 
 

@@ -300,8 +300,9 @@ class TestNumbers:
         made = pod(container("a"), container("b"), annotations={"swap-limit.swapwarden.dev/b": "1Gi"})
         assert self.of(made, profile(Behavior.KUBELET)) == [
             ("b", ["1Gi"], str(GI)),
-            ("pod", [], "max"),
+            ("pod", [], ""),
         ]
+        assert [one.at_most for one in explain(made, profile(Behavior.KUBELET)).numbers] == [True, False]
 
     def test_workload_controlled(self) -> None:
         made = pod(container("a"), container("b"), annotations={LIMIT: "3Gi", "swap-limit.swapwarden.dev/a": "2Gi"})
@@ -516,10 +517,12 @@ def test_it_never_says_something_other_than_the_plan(case: model.Observed) -> No
     written = case.state.spec.pods["uid-1"]
     reason = state.reason_of(case.state.spec, written)
     assert told.planned is not None
-    assert (told.planned.swap_max, told.planned.reason) == (written.swap_max, reason)
+    assert (told.planned.swap_max, told.planned.swap_at_most) == (written.swap_max, written.swap_at_most)
+    assert told.planned.reason == reason
     assert (told.desired_text, told.rules[-1].reason, told.rules[-1].matched) == ("", reason, True)
     if told.numbers:
-        assert told.numbers[-1].result == written.swap_max
+        assert told.numbers[-1].result == (written.swap_max or written.swap_at_most or "")
+        assert told.numbers[-1].at_most is (written.swap_at_most is not None)
     # On a node without a page of memory or of swap there is nothing to advise.
     facts = case.state.status.facts if case.state.status else None
     assert told.changes or (facts and min(facts.memory_bytes, facts.swap_bytes) < facts.page_size)

@@ -85,7 +85,7 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     big = found["pods"][0]
     assert (big["name"], big["change"], big["usedBytes"], big["aboveBytes"]) == ("big", "Loses", 2**29, 480 * 2**20)
     assert big["before"] == {
-        "profile": "(built-in)", "reason": "KubeletDecides", "swapMax": "max", "kubelet": str(2**27), "most": str(2**27)
+        "profile": "(built-in)", "reason": "KubeletDecides", "kubelet": str(2**27), "most": str(2**27)
     }  # fmt: skip
     assert found["nodes"][0]["after"] == {"profile": "batch", "generation": 1, "behavior": "LimitedSwap"}
     assert found["rollouts"][0]["waves"] == [{"nodes": ["node-1"]}, {"nodes": ["node-2"]}]
