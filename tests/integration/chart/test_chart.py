@@ -572,6 +572,7 @@ def test_nobody_reads_metrics_unless_somebody_is_named(namespace: ControlPlane, 
     assert ingress == {
         "swapwarden-agent": [],
         "swapwarden-controller": [],
+        "swapwarden-nri": [],
         "swapwarden-webhook": [{"ports": [{"protocol": "TCP", "port": "https"}]}],
     }
     assert all("Ingress" in policy["spec"]["policyTypes"] for policy in policies.values())
@@ -790,6 +791,9 @@ def test_the_process_beside_the_runtime_has_two_folders_and_nothing_else(tmp_pat
     mounts = {each["mountPath"]: hosts[each["name"]] for each in container["volumeMounts"]}
     assert mounts == {"/var/run/nri": "/run/nri", runtime_link.FOLDER: runtime_link.FOLDER}
     assert {"--socket-dir=/var/run/nri", f"--link-dir={runtime_link.FOLDER}"} <= set(container["args"])
+    agent = named(documents, "DaemonSet")["swapwarden-agent"]["spec"]["template"]["spec"]
+    assert f"--nri-dir={runtime_link.FOLDER}" in agent["containers"][0]["args"]
+    assert mounts_of(agent, agent["containers"][0], writable=True)[runtime_link.FOLDER] == runtime_link.FOLDER
     assert "ports" not in container
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)

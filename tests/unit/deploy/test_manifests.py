@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import swapwarden
 import yaml
-from swapwarden.api import names, quantity
+from swapwarden.api import names, quantity, runtime_link
 from swapwarden.controller import app
 from swapwarden.controller.watches import restore_request
 from swapwarden.kube import config
@@ -170,7 +170,7 @@ def test_every_policy_is_in_force_and_fails_closed() -> None:
 
 def test_policies_about_service_accounts_name_ones_that_exist() -> None:
     accounts = {document["metadata"]["name"] for document in of_kind("ServiceAccount")}
-    assert accounts == {"swapwarden-agent", "swapwarden-controller", "swapwarden-webhook"}
+    assert accounts == {"swapwarden-agent", "swapwarden-controller", "swapwarden-nri", "swapwarden-webhook"}
     named = {
         name
         for document in documents()
@@ -248,7 +248,7 @@ def test_tokens_are_valid_for_an_hour_and_no_other_is_mounted(part: str) -> None
 # --- workloads ---
 
 WORKLOADS = {document["metadata"]["name"]: document for document in of_kind("Deployment", "DaemonSet")}
-PARTS = ("agent", "controller", "webhook")
+PARTS = ("agent", "controller", "nri", "webhook")
 
 
 def pod_of(part: str) -> Json:
@@ -271,6 +271,9 @@ def test_each_part_is_started_as_its_command_line_allows(part: str) -> None:
     command, *arguments = container["args"]
     assert command == part
     parsed = parser.parse_args(arguments)
+    if part == "nri":
+        assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & container.keys(), "it has no network"
+        return
     address = parsed.metrics_address
     _, port = telemetry.parse_address(address) if isinstance(address, str) else address
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
@@ -331,14 +334,18 @@ def test_each_part_has_only_needed_rights_on_its_node(part: str) -> None:
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
-    assert all("hostPort" not in port for port in container["ports"])
+    assert all("hostPort" not in port for port in container.get("ports", ()))
 
 
-def test_only_the_agent_is_root_and_sees_the_host() -> None:
-    assert pod_of("agent")["securityContext"]["runAsUser"] == 0
-    volumes = [volume for volume in pod_of("agent")["volumes"] if "hostPath" in volume]
-    paths = {volume["name"]: volume["hostPath"]["path"] for volume in volumes}
-    assert paths == {"cgroup": "/sys/fs/cgroup", "run": "/run/swapwarden", "state": "/var/lib/swapwarden"}
+def test_only_the_parts_on_every_node_are_root_and_see_the_host() -> None:
+    own = {"cgroup": "/sys/fs/cgroup", "run": "/run/swapwarden", "state": "/var/lib/swapwarden"}
+    for part, expected in (
+        ("agent", {**own, "nri": runtime_link.FOLDER}),
+        ("nri", {"runtime": "/var/run/nri", "link": runtime_link.FOLDER}),
+    ):
+        assert pod_of(part)["securityContext"]["runAsUser"] == 0
+        volumes = [volume for volume in pod_of(part)["volumes"] if "hostPath" in volume]
+        assert {volume["name"]: volume["hostPath"]["path"] for volume in volumes} == expected
     for part in ("controller", "webhook"):
         assert pod_of(part)["securityContext"]["runAsNonRoot"] is True
         assert pod_of(part)["securityContext"]["runAsUser"] == 65532
@@ -349,6 +356,7 @@ def test_the_agent_reads_the_mounted_paths() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container_of("agent")["volumeMounts"]}
     flags = dict(argument.lstrip("-").split("=", 1) for argument in container_of("agent")["args"][1:])
     folders = {"cgroup": flags["cgroup-root"], "run": flags["run-dir"], "state": flags["state-dir"]}
+    folders["nri"] = flags["nri-dir"]
     assert mounts == {"token": str(config.SERVICE_ACCOUNT), **folders}
     environment = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container_of("agent")["env"]}
     assert environment == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
@@ -391,7 +399,7 @@ def test_what_selects_pods_selects_those_of_one_part() -> None:
         for document in of_kind("Deployment")
         for each in document["spec"]["template"]["spec"]["topologySpreadConstraints"]
     ]
-    assert len(found) == 13
+    assert len(found) == 15
     for document, selector in found:
         selected = [name for name, pod in labels.items() if selector.items() <= pod.items()]
         assert selected == [document["metadata"]["name"]]
@@ -431,7 +439,7 @@ def test_network_policies_admit_calls_only() -> None:
         assert spec["policyTypes"] == ["Ingress", "Egress"]
         ports = [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
         assert ports == (["https"] if part == "webhook" else [])
-        assert spec["egress"] == ([] if part == "webhook" else [{"ports": [{"protocol": "TCP"}]}])
+        assert spec["egress"] == ([] if part in {"nri", "webhook"} else [{"ports": [{"protocol": "TCP"}]}])
 
 
 def test_the_image_is_renamed_as_the_docs_say() -> None:
