@@ -139,11 +139,10 @@ class AgentSide:
         self._retry.connected(self._clock())
         self._counted = {}
         known = self._known
-        packets = [link.encode(FromPlugin.HELLO, version=swapwarden.__version__), known.described()]
+        self.notify(link.encode(FromPlugin.HELLO, version=swapwarden.__version__))
+        self.notify(known.described())
         if known.synchronized:
-            packets += link.listed(known.inventory.items())
-        for packet in packets:
-            self.notify(packet)
+            all(map(self.notify, link.listed(known.inventory.items())))
 
     def _lost(self, error: Exception) -> None:
         self.close()

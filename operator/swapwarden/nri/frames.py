@@ -6,6 +6,7 @@ requests and responses of ttrpc (containerd/ttrpc: PROTOCOL.md).
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -26,6 +27,8 @@ _FRAME: Final = struct.Struct(">II")
 _HEADER: Final = struct.Struct(">IIBB")
 MAX_FRAME: Final = MAX_MESSAGE + _HEADER.size
 """Bytes of a frame's payload that are accepted (containerd/nri: maxPayloadSize)."""
+_LARGE: Final = 64 * 1024
+"""Bytes of a message from which on it has memory pages of its own."""
 
 
 class FrameError(ValueError):
@@ -38,7 +41,7 @@ class TtrpcMessage(NamedTuple):
     connection: int
     stream: int
     kind: int
-    payload: bytes
+    payload: bytes | memoryview
 
 
 class FrameReader:
@@ -49,7 +52,7 @@ class FrameReader:
         self._connection = 0
         self._left = 0
         """Bytes of the present frame that did not arrive yet."""
-        self._messages = {PLUGIN: bytearray(), RUNTIME: bytearray()}
+        self._incomplete = {PLUGIN: _Incomplete(), RUNTIME: _Incomplete()}
 
     def feed(self, data: memoryview) -> Iterator[TtrpcMessage]:
         """Yield the messages that these bytes complete. FrameError if they are too long: the connection is unusable."""
@@ -68,29 +71,57 @@ class FrameReader:
             part = data[at : at + self._left]
             at += len(part)
             self._left -= len(part)
-            buffer = self._messages.get(self._connection)
-            if buffer is not None:
-                buffer += part
-                yield from self._complete(self._connection, buffer)
+            incomplete = self._incomplete.get(self._connection)
+            while incomplete is not None and part:
+                part = part[incomplete.add(part) :]
+                if incomplete.is_complete:
+                    yield TtrpcMessage(self._connection, *incomplete.take())
 
-    @staticmethod
-    def _complete(connection: int, buffer: bytearray) -> Iterator[TtrpcMessage]:
-        while len(buffer) >= _HEADER.size:
-            length, stream, kind, _ = _HEADER.unpack_from(buffer)
-            if length > MAX_MESSAGE:
-                raise FrameError(f"a message of {length} bytes")
-            end = _HEADER.size + length
-            if len(buffer) < end:
-                return
-            with memoryview(buffer) as view:
-                payload = bytes(view[_HEADER.size : end])
-            del buffer[:end]
-            yield TtrpcMessage(connection, stream, kind, payload)
+
+class _Incomplete:
+    """A message of which more bytes arrive. Its memory is that of its length, and given back to the system."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._body: bytearray | mmap.mmap = bytearray()
+        self._length = self._stream = self._kind = self._at = 0
+
+    def add(self, part: memoryview) -> int:
+        """Return how many of the bytes belong to the message. FrameError if it is too long."""
+        taken = 0
+        if len(self._head) < _HEADER.size:
+            taken = min(len(part), _HEADER.size - len(self._head))
+            self._head += part[:taken]
+            if len(self._head) < _HEADER.size:
+                return taken
+            self._length, self._stream, self._kind, _ = _HEADER.unpack(self._head)
+            if self._length > MAX_MESSAGE:
+                raise FrameError(f"a message of {self._length} bytes")
+            # The C library would keep the memory of large messages for later ones.
+            self._body = bytearray(self._length) if self._length < _LARGE else mmap.mmap(-1, self._length)
+        size = min(len(part) - taken, self._length - self._at)
+        self._body[self._at : self._at + size] = part[taken : taken + size]
+        self._at += size
+        return taken + size
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it arrived."""
+        return len(self._head) == _HEADER.size and self._at == self._length
+
+    def take(self) -> tuple[int, int, bytes | memoryview]:
+        """Return its stream, kind and payload; begin again."""
+        body = self._body
+        found = self._stream, self._kind, bytes(body) if isinstance(body, bytearray) else memoryview(body)
+        self._head.clear()
+        self._body = bytearray()
+        self._at = 0
+        return found
 
 
 def framed(message: TtrpcMessage) -> bytes:
     """Return a message in frames that the runtime's library accepts."""
-    body = _HEADER.pack(len(message.payload), message.stream, message.kind, 0) + message.payload
+    body = _HEADER.pack(len(message.payload), message.stream, message.kind, 0) + bytes(message.payload)
     size = MAX_FRAME_SENT - _FRAME.size
     if len(body) <= size:
         return _FRAME.pack(message.connection, len(body)) + body

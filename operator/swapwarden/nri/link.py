@@ -6,7 +6,7 @@ import json
 import re
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.api import names, runtime_link
@@ -163,9 +163,8 @@ def encode(kind: FromPlugin, **fields: object) -> bytes:
     return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode()
 
 
-def listed(items: Iterable[tuple[str, str, inventory.Item]]) -> list[bytes]:
-    """Return the packets that list all containers; the last one says so."""
-    packets: list[bytes] = []
+def listed(items: Iterable[tuple[str, str, inventory.Item]]) -> Iterator[bytes]:
+    """Yield the packets that list all containers, each made when it is asked for; the last one says so."""
     part: list[dict[str, object]] = []
     size = 0
     for uid, name, item in items:
@@ -175,10 +174,9 @@ def listed(items: Iterable[tuple[str, str, inventory.Item]]) -> list[bytes]:
         part.append(entry)
         size += len(json.dumps(entry))
         if size >= PACKET:
-            packets.append(encode(FromPlugin.CONTAINERS, items=part, more=True))
+            yield encode(FromPlugin.CONTAINERS, items=part, more=True)
             part, size = [], 0
-    packets.append(encode(FromPlugin.CONTAINERS, items=part, more=False))
-    return packets
+    yield encode(FromPlugin.CONTAINERS, items=part, more=False)
 
 
 def outcome(seq: int, failed: dict[str, str]) -> bytes:

@@ -38,9 +38,10 @@ _I: Final = tuple(protobuf.integer(number) for number in range(12))
 _REQUEST: Final = (_S[2], _S[3])
 
 
-def read_request(data: bytes) -> tuple[str, bytes]:
+def read_request(data: protobuf.Data) -> tuple[str, protobuf.Data]:
     """Return the method and the payload of a request."""
-    method, payload = "", b""
+    method = ""
+    payload: protobuf.Data = b""
     for tag, start, end in protobuf.fields(data, 0, len(data), _REQUEST):
         if tag == _S[2]:
             method = protobuf.text(data, start, end, MAX_ID)
@@ -68,12 +69,13 @@ class CallOutcome(NamedTuple):
     """A response of the runtime."""
 
     error: str | None
-    payload: bytes
+    payload: protobuf.Data
 
 
-def read_response(data: bytes) -> CallOutcome:
+def read_response(data: protobuf.Data) -> CallOutcome:
     """Return an error, or the payload of a response."""
-    error, payload = None, b""
+    error = None
+    payload: protobuf.Data = b""
     for tag, start, end in protobuf.fields(data, 0, len(data), _RESPONSE):
         if tag == _S[2]:
             payload = data[start:end]
@@ -105,7 +107,7 @@ class Runtime(NamedTuple):
 _CONFIGURE: Final = (_S[2], _S[3], _I[5], _S[6])
 
 
-def read_configure(data: bytes) -> Runtime:
+def read_configure(data: protobuf.Data) -> Runtime:
     """Decode a ConfigureRequest."""
     texts = {_S[2]: "", _S[3]: "", _S[6]: ""}
     timeout = 0
@@ -147,7 +149,7 @@ _POD_ANNOTATIONS: Final = (names.POLICY_ANNOTATION.encode(), names.POLICY_SOURCE
 _CGROUP_PARENT: Final = (_S[3],)
 
 
-def _pod(data: bytes, start: int, end: int) -> PodSandbox:
+def _pod(data: protobuf.Data, start: int, end: int) -> PodSandbox:
     sandbox = uid = cgroup = ""
     annotations: dict[str, str] = {}
     for tag, begin, stop in protobuf.fields(data, start, end, _POD):
@@ -172,7 +174,7 @@ _UNIFIED: Final = (_S[6],)
 _KEYS: Final = (runtime_link.SWAP_MAX.encode(),)
 
 
-def _container(data: bytes, start: int, end: int) -> RuntimeContainer:
+def _container(data: protobuf.Data, start: int, end: int) -> RuntimeContainer:
     texts = {_S[1]: "", _S[2]: "", _S[3]: ""}
     value = original = None
     for tag, begin, stop in protobuf.fields(data, start, end, _CONTAINER):
@@ -187,7 +189,7 @@ def _container(data: bytes, start: int, end: int) -> RuntimeContainer:
     return RuntimeContainer(texts[_S[1]], texts[_S[2]], texts[_S[3]], value, original)
 
 
-def _swap_max(data: bytes, start: int, end: int, before: str | None = None) -> str | None:
+def _swap_max(data: protobuf.Data, start: int, end: int, before: str | None = None) -> str | None:
     value = before
     for _, begin, stop in protobuf.fields(data, start, end, _UNIFIED):
         if entry := protobuf.entry(data, begin, stop, _KEYS):
@@ -211,7 +213,7 @@ class Event(NamedTuple):
 _EVENT: Final = (_S[1], _S[2], _S[3])
 
 
-def read_event(data: bytes) -> Event:
+def read_event(data: protobuf.Data) -> Event:
     """Decode the request of a method in EVENTS: pod, container if it is about one, and what an update asks for."""
     pod, container, asked = NO_POD, NO_CONTAINER, None
     for tag, start, end in protobuf.fields(data, 0, len(data), _EVENT):
@@ -234,7 +236,7 @@ class StateChange(NamedTuple):
 _STATE_CHANGE: Final = (_I[1], _S[2], _S[3])
 
 
-def read_state_change(data: bytes) -> StateChange:
+def read_state_change(data: protobuf.Data) -> StateChange:
     """Decode a StateChangeEvent."""
     event, pod, container = 0, NO_POD, NO_CONTAINER
     for tag, start, end in protobuf.fields(data, 0, len(data), _STATE_CHANGE):
@@ -258,7 +260,7 @@ class Synchronize(NamedTuple):
 _SYNCHRONIZE: Final = (_S[1], _S[2], _I[3])
 
 
-def read_synchronize(data: bytes) -> Synchronize:
+def read_synchronize(data: protobuf.Data) -> Synchronize:
     """Decode a SynchronizeRequest."""
     pods: list[PodSandbox] = []
     containers: list[RuntimeContainer] = []
@@ -320,7 +322,7 @@ _FAILED: Final = (_S[1],)
 _ID: Final = (_S[1],)
 
 
-def read_failed(data: bytes) -> list[str]:
+def read_failed(data: protobuf.Data) -> list[str]:
     """Decode an UpdateContainersResponse: the containers that the runtime could not update."""
     failed: list[str] = []
     for _, start, end in protobuf.fields(data, 0, len(data), _FAILED):

@@ -11,6 +11,8 @@ from typing import Final
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
+Data = bytes | memoryview
+
 MAX_VALUE: Final = 256
 """Bytes of a value in a map that are kept: no valid policy or limit is as long."""
 
@@ -29,7 +31,7 @@ def integer(number: int) -> int:
     return number << 3 | _VARINT
 
 
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _varint(data: Data, at: int, end: int) -> tuple[int, int]:
     """Return a number and the place after it."""
     value = 0
     for shift in range(0, 70, 7):
@@ -43,7 +45,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise EncodingError("a number without an end")
 
 
-def fields(data: bytes, at: int, end: int, wanted: Collection[int]) -> Iterator[tuple[int, int, int]]:
+def fields(data: Data, at: int, end: int, wanted: Collection[int]) -> Iterator[tuple[int, int, int]]:
     """Yield the wanted fields of a message between two places in `data`.
 
     Of a section: its tag, its begin and its end; of an integer: its tag, its value and 0. EncodingError if
@@ -78,24 +80,25 @@ def fields(data: bytes, at: int, end: int, wanted: Collection[int]) -> Iterator[
             raise EncodingError(f"unknown field type {kind}")
 
 
-def text(data: bytes, start: int, end: int, most: int) -> str:
+def text(data: Data, start: int, end: int, most: int) -> str:
     """Return the text between two places, at most so many bytes of it; invalid UTF-8 is replaced."""
-    return data[start : min(end, start + most)].decode("utf-8", "replace")
+    return str(data[start : min(end, start + most)], "utf-8", "replace")
 
 
 _KEY: Final = section(1)
 _ENTRY: Final = (_KEY, section(2))
 
 
-def entry(data: bytes, start: int, end: int, wanted: Collection[bytes]) -> tuple[str, str] | None:
+def entry(data: Data, start: int, end: int, wanted: Collection[bytes]) -> tuple[str, str] | None:
     """Return key and value of a map's entry, the value shortened; None if its key is not wanted."""
-    key, value = b"", (0, 0)
+    key: Data = b""
+    value = (0, 0)
     for tag, begin, stop in fields(data, start, end, _ENTRY):
         if tag == _KEY:
             key = data[begin:stop]
         else:
             value = (begin, stop)
-    return (key.decode(), text(data, *value, MAX_VALUE)) if key in wanted else None
+    return (str(key, "utf-8"), text(data, *value, MAX_VALUE)) if key in wanted else None
 
 
 def encoded(number: int) -> bytes:

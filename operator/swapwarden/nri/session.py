@@ -7,12 +7,12 @@ container from starting, on each node that has this plugin.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from swapwarden.api import runtime_link
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import decide, frames, inventory, knowledge, link, logs, messages, orders
+from swapwarden.nri import decide, frames, inventory, knowledge, link, logs, messages, orders, protobuf
 from swapwarden.nri.inventory import SANDBOX, Item
 
 REGISTER_SECONDS: Final = 15.0
@@ -107,7 +107,7 @@ class RuntimeSession:
         self._known.counts["requests"] += 1
         method = ""
         answer: bytes | None = b""
-        notices: list[bytes] = []
+        notices: list[Iterable[bytes]] = []
         try:
             method, payload = messages.read_request(message.payload)
             if method == "StateChange":
@@ -125,10 +125,10 @@ class RuntimeSession:
             notices.clear()
         if answer is not None:
             self._answer(message.stream, answer)
-        for notice in notices:
-            self._notify(notice)
+        # Made only while an agent takes them.
+        all(map(self._notify, itertools.chain.from_iterable(notices)))
 
-    def _about(self, method: str, request: messages.Event, stream: int, notices: list[bytes]) -> bytes | None:
+    def _about(self, method: str, request: messages.Event, stream: int, notices: list[Iterable[bytes]]) -> bytes | None:
         """Return the answer to an event; None if it is sent later."""
         pod, container = request.pod, request.container
         held = self._known.inventory
@@ -139,10 +139,10 @@ class RuntimeSession:
                 return self._resize(request, notices)
             case "RemoveContainer":
                 held.remove(pod.uid, container.name, container.id)
-                notices.append(link.encode(FromPlugin.REMOVED, id=container.id))
+                notices.append((link.encode(FromPlugin.REMOVED, id=container.id),))
             case "RemovePodSandbox":
                 held.remove(pod.uid, SANDBOX, pod.id)
-                notices.append(link.encode(FromPlugin.REMOVED, id=pod.id))
+                notices.append((link.encode(FromPlugin.REMOVED, id=pod.id),))
             case "RunPodSandbox":
                 held.put(pod.uid, SANDBOX, Item(pod.id, None, None))
                 number = next(self._numbers)
@@ -152,46 +152,40 @@ class RuntimeSession:
                     return None
         return b""
 
-    def _create(self, request: messages.Event, notices: list[bytes]) -> bytes:
+    def _create(self, request: messages.Event, notices: list[Iterable[bytes]]) -> bytes:
         pod, container = request.pod, request.container
         known = self._known
         decided = known.decisions.of(pod.uid)
         value = decide.created(request, decided, known.mode) if known.adjusts else None
         before = container.value if container.original is None else container.original or None
-        now = container.value if value is None else value
-        original = container.original if value is None else before or ""
+        answer = b"" if value is None else messages.adjustment(value, before or "")
+        now, original = (container.value, container.original) if value is None else (value, before or "")
+        known.counts["adjusted"] += value is not None
         known.inventory.put(pod.uid, container.name, Item(container.id, now, original))
-        notices.append(
-            link.encode(
-                FromPlugin.CREATED, uid=pod.uid, id=container.id, name=container.name, value=now, original=before
-            )
-        )
-        if value is None:
-            return b""
-        known.counts["adjusted"] += 1
-        return messages.adjustment(value, before or "")
+        about = {"uid": pod.uid, "id": container.id, "name": container.name, "value": now, "original": before}
+        notices.append((link.encode(FromPlugin.CREATED, **about),))
+        return answer
 
-    def _resize(self, request: messages.Event, notices: list[bytes]) -> bytes:
+    def _resize(self, request: messages.Event, notices: list[Iterable[bytes]]) -> bytes:
         container = request.container
         known = self._known
         value = decide.kept(request, known.decisions.of(request.pod.uid), known.mode) if known.adjusts else None
+        answer = b"" if value is None else messages.updated(container.id, value)
         now = value if value is not None else request.asked if request.asked is not None else container.value
+        known.counts["kept"] += value is not None
         if now is not None:
             known.inventory.set_value(container.id, now)
-        notices.append(link.encode(FromPlugin.RESIZED, id=container.id, value=now))
-        if value is None:
-            return b""
-        known.counts["kept"] += 1
-        return messages.updated(container.id, value)
+        notices.append((link.encode(FromPlugin.RESIZED, id=container.id, value=now),))
+        return answer
 
-    def _configure(self, payload: bytes) -> None:
+    def _configure(self, payload: protobuf.Data) -> None:
         self._known.away = ""
         self._known.runtime = messages.Runtime("", "", "", 0)
         self._known.runtime = runtime = messages.read_configure(payload)
         logs.info("runtime", f"registered with {runtime.name} {runtime.version}", nri=runtime.nri)
         self._notify(self._known.described())
 
-    def _synchronize(self, part: messages.Synchronize, notices: list[bytes]) -> bytes:
+    def _synchronize(self, part: messages.Synchronize, notices: list[Iterable[bytes]]) -> bytes:
         pods, containers, _ = self._listed
         held = self._known.inventory
         held.omitted += inventory.extend(pods, part.pods, inventory.MAX_PODS)
@@ -201,7 +195,7 @@ class RuntimeSession:
             pods.clear()
             containers.clear()
             self._known.synchronized = True
-            notices += link.listed(held.items())
+            notices.append(link.listed(held.items()))
         return messages.synchronized(more=part.more)
 
     def _response(self, message: frames.TtrpcMessage) -> None:

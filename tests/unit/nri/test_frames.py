@@ -34,7 +34,10 @@ def test_sent_frames_fit_the_buffer_of_the_runtimes_library(message: frames.Ttrp
 
 @given(some.lists(MESSAGES, max_size=4), some.integers(1, 60), some.integers(1, 5000))
 def test_messages_are_found_however_they_are_cut(messages: list[frames.TtrpcMessage], step: int, frame: int) -> None:
-    data = b"".join(runtime.message(*each, frame=max(frame, len(each.payload) // 20 + 1)) for each in messages)
+    data = b"".join(
+        runtime.message(*each[:3], bytes(each.payload), frame=max(frame, len(each.payload) // 20 + 1))
+        for each in messages
+    )
     assert read(data, step=step) == messages
 
 
@@ -54,8 +57,17 @@ def test_an_unknown_connection_is_skipped() -> None:
 
 def test_a_message_of_4_mib_in_the_largest_frame_is_read() -> None:
     payload = bytes(frames.MAX_MESSAGE)
-    ((connection, stream, kind, found),) = read(runtime.message(frames.PLUGIN, 9, 1, payload, frame=frames.MAX_FRAME))
+    data = runtime.message(frames.PLUGIN, 9, 1, payload, frame=frames.MAX_FRAME) + runtime.message(2, 1, 2, b"next")
+    (connection, stream, kind, found), (_, _, _, following) = read(data)
     assert (connection, stream, kind, found == payload) == (frames.PLUGIN, 9, 1, True)
+    assert following == b"next"
+
+
+@given(some.integers(1 << 16, 1 << 17), some.sampled_from((4000, 65_536, 1 << 20)))
+def test_large_messages_in_any_frames(size: int, frame: int) -> None:
+    payload = (bytes(range(251)) * 1000)[:size]
+    ((_, _, _, found),) = read(runtime.message(frames.PLUGIN, 9, 1, payload, frame=frame))
+    assert bytes(found) == payload
 
 
 @pytest.mark.parametrize(

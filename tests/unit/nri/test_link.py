@@ -117,7 +117,7 @@ def item(number: int) -> tuple[str, str, inventory.Item]:
 
 @pytest.mark.parametrize("count", [0, 1, 20, 1000])
 def test_a_list_of_any_length_fits_the_packets(count: int) -> None:
-    packets = link.listed(map(item, range(count)))
+    packets = list(link.listed(map(item, range(count))))
     assert max(map(len, packets)) <= runtime_link.MAX_PACKET
     said = [json.loads(each) for each in packets]
     assert [each["more"] for each in said] == [True] * (len(said) - 1) + [False]

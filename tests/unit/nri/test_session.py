@@ -445,6 +445,24 @@ def test_a_defect_of_the_decision_does_not_refuse_the_container(
     assert "hunter2" not in logged
 
 
+def test_a_defect_after_the_decision_reports_nothing_that_was_not_answered(
+    ready: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: object, **__: object) -> None:
+        raise RuntimeError
+
+    request = create(runtime.pod(annotations=DISABLED), runtime.container(value="1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "adjustment", defect)
+        assert ready.ask("CreateContainer", request) == b""
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "updated", defect)
+        assert ready.ask("UpdateContainer", resize(annotations=DISABLED, value="0", asked="1")) == b""
+    assert ready.packets == []
+    assert list(ready.known.inventory.items()) == []
+    assert ready.known.counts["adjusted"] == ready.known.counts["kept"] == 0
+
+
 def test_responses_and_requests_where_there_can_be_none_are_ignored(ready: Driven) -> None:
     for connection, kind in (
         (runtime.RUNTIME, runtime.REQUEST),

@@ -249,6 +249,19 @@ def test_an_agents_decisions_hold_after_it_left(world: World) -> None:
     assert world.ask(peer, "CreateContainer", request) == b""
 
 
+def test_an_agent_that_leaves_while_it_sends_its_decisions_takes_none_away(world: World) -> None:
+    agent = world.with_agent()
+    zero = {"default": {"value": "0"}}
+    world.say(agent, kind="pods", pods={"a": zero, "b": zero})
+    world.say(agent, kind="reset")
+    world.say(agent, kind="pods", pods={"a": {"default": {"value": "1"}}})
+    agent.close()
+    world.agent.readable()
+    world.say(world.with_agent(), kind="ready")
+    held = [world.known.decisions.of(uid) for uid in "ab"]
+    assert [each and each.default and each.default.value for each in held] == ["1", "0"]
+
+
 def test_the_agents_mode_counts_and_its_file_while_it_is_away(world: World) -> None:
     agent = world.with_agent()
     world.say(agent, kind="mode", mode="Restore")
