@@ -5,6 +5,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 from swapwarden.controller import workqueue
+from swapwarden.kube import backoff, errors
+
+from tests.unit.kube.scripted import until
 
 
 class Clock:
@@ -346,3 +349,39 @@ async def _play(steps: list[Any]) -> None:
             queue.add(name, delay, urgent=urgent, owner=owner)
             wanted.add(name)
     assert (wanted, busy, len(queue), queue.entries) == (set(), [], 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("patient", "error", "expected"),
+    [
+        (False, ValueError("once"), ["a", "b", "a"]),
+        (True, ValueError("once"), ["a", "b"]),
+        (False, errors.ApiError(429, "", "later", retry_after=60.0), ["a", "b"]),
+    ],
+    ids=["changed", "patient", "as the API server asks"],
+)
+async def test_only_a_change_has_failed_work_repeated_earlier(
+    patient: bool, error: Exception, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "between", lambda _, most: most)
+    queue = workqueue.WorkQueue("test", waits=(60.0, 60.0), patient=patient)
+    done: list[str] = []
+
+    async def work(name: str) -> None:
+        done.append(name)
+        if done == ["a"]:
+            raise error
+
+    def failed(name: str, raised: Exception, wait: float) -> None:
+        assert (name, raised, wait) == ("a", error, 60.0)
+        queue.add("a")
+        queue.add("b", urgent=True)
+
+    queue.add("a")
+    serving = asyncio.ensure_future(queue.serve(1, work, failed))
+    await until(lambda: len(done) >= len(expected) and not queue.busy)
+    assert await taken(queue) is None
+    serving.cancel()
+    await asyncio.wait([serving])
+    assert done == expected
+    assert queue.backoffs.keys() == ({"a"} if len(expected) == 2 else set())
