@@ -25,7 +25,7 @@ from swapwarden.nri.runtime_side import RuntimeSide
 from swapwarden.telemetry import log_lines
 
 WATCHDOG_SECONDS: Final = 20.0
-"""A turn of the loop that lasts as long ends the process; the kubelet starts it again."""
+"""Between two looks at the loop. One that is in the same turn ends the process; the kubelet starts it again."""
 STUCK: Final = 70
 """The exit status then."""
 
@@ -115,10 +115,15 @@ class Side(Protocol):
 
 
 class Signals:
-    """SIGTERM and SIGINT end the loop, through a socket that it watches; SIGALRM ends the process."""
+    """SIGTERM and SIGINT end the loop, through a socket that it watches. SIGALRM ends a process whose loop is stuck."""
 
     def __init__(self) -> None:
         self.ended = False
+        self.turns = 0
+        """Of the loop. It arms no timer in each turn: that would be three system calls a request."""
+        self.is_waiting = False
+        """Whether the loop waits for its sockets, which may take any time."""
+        self._turns_seen = -1
         self.wakes, self._writes = socket.socketpair()
         self._before: dict[int, Any] = {}
 
@@ -130,7 +135,8 @@ class Signals:
         # A container's first process is not ended by a signal that has no handler.
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._end)
-        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, _stuck)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._watch)
+        signal.setitimer(signal.ITIMER_REAL, WATCHDOG_SECONDS, WATCHDOG_SECONDS)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,25 +155,26 @@ class Signals:
     def _end(self, *_: object) -> None:
         self.ended = True
 
-
-def _stuck(*_: object) -> None:
-    os.write(2, b"the loop is stuck; ending the process\n")
-    os._exit(STUCK)
+    def _watch(self, *_: object) -> None:
+        if self.turns == self._turns_seen and not self.is_waiting:
+            os.write(2, b"the loop is stuck; ending the process\n")
+            os._exit(STUCK)
+        self._turns_seen = self.turns
 
 
 def loop(signals: Signals, *sides: Side) -> None:
     """Serve both connections until a signal arrives."""
     while not signals.ended:
-        signal.setitimer(signal.ITIMER_REAL, WATCHDOG_SECONDS)
+        signals.turns += 1
         for side in sides:
             side.tick()
         due = min((at for side in sides if (at := side.due()) is not None), default=None)
         timeout = None if due is None else max(0.0, due - time.monotonic())
         reading = {each.socket: each for each in sides if each.socket is not None}
         writing = [found for found, each in reading.items() if each.waits]
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signals.is_waiting = True
         ready, free, _ = select.select([signals.wakes, *reading], writing, [], timeout)
-        signal.setitimer(signal.ITIMER_REAL, WATCHDOG_SECONDS)
+        signals.is_waiting = False
         for found in free:
             reading[found].writable()
         for found, side in reading.items():

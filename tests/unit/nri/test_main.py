@@ -120,22 +120,22 @@ class Idle:
 @pytest.mark.parametrize(
     ("times", "wait"), [([None, None], None), ([None, 1007.0], 7.0), ([1005.0, 1007.0], 5.0), ([900.0, None], 0.0)]
 )
-def test_the_watchdog_runs_except_while_the_loop_waits(
+def test_the_loop_waits_until_a_side_is_due_and_is_not_stuck_then(
     times: list[float | None], wait: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[object] = []
 
     def selected(*given: object) -> tuple[list[object], list[object], list[object]]:
-        steps.append(("wait", given[3]))
+        steps.append((given[3], signals.is_waiting))
         signals.ended = True
         return [], [], []
 
     signals = main.Signals()
-    monkeypatch.setattr(signal, "setitimer", lambda _, seconds: steps.append(seconds))
     monkeypatch.setattr(select, "select", selected)
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     main.loop(signals, *map(Idle, times))
-    assert steps == [main.WATCHDOG_SECONDS, 0, ("wait", wait), main.WATCHDOG_SECONDS]
+    assert steps == [(wait, True)]
+    assert (signals.turns, signals.is_waiting) == (1, False)
     signals.close()
 
 
