@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import re
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +138,15 @@ def test_findings_end_with_their_remedy(kind: ConditionType) -> None:
 
 
 def test_no_remedy_of_a_finding_has_what_separates_it() -> None:
-    source = Path(diagnostics.__file__).read_text(encoding="utf-8")
-    remedies = re.findall(r'" *([^"]*)",\n +\)', source)
-    assert len(remedies) >= len(DIAGNOSTICS), "one has several"
+    remedies, kinds = [], set()
+    for each in ast.walk(ast.parse(Path(diagnostics.__file__).read_text(encoding="utf-8"))):
+        match each:
+            case ast.Call(func=ast.Name("Diagnostic"), args=[ast.Attribute(attr=kind), *_, last]):
+                kinds.add(kind)
+                remedies.append(ast.unparse(last))
+            case ast.Tuple(elts=[ast.Constant(str()), ast.Constant(str()) as last]):  # messages and remedies by reason
+                remedies.append(ast.unparse(last))
+    assert kinds == {one.name for one in DIAGNOSTICS}
     assert not [one for one in remedies if "; " in one]
 
 
