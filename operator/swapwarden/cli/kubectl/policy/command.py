@@ -68,11 +68,6 @@ def patch_command(kind: str, name: str, namespace: str, change: Json, options: I
     return shlex.join(["kubectl", *options, "patch", kind, name, "-n", namespace, "--type=merge", "-p", body])
 
 
-def label_patch(value: str | None) -> Json:
-    """Return the merge patch that gives a namespace's new pods the policy by default; None removes it."""
-    return {"metadata": {"labels": {names.DEFAULT_POLICY_LABEL: value}}}
-
-
 def label_command(name: str, value: str | None, options: Iterable[str] = ()) -> str:
     """Return the command that gives a namespace its default, or takes it away."""
     word = f"{names.DEFAULT_POLICY_LABEL}-" if value is None else f"{names.DEFAULT_POLICY_LABEL}={value}"
@@ -218,7 +213,7 @@ async def _run(asked: session.Session, what: str, change: _PolicyRequest) -> Non
 
 
 async def _namespace(asked: session.Session, name: str, change: _PolicyRequest) -> None:
-    path = f"/api/v1/namespaces/{session.quote(name)}"
+    path = f"{session.NAMESPACES}/{session.quote(name)}"
     found = namespaces.project(await asked.get(path, namespaces.WireNamespace)).get(names.DEFAULT_POLICY_LABEL)
     if found == change.value:
         click.echo(f"namespace/{name} unchanged: {_says(found, 'default')}")
@@ -228,7 +223,7 @@ async def _namespace(asked: session.Session, name: str, change: _PolicyRequest) 
     if not change.apply:
         click.echo(label_command(name, change.value, change.options))
         return
-    await asked.patch(path, label_patch(change.value))
+    await asked.patch(path, {"metadata": {"labels": {names.DEFAULT_POLICY_LABEL: change.value}}})
     click.echo(f"namespace/{name} labelled: {_says(change.value, 'default')}")
 
 

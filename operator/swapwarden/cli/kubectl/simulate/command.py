@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -42,18 +42,9 @@ Examples:
 @flags.printing
 @flags.namespace
 @flags.cluster
-def command(
-    *,
-    files: tuple[str, ...],
-    delete: tuple[str, ...],
-    nodes: tuple[str, ...],
-    everything: bool,
-    selector: str,
-    form: tables.Form,
-    target: session.Target,
-) -> None:
+def command(*, form: tables.Form, target: session.Target, **wanted: Any) -> None:
     """Show what profiles would do to this cluster, before they are applied."""
-    if not files and not delete:
+    if not wanted["files"] and not wanted["delete"]:
         raise click.UsageError("nothing to try: give profiles with -f, or the name of one with --delete")
     if form.output == "name":
         raise click.UsageError("-o name shows too little here: use wide, json or yaml")
@@ -61,8 +52,6 @@ def command(
     async def work(asked: session.Session) -> None:
         asked.prefetch(*session.EVERYTHING)
         report = await asyncio.to_thread(loading.load, "simulate.report")
-        await report.run(
-            asked, target, form, files=files, delete=delete, nodes=nodes, everything=everything, selector=selector
-        )
+        await report.run(asked, target, form, **wanted)
 
     session.run(target, work)

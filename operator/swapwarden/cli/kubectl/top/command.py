@@ -19,8 +19,8 @@ from swapwarden.cli.kubectl.cluster import agents, session, usage
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy.observed import nodes, pods
 
-Measured = TypeVar("Measured")
-Row = TypeVar("Row")
+T = TypeVar("T")
+Row = TypeVar("Row", bound="_Listed | usage.Use")
 Sorts = Mapping[str, Callable[[Row], Any]]
 
 INTERVAL_SECONDS: Final = 5.0
@@ -140,9 +140,7 @@ async def specs(asked: session.Session, desired: set[str]) -> dict[str, state.St
     return {each.metadata.name: each.spec for each in found if each.spec is not None}
 
 
-async def _measured(
-    asked: session.Session, paths: Sequence[str], kind: type[Measured], selector: str
-) -> tuple[list[Measured], str]:
+async def _measured(asked: session.Session, paths: Sequence[str], kind: type[T], selector: str) -> tuple[list[T], str]:
     """Return the metrics of metrics.k8s.io, and why some are missing."""
     try:
         found = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
@@ -234,9 +232,7 @@ def _node_columns(rows: Sequence[usage.NodeUse]) -> list[tables.Column[usage.Nod
     ]
 
 
-def _sorts(
-    name: Callable[[Row], Any], use: Callable[[Row], usage.Use], **more: Callable[[Row], usage.Limit]
-) -> Sorts[Row]:
+def _sorts(use: Callable[[Row], usage.Use], **more: Callable[[Row], usage.Limit]) -> Sorts[Row]:
     """Return the orders of rows: by a measure, the most first and unknown ones last, or by name."""
     measures: dict[str, Callable[[Row], usage.Limit]] = {
         "usage": lambda row: use(row).swap_bytes,
@@ -246,24 +242,18 @@ def _sorts(
     }
 
     def by(measure: Callable[[Row], usage.Limit]) -> Callable[[Row], Any]:
-        return lambda row: (_most_first(measure(row)), name(row))
+        return lambda row: (_most_first(measure(row)), row.name)
 
-    return {**{key: by(measure) for key, measure in measures.items()}, "name": name}
+    return {**{key: by(measure) for key, measure in measures.items()}, "name": lambda row: row.name}
 
 
 def _most_first(value: usage.Limit) -> float:
     return 1 if value is None else float("-inf") if isinstance(value, str) else -value
 
 
-POD_SORTS: Final[Sorts[_Listed]] = _sorts(
-    lambda row: row.name, lambda row: row.use, limit=lambda row: row.use.limit_bytes
-)
-NAMESPACE_SORTS: Final[Sorts[usage.NamespaceUse]] = _sorts(
-    lambda row: row.name, lambda row: row, limit=lambda row: row.limit_bytes
-)
-NODE_SORTS: Final[Sorts[usage.NodeUse]] = _sorts(
-    lambda row: row.name, lambda row: row, total=lambda row: row.total_bytes
-)
+POD_SORTS: Final[Sorts[_Listed]] = _sorts(lambda row: row.use, limit=lambda row: row.use.limit_bytes)
+NAMESPACE_SORTS: Final[Sorts[usage.NamespaceUse]] = _sorts(lambda row: row, limit=lambda row: row.limit_bytes)
+NODE_SORTS: Final[Sorts[usage.NodeUse]] = _sorts(lambda row: row, total=lambda row: row.total_bytes)
 
 
 def _listed(uses: Sequence[usage.PodUse], *, containers: bool) -> list[_Listed]:
@@ -331,18 +321,9 @@ def _kind(word: str, sorts: Mapping[str, Any], complete: Any, summary: str) -> C
         @flags.printing
         @flags.cluster
         @functools.wraps(function)
-        def wrapped(
-            *,
-            names: tuple[str, ...],
-            selector: str,
-            sort_by: str,
-            watch: bool,
-            interval: float,
-            form: tables.Form,
-            target: session.Target,
-            **others: Any,
-        ) -> None:
-            function(Given(names, selector, sort_by, interval if watch else None, form, target), **others)
+        def wrapped(*, watch: bool, interval: float, **flagged: Any) -> None:
+            common = {name: flagged.pop(name) for name in ("names", "selector", "sort_by", "form", "target")}
+            function(Given(interval=interval if watch else None, **common), **flagged)
 
         return wrapped
 
@@ -350,7 +331,7 @@ def _kind(word: str, sorts: Mapping[str, Any], complete: Any, summary: str) -> C
 
 
 def follow(
-    given: Given, read: Callable[[session.Session], Awaitable[Sequence[Row]]], show: Callable[[Sequence[Row]], None]
+    given: Given, read: Callable[[session.Session], Awaitable[Sequence[T]]], show: Callable[[Sequence[T]], None]
 ) -> None:
     """Read and show once, or at each interval; an API server that is away for a while is noted then."""
 

@@ -53,7 +53,6 @@ def test_the_commands_are_words_of_a_shell() -> None:
     label = "swapwarden.dev/default-swap-policy"
     assert patches.label_command("shop", "Disabled") == f"kubectl label namespace shop {label}=Disabled --overwrite"
     assert patches.label_command("shop", None) == f"kubectl label namespace shop {label}-"
-    assert patches.label_patch(None) == {"metadata": {"labels": {label: None}}}
 
 
 def test_a_pod_of_nobody_is_recreated() -> None:
