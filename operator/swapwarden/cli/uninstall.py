@@ -13,7 +13,7 @@ import sys
 import time
 import types
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -64,30 +64,10 @@ class RestoringState(msgspec.Struct, frozen=True):
     status: _RestoreStatus = _RestoreStatus()
 
 
-class _Expression(msgspec.Struct, frozen=True):
-    key: str
-
-
-class _Term(msgspec.Struct, frozen=True, rename="camel"):
-    match_expressions: list[_Expression] = []
-
-
-class _Required(msgspec.Struct, frozen=True, rename="camel"):
-    node_selector_terms: list[_Term] = []
-
-
-class _NodeAffinity(msgspec.Struct, frozen=True, rename="camel"):
-    required_during_scheduling_ignored_during_execution: _Required = _Required()
-
-
-class _Affinity(msgspec.Struct, frozen=True, rename="camel"):
-    node_affinity: _NodeAffinity = _NodeAffinity()
-
-
 class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
     node_selector: dict[str, str] = {}
-    affinity: _Affinity | None = None
+    affinity: dict[str, Any] | None = None
 
 
 class _PodStatus(msgspec.Struct, frozen=True):
@@ -286,11 +266,11 @@ def labels_in_use(pods: Iterable[BoundPod]) -> dict[tuple[str, str], set[str]]:
     """Return the pods (namespace/name) that select their node by one of our labels, by node and label."""
     held: dict[tuple[str, str], set[str]] = {}
     for pod in pods:
-        keys = set(pod.spec.node_selector)
-        if pod.spec.affinity:
-            required = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
-            keys |= {each.key for term in required.node_selector_terms for each in term.match_expressions}
-        for key in keys & set(LABELS):
+        affinity = (pod.spec.affinity or {}).get("nodeAffinity") or {}
+        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+        terms = required.get("nodeSelectorTerms") or ()
+        keys = {one["key"] for term in terms for one in term.get("matchExpressions") or ()}
+        for key in {*pod.spec.node_selector, *keys} & {*LABELS}:
             held.setdefault((pod.spec.node_name, key), set()).add(f"{pod.metadata.namespace}/{pod.metadata.name}")
     return held
 

@@ -30,6 +30,8 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 _RIGHTS: Final = f"; {session.RIGHTS}"
 """Printed once, not for each resource."""
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_KINDS: Final = tuple(f"{plural}.{names.GROUP}" for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL))
+"""Only the product's definitions are read: a cluster can have hundreds, which take megabytes."""
 
 T = TypeVar("T")
 
@@ -128,7 +130,7 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
 
     made = installation.Installed(
         *await asyncio.gather(
-            read("customresourcedefinitions", _crds(asked)),
+            read("customresourcedefinitions", asked.objects(_CRDS, installation.Definition, _KINDS, lenient=True)),
             listed("mutatingwebhookconfigurations", installation.Webhook),
             listed("mutatingadmissionpolicies", wire.Named),
             listed("validatingadmissionpolicies", wire.Named),
@@ -138,17 +140,6 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
     )
     made.own_crds = msgspec.convert(installation.own_definitions(), list[installation.Definition])
     return made
-
-
-async def _crds(asked: session.Session) -> list[installation.Definition]:
-    """Read the product's definitions only: a cluster can have hundreds, which take megabytes."""
-    found: list[installation.Definition] = []
-    for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL):
-        try:
-            found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Definition))
-        except session.NotFoundError:
-            continue
-    return found
 
 
 async def _leases(asked: session.Session) -> list[installation.LeaderLease]:

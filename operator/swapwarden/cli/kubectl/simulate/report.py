@@ -221,27 +221,23 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
 
 def read_profiles(files: list[str]) -> snapshot.ProfileChange:
     """Return the profiles in files; click.exceptions.Exit with status 2 after printing the errors in them."""
-    log = documents.Log()
-    found = [one for one in documents.read(files, log) if _is_profile(one, log)]
+    log, found = documents.Log(), list[documents.Found]()
+    for one in documents.read(files, log):
+        if one.object["kind"] == names.PROFILE_KIND:
+            found.append(one)
+        else:
+            what = f"{one.object['apiVersion']} {one.object['kind']}"
+            log.note(one.place, f"{what} is ignored: only {names.PROFILE_KIND}s can be simulated")
     read = objects.collect(found, log)
-    for note in log.notes:
-        click.echo(f"note: {note}", err=True)
-    for problem in log.problems:
-        click.echo(f"error: {problem}", err=True)
-    if files and not found and not log.problems:
-        click.echo(f"error: there is no {names.PROFILE_KIND} in {', '.join(files)}", err=True)
-        raise click.exceptions.Exit(BAD_INPUT)
-    if log.problems:
+    wrong = [*map(str, log.problems)]
+    if files and not found and not wrong:
+        wrong = [f"there is no {names.PROFILE_KIND} in {', '.join(files)}"]
+    for kind, texts in (("note", log.notes), ("error", wrong)):
+        for text in texts:
+            click.echo(f"{kind}: {text}", err=True)
+    if wrong:
         raise click.exceptions.Exit(BAD_INPUT)
     return snapshot.ProfileChange(put=tuple(read.profiles.values()))
-
-
-def _is_profile(found: documents.Found, log: documents.Log) -> bool:
-    version, kind = found.object["apiVersion"], found.object["kind"]
-    if kind == names.PROFILE_KIND:
-        return True
-    log.note(found.place, f"{version} {kind} is ignored: only {names.PROFILE_KIND}s can be simulated")
-    return False
 
 
 def _changing(result: simulation.Simulation) -> simulation.Simulation:
