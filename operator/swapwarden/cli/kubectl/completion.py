@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import click
+import msgspec
 from click import shell_completion
 
-from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import connection, session
-from swapwarden.kube import errors
+from swapwarden.kube import decoding, errors
 
 WAIT_SECONDS: Final = 2.0
 """Nobody waits longer for the names after a Tab."""
@@ -67,12 +67,12 @@ def _names(plural: str, *, namespaced: bool = False) -> Complete:
         async def work(asked: session.Session) -> list[str]:
             path = asked.namespaced("api/v1", plural, None if namespaced else "")
             async with asyncio.timeout(WAIT_SECONDS):
-                found = await asked.collect(path, wire.Named, limit=MOST)
-            return [each.metadata.name for each in found]
+                page = decoding.page(await asked.body(path, {"limit": str(MOST)}))
+            return [decoding.identity(item).name for item in page.items or ()]
 
         try:
             names = session.run(target, work)
-        except (session.CommandError, TimeoutError):
+        except (session.CommandError, msgspec.DecodeError, TimeoutError):
             return []
         taken = set(given.get("names") or ())
         return sorted(name for name in names if name.startswith(incomplete) and name not in taken)

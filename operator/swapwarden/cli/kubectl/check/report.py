@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import itertools
 import sys
@@ -30,8 +31,6 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 _RIGHTS: Final = f"; {session.RIGHTS}"
 """Printed once, not for each resource."""
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_KINDS: Final = tuple(f"{plural}.{names.GROUP}" for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL))
-"""Only the product's definitions are read: a cluster can have hundreds, which take megabytes."""
 
 T = TypeVar("T")
 
@@ -130,7 +129,7 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
 
     made = installation.Installed(
         *await asyncio.gather(
-            read("customresourcedefinitions", asked.objects(_CRDS, installation.Definition, _KINDS, lenient=True)),
+            read("customresourcedefinitions", _crds(asked)),
             listed("mutatingwebhookconfigurations", installation.Webhook),
             listed("mutatingadmissionpolicies", wire.Named),
             listed("validatingadmissionpolicies", wire.Named),
@@ -140,6 +139,16 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
     )
     made.own_crds = msgspec.convert(installation.own_definitions(), list[installation.Definition])
     return made
+
+
+async def _crds(asked: session.Session) -> list[installation.Definition]:
+    """Read the product's definitions only: a cluster can have hundreds, which take megabytes."""
+    found: list[installation.Definition] = []
+    for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL):
+        # An invalid answer ends the command: it does not show that there is none.
+        with contextlib.suppress(session.NotFoundError):
+            found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Definition))
+    return found
 
 
 async def _leases(asked: session.Session) -> list[installation.LeaderLease]:

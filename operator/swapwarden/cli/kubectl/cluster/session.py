@@ -202,33 +202,24 @@ class Session:
             asking.cancel()
         await asyncio.gather(*self._ahead.values(), return_exceptions=True)
 
-    async def collect(
-        self, path: str, kind: type[T], *, selector: str = "", fields: str = "", limit: int | None = None
-    ) -> list[T]:
-        """Return all objects of a collection, at most `limit`, without invalid ones; else CommandError."""
+    async def collect(self, path: str, kind: type[T], *, selector: str = "", fields: str = "") -> list[T]:
+        """Return all objects of a collection, without invalid ones; else CommandError."""
         found: list[T] = []
-        await self.each(path, kind, found.append, selector=selector, fields=fields, limit=limit)
-        return found[:limit]
+        await self.each(path, kind, found.append, selector=selector, fields=fields)
+        return found
 
     async def each(
-        self,
-        path: str,
-        kind: type[T],
-        take: Callable[[T], None],
-        *,
-        selector: str = "",
-        fields: str = "",
-        limit: int | None = None,
+        self, path: str, kind: type[T], take: Callable[[T], None], *, selector: str = "", fields: str = ""
     ) -> None:
-        """Pass each object of a collection to `take`, those of the first pages with `limit`; otherwise as collect().
+        """Pass each object of a collection to `take`; otherwise as collect().
 
         An object of which `take` raises ValueError (msgspec.DecodeError is one) is left out as well, with a note.
         CommandError if the collection cannot be read.
         """
         params = {"labelSelector": selector} if selector else {}
         params |= {"fieldSelector": fields} if fields else {}
-        ahead = self._ahead.pop(path, None) if not params and limit is None else None
-        decoder, seen = decoding.Decoder(kind), 0
+        ahead = None if params else self._ahead.pop(path, None)
+        decoder = decoding.Decoder(kind)
 
         async def get(asked: str, *, params: Mapping[str, str], accept: str) -> bytes:
             nonlocal ahead
@@ -244,7 +235,6 @@ class Session:
                 raise
 
         def read(body: bytes) -> decoding.ListMetadata:
-            nonlocal seen
             try:
                 page = decoding.page(body)
             except msgspec.DecodeError:
@@ -255,11 +245,10 @@ class Session:
                     take(decoder.decode(item))
                 except ValueError as error:
                     self.note(f"{path.rpartition('/')[2]} '{_name(item)}' is left out: not understood: {error}")
-            seen += len(page.items or ())
-            return page.metadata if limit is None or seen < limit else decoding.ListMetadata()
+            return page.metadata
 
         try:
-            await paging.read(get, path, read, params, paging.PAGE_SIZE if limit is None else limit)
+            await paging.read(get, path, read, params)
         except errors.TooLarge as error:
             raise ApiUnreachableError(f"GET {path}: {error}") from error
         except errors.ApiError as error:

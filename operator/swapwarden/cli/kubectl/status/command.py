@@ -188,8 +188,8 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
     """Return rows of the nodes of these names, or of all that the selector matches."""
     found, states, profiles, (running, unseen) = await asyncio.gather(
         asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),
-        _by_name(asked, "the state", asked.objects(session.STATES, state.NodeSwapState, chosen, lenient=True)),
-        _by_name(asked, "the behavior without swap", asked.collect(session.PROFILES, WireProfile)),
+        _by_name(asked, "the state of nodes", asked.objects(session.STATES, state.NodeSwapState, chosen, lenient=True)),
+        _by_name(asked, "the behavior of nodes without swap", asked.collect(session.PROFILES, WireProfile)),
         agents.find(asked),
     )
     wanted = {node.metadata.name for node in found}
@@ -207,7 +207,7 @@ async def _by_name(asked: session.Session, what: str, request: Awaitable[list[Ob
     try:
         return {each.metadata.name: each for each in await request}
     except session.ForbiddenError as error:
-        asked.note(f"{what} of nodes is not shown: {error.message}")
+        asked.note(f"{what} is not shown: {error.message}")
         return None
 
 
