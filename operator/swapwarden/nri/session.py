@@ -122,7 +122,6 @@ class RuntimeSession:
                 answer = self._about(method, messages.read_event(payload), message.stream, notices)
         except Exception as error:  # noqa: BLE001 whatever it is, it must not keep a container from starting
             self._known.failed(method, error)
-            notices.clear()
         if answer is not None:
             self._answer(message.stream, answer)
         # Made only while an agent takes them.
