@@ -124,6 +124,21 @@ max by (cluster, node) (swapwarden_controller_node_problem{problem="SettingsRefu
         " swap nodes` has the reason and the remedy.",
     ),
     Alert(
+        "SwapwardenNriUnavailable",
+        "warning",
+        "15m",
+        """\
+max by (cluster, node, reason) (swapwarden_agent_condition{type="NriUnavailable",status="True",reason!="NoSocket"}) == 1
+or
+max by (cluster, node, reason) (swapwarden_agent_condition{type="NriUnavailable",status="True",reason="NoSocket"}) == 1
+  and on (cluster, node)
+max by (cluster, node) (max_over_time(swapwarden_agent_nri_connected[6h])) == 1""",
+        "A container runtime does not hold swap limits any more.",
+        "On node {{ $labels.node }}, the container runtime has not held the swap limits of containers for 15 minutes"
+        " ({{ $labels.reason }}). The agent alone holds them: on a busy node a pod may take swap between an external"
+        " write and its repair. With nri.mode required, containers of Disabled pods may not start.",
+    ),
+    Alert(
         "SwapwardenNoLeader",
         "warning",
         "10m",

@@ -102,6 +102,16 @@ class Guarantee(enum.StrEnum):
     """systemd: by drop-in files, it makes Burstable and BestEffort pods at 0, and takes them back to it."""
 
 
+class Holder(enum.StrEnum):
+    """Who was observed to hold the limits of a pod."""
+
+    RUNTIME_AND_SYSTEMD = "the container runtime and systemd"
+    RUNTIME = "the container runtime"
+    SYSTEMD = "systemd"
+    AGENT = "the agent alone"
+    """It watches, and repairs external writes."""
+
+
 class BeforePlan(enum.StrEnum):
     """A pod's swap until the plan of its node includes it."""
 

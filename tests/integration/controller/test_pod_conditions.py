@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from swapwarden.api import names
+from swapwarden.policy.observed import pods
 
 from testbed.product import helm, manifests
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
@@ -71,7 +73,7 @@ def test_conditions_of_pods_with_a_policy_report_whether_it_is_in_force(
         eventually(lambda: said(allowed, "disabled") == ("True", "PolicyDisabled"), "the agent has it in force")
     found = conditions(allowed, "disabled")
     assert found["PodScheduled"] == {**KUBELETS, "lastProbeTime": None}
-    assert found[TYPE]["message"] == "the kernel holds the planned swap limit of this pod on node one"
+    assert found[TYPE]["message"].endswith(pods.held_by(names.Holder.AGENT))
     assert allowed.cp.get(f"{PODS}/disabled")["status"]["podIP"] == "192.0.2.7"
     assert said(allowed, "plain") is None
 

@@ -64,6 +64,24 @@
     runbook_url: {{ . | replace "{alert}" "SwapwardenAgentDegraded" | quote }}
     {{- end }}
 {{- end }}
+{{- if not (has "SwapwardenNriUnavailable" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenNriUnavailable
+  expr: |-
+    max by (cluster, node, reason) (swapwarden_agent_condition{type="NriUnavailable",status="True",reason!="NoSocket"}) == 1
+    or
+    max by (cluster, node, reason) (swapwarden_agent_condition{type="NriUnavailable",status="True",reason="NoSocket"}) == 1
+      and on (cluster, node)
+    max by (cluster, node) (max_over_time(swapwarden_agent_nri_connected[6h])) == 1
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: A container runtime does not hold swap limits any more.
+    description: 'On node {{`{{`}} $labels.node }}, the container runtime has not held the swap limits of containers for 15 minutes ({{`{{`}} $labels.reason }}). The agent alone holds them: on a busy node a pod may take swap between an external write and its repair. With nri.mode required, containers of Disabled pods may not start.'
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenNriUnavailable" | quote }}
+    {{- end }}
+{{- end }}
 {{- if not (has "SwapwardenNoLeader" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenNoLeader
   expr: absent(swapwarden_leader == 1)

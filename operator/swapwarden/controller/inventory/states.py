@@ -51,6 +51,7 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     violations: list[WireViolation] = []
     violations_omitted: int = 0
     exposures: list[WireExposure] = []
+    holds: state.Holds | None = None
 
 
 class WireState(msgspec.Struct, frozen=True):
@@ -105,6 +106,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """Whether the agent's list was full, so that there may be more."""
     abnormal_conditions: tuple[state.Condition, ...] = ()
     """Conditions that report a problem of the node."""
+    holds: state.Holds | None = None
+    """Who holds limits of pods beside the agent; None: nobody."""
 
 
 class _PreviewHead(msgspec.Struct, rename="camel"):
@@ -249,6 +252,7 @@ def project(wire: WireState) -> StateRow:
         abnormal_conditions=tuple(
             each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)
         ),
+        holds=status.holds,
         # Present problems are listed before past ones.
         unlisted=status.violations_omitted > 0,
     )

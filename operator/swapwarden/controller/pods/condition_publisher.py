@@ -48,6 +48,8 @@ class PodVerdict(msgspec.Struct, frozen=True):
     """True, False or Unknown."""
     reason: str
     message: str
+    holder: str = ""
+    """Who holds the limit, of names.Holder; empty if that is not said."""
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -80,7 +82,22 @@ def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending
     if row.unlisted:
         return PodVerdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     # Without the number: it may change with each new pod of the node, and that needs no write.
-    return PodVerdict("True", entry.reason, f"the kernel holds the planned swap limit of this pod on node {node}")
+    message = f"the kernel holds the planned swap limit of this pod on node {node}"
+    holder = holder_of(pod.key, row, entry)
+    return PodVerdict("True", entry.reason, message + pods.held_by(holder) if holder else message, holder)
+
+
+def holder_of(key: str, row: states.StateRow, entry: states.PodInSpec) -> str:
+    """Return who was observed to hold a pod's limit, of names.Holder; empty if it has none of its own."""
+    if entry.swap_max in {"", names.MAX_SWAP}:
+        return ""
+    holds = row.holds
+    # A list that is cut may lack the pod.
+    if holds is None or key in holds.agent_only or holds.agent_only_omitted:
+        return names.Holder.AGENT
+    if holds.runtime:
+        return names.Holder.RUNTIME_AND_SYSTEMD if holds.systemd else names.Holder.RUNTIME
+    return names.Holder.SYSTEMD if holds.systemd else names.Holder.AGENT
 
 
 class ConditionPublisher:
@@ -188,7 +205,8 @@ def _is_news(before: pods.Enforced | None, verdict: PodVerdict) -> bool:
     if before is None:
         return True
     known = verdict.status != "Unknown" or before.status == "Unknown"
-    return known and (before.status, before.reason) != (verdict.status, verdict.reason)
+    now = (verdict.status, verdict.reason, verdict.holder)
+    return known and (before.status, before.reason, before.holder) != now
 
 
 def _is_concerned(pod: pods.PodRow) -> bool:

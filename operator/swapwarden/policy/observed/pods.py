@@ -6,7 +6,7 @@ import functools
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -77,6 +77,7 @@ class WirePodCondition(msgspec.Struct, frozen=True):
     type: str
     status: str
     reason: str = ""
+    message: str = ""
 
 
 class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -143,6 +144,8 @@ class Enforced(NamedTuple):
 
     status: str
     reason: str
+    holder: str = ""
+    """Who holds the limit, of names.Holder; empty if its message does not end with one."""
 
 
 class Mirror(NamedTuple):
@@ -233,7 +236,7 @@ def project(wire: WirePod) -> PodRow:
         labels=_labels(meta.labels),
         enforced=next(
             (
-                _enforced(each.status[:_MAX_WRITTEN], each.reason[:_MAX_WRITTEN])
+                _enforced(each.status[:_MAX_WRITTEN], each.reason[:_MAX_WRITTEN], _holder(each.message))
                 for each in status.conditions
                 if each.type == ConditionType.SWAP_POLICY_ENFORCED
             ),
@@ -259,9 +262,21 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=256)
-def _enforced(status: str, reason: str) -> Enforced:
+def _enforced(status: str, reason: str, holder: str) -> Enforced:
     """Return one object for all pods with equal values."""
-    return Enforced(status, reason)
+    return Enforced(status, reason, holder)
+
+
+def held_by(holder: str) -> str:
+    """Return the end of the message of the condition SWAP_POLICY_ENFORCED."""
+    return f"; held by {holder}"
+
+
+_HOLDERS: Final = {held_by(each): each.value for each in names.Holder}
+
+
+def _holder(message: str) -> str:
+    return next((holder for end, holder in _HOLDERS.items() if message.endswith(end)), "")
 
 
 def _written(annotations: dict[str, str], key: str) -> str | None:

@@ -75,6 +75,38 @@ def test_what_the_agent_says_decides(row: states.StateRow, wanted: tuple[str, st
     assert judged(row) == wanted
 
 
+@pytest.mark.parametrize(
+    ("holds", "holder"),
+    [
+        (None, names.Holder.AGENT),
+        (state.Holds(), names.Holder.AGENT),
+        (state.Holds(runtime=True), names.Holder.RUNTIME),
+        (state.Holds(systemd=True), names.Holder.SYSTEMD),
+        (state.Holds(runtime=True, systemd=True), names.Holder.RUNTIME_AND_SYSTEMD),
+        (state.Holds(runtime=True, agent_only=["y"]), names.Holder.RUNTIME),
+        (state.Holds(runtime=True, agent_only=["y", "x"]), names.Holder.AGENT),
+        (state.Holds(runtime=True, agent_only=["y"], agent_only_omitted=1), names.Holder.AGENT),
+    ],
+)
+def test_the_message_ends_with_the_observed_holder(holds: state.Holds | None, holder: str) -> None:
+    row = msgspec.structs.replace(told(), holds=holds)
+    spec = states.spec_view(row)
+    verdict = condition_publisher.judge(X, row, spec, condition_publisher.Pending(spec.pods["x"], OBSERVED))
+    assert (verdict.holder, verdict.message.endswith(pods.held_by(holder))) == (holder, True)
+
+
+@pytest.mark.parametrize("limit", ["", names.MAX_SWAP])
+def test_no_limit_has_no_holder(limit: str) -> None:
+    assert condition_publisher.holder_of("x", told(), states.PodInSpec("NoLimit", limit)) == ""
+
+
+async def test_another_holder_is_written(bench: Bench) -> None:
+    bench.has(told(), with_enforced("True"))
+    assert await bench.writes() == []
+    bench.has(newer(told(), version=2, holds=state.Holds(runtime=True)))
+    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
+
+
 def test_later_generations_are_about_other_pods() -> None:
     assert judged(told(observed=OBSERVED - 1), generation=OBSERVED - 1) == ("True", "PolicyDisabled")
 
@@ -180,7 +212,8 @@ PATH = "/api/v1/namespaces/default/pods/pod-x/status"
 
 
 def with_enforced(status: str | None, reason: str = "PolicyDisabled", **more: Any) -> pods.PodRow:
-    enforced = None if status is None else pods.Enforced(status, reason)
+    holder = names.Holder.AGENT if status == "True" else ""
+    enforced = None if status is None else pods.Enforced(status, reason, holder)
     return msgspec.structs.replace(X, enforced=enforced, uid="x", **more)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.inventory import records
-from swapwarden.api import quantity, state
+from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import pods
 from swapwarden.policy.swap import limits, qos
 
@@ -306,6 +306,21 @@ def test_of_labels_that_nobody_else_has_nothing_is_kept_beyond_the_pod() -> None
     finally:
         tracemalloc.stop()
     assert kept < 50 * 1000 * 63 / 10
+
+
+@pytest.mark.parametrize(
+    ("message", "holder"),
+    [
+        *((f"it holds{pods.held_by(each)}", each) for each in names.Holder),
+        ("", ""),
+        ("it holds", ""),
+        (f"it holds{pods.held_by('somebody else')}", ""),
+        (f"it holds{pods.held_by(names.Holder.SYSTEMD)} and more", ""),
+    ],
+)
+def test_the_holder_of_the_limit_ends_the_message(message: str, holder: str) -> None:
+    condition = {"type": "swapwarden.dev/SwapPolicyEnforced", "status": "True", "reason": "R", "message": message}
+    assert project(status={"conditions": [condition]}).enforced == pods.Enforced("True", "R", holder)
 
 
 @pytest.mark.parametrize("letter", ["x", "1", "\U0001f600"])

@@ -43,27 +43,13 @@ class DetailedPodSpec(pods.WirePodSpec, frozen=True, rename="camel"):
     tolerations: list[review.Toleration] | None = None
 
 
-class DetailedPodCondition(pods.WirePodCondition, frozen=True):
-    """A condition of a pod, with what it says."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class DetailedPodStatus(pods.WirePodStatus, frozen=True, rename="camel"):
-    """Status of a pod, with what its conditions say."""
-
-    conditions: list[DetailedPodCondition] = []  # type: ignore[assignment]  # noqa: RUF012 read only, and copied by msgspec
-
-
 class DetailedPod(pods.WirePod, frozen=True):
     """A pod as the API server sends it."""
 
     spec: DetailedPodSpec
-    status: DetailedPodStatus = DetailedPodStatus()
 
     @property
-    def enforced(self) -> DetailedPodCondition | None:
+    def enforced(self) -> pods.WirePodCondition | None:
         """Return the controller's condition on whether the policy is enforced; None if it wrote none."""
         return next((each for each in self.status.conditions if each.type == ConditionType.SWAP_POLICY_ENFORCED), None)
 

@@ -122,7 +122,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     """By the rules now."""
     desired_text: str = ""
     kernel: kernelview.KernelState | None = None
-    enforced: workloads.DetailedPodCondition | None = None
+    enforced: pods.WirePodCondition | None = None
     """For those who may not see the node's state, the pod's condition SwapPolicyEnforced."""
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}

@@ -30,7 +30,7 @@ class PlannedPod(msgspec.Struct, frozen=True):
 
     def recreated(self, pod: workloads.DetailedPod) -> PlannedPod:
         """Plan POD in this one's place once it is created: its template counts, its status does not."""
-        bare = msgspec.structs.replace(pod, status=workloads.DetailedPodStatus())
+        bare = msgspec.structs.replace(pod, status=pods.WirePodStatus())
         return self._planned(pod=bare, row=msgspec.structs.replace(pods.project(bare), node=self.row.node))
 
     def with_profile(self, **fields: object) -> PlannedPod:

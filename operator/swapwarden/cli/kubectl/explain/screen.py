@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import kernelview, model
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.cli.kubectl.output.tables import Cell
+from swapwarden.policy.observed import pods
 
 MAX_WIDTH: Final = 120
 """Columns of text that are read with ease."""
@@ -128,7 +128,7 @@ def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> Cell:
     return Cell(kernel.text + (f", for {old} at least" if old else ""), _HELD.get(kernel.status, ""))
 
 
-def _enforced(explained: workloads.DetailedPodCondition) -> Cell:
+def _enforced(explained: pods.WirePodCondition) -> Cell:
     style = {"True": "green", "False": "bold red"}.get(explained.status, "yellow")
     return Cell(f"{explained.status}, {explained.reason}: {explained.message}", style)
 
