@@ -204,8 +204,6 @@ class RuntimeHolds:
         own = [file for file in container.files if file.spec is cgroup_files.SWAP_MAX]
         if any(file.status.confirmed != file.desired.value or file.status.draining for file in (of_pod, *own)):
             return False
-        if state is None or runtime_values.wanted(seen, state) is None:
-            return not any(file.status.to_restore for file in own)
-        if of_pod.desired.value == 0 == target:
-            return of_pod.status.observed == 0
+        if state is None or runtime_values.wanted(seen, state) is None or of_pod.desired.value == 0 == target:
+            return True
         return bool(own) and all(file.status.observed == file.desired.value == target for file in own)

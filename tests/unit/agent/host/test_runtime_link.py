@@ -62,7 +62,7 @@ WRONG = [
     b'{"kind": "containers", "items": [{"uid": "u"}]}',
     b'{"kind": "hello", "version": "' + b"[" * 5000 + b'"}',
     b"[" * 5000,
-    b"x" * (protocol.MAX_PACKET + 1),
+    b'{"kind": "hello"}'.ljust(protocol.MAX_PACKET + 1),
 ]
 
 
