@@ -80,7 +80,7 @@ def next_update(container: runtime_records.RuntimeRecord, state: spec.NodeSpec |
     In Audit and Restore, and where the state has no value for a container, it is the kubelet's value. A
     container of a pod that the state does not name keeps what it has: its pod is new, or ends.
     """
-    if container.is_sandbox or state is None:
+    if container.is_sandbox or not container.is_reported or state is None:
         return None
     if state.mode is names.Mode.ENFORCE and container.uid not in state.pods:
         return None
@@ -120,7 +120,7 @@ def created(
     """Return the record of a container that was made. Two plugins may report the same one."""
     value = parse(made.original if made.value is None else made.value)
     earlier = None if made.value is None else made.original or ""
-    if known is not None and known.value == value and earlier is None:
+    if known is not None and known.is_reported and known.value == value and earlier is None:
         return known
     return _ours(runtime_records.RuntimeRecord(made.id, made.uid, made.name, value, earlier))
 
@@ -133,7 +133,7 @@ def listed(
     A value that is neither the known nor the asked one is the kubelet's, after a resize while no plugin was there.
     """
     value = parse(found.value)
-    if known is None:
+    if known is None or not known.is_reported:
         made = runtime_records.RuntimeRecord(found.id, found.uid, found.name, value, found.original, now)
         return _ours(made)
     if value == known.value:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from swapwarden.agent.drift import attribution, contention
+from swapwarden.agent.drift import attribution, contention, holders
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.api import names
@@ -55,8 +55,11 @@ class Repairs:
         why: attribution.Attribution,
         contentions: contention.Contentions,
         clock: Callable[[], float],
+        *,
+        holds: holders.Holders,
     ) -> None:
         """`clock` in monotonic seconds."""
+        self._holders = holds
         self._fs = cgroups
         self._attribution = why
         self._contentions = contentions
@@ -73,14 +76,14 @@ class Repairs:
         exposed, pod = None, file.pod
         if not (foreign or ran):
             return None
+        # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
+        used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
+        grown = max(0, used - max(file.status.in_use, limit))
         breaks = (found - value) * file.spec.exposed > 0
-        if breaks and pod is not None and pod.containers and not self._is_bound(file, pod):
-            # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
-            used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
+        if breaks and pod is not None and pod.containers and not self._is_bound(file, pod, write, grown):
             # A pod that was above several of its limits at once was so for that time once.
             begins = since >= pod.tally.overlap.last
             lasted = pod.tally.overlap.lasted(since, now)
-            grown = max(0, used - max(file.status.in_use, limit))
             grown = pod.tally.overlap.taken(grown, own=file is pod.file, begins=begins)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
@@ -95,15 +98,19 @@ class Repairs:
             pod.tally.attribute(ran, exposed)
         return None if exposed is None else used
 
-    def _is_bound(self, file: records.ControlFile, pod: records.Pod) -> bool:
-        """Return whether a cgroup above the file's, in its pod, bounds it: by a limit and a value that are no larger.
+    def _is_bound(self, file: records.ControlFile, pod: records.Pod, write: CgroupWrite, grown: int) -> bool:
+        """Return whether others bound what a file's cgroup could use: the cgroups above in its pod, or those below.
+
+        Those below do so if the container runtime holds them. One above does by a limit and a value that are no larger.
 
         A cgroup below that one can use no more, whatever its own file holds. If another writer also raised the one
         above, that is its own exposure; during a drain, it may hold more than the ones below must have.
         """
+        limit = write.value if file.status.limit is None else file.status.limit
         if file is pod.file:
-            return False
-        limit = cgroupfs.NO_LIMIT if file.status.limit is None else file.status.limit
+            # Swap that was taken counts, whoever held the containers: pages of ended ones are the pod's.
+            watched = write.since >= write.noticed
+            return not grown and self._holders.bound(pod, limit, write.since, watched=watched)
         for above in pod.files():
             if above.last_applied is None or above.status.limit is None or above.status.limit > limit:
                 continue

@@ -65,6 +65,11 @@ def container_id(name: str) -> str | None:
     return match[1] if match and not name.startswith(_NOT_A_CONTAINER) else None
 
 
+def is_monitor(name: str) -> bool:
+    """Return whether a cgroup below a pod is that of CRI-O's own process for a container, which is not the pod's."""
+    return name.startswith(_NOT_A_CONTAINER)
+
+
 class Contention:
     """How often another writer lowered a file below its limit, in bytes."""
 
@@ -286,6 +291,8 @@ class Pod(Cgroup):
     """Whether a state ever had an entry for it."""
     enforced: bool = dataclasses.field(default=False, init=False)
     """Whether its file held the value of a state once, or it appeared while nothing was enforced."""
+    ended_at: float = dataclasses.field(default=NEVER, init=False)
+    """When the agent last noticed that a container had ended."""
     own: tuple[ControlFile, ...] = dataclasses.field(init=False)
     """Its own files, one for each description of cgroup_files.OF_PODS."""
     file: ControlFile = dataclasses.field(init=False)

@@ -16,6 +16,9 @@ from swapwarden.agent.host import cgroupfs
 MOST: Final = 8192
 """Records at once: more than the containers of the largest node."""
 
+UNREPORTED: Final = "?"
+"""In place of the name of a container of which only the cgroup is known."""
+
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 ValueText = Annotated[str, msgspec.Meta(max_length=64)]
@@ -43,6 +46,11 @@ class RuntimeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return whether it is a pod's sandbox."""
         return not self.name
 
+    @property
+    def is_reported(self) -> bool:
+        """Return whether a plugin has reported it; else the agent has only seen its cgroup."""
+        return self.name != UNREPORTED
+
 
 class RuntimeRecords:
     """By container id. If the file cannot take a record, memory keeps it."""
@@ -52,6 +60,8 @@ class RuntimeRecords:
         self._append = append
         self._records: dict[str, RuntimeRecord] = {}
         self._of_pods: dict[str, dict[str, None]] = {}
+        self.expected = False
+        """Whether plugins report containers."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -91,6 +101,11 @@ class RuntimeRecords:
             raise OverflowError(f"more than {MOST} containers")
         self.load(record)
         self._append(record)
+
+    def see(self, container_id: str, uid: str, now: float) -> None:
+        """Record a container by its cgroup: if it ends while no agent runs, the next one knows that there was one."""
+        if self.expected and container_id not in self._records and len(self._records) < MOST:
+            self.put(RuntimeRecord(container_id, uid, UNREPORTED, since=now))
 
     def forget(self, container_id: str) -> None:
         """Drop the record of a container that is gone."""

@@ -9,7 +9,7 @@ from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import inventory, records
-from swapwarden.agent.ledger import ledger
+from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import container_reconciler, file_reconciler, queue, schedule, work
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
@@ -168,7 +168,7 @@ class CgroupReconciler:
                         self._work.failures.failed(what, ViolationReason.ACCESS_DENIED, denied)
                 case _:
                     if isinstance(what, records.Container):
-                        self._runtime.forget(what.id)
+                        end(what, self._runtime, self._work.clock())
                     self._work.failures.clear(what)
                     for why in schedule.Why:
                         self._work.due.cancel(what, why)
@@ -271,3 +271,11 @@ class CgroupReconciler:
         if held or (desired.at_most and not resolve.differs(desired.value, status.observed, at_most=True)):
             pod.enforced = True
             ENFORCED_SECONDS.observe(self._work.clock() - pod.since)
+
+
+def end(container: records.Container, runtime: runtime_records.RuntimeRecords, now: float) -> None:
+    """Forget how a container that is gone stood in the runtime. Its file cannot show any more what it held."""
+    seen = runtime.get(container.id)
+    runtime.forget(container.id)
+    if seen is None or not seen.is_sandbox:
+        container.pod.ended_at = now

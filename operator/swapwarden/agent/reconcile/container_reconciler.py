@@ -55,6 +55,8 @@ class ContainerReconciler:
 
     def reconcile(self, container: records.Container, mark: queue.Mark) -> None:
         """Decide the values of a container's files, and write them."""
+        if self._runtime.expected:
+            self._runtime.see(container.id, container.pod.uid, self._work.clock())
         state, mode = self._work.in_force.spec, self._work.in_force.mode
         of_pod = None if state is None else state.pods.get(container.pod.uid)
         entry = own = None if of_pod is None else of_pod.container(container.id)

@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from swapwarden.agent.desired import resolve
-from swapwarden.agent.drift import attribution, contention, repairs
+from swapwarden.agent.drift import attribution, contention, holders, repairs
 from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
@@ -74,7 +74,9 @@ class FileReconciler:
         """So many writes were made; the last one to a file is its `number`."""
         self.pending = pending.PendingWrites(cgroups)
         self._contentions = contention.Contentions(shared.clock)
-        self.repairs = repairs.Repairs(cgroups, why, self._contentions, shared.clock)
+        self.repairs = repairs.Repairs(
+            cgroups, why, self._contentions, shared.clock, holds=holders.Holders(cgroups, book.runtime)
+        )
 
     def reconcile(
         self,

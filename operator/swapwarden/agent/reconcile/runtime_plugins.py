@@ -87,6 +87,7 @@ class RuntimePlugins:
         self._work = shared
         self._inventory = known
         self._records = book.runtime
+        book.runtime.expected = True
         self.link = runtime_link.RuntimeLink(folder, readable)
         self.starts = pod_starts.PodStarts(shared, known, self.link)
         self.holds = runtime_holds.RuntimeHolds(shared, known, book, why, self.link)
