@@ -199,12 +199,6 @@ def armed(agent: reconciler.NodeReconciler) -> asyncio.TimerHandle | None:
     return agent.alarm.timer
 
 
-def repaired(agent: reconciler.NodeReconciler, file: records.ControlFile) -> None:
-    """Repair a file by the event of a write, before any other event is read."""
-    now = agent.work.clock()
-    agent._files.reconcile(file, now, since=now, written=True)
-
-
 def look_again(agent: reconciler.NodeReconciler, file: records.ControlFile) -> None:
     """Reconcile one file, as when it is due."""
     agent.work.due.at(file, schedule.Why.RETRY, agent.work.clock())

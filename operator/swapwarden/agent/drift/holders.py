@@ -32,7 +32,7 @@ class Holders:
 
     def __init__(self, cgroups: cgroupfs.Cgroups, runtime: runtime_records.RuntimeRecords) -> None:
         self._fs = cgroups
-        self._runtime = runtime
+        self.runtime = runtime
 
     def bound(self, pod: records.Pod, limit: int, since: float, *, watched: bool) -> bool:
         """Return whether no container of a pod could exceed the pod's limit, from `since` until now.
@@ -52,12 +52,12 @@ class Holders:
         # One that was removed a moment ago may have no event yet.
         names = (name for name in {*listed, *pod.containers} if not records.is_monitor(name))
         found = {name: records.container_id(name) for name in names}
-        known = {each.id for each in self._runtime.of_pod(pod.uid)}
+        known = {each.id for each in self.runtime.of_pod(pod.uid)}
         if len(listed) >= MOST or not (watched or known == set(found.values())):
             return False
         total = 0
         for name, container_id in found.items():
-            seen = None if container_id is None else self._runtime.get(container_id)
+            seen = None if container_id is None else self.runtime.get(container_id)
             if seen is None:
                 return False
             if not seen.is_sandbox:

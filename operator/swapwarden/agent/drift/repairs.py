@@ -108,9 +108,10 @@ class Repairs:
         """
         limit = write.value if file.status.limit is None else file.status.limit
         if file is pod.file:
-            # Swap that was taken counts, whoever held the containers: pages of ended ones are the pod's.
-            watched = write.since >= write.noticed
-            return not grown and self._holders.bound(pod, limit, write.since, watched=watched)
+            # Swap that it took counts in any case: a pod also has the pages of containers that ended.
+            if grown or not self._holders.runtime.expected:
+                return False
+            return self._holders.bound(pod, limit, write.since, watched=write.since >= write.noticed)
         for above in pod.files():
             if above.last_applied is None or above.status.limit is None or above.status.limit > limit:
                 continue

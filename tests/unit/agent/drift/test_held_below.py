@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, runtime_values, spec
 from swapwarden.agent.drift import holders
-from swapwarden.agent.host import cgroupfs, link_messages
+from swapwarden.agent.host import cgroupfs, inotify, link_messages
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.reconcile import cgroup_reconciler
 from swapwarden.api import runtime_link as protocol
 
-from tests.unit.agent.agent_node import MIB, Node, repaired, settle, state, unheard, until
+from tests.unit.agent.agent_node import MIB, Node, hear, settle, state, unheard, until
 from tests.unit.agent.cgroup_tree import container_id, uid, write
 from tests.unit.agent.fake_plugin import PluginOf, item
 
@@ -82,8 +82,7 @@ async def test_a_container_that_no_event_has_reported_yet_counts(plain: Node) ->
         plain.tree.container(pod, "other")
         file = plain.known(pod).file
         write(pod, "max")
-        agent.work.waiting.clear()
-        repaired(agent, file)
+        hear(agent, (file, inotify.InotifyEvent(0, inotify.MODIFY, "")))
     assert exposed(plain, pod)[0] == 1
 
 
@@ -109,7 +108,7 @@ async def test_numbers_above_0_count_together(plain: Node, limit: int, count: in
 
 
 @pytest.mark.parametrize("appears", [False, True])
-async def test_an_agent_that_was_dead_knows_what_was_held_meanwhile(plain: Node, *, appears: bool) -> None:
+async def test_an_agent_that_was_dead_knows_the_holds_of_that_time(plain: Node, *, appears: bool) -> None:
     pod = await held(plain, state({1: 0}), "app")
     plain.stop()
     write(pod, "max")
@@ -180,7 +179,7 @@ class World:
         self.hidden = self.exceeded = False
         """Whether an unseen one ended; whether the containers could use swap."""
 
-    # What Holders reads
+    # For Holders
 
     def children(self, path: str, *, most: int) -> list[str]:
         assert (path, most) == ("pod", holders.MOST)
@@ -192,7 +191,7 @@ class World:
                 return value
         raise cgroupfs.GoneError(path)
 
-    # What happens
+    # Events
 
     def step(self, what: str, name: str, *, heard: bool) -> None:
         self.now += 1
