@@ -146,7 +146,7 @@ class Agent:
         )
         self._node = node_watch.NodeWatch(sources, cgroups, known, self._ledger.limits, self._board, disks=disks)
         stack.enter_context(priority_events.watch(proc / "swaps", self._node.check))
-        self._report = report.Report(self._reconciler, self._node, self._board, cgroups, self._ledger.limits)
+        self._report = report.Report(self._reconciler, self._node, self._board, cgroups, self._ledger.runtime)
         self._usage = swap_metrics.SwapUsage(cgroups, proc, top=arguments.metrics_top_pods, known=known)
         boot = files.text(proc / "sys/kernel/random/boot_id") or ""
         self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot, disks)

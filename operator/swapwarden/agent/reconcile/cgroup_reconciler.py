@@ -8,7 +8,7 @@ import logging
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import inventory, records
+from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import container_reconciler, file_reconciler, queue, schedule, work
 from swapwarden.api import names
@@ -259,7 +259,11 @@ class CgroupReconciler:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
         if file.pod is None or file is not file.pod.file or file.times.write_seq:
             return
-        if self._evidence.sought or self._limits.get(file.key) is not None:
+        if (
+            self._evidence.wanted
+            or self._work.reports.drop_ins[board.PODS].held
+            or self._limits.get(file.key) is not None
+        ):
             self._evidence.came(self._inventory.root_path, file.pod)
 
     def time_enforcement(self, pod: records.Pod) -> None:

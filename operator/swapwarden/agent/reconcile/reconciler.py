@@ -98,10 +98,11 @@ class Events:
                 touched.setdefault(owner, self._work.horizon.exposed_since(owner, noticed) if lossy else noticed)
             elif owner is not None:
                 self._mark_name(owner, event, noticed)
+        seeks = self._evidence.wanted or self._work.reports.drop_ins[board.PODS].held
         for file, since in touched.items():
             if file.watch is not None and not (file.is_inner and self._put_off(file)):
                 own = file.times.write_seq > self._work.horizon.writes  # perhaps an event of the agent's own write
-                if not own and (self._evidence.sought or file.systemd.zero or file.kind == "system"):
+                if not own and (seeks or file.systemd.zero or file.kind == "system"):
                     self._rewritten(file)
                 mark = queue.Mark(noticed, since, written=True, after=None if own else file.times.write_seq)
                 self._work.waiting.mark(file, queue.Priority.REPAIR, mark)

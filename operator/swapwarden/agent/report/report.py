@@ -8,14 +8,16 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from swapwarden.agent.desired import problems
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs, systemd_dropins
 from swapwarden.agent.inventory import board, inventory
-from swapwarden.agent.ledger import ledger
+from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.node import diagnostics, node_watch
-from swapwarden.agent.report import collector, status
-from swapwarden.api import names, times
+from swapwarden.agent.report import collector, holds, status
+from swapwarden.api import names, state, times
 
 PASSING_SECONDS: Final = 120.0
 """Between checks whether events of the last minutes that a status reports are over."""
@@ -46,13 +48,13 @@ class Report:
         node: node_watch.NodeWatch,
         reports: board.Board,
         cgroups: cgroupfs.Cgroups,
-        limits: ledger.LimitRecords,
+        runtime: runtime_records.RuntimeRecords,
     ) -> None:
         self._reconciled = reconciled
         self._node = node
         self._board = reports
         self._fs = cgroups
-        self._limits = limits
+        self._runtime = runtime
         self.passes_at = math.inf
         """Monotonic seconds from which on something that the status reports may be over: no event follows."""
 
@@ -80,13 +82,20 @@ class Report:
             refused=self._board.refused,
         )
 
+    def _holds(self) -> state.Holds | None:
+        reconciled = self._reconciled
+        return holds.observed(reconciled.inventory, reconciled.progress, reconciled.evidence, self._runtime)
+
     def build(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the status as it should be; `previous` are the conditions of the one before."""
         snapshot = self.snapshot()
-        self.passes_at = time.monotonic() + PASSING_SECONDS if snapshot.passing else math.inf
+        runtime = self._reconciled.progress.runtime
+        slow = runtime is not None and runtime.connected and bool(runtime.reason)
+        self.passes_at = time.monotonic() + PASSING_SECONDS if snapshot.passing or slow else math.inf
         facts = self._node.reported()
         now = times.rfc3339(time.time())
-        return status.as_json(status.build(snapshot, facts, self._verdicts(snapshot), previous, now))
+        built = status.build(snapshot, facts, self._verdicts(snapshot), previous, now)
+        return status.as_json(msgspec.structs.replace(built, holds=self._holds()))
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
         """Take note that the API server has this status."""
@@ -103,6 +112,7 @@ class Report:
         collector.publish(self._reconciled.inventory, self._reconciled.progress)
         systemd_zero.publish(self._reconciled.evidence)
         await asyncio.sleep(0)
+        holds.publish(self._holds(), self._reconciled.progress, self._runtime)
         status.publish(self._verdicts(self.snapshot()))
 
     def _verdicts(self, snapshot: collector.Snapshot) -> Mapping[str, collector.ConditionVerdict]:

@@ -15,7 +15,7 @@ from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import systemd_dropins
 from swapwarden.agent.inventory import board
 from swapwarden.agent.node import diagnostics
-from swapwarden.agent.report import collector
+from swapwarden.agent.report import collector, holds
 from swapwarden.api import names, state
 from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
 from swapwarden.api.violations import ViolationReason
@@ -357,4 +357,5 @@ def essence(status: Mapping[str, Any]) -> dict[str, Any]:
     )
     cost = {key: value for key, value in status.get("previewCost", {}).items() if key != "bytes"}
     lean = {"conditions": conditions, "violations": listed, "exposures": exposed, "previewCost": cost}
+    lean["holds"] = holds.essence(status.get("holds", {}))
     return {**status, **lean, "violationsOmitted": 0, "exposuresOmitted": 0, "observedGeneration": 0}
