@@ -259,11 +259,8 @@ class CgroupReconciler:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
         if file.pod is None or file is not file.pod.file or file.times.write_seq:
             return
-        if (
-            self._evidence.wanted
-            or self._work.reports.drop_ins[board.PODS].held
-            or self._limits.get(file.key) is not None
-        ):
+        seeks = self._evidence.wanted or self._work.reports.drop_ins[board.PODS].held
+        if seeks or self._limits.get(file.key) is not None:
             self._evidence.came(self._inventory.root_path, file.pod)
 
     def time_enforcement(self, pod: records.Pod) -> None:
