@@ -28,6 +28,7 @@ def reasons(old: states.StateRow | None, new: states.StateRow) -> list[str]:
         ("Drifted", "True", "Rewritten", []),
         ("StrictInEffect", "False", "NotInForce", ["SwapNotHeldBySystemd"]),
         ("StrictInEffect", "Unknown", "AwaitingEvidence", []),
+        ("NriUnavailable", "True", "PluginAway", ["NriUnavailable"]),
         ("SettingsApplied", "False", "NotSupported", ["SwapSettingsNotAsSpecified"]),
         ("KubeletWillNotStart", "True", "FailSwapOn", ["KubeletWillNotStart"]),
         ("Applied", "False", "Draining", []),
