@@ -100,10 +100,17 @@ class PluginCounts(msgspec.Struct, frozen=True):
     """How often something happened since the plugin's start."""
 
     requests: Sequence = 0
+    """Of the runtime."""
     adjusted: Sequence = 0
+    """Containers for which it set a value."""
+    kept: Sequence = 0
+    """Resizes at which it kept its value."""
     errors: Sequence = 0
+    """Requests that it answered without a decision, by an error."""
     late: Sequence = 0
-    conflicts: Sequence = 0
+    """Pods whose start did not wait longer for the agent."""
+    lost: Sequence = 0
+    """Connections to the runtime that ended."""
 
 
 PluginMessage = (

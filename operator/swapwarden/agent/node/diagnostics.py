@@ -28,8 +28,8 @@ _NRI: Final = {
     "Lost": ("swapwarden nri has lost the container runtime", "look at the runtime's log on the node"),
     "LinkFailed": ("swapwarden nri cannot reach this agent", "give the agent a writable folder as --nri-dir"),
     "Slow": (
-        "swapwarden nri answered late, so containers may have started without their limits",
-        "give it more CPU by its requests",
+        "the start of pods did not wait for this agent, so their cgroups may have had no limit at first",
+        "give the agent more CPU by its requests, or turn agent.realtime on",
     ),
 }
 """Messages and remedies by reason."""

@@ -29,19 +29,23 @@ CONNECTED = metrics.gauge(
 )
 REQUESTS = metrics.counter("swapwarden_agent_nri_requests_total", "Requests that the runtime made to the plugin.")
 ADJUSTED = metrics.counter("swapwarden_agent_nri_adjusted_total", "Containers whose limit the plugin set.")
+KEPT = metrics.counter(
+    "swapwarden_agent_nri_kept_total", "Resizes of containers at which the plugin kept the limit in the runtime."
+)
 ERRORS = metrics.counter(
     "swapwarden_agent_nri_errors_total", "Requests that the plugin could not decide; the container got no limit by it."
 )
 LATE = metrics.counter(
-    "swapwarden_agent_nri_late_total", "Answers of the plugin that came late, so that the runtime may not have waited."
+    "swapwarden_agent_nri_late_total", "Pods whose start did not wait longer for their cgroup to hold its value."
 )
-CONFLICTS = metrics.counter(
-    "swapwarden_agent_nri_conflicts_total", "Containers for which another plugin of the runtime had set the limit."
+LOST = metrics.counter(
+    "swapwarden_agent_nri_lost_total",
+    "Connections to the runtime that the plugin lost: the runtime restarted, or did not wait for a slow answer.",
 )
 AWAY_SECONDS: Final = 5.0
 """How long a plugin, or its connection to the runtime, may be away before that is reported: updates restart both."""
 SLOW_SECONDS: Final = 600.0
-"""How long late answers are reported."""
+"""How long it is reported that the start of a pod did not wait for the agent."""
 PLUGIN_AWAY: Final = "PluginAway"
 LINK_FAILED: Final = "LinkFailed"
 SLOW: Final = "Slow"
@@ -259,9 +263,10 @@ class RuntimePlugins:
         for metric, more in (
             (REQUESTS, counts.requests - before.requests),
             (ADJUSTED, counts.adjusted - before.adjusted),
+            (KEPT, counts.kept - before.kept),
             (ERRORS, counts.errors - before.errors),
             (LATE, late),
-            (CONFLICTS, counts.conflicts - before.conflicts),
+            (LOST, counts.lost - before.lost),
         ):
             metric.inc(by=max(0, more))
         if late:

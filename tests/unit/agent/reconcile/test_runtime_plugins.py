@@ -219,13 +219,13 @@ async def test_a_plugin_without_the_runtime_says_why(plain: Node, error: str, re
 
 async def test_late_answers_are_reported_for_a_while_and_counts_are_metrics(plain: Node) -> None:
     agent = plain.start(state(), nri=True)
-    counted = (runtime_plugins.REQUESTS, runtime_plugins.ADJUSTED, runtime_plugins.LATE, runtime_plugins.CONFLICTS)
+    counted = (runtime_plugins.REQUESTS, runtime_plugins.ADJUSTED, runtime_plugins.LATE, runtime_plugins.LOST)
     before = [each.value() for each in counted]
     plugin = PluginOf(agent)
-    plugin.say(protocol.FromPlugin.COUNTS, requests=5, adjusted=3, late=0, conflicts=1)
+    plugin.say(protocol.FromPlugin.COUNTS, requests=5, adjusted=3, late=0, lost=1)
     await plugin.heeded()
     assert status(agent).reason == ""
-    plugin.say(protocol.FromPlugin.COUNTS, requests=7, adjusted=3, late=2, conflicts=1)
+    plugin.say(protocol.FromPlugin.COUNTS, requests=7, adjusted=3, late=2, lost=1, omitted=0)
     await plugin.heeded()
     assert [now.value() - then for now, then in zip(counted, before, strict=True)] == [7, 3, 2, 1]
     assert status(agent).reason == runtime_plugins.SLOW
