@@ -83,21 +83,8 @@ def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending
         return PodVerdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     # Without the number: it may change with each new pod of the node, and that needs no write.
     message = f"the kernel holds the planned swap limit of this pod on node {node}"
-    holder = holder_of(pod.key, row, entry)
+    holder = pods.holder_of(pod.key, entry.swap_max, row.holds)
     return PodVerdict("True", entry.reason, message + pods.held_by(holder) if holder else message, holder)
-
-
-def holder_of(key: str, row: states.StateRow, entry: states.PodInSpec) -> str:
-    """Return who was observed to hold a pod's limit, of names.Holder; empty if it has none of its own."""
-    if entry.swap_max in {"", names.MAX_SWAP}:
-        return ""
-    holds = row.holds
-    # A list that is cut may lack the pod.
-    if holds is None or key in holds.agent_only or holds.agent_only_omitted:
-        return names.Holder.AGENT
-    if holds.runtime:
-        return names.Holder.RUNTIME_AND_SYSTEMD if holds.systemd else names.Holder.RUNTIME
-    return names.Holder.SYSTEMD if holds.systemd else names.Holder.AGENT
 
 
 class ConditionPublisher:

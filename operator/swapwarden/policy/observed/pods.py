@@ -267,6 +267,18 @@ def _enforced(status: str, reason: str, holder: str) -> Enforced:
     return Enforced(status, reason, holder)
 
 
+def holder_of(key: str, swap_max: str | None, holds: state.Holds | None) -> str:
+    """Return who was observed to hold a pod's limit, of names.Holder; empty if it has none of its own."""
+    if swap_max in {None, "", names.MAX_SWAP}:
+        return ""
+    # A list that is cut may lack the pod.
+    if holds is None or key in holds.agent_only or holds.agent_only_omitted:
+        return names.Holder.AGENT
+    if holds.runtime:
+        return names.Holder.RUNTIME_AND_SYSTEMD if holds.systemd else names.Holder.RUNTIME
+    return names.Holder.SYSTEMD if holds.systemd else names.Holder.AGENT
+
+
 def held_by(holder: str) -> str:
     """Return the end of the message of the condition SWAP_POLICY_ENFORCED."""
     return f"; held by {holder}"

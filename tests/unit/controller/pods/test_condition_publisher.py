@@ -97,7 +97,7 @@ def test_the_message_ends_with_the_observed_holder(holds: state.Holds | None, ho
 
 @pytest.mark.parametrize("limit", ["", names.MAX_SWAP])
 def test_no_limit_has_no_holder(limit: str) -> None:
-    assert condition_publisher.holder_of("x", told(), states.PodInSpec("NoLimit", limit)) == ""
+    assert pods.holder_of("x", limit, state.Holds(runtime=True)) == ""
 
 
 async def test_another_holder_is_written(bench: Bench) -> None:

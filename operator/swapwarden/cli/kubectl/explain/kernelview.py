@@ -115,13 +115,15 @@ def _stands(
     unlisted = f"{omitted} deviations of the node are not listed, and may be this pod's"
     audit = "mode Audit: nothing is written, and the kernel's value is what it would be anyway"
     silent = "no agent is Ready: its values stay, but external writes are not repaired"
+    entry = spec.pods.get(row.key)
+    holder = pods.holder_of(row.key, None if entry is None else entry.swap_max, status.holds) if status.holds else ""
     rows = (
         (row.key not in spec.pods, LimitStatus.AWAITING_STATE, "the state does not name the pod yet"),
         (older < generation, LimitStatus.BEHIND, behind),
         (bool(omitted), LimitStatus.UNKNOWN, unlisted),
         (spec.mode is names.Mode.AUDIT, LimitStatus.NOT_WRITTEN, audit),
         (has_agent is False, LimitStatus.UNREPAIRED, silent),
-        (True, LimitStatus.HELD, "the kernel holds it"),
+        (True, LimitStatus.HELD, f"the kernel holds it{pods.held_by(holder) if holder else ''}"),
     )
     return next((held, text) for matches, held, text in rows if matches)
 

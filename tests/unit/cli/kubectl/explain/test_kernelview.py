@@ -33,6 +33,19 @@ def test_a_limit_without_a_violation_is_held() -> None:
     assert held(has_agent=None) == held()
 
 
+@pytest.mark.parametrize(
+    ("holds", "holder"),
+    [
+        (state.Holds(runtime=True), names.Holder.RUNTIME),
+        (state.Holds(systemd=True), names.Holder.SYSTEMD),
+        (state.Holds(runtime=True, agent_only=[ROW.key]), names.Holder.AGENT),
+        (state.Holds(runtime=True, agent_only_omitted=1), names.Holder.AGENT),
+    ],
+)
+def test_by_whom_it_is_held(holds: state.Holds, holder: names.Holder) -> None:
+    assert held(holds=holds) == (LimitStatus.HELD, held()[1] + pods.held_by(holder))
+
+
 def test_since_when() -> None:
     assert look().since == "2026-01-01T00:10:00Z"
     later = msgspec.structs.replace(ROW, started="2026-01-02T00:00:00Z")
