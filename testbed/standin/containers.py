@@ -47,6 +47,11 @@ class Containers:
         )
         return {"memory.max": str(container.memory("limits") or "max"), "memory.swap.max": swap}
 
+    def of_pod(self, pod: pods.Pod) -> str:
+        """Return the number of a kubelet that also limits pods: the sum of its containers'."""
+        each = (int(self.limits(pod, one)["memory.swap.max"]) for one in pod.containers if one.kind != "init")
+        return str(sum(each))
+
     def _spawn(self, pod: pods.Pod, container: pods.Container) -> int:
         hog = pod.annotations.get("testbed/hog")
         if hog and container is pod.apps[0]:

@@ -142,11 +142,14 @@ class Node:
     def _start(self, pod: Pod) -> Steps:
         pod.folder = self._tree.pod(pod.cgroup_uid, pod.qos)
         self._tree.make(pod.folder, {"memory.max": pod.memory_limit()})
+        self._limit(pod)
         if self._tree.systemd:
             # systemd sets the slice's own properties again, two or three times, before the first scope appears.
             for delay in self._options.rewrite_delays:
                 yield delay
-                self._tree.write(pod.folder / "memory.swap.max", "max")
+                self._tree.write(pod.folder / "memory.swap.max", self._unit_value(pod))
+        yield self._options.late_limit_delay
+        self._limit(pod)
         yield self._options.sandbox_delay
         self._tree.make(self._tree.container(pod.folder, secrets.token_hex(32)))
         yield self._options.container_delay
@@ -157,6 +160,15 @@ class Node:
                 yield INIT_SECONDS
                 self._containers.finish(container, 0, "Completed")
         self._report(pod)
+
+    def _unit_value(self, pod: Pod) -> str:
+        """Return the value that systemd has for a pod's slice."""
+        return self._containers.of_pod(pod) if self._options.pod_limits == "systemd" else "max"
+
+    def _limit(self, pod: Pod) -> None:
+        """Write the kubelet's limit of a pod, if it limits pods."""
+        if self._options.pod_limits != "none":
+            self._tree.write(pod.folder / "memory.swap.max", self._containers.of_pod(pod))
 
     def _exited(self, pod: Pod, container: Container, status: int) -> None:
         if pod.ending or not container.folder:
@@ -200,15 +212,16 @@ class Node:
         if changed and pod.folder.name:
             self._tree.write(pod.folder / "memory.max", pod.memory_limit())
             if self._tree.systemd:
-                self._tree.write(pod.folder / "memory.swap.max", "max")
+                self._tree.write(pod.folder / "memory.swap.max", self._unit_value(pod))
+            self._limit(pod)
             self._report(pod)
 
     def _daemon_reload(self) -> None:
-        """Write values back like systemd: `max` to pod slices, the kubelet's number to container scopes."""
+        """Write values back like systemd: the kubelet's number to container scopes, `max` or its number to slices."""
         for pod in self._pods.values():
             if pod.ending or not pod.folder.name:
                 continue
-            self._tree.write(pod.folder / "memory.swap.max", "max")
+            self._tree.write(pod.folder / "memory.swap.max", self._unit_value(pod))
             for container in pod.containers:
                 if container.running and container.folder:
                     self._tree.write(
@@ -249,6 +262,15 @@ def main() -> None:
     parser.add_argument("--ca-file", type=Path, required=True)
     parser.add_argument("--token-file", type=Path, required=True)
     parser.add_argument("--swap-behavior", choices=["NoSwap", "LimitedSwap"], default="NoSwap")
+    parser.add_argument(
+        "--pod-limits",
+        choices=["none", "systemd", "past-systemd"],
+        default="none",
+        help="whether the kubelet limits the swap of pods, as a property of their slice or only in the file",
+    )
+    parser.add_argument(
+        "--late-limit-delay", type=float, default=0.0, help="seconds before the kubelet limits a new pod once more"
+    )
     parser.add_argument("--memory-bytes", type=int, help="what the Node claims to have; default: what the machine has")
     parser.add_argument("--swap-bytes", type=int, help="the same for swap")
     parser.add_argument(

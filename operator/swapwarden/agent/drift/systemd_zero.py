@@ -170,7 +170,7 @@ class Evidence:
     def _zero(self, pod: records.Pod) -> None:
         self._prove()
         # Once it was restored, systemd takes it back at each reload for as long as the files exist.
-        if not pod.file.systemd.zero or (self.installed and not self._limits.holds_ours(pod.file.key)):
+        if not pod.file.systemd.zero or not self._limits.holds_ours(pod.file.key):
             pod.file.systemd.zero = True
             self._limits.set_systemd_zero(pod.file.key, held=True)
 

@@ -214,7 +214,7 @@ class LimitRecords(_Records[LimitRecord]):
         """
         record = self.get(key) or LimitRecord(key)
         if record.systemd_zero and found == 0:
-            found = cgroupfs.NO_LIMIT
+            found = record.found or record.unit or cgroupfs.NO_LIMIT
         if found == record.found and record.wrote == (value,):
             return  # as it stands
         if external or record.found is None or found not in {record.found, *record.wrote}:
@@ -223,15 +223,21 @@ class LimitRecords(_Records[LimitRecord]):
         else:
             self._put(msgspec.structs.replace(record, wrote=_kept(record.wrote, found, value)))
 
-    def mark_known(self, key: Key) -> None:
-        """Record that the agent has read the file, which has no value (any more) that the agent wrote."""
+    def mark_known(self, key: Key, found: int | None = None) -> None:
+        """Record that the agent has read the file, which has no value (any more) that the agent wrote, but `found`.
+
+        Where systemd holds it at 0, that is the value to restore after systemd's next 0.
+        """
         record = self.get(key)
-        self._put(LimitRecord(key, systemd_zero=record is not None and record.systemd_zero))
+        if record is None or not record.systemd_zero:
+            self._put(LimitRecord(key))
+        else:
+            self._put(LimitRecord(key, systemd_zero=True, unit=record.unit if found == 0 else found))
 
     def set_systemd_zero(self, key: Key, *, held: bool) -> None:
         """Record whether systemd holds the file at 0. Without the drop-ins there would be no limit: it is restored."""
         record = self.get(key) or LimitRecord(key)
-        found = cgroupfs.NO_LIMIT if held and not record.found else record.found
+        found = record.unit or cgroupfs.NO_LIMIT if held and not record.found else record.found
         self._put(msgspec.structs.replace(record, found=found, systemd_zero=held))
 
     def set_unit_value(self, key: Key, value: int) -> None:

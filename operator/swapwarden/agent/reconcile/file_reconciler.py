@@ -259,8 +259,9 @@ class FileReconciler:
             target = held  # another raised it; to its own limit it is raised when the others are lowered
             self._work.order.claim_raise(file, mark)
         elif isinstance(most, int) and less and found <= limit:  # another writer's limit, which is no more
-            if self._limits.holds_ours(file.key):
-                self._limits.mark_known(file.key)
+            record = self._limits.get(file.key)
+            if record is not None and (record.found is not None or record.systemd_zero):
+                self._limits.mark_known(file.key, found)
             return swap_drain.Action(None, draining=swap > most), barred
         cap = less or (file.contention is not None and file.contention.until is not None)
         if swap == 0:  # nothing has to drain
@@ -293,10 +294,10 @@ class FileReconciler:
         """Record that the file has no value (any more) that the agent wrote."""
         file.last_applied = None
         record = self._limits.get(file.key)
-        if record is not None and record.found is not None:
-            if found != record.found:
+        if record is not None and (record.found is not None or record.systemd_zero):
+            if found != record.found is not None:
                 log.info("a value of another writer is left as it is", extra={"cgroup": f"/{file.path}"})
-            self._limits.mark_known(file.key)
+            self._limits.mark_known(file.key, found)
 
     def _settled(
         self,
@@ -334,7 +335,7 @@ class FileReconciler:
     def _restored(self, file: records.ControlFile, found: int) -> None:
         entry = self._limits.get(file.key)
         if entry is not None and entry.found == found:
-            self._limits.mark_known(file.key)
+            self._limits.mark_known(file.key, found)
             file.last_applied = None
 
     def _apply(self, file: records.ControlFile, write: repairs.CgroupWrite) -> tuple[int, int | None]:

@@ -313,6 +313,29 @@ async def test_the_kubelets_number_is_what_a_pods_unit_holds(plain: Node, monkey
     assert plain.known(pod).file.is_systemds(LESS)
 
 
+@pytest.mark.parametrize("limit", [None, LIMIT])
+async def test_under_strict_the_kubelets_limit_is_what_systemds_0_is_replaced_with(
+    plain: Node, limit: int | None
+) -> None:
+    """systemd's 0 at each reload is the agent's, by its drop-ins."""
+    agent = plain.start()
+    strict = planned(limit)._replace(guarantee=names.Guarantee.STRICT)
+    apply(agent, strict._replace(pods={}))
+    pod = await born(plain, "0")
+    kubelet_writes(plain, pod, LESS)
+    apply(agent, strict)
+    for value in (LESS, 2 * LESS, MORE):
+        resize(plain, pod, value)
+        for _ in range(2):
+            kubelet_writes(plain, pod, 0)
+            assert swap_max(pod) == str(min(value, limit or value))
+    plain.stop()
+    write(pod, "0")
+    plain.start(strict)
+    hear(plain)
+    assert swap_max(pod) == str(min(MORE, limit or MORE))
+
+
 VALUES = (0, LESS, LIMIT, MORE, cgroupfs.NO_LIMIT)
 value_ = st.sampled_from(VALUES)
 
