@@ -16,6 +16,9 @@ import (
 
 const swapMax = "memory.swap.max"
 
+// measuredPods are as many as a node has: a plugin may remember its pods.
+const measuredPods = 200
+
 // pod is a pod's sandbox as the driver describes it.
 type pod struct {
 	ID           string            `json:"id"`
@@ -349,7 +352,7 @@ func (r *runtime) measure(asked *request) (map[string]any, error) {
 	adjusted, size := 0, 0
 	for at := range asked.Count {
 		of, one := *asked.Pods[at%len(asked.Pods)], *asked.Container
-		of.UID = fmt.Sprintf("%s-%d", of.UID, at)
+		of.UID = fmt.Sprintf("%s-%d", of.UID, at%measuredPods)
 		one.ID, one.Pod = fmt.Sprintf("%s-%d", one.ID, at), of.ID
 		message := &api.CreateContainerRequest{Pod: of.toNRI(), Container: one.toNRI()}
 		size = message.SizeVT()
