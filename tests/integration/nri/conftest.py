@@ -59,8 +59,10 @@ def start_plugin(folder: pathlib.Path) -> Iterator[StartPlugin]:
     def start(connects: Runtime | None = None, *options: str) -> Plugin:
         before = len(connects.seen("connected", plugin=PLUGIN)) if connects else 0
         started.append(made := Plugin(folder, *options, name=f"plugin-{len(started)}"))
+        deadline = time.monotonic() + 20
         while connects and len(connects.seen("connected", plugin=PLUGIN)) == before:
             made.check_alive()
+            assert time.monotonic() < deadline, "the plugin does not connect"
             time.sleep(0.005)
         return made
 

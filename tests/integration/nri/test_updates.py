@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import socket
 import threading
 
 from swapwarden.api import names
 from swapwarden.api.runtime_link import ORIGINAL_ANNOTATION, SWAP_MAX, FromPlugin
+from swapwarden.nri import frames, messages
 
 from testbed.standin.runtime import Container, Outcome, Pod, Runtime
 from tests.integration.nri.conftest import StartPlugin
@@ -102,6 +104,32 @@ def test_an_update_of_many_containers_arrives_whole(
         agent.wait_connected()
         assert agent.update({each.id: str(4096 * at) for at, each in enumerate(running)})["failed"] == {}
         assert held_at(runtime) == {each.id: str(4096 * at) for at, each in enumerate(running)}
+
+
+def test_the_library_reads_a_long_message_in_our_frames(runtime: Runtime, folder: pathlib.Path) -> None:
+    """It reads a frame into 4096 bytes, and ends the connection if one is longer."""
+    running = [Container(f"{at:064x}", "sandbox-1", f"app-{at}") for at in range(400)]
+    runtime.populate([Pod("sandbox-1", "uid-1")], running)
+    answers = {
+        "Configure": messages.configured(messages.EVENTS.values()),
+        "Synchronize": messages.updates([(each.id, "4096") for each in running]),
+    }
+    assert len(answers["Synchronize"]) > 8 * frames.MAX_FRAME_SENT
+    register = messages.request("RegisterPlugin", messages.register("long", "50"), 5)
+    reader = frames.FrameReader()
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.settimeout(20)
+        plugin.connect(str(folder / "nri.sock"))
+        plugin.sendall(frames.framed(frames.TtrpcMessage(frames.RUNTIME, 1, frames.REQUEST, register)))
+        while answers:
+            for asked in reader.feed(memoryview(plugin.recv(65536))):
+                if asked.kind == frames.REQUEST:
+                    body = messages.response(answers.pop(messages.read_request(asked.payload)[0]))
+                    answer = frames.TtrpcMessage(frames.PLUGIN, asked.stream, frames.RESPONSE, body)
+                    plugin.sendall(frames.framed(answer))
+        runtime.wait_for("synchronized", updates=len(running), error="")
+        runtime.connected("50-long")
+    assert set(held_at(runtime).values()) == {"4096"}
 
 
 def test_updates_during_requests_stop_neither(version: str, start_plugin: StartPlugin, folder: pathlib.Path) -> None:
