@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 from typing import Final
 
 from swapwarden.api import runtime_link
@@ -14,6 +15,19 @@ from testbed.base import process
 
 PLUGIN: Final = f"{runtime_link.INDEX}-{runtime_link.PLUGIN}"
 """The plugin's name in the runtime."""
+
+
+def pause(running: process.Process) -> None:
+    """Stop a process and wait until no thread of it runs: a signal takes its time to reach each."""
+    running.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while any(_state(each) != "T" for each in pathlib.Path(f"/proc/{running.pid}/task").iterdir()):
+        assert time.monotonic() < deadline, f"{running.name} does not stop"
+        time.sleep(0.001)
+
+
+def _state(thread: pathlib.Path) -> str:
+    return (thread / "stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
 
 
 class Plugin(process.Process):
@@ -30,7 +44,7 @@ class Plugin(process.Process):
 
     def pause(self) -> None:
         """Stop it, as a node without CPU for it does."""
-        self.send_signal(signal.SIGSTOP)
+        pause(self)
 
     def resume(self) -> None:
         """Let it go on."""

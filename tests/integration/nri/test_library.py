@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import pathlib
-import signal
 
 from testbed.standin.runtime import REQUEST_TIMEOUT, Container, Pod, Runtime, plugin
+from tests.integration.nri.plugin_process import pause
 
 SWAP_MAX = "memory.swap.max"
 
@@ -28,7 +28,7 @@ def test_a_plugin_without_an_answer_is_dropped_and_the_container_starts(runtime:
     with plugin(folder, "one", "50", "1", version=runtime.version) as stopped:
         runtime.connected("50-one")
         assert runtime.create(Container("container-1", "sandbox-1")).unified == {SWAP_MAX: "1"}
-        stopped.send_signal(signal.SIGSTOP)
+        pause(stopped)
         late = runtime.create(Container("container-2", "sandbox-1"))
         assert (late.error, late.unified, late.seconds >= REQUEST_TIMEOUT) == ("", {}, True)
         assert runtime.create(Container("container-3", "sandbox-1")).seconds < REQUEST_TIMEOUT / 2
