@@ -105,7 +105,8 @@ class Guarantee(enum.StrEnum):
 class Holder(enum.StrEnum):
     """Who was observed to hold the limits of a pod."""
 
-    RUNTIME_AND_SYSTEMD = "the container runtime and systemd"
+    RUNTIME_OR_SYSTEMD = "the container runtime or systemd"
+    """Both hold pods of the node, each pod at least one of them."""
     RUNTIME = "the container runtime"
     SYSTEMD = "systemd"
     AGENT = "the agent alone"

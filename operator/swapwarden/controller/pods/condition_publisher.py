@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names, times
+from swapwarden.api import names, runtime_link, times
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import supervise, workqueue
@@ -49,7 +49,7 @@ class PodVerdict(msgspec.Struct, frozen=True):
     reason: str
     message: str
     holder: str = ""
-    """Who holds the limit, of names.Holder; empty if that is not said."""
+    """Who holds the limit, of names.Holder; empty if that is not known."""
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -83,7 +83,11 @@ def judge(pod: pods.PodRow, row: states.StateRow, spec: states.SpecView, pending
         return PodVerdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     # Without the number: it may change with each new pod of the node, and that needs no write.
     message = f"the kernel holds the planned swap limit of this pod on node {node}"
-    holder = pods.holder_of(pod.key, entry.swap_max, row.holds)
+    no_nri = any(
+        each.type == ConditionType.NRI_UNAVAILABLE and each.reason == runtime_link.Away.NO_SOCKET
+        for each in row.abnormal_conditions
+    )
+    holder = pods.holder_of(pod.key, entry.swap_max, row.holds, no_nri=no_nri)
     return PodVerdict("True", entry.reason, message + pods.held_by(holder) if holder else message, holder)
 
 
@@ -192,8 +196,8 @@ def _is_news(before: pods.Enforced | None, verdict: PodVerdict) -> bool:
     if before is None:
         return True
     known = verdict.status != "Unknown" or before.status == "Unknown"
-    now = (verdict.status, verdict.reason, verdict.holder)
-    return known and (before.status, before.reason, before.holder) != now
+    moved = verdict.holder not in {"", before.holder}
+    return known and (moved or (before.status, before.reason) != (verdict.status, verdict.reason))
 
 
 def _is_concerned(pod: pods.PodRow) -> bool:

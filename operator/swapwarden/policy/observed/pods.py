@@ -267,16 +267,24 @@ def _enforced(status: str, reason: str, holder: str) -> Enforced:
     return Enforced(status, reason, holder)
 
 
-def holder_of(key: str, swap_max: str | None, holds: state.Holds | None) -> str:
-    """Return who was observed to hold a pod's limit, of names.Holder; empty if it has none of its own."""
+def holder_of(key: str, swap_max: str | None, holds: state.Holds | None, *, no_nri: bool = False) -> str:
+    """Return who was observed to hold a pod's limit, of names.Holder.
+
+    Empty if that is not known, or if the pod has no limit of its own. `no_nri`: the node's runtime never holds any.
+    """
     if swap_max in {None, "", names.MAX_SWAP}:
         return ""
-    # A list that is cut may lack the pod.
-    if holds is None or key in holds.agent_only or holds.agent_only_omitted:
+    if holds is None or key in holds.agent_only:
         return names.Holder.AGENT
-    if holds.runtime:
-        return names.Holder.RUNTIME_AND_SYSTEMD if holds.systemd else names.Holder.RUNTIME
-    return names.Holder.SYSTEMD if holds.systemd else names.Holder.AGENT
+    if not (holds.runtime or holds.systemd):
+        # While its plugin is away, the runtime keeps the limits that it has.
+        return names.Holder.AGENT if no_nri else ""
+    # A list that is cut may lack the pod.
+    if holds.agent_only_omitted:
+        return ""
+    if holds.runtime and holds.systemd:
+        return names.Holder.RUNTIME_OR_SYSTEMD
+    return names.Holder.RUNTIME if holds.runtime else names.Holder.SYSTEMD
 
 
 def held_by(holder: str) -> str:

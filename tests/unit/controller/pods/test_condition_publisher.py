@@ -79,13 +79,12 @@ def test_what_the_agent_says_decides(row: states.StateRow, wanted: tuple[str, st
     ("holds", "holder"),
     [
         (None, names.Holder.AGENT),
-        (state.Holds(), names.Holder.AGENT),
         (state.Holds(runtime=True), names.Holder.RUNTIME),
         (state.Holds(systemd=True), names.Holder.SYSTEMD),
-        (state.Holds(runtime=True, systemd=True), names.Holder.RUNTIME_AND_SYSTEMD),
+        (state.Holds(runtime=True, systemd=True), names.Holder.RUNTIME_OR_SYSTEMD),
         (state.Holds(runtime=True, agent_only=["y"]), names.Holder.RUNTIME),
         (state.Holds(runtime=True, agent_only=["y", "x"]), names.Holder.AGENT),
-        (state.Holds(runtime=True, agent_only=["y"], agent_only_omitted=1), names.Holder.AGENT),
+        (state.Holds(agent_only=["x"]), names.Holder.AGENT),
     ],
 )
 def test_the_message_ends_with_the_observed_holder(holds: state.Holds | None, holder: str) -> None:
@@ -93,6 +92,29 @@ def test_the_message_ends_with_the_observed_holder(holds: state.Holds | None, ho
     spec = states.spec_view(row)
     verdict = condition_publisher.judge(X, row, spec, condition_publisher.Pending(spec.pods["x"], OBSERVED))
     assert (verdict.holder, verdict.message.endswith(pods.held_by(holder))) == (holder, True)
+
+
+@pytest.mark.parametrize(
+    ("holds", "reason", "holder"),
+    [
+        (state.Holds(), "NoSocket", names.Holder.AGENT),
+        (state.Holds(), "PluginAway", ""),
+        (state.Holds(runtime=True, agent_only=["y"], agent_only_omitted=1), "Slow", ""),
+    ],
+)
+async def test_a_plugin_that_is_away_changes_nothing_about_running_pods(
+    bench: Bench, holds: state.Holds, reason: str, holder: str
+) -> None:
+    away = state.Condition(ConditionType.NRI_UNAVAILABLE, "True", reason)
+    row = msgspec.structs.replace(told(), holds=holds, abnormal_conditions=(away,))
+    spec = states.spec_view(row)
+    verdict = condition_publisher.judge(X, row, spec, condition_publisher.Pending(spec.pods["x"], OBSERVED))
+    assert (verdict.status, verdict.holder) == ("True", holder)
+    held = msgspec.structs.replace(
+        with_enforced("True"), enforced=pods.Enforced("True", "PolicyDisabled", names.Holder.RUNTIME)
+    )
+    bench.has(row, held)
+    assert bool(await bench.writes()) is (holder != "")
 
 
 @pytest.mark.parametrize("limit", ["", names.MAX_SWAP])
