@@ -115,9 +115,9 @@ bench-walks: venv ## Count the modules and calls that each kind of event goes th
 	$(PYTHON) -m bench.walks
 
 .PHONY: bench-storm
-bench-storm: venv ## Measure repairs on a node VM without idle CPU, by the agent's CPU request (half an hour); STORM_SECONDS=10 is short, STORM="10m 300m" chooses
+bench-storm: venv ## Measure who swaps on a node VM without idle CPU, by who holds the limits (half an hour); STORM_SECONDS=20 is short, STORM="100m 100m,nri" chooses
 	@$(PYTHON) -m testbed setup controlplane helm cluster
-	$(PYTHON) -m bench.storm --seconds=$(or $(STORM_SECONDS),60) $(STORM)
+	$(PYTHON) -m bench.storm --seconds=$(or $(STORM_SECONDS),120) $(STORM)
 
 .PHONY: bench-nri
 bench-nri: venv ## Measure what the plugin of the container runtime adds to the start of a container, against one in Go, as a ratio

@@ -1,15 +1,17 @@
-"""How soon `Disabled` pods are back at 0 on a node without idle CPU, by the CPU share of the agent's pod.
+"""What `Disabled` pods swap on a node without idle CPU, and how soon their limits are back, by who holds them.
 
-A node VM with one CPU, as many CPU-bound Burstable pods as keep it busy, and `Disabled` Burstable pods with memory that
-could be swapped. For a minute systemd reloads its units each second, and so removes all limits, while each pod is asked
-to give memory back (bench/storm_guest.py). A recorder that runs before all other processes records each write to
-memory.swap.max, and every 20 ms the swap in use.
+A node VM with one CPU, as many CPU-bound Burstable pods as keep it busy, `Disabled` pods of all QoS classes with memory
+that could be swapped, and pods under LimitedSwap that use their swap. For two minutes systemd reloads its units each
+second, and so removes all limits of pods, while each pod is asked ten times a second to give memory back
+(bench/storm_guest.py). In the middle third the agent is killed whenever it runs. A recorder that runs before all other
+processes records each write to memory.swap.max, and every 20 ms the swap in use.
 
     python -m bench.storm [--seconds N] [VARIANT...]
 
-A VARIANT is the agent's CPU request, with options after commas: `10m`, `100m,guaranteed` (its limits are its requests),
-`10m,realtime` (it runs before ordinary processes), `10m,strict` (guarantee Strict). The VM's CPU may be emulated:
-compare rows only with each other.
+A VARIANT is the agent's CPU request, with options after commas: `100m,nri` (with the plugin in the runtime),
+`100m,guaranteed` (its limits are its requests), `10m,realtime` (it runs before ordinary processes), `10m,strict`
+(guarantee Strict), `100m,unharmed` (the agent is not killed). What counts is the limit in effect: the least over a
+container and its pod. The VM's CPU may be emulated: compare rows only with each other.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ import inspect
 import json
 import math
 import shutil
-import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench import storm_report
 from deploy.build import image
 from testbed.base import host, paths, process, term
 from testbed.controlplane import servers
@@ -36,24 +38,32 @@ from testbed.standin import hog
 from testbed.vm import nodevm
 from testbed.vm.cluster import Cluster
 from testbed.vm.guestlink import VMError
-from testbed.vm.nodevm import Sample
+
+Json = Any
 
 VARIANTS: Final = (
-    "10m",
     "100m",
-    "200m",
-    "300m",
-    "100m,guaranteed",
-    "10m,realtime",
+    "100m,nri",
+    "10m,nri",
+    "100m,nri,unharmed",
+    "100m,strict",
+    "100m,nri,strict",
     "100m,realtime",
-    "10m,strict",
 )
-SECONDS: Final = 60.0
+SECONDS: Final = 120.0
 SAMPLE_SECONDS: Final = 0.02
-PODS: Final = 12
+PODS: Final = 24
+LIMITED: Final = 4
 BUSY: Final = 4
 BUSY_REQUEST: Final = "50m"
 MIB: Final = 1 << 20
+LIMITED_MIB: Final = 64
+QOS: Final[tuple[tuple[Json, Json], ...]] = (
+    ({"cpu": "10m", "memory": "40Mi"}, {"memory": "64Mi"}),
+    ({"cpu": "10m", "memory": "64Mi"}, {"cpu": "10m", "memory": "64Mi"}),
+    ({}, {}),
+)
+"""Requests and limits of Burstable, Guaranteed and BestEffort pods."""
 HELD_MIB: Final = 24
 """Memory of a `Disabled` pod, touched once."""
 SPACE: Final = "storm"
@@ -61,8 +71,6 @@ AGENT: Final = "swapwarden-agent"
 GUEST: Final = Path(__file__).with_name("storm_guest.py")
 REPORT: Final = Path("build/storm.json")
 TIMEOUT: Final = 900.0
-
-Json = Any
 
 
 class UsageError(Exception):
@@ -78,25 +86,21 @@ class Variant:
     guaranteed: bool = False
     realtime: bool = False
     strict: bool = False
+    nri: bool = False
+    unharmed: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Variant:
         """Parse one; UsageError for an invalid text."""
         request, *options = text.split(",")
-        known = {"guaranteed", "realtime", "strict"}
+        known = {each.name for each in dataclasses.fields(cls)} - {"name", "request"}
         if unknown := set(options) - known:
             raise UsageError(
-                f"{', '.join(sorted(unknown)) or 'nothing'} in {text!r} is not guaranteed, realtime or strict"
+                f"{', '.join(sorted(unknown)) or 'nothing'} in {text!r} is none of {', '.join(sorted(known))}"
             )
         if not request.removesuffix("m").isdecimal():
             raise UsageError(f"{text!r} does not begin with a CPU request such as 10m")
-        return cls(
-            text,
-            request,
-            guaranteed="guaranteed" in options,
-            realtime="realtime" in options,
-            strict="strict" in options,
-        )
+        return cls(text, request, **dict.fromkeys(options, True))
 
     @property
     def values(self) -> Json:
@@ -107,126 +111,8 @@ class Variant:
             resources = {"requests": given, "limits": given}
         agent = {"resources": resources, "realtime": self.realtime, "dropIns": {"mount": self.strict}}
         # One of each: more would only wait.
-        return {"agent": agent, "controller": {"replicas": 1}, "webhook": {"replicas": 1}}
-
-
-# --- what came of it ---
-
-
-@dataclasses.dataclass(frozen=True)
-class Exposures:
-    """The history of one pod, in seconds and bytes."""
-
-    repairs: list[float]
-    """From each foreign write, which removed its limit, to the repair."""
-    above: list[float]
-    """How long its limit was above 0 at a time; while a pod drains, that is the agent's own doing."""
-    swapped: int
-    """The most swap that it used, beyond its earlier use."""
-
-
-def exposures(samples: Iterable[Sample], end: float) -> Exposures:
-    """Return the history of one pod until `end`."""
-    repairs: list[float] = []
-    above: list[float] = []
-    unlimited = raised = None
-    first = most = None
-    for sample in samples:
-        if sample.at > end or sample.event == "gone":
-            break
-        first = sample.current_bytes if first is None else first
-        most = max(most or 0, sample.current_bytes)
-        if sample.max_bytes is None:
-            unlimited = sample.at if unlimited is None else unlimited
-        elif unlimited is not None:
-            repairs.append(sample.at - unlimited)
-            unlimited = None
-        if sample.max_bytes != 0:
-            raised = sample.at if raised is None else raised
-        elif raised is not None:
-            above.append(sample.at - raised)
-            raised = None
-    if unlimited is not None:
-        repairs.append(end - unlimited)
-    if raised is not None:
-        above.append(end - raised)
-    return Exposures(repairs, above, (most or 0) - (first or 0))
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of the values does not exceed; NaN without any."""
-    return sorted(values)[max(0, math.ceil(len(values) * share) - 1)] if values else math.nan
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """CPU time of the agent's pod, in seconds."""
-
-    used: float
-    waited: float
-    """How long it could run while others ran (cpu.pressure); NaN if the kernel does not report it."""
-
-    def since(self, before: Share) -> Share:
-        """Return the increase since then."""
-        return Share(self.used - before.used, self.waited - before.waited)
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The results of one variant."""
-
-    variant: str
-    swapped_pods: int
-    most_bytes: int
-    above_seconds: float
-    longest_seconds: float
-    repairs: int
-    p50: float
-    p99: float
-    most: float
-    reloads: int
-    busy: float
-    agent: Share
-
-
-def row(variant: str, found: Sequence[Exposures], said: Json, agent: Share) -> Row:
-    """Summarize all pods of one variant."""
-    repairs = [each for pod in found for each in pod.repairs]
-    above = [each for pod in found for each in pod.above]
-    return Row(
-        variant=variant,
-        swapped_pods=sum(pod.swapped > 0 for pod in found),
-        most_bytes=max((pod.swapped for pod in found), default=0),
-        above_seconds=sum(above),
-        longest_seconds=max(above, default=0.0),
-        repairs=len(repairs),
-        p50=statistics.median(repairs) if repairs else math.nan,
-        p99=quantile(repairs, 0.99),
-        most=max(repairs, default=math.nan),
-        reloads=said["reloads"],
-        busy=said["busy"],
-        agent=agent,
-    )
-
-
-def table(rows: Iterable[Row]) -> str:
-    """Return a table for people."""
-    head = (
-        f"{'agent':<20} {'swapped':>7} {'most kB':>8} {'above 0 s':>9} {'longest s':>9} {'repairs':>7}"
-        f" {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'reloads':>7} {'busy':>5} {'CPU s':>6}"
-        f" {'waited':>6}"
-    )
-    lines = [
-        f"{each.variant:<20} {each.swapped_pods:>7} {each.most_bytes / 1000:>8.0f} {each.above_seconds:>9.2f}"
-        f" {each.longest_seconds:>9.2f} {each.repairs:>7} {each.p50 * 1000:>8.1f} {each.p99 * 1000:>8.1f}"
-        f" {each.most * 1000:>8.1f} {each.reloads:>7} {each.busy:>5.0%} {each.agent.used:>6.2f}"
-        f" {each.agent.waited:>6.2f}"
-        for each in rows
-    ]
-    return "\n".join([head, *lines])
-
-
-# --- the cluster ---
+        one = {"replicas": 1}
+        return {"agent": agent, "controller": one, "webhook": one, "nri": {"mode": "auto" if self.nri else "off"}}
 
 
 def container(command: str, *arguments: str, requests: Json, limits: Json) -> Json:
@@ -251,15 +137,22 @@ def pod(name: str, kind: str, main: Json, annotations: dict[str, str]) -> Json:
 
 
 def disabled(number: int) -> Json:
-    """Return a pod that swaps nothing, however much it could."""
+    """Return a pod that swaps nothing, however much it could, of one of the QoS classes in turn."""
+    requests, limits = QOS[number % len(QOS)]
+    memory = container(inspect.getsource(hog), str(HELD_MIB), "--rounds=1", requests=requests, limits=limits)
+    return pod(f"quiet-{number}", "quiet", memory, {"swapwarden.dev/swap-policy": "Disabled"})
+
+
+def limited(number: int) -> Json:
+    """Return a pod that needs its swap, and touches all its memory again and again."""
     memory = container(
         inspect.getsource(hog),
-        str(HELD_MIB),
-        "--rounds=1",
-        requests={"cpu": "10m", "memory": "40Mi"},
-        limits={"memory": "64Mi"},
+        str(LIMITED_MIB),
+        "--pace=1",
+        requests={"cpu": "10m", "memory": f"{LIMITED_MIB - 8}Mi"},
+        limits={"memory": f"{LIMITED_MIB}Mi"},
     )
-    return pod(f"quiet-{number}", "quiet", memory, {"swapwarden.dev/swap-policy": "Disabled"})
+    return pod(f"limited-{number}", "limited", memory, {})
 
 
 def busy(number: int) -> Json:
@@ -273,11 +166,10 @@ def busy(number: int) -> Json:
 class Storm:
     """One cluster, and the measurements in it."""
 
-    def __init__(self, cluster: Cluster, seconds: float, pods: int, busy_pods: int) -> None:
+    def __init__(self, cluster: Cluster, options: argparse.Namespace) -> None:
         self._cluster = cluster
-        self._seconds = seconds
-        self._pods = pods
-        self._busy = busy_pods
+        self._seconds: float = options.seconds
+        self._counts = {"quiet": options.pods, "limited": options.limited, "busy": options.busy}
         self._installed = False
         self._guest = cluster.node.shared / GUEST.name
         shutil.copy2(GUEST, self._guest)
@@ -286,31 +178,65 @@ class Storm:
         """Install Swapwarden, and make a namespace."""
         self._apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
 
-    def measure(self, variant: Variant) -> Row:
+    def measure(self, variant: Variant) -> storm_report.Row:
         """Measure one row."""
         with term.step(f"{variant.name}: giving the agent its share"):
             self._install(variant)
-        with self._profile(variant), self._running("quiet", [disabled(number) for number in range(self._pods)]):
-            quiet = self._cgroups("quiet")
-            self._cluster.wait_for(lambda: self._limits(quiet) == {"0"}, "all pods that must not swap hold 0")
-            with self._running("busy", [busy(number) for number in range(self._busy)]):
-                return self._storm(variant, quiet)
+        makers = {"quiet": disabled, "limited": limited, "busy": busy}
+        with self._profile(variant), contextlib.ExitStack() as running:
+            for kind, make in makers.items():
+                # While the busy ones run, all else takes long.
+                if kind == "busy":
+                    self._await_limits(variant)
+                running.enter_context(self._running(kind, [make(number) for number in range(self._counts[kind])]))
+            return self._storm(variant)
 
-    def _storm(self, variant: Variant, quiet: Sequence[Path]) -> Row:
+    def _await_limits(self, variant: Variant) -> None:
+        """Wait until all pods that must not swap hold 0, with the plugin their containers also."""
+        pods = self._of_pods(SPACE, "kind=quiet")
+        cgroups = [self._scope(each) for each in pods] * variant.nri + [self._cgroup(each) for each in pods]
+        self._cluster.wait_for(lambda: self._limits(cgroups) == {"0"}, "all Disabled pods hold 0")
+
+    def _storm(self, variant: Variant) -> storm_report.Row:
         (agent,) = self._of_pods(helm.NAMESPACE, "app.kubernetes.io/component=agent")
         node = self._cluster.node
+        pods = {kind: self._of_pods(SPACE, f"kind={kind}") for kind in ("quiet", "limited")}
+        pressed = [self._cgroup(each) for found in pods.values() for each in found]
+        killed = [] if variant.unharmed else ["--kill"]
+        numbers = {kind: [self._number(each) for each in found] for kind, found in pods.items()}
+        before_kills = self._oom_kills(pods["limited"])
         with term.step(f"{variant.name}: {self._seconds:.0f} s of storm"), node.record(every=SAMPLE_SECONDS) as seen:
             before = self._share(agent)
-            argv = ["python3", "-S", str(self._guest), str(self._seconds), *map(str, quiet)]
+            argv = ["python3", "-S", str(self._guest), *killed, str(self._seconds), *map(str, pressed)]
             said = json.loads(node.run(argv, timeout=self._seconds + TIMEOUT).stdout)
             share = self._share(agent).since(before)
             end = float(node.run(["date", "+%s.%N"], timeout=TIMEOUT).stdout)
             samples = seen.samples()
-        by_path: dict[str, list[Sample]] = {str(path.relative_to(nodevm.KUBEPODS)): [] for path in quiet}
-        for sample in samples:
-            if sample.path in by_path:
-                by_path[sample.path].append(sample)
-        return row(variant.name, [exposures(found, end) for found in by_path.values()], said, share)
+        said["oomKills"] = self._oom_kills(pods["limited"]) - before_kills
+        found: dict[str, list[storm_report.Exposures]] = {}
+        for kind, each_of in pods.items():
+            found[kind] = []
+            for each, number in zip(each_of, numbers[kind], strict=True):
+                of_pod = f"pod{each['metadata']['uid'].replace('-', '_')}.slice"
+                own = [sample for sample in samples if of_pod in sample.path]
+                found[kind].append(storm_report.exposures(own, end, {self._scope(each).name: number}))
+        return storm_report.row(variant.name, found["quiet"], found["limited"], said, share)
+
+    def _scope(self, pod: Json) -> Path:
+        """Return the cgroup of a pod's container."""
+        container_id = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+        return self._cgroup(pod) / f"cri-containerd-{container_id}.scope"
+
+    def _number(self, pod: Json) -> int:
+        """Return the limit in effect of a pod's container, in bytes."""
+        limits = self._limits([self._cgroup(pod), self._scope(pod)]) - {"max"}
+        return min(map(int, limits), default=1 << 62)
+
+    def _oom_kills(self, pods: Sequence[Json]) -> int:
+        events = (self._cluster.node.read(self._cgroup(each) / "memory.events") for each in pods)
+        return sum(
+            int(line.split()[1]) for text in events for line in text.splitlines() if line.startswith("oom_kill ")
+        )
 
     def _install(self, variant: Variant) -> None:
         settings = f"--set=image.repository={image.REFERENCE.partition(':')[0]}"
@@ -336,25 +262,27 @@ class Storm:
 
     @contextlib.contextmanager
     def _profile(self, variant: Variant) -> Iterator[None]:
-        """Wait until its guarantee is in force on the node."""
-        if not variant.strict:
-            yield
-            return
-        spec = {"nodeSelector": {}, "guarantee": "Strict"}
+        """Wait until it is in force on the node."""
+        guarantee = "Strict" if variant.strict else "Standard"
+        spec = {"nodeSelector": {}, "guarantee": guarantee, "swap": {"behavior": "LimitedSwap"}}
         kind = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile"}
         self._apply({**kind, "metadata": {"name": "storm"}, "spec": spec})
         path = f"/apis/swapwarden.dev/v1alpha1/nodeswapstates/{nodevm.NAME}"
 
-        def installed() -> bool:
+        def in_force() -> bool:
             _, state = self._cluster.control_plane.request("GET", path)
-            found = state.get("status", {}).get("conditions", [])
-            return any(each["type"] == "StrictInEffect" for each in found)
+            status = state.get("status", {})
+            known = {each["type"] for each in status.get("conditions", [])}
+            current = status.get("observedGeneration") == state["metadata"]["generation"]
+            governed = state["spec"]["profileRef"]["name"] == "storm"
+            held = status.get("holds", {}).get("runtime", False) or not variant.nri
+            return current and governed and held and ("StrictInEffect" in known or not variant.strict)
 
         try:
-            self._cluster.wait_for(installed, "the agent has the profile, and its files exist")
+            self._cluster.wait_for(in_force, "the agent has the profile, and its means are there")
             yield
         finally:
-            self._cluster.kubectl("delete", "nodeswapprofile", "storm")
+            self._cluster.kubectl("delete", "nodeswapprofile", "storm", "--timeout=300s", timeout=TIMEOUT)
 
     @contextlib.contextmanager
     def _running(self, kind: str, pods: Sequence[Json]) -> Iterator[None]:
@@ -383,21 +311,18 @@ class Storm:
         argv = ["find", str(nodevm.KUBEPODS), "-type", "d", "-name", name]
         return Path(self._cluster.node.run(argv, timeout=TIMEOUT).stdout.strip())
 
-    def _cgroups(self, kind: str) -> list[Path]:
-        return [self._cgroup(each) for each in self._of_pods(SPACE, f"kind={kind}")]
-
     def _limits(self, cgroups: Sequence[Path]) -> set[str]:
         argv = ["cat", *(str(path / "memory.swap.max") for path in cgroups)]
         return set(self._cluster.node.run(argv, timeout=TIMEOUT).stdout.split())
 
-    def _share(self, pod: Json) -> Share:
+    def _share(self, pod: Json) -> storm_report.Share:
         folder, read = self._cgroup(pod), self._cluster.node.read
         used = next(line.split()[1] for line in read(folder / "cpu.stat").splitlines() if line.startswith("usage_usec"))
         try:
             waited = int(read(folder / "cpu.pressure").split("total=")[1].split()[0]) / 1e6
         except (VMError, IndexError):
             waited = math.nan
-        return Share(int(used) / 1e6, waited)
+        return storm_report.Share(int(used) / 1e6, waited)
 
 
 def main() -> int:
@@ -405,17 +330,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=inspect.getdoc(sys.modules[__name__]))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("variants", nargs="*", metavar="VARIANT", help=f"default: {' '.join(VARIANTS)}")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of storm for each variant (default: 60)")
-    parser.add_argument("--pods", type=int, default=PODS, help="that must not swap (default: 12)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of storm for each variant (default: 120)")
+    parser.add_argument("--pods", type=int, default=PODS, help=f"that must not swap (default: {PODS})")
+    parser.add_argument("--limited", type=int, default=LIMITED, help=f"pods that use their swap (default: {LIMITED})")
     parser.add_argument("--busy", type=int, default=BUSY, help=f"pods that spin, each with {BUSY_REQUEST} (default: 4)")
     options = parser.parse_args()
     process.exit_on_sigterm()
-    rows: list[Row] = []
+    rows: list[storm_report.Row] = []
     begun = time.monotonic()
     try:
         variants = [Variant.parse(text) for text in options.variants or VARIANTS]
         with Cluster([image.ensure()], cpus=1) as cluster:
-            storm = Storm(cluster, options.seconds, options.pods, options.busy)
+            storm = Storm(cluster, options)
             storm.prepare()
             accelerator = cluster.node.accelerator
             for variant in variants:
@@ -424,12 +350,15 @@ def main() -> int:
                 REPORT.parent.mkdir(exist_ok=True)
                 said = {"accelerator": accelerator, "rows": [dataclasses.asdict(each) for each in rows]}
                 REPORT.write_text(json.dumps(said, indent=2) + "\n", encoding="ascii")
-                term.say(table(rows[-1:]))
+                term.say(storm_report.table(rows[-1:]))
     except (UsageError, host.SetupError, process.ProcessError, servers.ControlPlaneError, VMError) as error:
         term.say(f"can't go on: {error}")
         return 1
-    print(f"node VM ({accelerator}), one CPU, {options.pods} Disabled pods, {options.busy} busy pods of {BUSY_REQUEST}")
-    print(table(rows))
+    print(
+        f"node VM ({accelerator}), one CPU, {options.seconds:.0f} s, {options.pods} Disabled pods,"
+        f" {options.limited} under LimitedSwap, {options.busy} busy pods of {BUSY_REQUEST}"
+    )
+    print(storm_report.table(rows))
     term.say(f"{time.monotonic() - begun:.0f} s; the rows are in {REPORT}")
     return 0
 

@@ -1,10 +1,11 @@
 """Run inside the node VM and make the storm of bench/storm.py. Standard library only.
 
-    python3 storm_guest.py SECONDS CGROUP...
+    python3 storm_guest.py [--kill] SECONDS CGROUP...
 
 Each second it makes systemd reload its units, if the last time is over; systemd then writes `max` to each pod's
-memory.swap.max. Every 200 ms it asks the kernel to reclaim 256 KiB of each CGROUP, which are swapped out if that is
-allowed. It prints one JSON object: `reloads`, and how busy the CPUs were (`busy`, 0 to 1) without the storm itself.
+memory.swap.max. Every 100 ms it asks the kernel to reclaim 128 KiB of each CGROUP, which are swapped out if that is
+allowed. With --kill, it kills the agent each second in the middle third. It prints one JSON object: `reloads`, `kills`,
+and how busy the CPUs were (`busy`, 0 to 1).
 """
 
 import contextlib
@@ -17,8 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RELOAD_SECONDS = 1.0
-RECLAIM_SECONDS = 0.2
-RECLAIM = b"256K"
+RECLAIM_SECONDS = 0.1
+RECLAIM = b"128K"
+AGENT = "swapwarden agent"
+"""In the agent's command line."""
 
 
 def times() -> tuple[float, float]:
@@ -37,9 +40,15 @@ def reclaim(cgroup: str) -> None:
             os.close(descriptor)
 
 
-def main(seconds: float, cgroups: Sequence[str]) -> None:
+def kill() -> int:
+    """Kill all agents; return whether there was one."""
+    return int(subprocess.run(["pkill", "-KILL", "-f", AGENT], check=False).returncode == 0)
+
+
+def main(seconds: float, cgroups: Sequence[str], *, kills: bool) -> None:
     """See the module."""
     begun = time.monotonic()
+    killed, kill_due = 0, begun + seconds / 3 if kills else float("inf")
     all_before, idle_before = times()
     reloads, reloading = 0, None
     reload_due = reclaim_due = begun
@@ -48,6 +57,9 @@ def main(seconds: float, cgroups: Sequence[str]) -> None:
             reloading = subprocess.Popen(["systemctl", "daemon-reload"])
             reloads += 1
             reload_due = max(reload_due + RELOAD_SECONDS, now)
+        if kill_due <= now < begun + 2 * seconds / 3:
+            killed += kill()
+            kill_due = now + RELOAD_SECONDS
         if now >= reclaim_due:
             reclaim_due = max(reclaim_due + RECLAIM_SECONDS, now)
             for cgroup in cgroups:
@@ -56,8 +68,10 @@ def main(seconds: float, cgroups: Sequence[str]) -> None:
     if reloading is not None:
         reloading.wait()
     all_after, idle_after = times()
-    print(json.dumps({"reloads": reloads, "busy": 1 - (idle_after - idle_before) / (all_after - all_before)}))
+    busy = 1 - (idle_after - idle_before) / (all_after - all_before)
+    print(json.dumps({"reloads": reloads, "kills": killed, "busy": busy}))
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), sys.argv[2:])
+    given = [each for each in sys.argv[1:] if each != "--kill"]
+    main(float(given[0]), given[1:], kills="--kill" in sys.argv)
