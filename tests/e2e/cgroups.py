@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,39 @@ def windows(samples: Iterable[Sample], pod: str, start: float, end: float = floa
                 found.append(Window(max(since, start), sample.at, highest))
             since, highest = None, 0
     return [*found, Window(max(since, start), None, highest)] if since is not None else found
+
+
+MAKING_SECONDS = 1.0
+"""Within so long systemd gives a new container's cgroup its values, before anything runs in it."""
+
+
+def in_effect(samples: Sequence[Sample], pod: str, start: float, end: float = float("inf")) -> list[Window]:
+    """When a container of a pod could swap, between START and END: its own cgroup and that of POD were above 0.
+
+    The pod's first scope is its sandbox, which counts for none. It must have been made during the recording.
+    """
+    mine = [each for each in samples if pod in each.path]
+    sandbox = next((each.path for each in mine if each.event == "created" and each.path.endswith(".scope")), "")
+    above: dict[str, bool] = {}
+    found: list[Window] = []
+    since: float | None = None
+    for number, each in enumerate(mine):
+        if each.at > end or each.path == sandbox:
+            continue
+        if each.event == "created" and not each.path.endswith(pod):
+            later = (one for one in mine[number + 1 :] if one.path == each.path)
+            if any(one.at <= each.at + MAKING_SECONDS for one in later):
+                continue
+        above[each.path] = each.event != "gone" and each.max_bytes != 0
+        now = any(value for path, value in above.items() if path.endswith(pod))
+        now = now and any(value for path, value in above.items() if not path.endswith(pod))
+        if now and since is None:
+            since = each.at
+        elif not now and since is not None:
+            if each.at > start:
+                found.append(Window(max(since, start), each.at, None))
+            since = None
+    return [*found, Window(max(since, start), None, None)] if since is not None else found
 
 
 def dump(node: Node) -> str:

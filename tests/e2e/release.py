@@ -124,8 +124,8 @@ class Release:
     # --- what it says ---
 
     def replicas(self, component: str) -> int:
-        """How many pods COMPONENT has when all of it is up: agents are on every node with Linux."""
-        if component != "agent":
+        """How many pods COMPONENT has when all of it is up: agents and plugins are on every node with Linux."""
+        if component not in {"agent", "nri"}:
             return 2
         nodes = self._cluster.get("/api/v1/nodes")["items"]
         return sum(node["metadata"]["labels"].get("kubernetes.io/os") == "linux" for node in nodes)
@@ -138,7 +138,7 @@ class Release:
         return len(ready) >= self.replicas(component)
 
     def pods(self, component: str) -> list[Any]:
-        """The pods of `agent`, `controller` or `webhook` that are not about to end."""
+        """The pods of `agent`, `controller`, `nri` or `webhook` that are not about to end."""
         selector = f"app.kubernetes.io/instance={NAME},app.kubernetes.io/component={component}"
         found = self._cluster.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}")["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]

@@ -151,6 +151,14 @@ class Guarded:
         self.published = {name: self.exposures(name) for name in QOS}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def watched(swapwarden: Release) -> Iterator[None]:
+    """Swapwarden without its plugin in the runtime: what the agent alone does."""
+    swapwarden.upgrade(**{"nri.mode": "off"})
+    yield
+    swapwarden.upgrade()
+
+
 @pytest.fixture(scope="module")
 def guarded(cluster: Provider, node: Node, swapwarden: Release) -> Iterator[Guarded]:
     with new_namespace(cluster) as namespace, node.record() as recording:

@@ -20,7 +20,7 @@ CALLS = "swapwarden_webhook_requests_total"
 
 
 def test_everything_is_ready(cluster: Provider, swapwarden: Release, eventually: Wait) -> None:
-    for component in ("agent", "controller", "webhook"):
+    for component in ("agent", "controller", "nri", "webhook"):
         pods = swapwarden.pods(component)
         assert len(pods) == swapwarden.replicas(component)
         for pod in pods:
@@ -50,8 +50,10 @@ def test_the_policies_agree_with_the_types_of_what_they_are_about(cluster: Provi
     assert {name: found for name, found in checked().items() if found} == {}
 
 
-def test_the_agent_runs_with_nothing_but_uid_0(node: Node, swapwarden: Release) -> None:
-    scope = cgroups.of_container(node, swapwarden.agent(), "agent")
+@pytest.mark.parametrize("component", ["agent", "nri"])
+def test_what_runs_on_nodes_has_nothing_but_uid_0(component: str, node: Node, swapwarden: Release) -> None:
+    (pod,) = swapwarden.pods(component)
+    scope = cgroups.of_container(node, pod, component)
     status = cgroups.status_of(node, cgroups.first_process(node, scope))
     assert status["Uid"].split() == ["0"] * 4
     assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}

@@ -42,7 +42,8 @@ def strict(node: Node, swapwarden: Release) -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as stack:
         # Values that are not given have their default again.
         stack.callback(swapwarden.upgrade)
-        swapwarden.upgrade(**{"agent.dropIns.mount": "true", "agent.dropIns.slices": f"{{{SLICE}}}"})
+        # Without the plugin in the runtime: what systemd alone holds.
+        swapwarden.upgrade(**{"agent.dropIns.mount": "true", "agent.dropIns.slices": f"{{{SLICE}}}", "nri.mode": "off"})
         with contextlib.ExitStack() as profile:
             profile.enter_context(swapwarden.profile("strict", guarantee="Strict"))(behavior="WorkloadControlled")
             yield profile

@@ -20,6 +20,7 @@ from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider, ProviderError
 from tests.e2e.release import Release
 from tests.e2e.test_labels import LABELS
+from tests.e2e.test_nri import units_value
 
 DISABLED = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
 RESOURCES = {"requests": {"memory": str(16 * MIB)}, "limits": {"memory": str(32 * MIB)}}
@@ -139,7 +140,7 @@ class Churn(Background):
 
 
 def of_running(samples: list[Any], uid: str) -> list[Window]:
-    """When a pod was above 0 from the start of its first container to the end of its last."""
+    """When a pod could swap, from the start of its first container to the end of its last."""
     of_pod = cgroups.slice_of(uid)
     mine = [each for each in samples if of_pod in each.path]
     # The first scope is the sandbox.
@@ -149,7 +150,7 @@ def of_running(samples: list[Any], uid: str) -> list[Window]:
     if not created:
         return []
     end = max(gone) if len(gone) == len(created) + 1 else float("inf")
-    return cgroups.windows(mine, of_pod, created[0], end)
+    return cgroups.in_effect(mine, of_pod, created[0], end)
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ def next_image(node: Node, swapwarden: Release) -> Iterator[str]:
 
 def images_of(swapwarden: Release) -> set[str]:
     """The tags that the parts run."""
-    pods = [pod for component in ("agent", "controller", "webhook") for pod in swapwarden.pods(component)]
+    pods = [pod for component in ("agent", "controller", "nri", "webhook") for pod in swapwarden.pods(component)]
     return {each["image"].rpartition(":")[2] for pod in pods for each in pod["spec"]["containers"]}
 
 
@@ -213,20 +214,24 @@ def test_uninstall_restores_the_earlier_values_and_a_second_installation_works(
     namespace.create_pod("plain", resources=RESOURCES)
     pods = {name: namespace.wait_ready(name) for name in ("disabled", "plain")}
     folders = {name: cgroups.of_pod(node, pod) for name, pod in pods.items()}
-    kubelets = cgroups.swap_max(node, cgroups.of_container(node, pods["plain"]))
+    scopes = {name: cgroups.of_container(node, pod) for name, pod in pods.items()}
+    kubelets = cgroups.swap_max(node, scopes["plain"])
     assert int(kubelets) > 0
+    eventually(lambda: units_value(node, scopes["disabled"]) == "0", "the runtime holds the container")
     eventually(lambda: cgroups.swap_max(node, folders["disabled"]) == "0", "the policy is in force")
     with swapwarden.profile("e2e-kept") as apply:
         apply(behavior="LimitedSwap", reserved="50%")
         eventually(lambda: cgroups.swap_max(node, node.kubepods) != "max", "the profile is in force")
-        scope = cgroups.of_container(node, pods["plain"])
+        scope = scopes["plain"]
         eventually(lambda: int(cgroups.swap_max(node, scope)) < int(kubelets), "also for the pod without policy")
 
         said = swapwarden.uninstall()
         assert uninstall.ALL_RESTORED in said
         assert cgroups.swap_max(node, folders["disabled"]) == "max"
         assert cgroups.swap_max(node, folders["plain"]) == "max"
-        assert cgroups.swap_max(node, scope) == kubelets
+        # Both have the same resources.
+        for each in scopes.values():
+            assert (cgroups.swap_max(node, each), units_value(node, each)) == (kubelets, kubelets)
         assert cgroups.swap_max(node, node.kubepods) == "max"
         found = cluster.get(f"/api/v1/nodes/{cluster.node_name}")
         assert not LABELS & found["metadata"]["labels"].keys()
@@ -243,7 +248,17 @@ def test_uninstall_restores_the_earlier_values_and_a_second_installation_works(
 
         # Pods end a little after what owns them.
         eventually(lambda: not any(name.startswith("pod/") for name in left()), "all pods have ended")
-        files = ["find", "/var/lib/swapwarden", "/run/swapwarden", "-type", "f", "-not", "-name", "agent.lock"]
+        files = [
+            "find",
+            "/var/lib/swapwarden",
+            "/run/swapwarden",
+            "/run/swapwarden-nri",
+            "-type",
+            "f",
+            "-not",
+            "-name",
+            "agent.lock",
+        ]
         assert node.run(files, timeout=TIMEOUT).stdout == ""
         assert left() == ["configmap/kube-root-ca.crt", "serviceaccount/default"]
         # The webhook is also gone: a policy is an annotation like any other now.

@@ -1,0 +1,295 @@
+"""Containers that the runtime and systemd hold by themselves: `swapwarden nri` on a real containerd.
+
+docs/nri.md has what is promised. Limits of pods are the agent's matter, and those of containers are their owners'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import cgroups, release
+from tests.e2e.cgroups import MIB, TIMEOUT
+from tests.e2e.conftest import Namespace, Wait
+from tests.e2e.provider import Node, Provider
+from tests.e2e.release import Exposed, Release
+from tests.e2e.test_disabled import DISABLED, QOS, greedy, pressed, restarts
+from tests.e2e.test_strict import is_resized, resize
+
+USED_MIB = 8
+RELOADS = 3
+STARTS = 6
+FIRST_LINE = ["sh", "-c", "cat /sys/fs/cgroup/memory.swap.max; exec sleep 86400"]
+"""The first thing that the container does is to print its own limit."""
+RESIZED = {"requests": {"cpu": "150m"}}
+
+
+@pytest.fixture(scope="module")
+def holding(node: Node, swapwarden: Release) -> Release:
+    """Swapwarden with its plugin in the runtime."""
+    assert node  # no other providers
+    return swapwarden
+
+
+def is_connected(swapwarden: Release) -> bool:
+    """Whether the state says that the plugin holds containers."""
+    return bool(swapwarden.state().get("status", {}).get("holds", {}).get("runtime")) and not swapwarden.condition(
+        "NriUnavailable"
+    )
+
+
+def units_value(node: Node, scope: Path) -> str:
+    """Return the limit that systemd has for a container's unit, and writes at each reload."""
+    said = node.run(["systemctl", "show", "--value", "--property=MemorySwapMax", scope.name], timeout=TIMEOUT).stdout
+    return said.strip().replace("infinity", "max")
+
+
+def held(node: Node, pod: Any, container: str = "main") -> tuple[str, str]:
+    """Return what the kernel and systemd have for one container."""
+    scope = cgroups.of_container(node, pod, container)
+    return cgroups.swap_max(node, scope), units_value(node, scope)
+
+
+@contextlib.contextmanager
+def without(cluster: Provider, swapwarden: Release, component: str, eventually: Wait) -> Iterator[None]:
+    """No pod of a DaemonSet of the release runs within."""
+    where = ["daemonset", f"{release.NAME}-{component}", f"--namespace={release.NAMESPACE}"]
+
+    def choose(value: str | None) -> None:
+        patch = {"spec": {"template": {"spec": {"nodeSelector": {"e2e": value}}}}}
+        cluster.kubectl("patch", *where, "--type=merge", f"--patch={json.dumps(patch)}")
+
+    choose("none")
+    try:
+        eventually(lambda: not swapwarden.pods(component), f"no {component} is left")
+        yield
+    finally:
+        choose(None)
+    eventually(lambda: swapwarden.pods(component), f"there is a pod of {component} again")
+
+
+def above(node: Node, samples: Sequence[Any], pod: Any, container: str = "main") -> list[str]:
+    """Return when a container that must not swap held more than 0 after its first process ran."""
+    container_id = cgroups.container_id(pod, container)
+    scope = f"{container_id}.scope"
+    # The runtime writes to the new cgroup before it starts the program in it.
+    first = next((each.at for each in samples if each.path.endswith(scope) and each.max_bytes == 0), 0.0)
+    assert node
+    return [str(each) for each in cgroups.windows(samples, scope, first)]
+
+
+def test_containers_hold_0_from_their_first_instruction(
+    cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    eventually(lambda: is_connected(holding), "the runtime has the plugin")
+    extra = {"image": cluster.busybox, "imagePullPolicy": "IfNotPresent"}
+    for name, resources in QOS.items():
+        first = ["sh", "-c", "cat /sys/fs/cgroup/memory.swap.max"]
+        namespace.create_pod(
+            name,
+            metadata=DISABLED,
+            command=FIRST_LINE,
+            resources=resources,
+            initContainers=[
+                {"name": "init", "command": first, "resources": resources, **extra},
+                {"name": "side", "command": FIRST_LINE, "resources": resources, "restartPolicy": "Always", **extra},
+            ],
+        )
+    namespace.create_pod("plain", command=FIRST_LINE, resources=QOS["burstable"])
+    for name in QOS:
+        pod = namespace.wait_ready(name)
+        for container in ("main", "side"):
+            assert held(node, pod, container) == ("0", "0")
+        for container in ("main", "side", "init"):
+            logs = cluster.kubectl("logs", name, f"--container={container}", f"--namespace={namespace.name}").stdout
+            assert logs.split() == ["0"], (name, container)
+    # Others have what the kubelet gave them.
+    plain = namespace.wait_ready("plain")
+    kernel, unit = held(node, plain)
+    assert kernel == unit
+    assert int(kernel) > 0
+
+
+def test_they_hold_it_with_no_agent(
+    cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    eventually(lambda: is_connected(holding), "the runtime has the plugin")
+    for name, resources in QOS.items():
+        namespace.create_pod(name, metadata=DISABLED, containers=[greedy(USED_MIB, resources, 4)])
+    namespace.create_pod("plain", containers=[greedy(USED_MIB, QOS["burstable"], 4)])
+    pods = {name: namespace.wait_ready(name) for name in QOS}
+    plain = cgroups.of_pod(node, namespace.wait_ready("plain"))
+    folders = {name: cgroups.of_container(node, pod) for name, pod in pods.items()}
+    with node.record() as recording:
+        with without(cluster, holding, "agent", eventually), pressed(node, [*folders.values(), plain]):
+            for _ in range(RELOADS):
+                node.daemon_reload()
+            eventually(lambda: cgroups.swap_used(node, plain) > 0, "a pod without policy swaps under this pressure")
+            resize(cluster, namespace, "burstable", RESIZED)
+            eventually(lambda: is_resized(namespace, "burstable", RESIZED), "the kubelet has resized it")
+            node.daemon_reload()
+            before = restarts(namespace.pod("guaranteed"))
+            node.write(folders["guaranteed"] / "cgroup.kill", "1")
+
+            def runs_again() -> bool:
+                (status,) = namespace.pod("guaranteed")["status"]["containerStatuses"]
+                return status["restartCount"] > before and "running" in status["state"]
+
+            eventually(runs_again, "the container is restarted")
+            namespace.create_pod("new", metadata=DISABLED, command=FIRST_LINE, resources=QOS["burstable"])
+            namespace.wait_ready("new")
+            pods = {name: namespace.pod(name) for name in (*QOS, "new")}
+            for name, pod in pods.items():
+                assert held(node, pod) == ("0", "0"), name
+                assert cgroups.swap_used(node, cgroups.of_container(node, pod)) == 0, name
+        samples = recording.samples()
+    for name, pod in pods.items():
+        assert above(node, samples, pod) == [], name
+    eventually(lambda: is_connected(holding), "the new agent has the plugin")
+    eventually(lambda: holding.condition("Applied") == "True/AsSpecified", "the new agent has all pods at 0")
+    for name in ("burstable", "besteffort"):
+        # What slices had meanwhile was no exposure: nothing could swap.
+        assert holding.exposed(pods[name]["metadata"]["uid"]) == Exposed(), name
+
+
+def test_a_pod_that_may_swap_is_held_at_its_number(
+    node: Node, holding: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    with holding.profile("e2e-held") as apply:
+        apply(behavior="LimitedSwap", reserved="50%")
+        namespace.create_pod("limited", resources=QOS["burstable"])
+        pod = namespace.wait_ready("limited")
+        uid = pod["metadata"]["uid"]
+        eventually(lambda: int(holding.planned(uid) or 0) > 0, "it is planned")
+        number = holding.planned(uid)
+        assert number is not None
+        eventually(lambda: held(node, pod) == (number, number), "the runtime holds the plan's number")
+        with node.record() as recording:
+            for _ in range(RELOADS):
+                node.daemon_reload()
+            eventually(lambda: cgroups.swap_max(node, cgroups.of_pod(node, pod)) == number, "the pod holds its number")
+            scope = f"{cgroups.container_id(pod)}.scope"
+            values = {each.max_bytes for each in recording.samples(scope) if each.event != "gone"}
+        assert values == {int(number)}
+    # Without the profile it has the kubelet's number again, for good.
+    eventually(lambda: held(node, pod)[0] == held(node, pod)[1] != number, "the kubelet's number is given back")
+    node.daemon_reload()
+    kernel, unit = held(node, pod)
+    assert kernel == unit != number
+
+
+def test_containers_from_before_the_plugin_are_held_too(
+    cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    with without(cluster, holding, "nri", eventually):
+        eventually(lambda: holding.condition("NriUnavailable").startswith("True/"), "the agent says so at once")
+        namespace.create_pod("early", metadata=DISABLED, resources=QOS["burstable"])
+        pod = namespace.wait_ready("early")
+        # It starts: a plugin that is away keeps nobody from running. The pod's own limit holds.
+        folder = cgroups.of_pod(node, pod)
+        eventually(lambda: cgroups.swap_max(node, folder) == "0", "the agent holds the pod")
+        assert units_value(node, cgroups.of_container(node, pod)) != "0"
+        uid = pod["metadata"]["uid"]
+        eventually(lambda: uid in holding.state()["status"]["holds"]["agentOnly"], "the state names the pod")
+    eventually(lambda: is_connected(holding), "the runtime has the plugin again")
+    eventually(lambda: held(node, pod) == ("0", "0"), "the running container is held")
+    eventually(lambda: uid not in holding.state()["status"]["holds"].get("agentOnly", []), "the state says so")
+
+
+def test_the_runtime_restarts(node: Node, holding: Release, namespace: Namespace, eventually: Wait) -> None:
+    namespace.create_pod("before", metadata=DISABLED, resources=QOS["burstable"])
+    before = namespace.wait_ready("before")
+    eventually(lambda: held(node, before) == ("0", "0"), "it is held")
+    node.restart("containerd")
+    eventually(lambda: is_connected(holding), "the plugin has found the new socket")
+    namespace.create_pod("after", metadata=DISABLED, resources=QOS["burstable"])
+    assert held(node, namespace.wait_ready("after")) == ("0", "0")
+    assert held(node, before) == ("0", "0")
+
+
+def test_pods_start_while_the_plugin_is_killed(
+    node: Node, holding: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    """Each kill is in the middle of starts. Pods that started without the plugin are found and held afterwards."""
+    ended = threading.Event()
+
+    def kill() -> None:
+        node.run(["pkill", "-KILL", "-f", "swapwarden nri"], timeout=TIMEOUT, check=False)
+
+    def keep_killing() -> None:
+        while not ended.wait(3.0):
+            kill()
+
+    killer = threading.Thread(target=keep_killing)
+    killer.start()
+    try:
+        for number in range(STARTS):
+            namespace.create_pod(f"pod-{number}", metadata=DISABLED, resources=QOS["burstable"])
+        pods = [namespace.wait_ready(f"pod-{number}") for number in range(STARTS)]
+    finally:
+        ended.set()
+        killer.join()
+    assert [restarts(pod) for pod in pods] == [0] * STARTS
+    eventually(lambda: is_connected(holding), "the runtime has a plugin again")
+    for pod in pods:
+        eventually(functools.partial(_is_held, node, pod), f"{pod['metadata']['name']} is held")
+
+
+def _is_held(node: Node, pod: Any) -> bool:
+    return held(node, pod) == ("0", "0")
+
+
+def test_a_storm_of_reloads_without_an_agent_moves_nobody(
+    cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    """The short form of `make bench-storm`: reloads back to back on a busy node, the agent killed meanwhile."""
+    eventually(lambda: is_connected(holding), "the runtime has the plugin")
+    names = [f"{name}-{number}" for name in QOS for number in range(2)]
+    for each in names:
+        namespace.create_pod(each, metadata=DISABLED, containers=[greedy(USED_MIB, QOS[each.partition("-")[0]], 8)])
+    namespace.create_pod("busy", command=["sh", "-c", "while :; do :; done"], resources={"requests": {"cpu": "10m"}})
+    pods = {name: namespace.wait_ready(name) for name in names}
+    for name, pod in pods.items():
+        eventually(functools.partial(_is_held, node, pod), f"{name} is held")
+    namespace.wait_ready("busy")
+    scopes = [cgroups.of_container(node, pod) for pod in pods.values()]
+    agent = holding.agent()
+    before = restarts(agent)
+    with node.record() as recording, pressed(node, scopes):
+        for number in range(3 * RELOADS):
+            if number == RELOADS:
+                node.write(cgroups.of_container(node, agent, "agent") / "cgroup.kill", "1")
+            node.daemon_reload()
+        samples = recording.samples()
+        used = {name: cgroups.swap_used(node, scope) for name, scope in zip(pods, scopes, strict=True)}
+    assert used == dict.fromkeys(pods, 0)
+    for name, pod in pods.items():
+        assert above(node, samples, pod) == [], name
+    name = agent["metadata"]["name"]
+    path = f"/api/v1/namespaces/{release.NAMESPACE}/pods/{name}"
+    eventually(lambda: restarts(cluster.get(path)) > before, "the agent was killed, and runs again")
+
+
+def test_nothing_is_written_in_audit(node: Node, holding: Release, namespace: Namespace, eventually: Wait) -> None:
+    with holding.profile("e2e-audit", mode="Audit") as apply:
+        apply(behavior="NoSwap")
+        eventually(
+            lambda: holding.state()["status"].get("observedGeneration") == _generation(holding), "it is in force"
+        )
+        namespace.create_pod("audited", metadata=DISABLED, resources=QOS["burstable"])
+        kernel, unit = held(node, namespace.wait_ready("audited"))
+        assert kernel == unit
+        assert int(kernel) > MIB
+    pod = namespace.pod("audited")
+    eventually(functools.partial(_is_held, node, pod), "it is held once a profile enforces")
+
+
+def _generation(swapwarden: Release) -> Any:
+    return swapwarden.state()["metadata"]["generation"]
