@@ -39,10 +39,9 @@ def holding(node: Node, swapwarden: Release) -> Release:
 
 
 def is_connected(swapwarden: Release) -> bool:
-    """Whether the state says that the plugin holds containers."""
-    return bool(swapwarden.state().get("status", {}).get("holds", {}).get("runtime")) and not swapwarden.condition(
-        "NriUnavailable"
-    )
+    """Whether the agent has a plugin that the runtime has accepted, and says so."""
+    connected = swapwarden.total("agent", "swapwarden_agent_nri_connected") == 1
+    return connected and not swapwarden.condition("NriUnavailable")
 
 
 def units_value(node: Node, scope: Path) -> str:
