@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from swapwarden.policy.swap import limits
 
 from tests.e2e import cgroups, release
-from tests.e2e.cgroups import MIB, TIMEOUT
+from tests.e2e.cgroups import MIB, PAGE, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider
 from tests.e2e.release import Exposed, Release
@@ -45,9 +46,10 @@ def is_connected(swapwarden: Release) -> bool:
 
 
 def units_value(node: Node, scope: Path) -> str:
-    """Return the limit that systemd has for a container's unit, and writes at each reload."""
+    """Return the limit that systemd has for a container's unit, and writes at each reload, as the kernel floors it."""
     said = node.run(["systemctl", "show", "--value", "--property=MemorySwapMax", scope.name], timeout=TIMEOUT).stdout
-    return said.strip().replace("infinity", "max")
+    limit = said.strip()
+    return "max" if limit == "infinity" else str(limits.floor_to_page(int(limit), PAGE))
 
 
 def held(node: Node, pod: Any, container: str = "main") -> tuple[str, str]:
