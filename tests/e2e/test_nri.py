@@ -294,3 +294,51 @@ def test_nothing_is_written_in_audit(node: Node, holding: Release, namespace: Na
 
 def _generation(swapwarden: Release) -> Any:
     return swapwarden.state()["metadata"]["generation"]
+
+
+def test_crun_holds_them_too(
+    cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    """It writes other files than runc: the limit of a cgroup inside of the scope, and the scope's by systemd."""
+    handler = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "crun"}, "handler": "crun"}
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(handler))
+    eventually(lambda: is_connected(holding), "the runtime has the plugin")
+    namespace.create_pod(
+        "crun", metadata=DISABLED, command=FIRST_LINE, resources=QOS["burstable"], runtimeClassName="crun"
+    )
+    pod = namespace.wait_ready("crun")
+    logs = cluster.kubectl("logs", "crun", f"--namespace={namespace.name}").stdout
+    assert logs.split() == ["0"]
+    with without(cluster, holding, "agent", eventually):
+        node.daemon_reload()
+        scope = cgroups.of_container(node, pod)
+        inner = node.read(Path("/proc") / first_process_below(node, scope) / "cgroup").strip().partition("::")[2]
+        values = {cgroups.swap_max(node, scope), cgroups.swap_max(node, Path("/sys/fs/cgroup") / inner.lstrip("/"))}
+        assert "0" in values, values
+
+
+def first_process_below(node: Node, scope: Path) -> str:
+    """The id of a process of a container, wherever below its scope it is."""
+    said = node.run(["find", str(scope), "-name", "cgroup.procs", "-exec", "cat", "{}", "+"], timeout=TIMEOUT).stdout
+    return said.split()[0]
+
+
+def test_no_container_starts_without_a_required_plugin(
+    cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    holding.upgrade(**{"nri.mode": "required"})
+    try:
+        with without(cluster, holding, "nri", eventually):
+            namespace.create_pod("held", metadata=DISABLED, resources=QOS["burstable"])
+            namespace.create_pod("free", resources=QOS["burstable"])
+            namespace.wait_ready("free")
+
+            def is_refused() -> bool:
+                statuses = namespace.pod("held")["status"].get("containerStatuses", [])
+                waiting = [each["state"].get("waiting", {}).get("reason") for each in statuses]
+                return waiting == ["CreateContainerError"]
+
+            eventually(is_refused, "the runtime refuses the container")
+        assert held(node, namespace.wait_ready("held")) == ("0", "0")
+    finally:
+        holding.upgrade()
