@@ -1,4 +1,4 @@
-"""What `Disabled` pods swap on a node without idle CPU, and how soon their limits are back, by who holds them.
+"""Measure the swap that `Disabled` pods use on a node without idle CPU, by who holds their limits.
 
 A node VM with one CPU, as many CPU-bound Burstable pods as keep it busy, `Disabled` pods of all QoS classes with memory
 that could be swapped, and pods under LimitedSwap that use their swap. For two minutes systemd reloads its units each
@@ -10,8 +10,8 @@ processes records each write to memory.swap.max, and every 20 ms the swap in use
 
 A VARIANT is the agent's CPU request, with options after commas: `100m,nri` (with the plugin in the runtime),
 `100m,guaranteed` (its limits are its requests), `10m,realtime` (it runs before ordinary processes), `10m,strict`
-(guarantee Strict), `100m,unharmed` (the agent is not killed). What counts is the limit in effect: the least over a
-container and its pod. The VM's CPU may be emulated: compare rows only with each other.
+(guarantee Strict), `100m,unharmed` (the agent is not killed). A row is about the limit in effect: the
+least over a container and its pod. The VM's CPU may be emulated: compare rows only with each other.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Storm:
             return current and governed and held and ("StrictInEffect" in known or not variant.strict)
 
         try:
-            self._cluster.wait_for(in_force, "the agent has the profile, and its means are there")
+            self._cluster.wait_for(in_force, "the profile is in force, and its means are in use")
             yield
         finally:
             self._cluster.kubectl("delete", "nodeswapprofile", "storm", "--timeout=300s", timeout=TIMEOUT)

@@ -1,4 +1,4 @@
-"""What a recording of bench.storm shows: exposures, repairs, and a row for each variant."""
+"""Summarize a recording of bench.storm: exposures, repairs, and a row for each variant."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Containers that the runtime and systemd hold by themselves: `swapwarden nri` on a real containerd.
 
-docs/nri.md has what is promised. Limits of pods are the agent's matter, and those of containers are their owners'.
+docs/nri.md has the promises. The agent holds limits of pods; the runtime and systemd hold those of containers.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def test_they_hold_it_with_no_agent(
     eventually(lambda: is_connected(holding), "the new agent has the plugin")
     eventually(lambda: holding.condition("Applied") == "True/AsSpecified", "the new agent has all pods at 0")
     for name in ("burstable", "besteffort"):
-        # What slices had meanwhile was no exposure: nothing could swap.
+        # Their slices had no limit meanwhile, and nothing could swap: that is no exposure.
         assert holding.exposed(pods[name]["metadata"]["uid"]) == Exposed(), name
 
 
