@@ -14,7 +14,7 @@ from typing import Final
 
 from swapwarden.agent.desired import runtime_values, spec
 from swapwarden.agent.drift import attribution
-from swapwarden.agent.host import link_messages, runtime_link
+from swapwarden.agent.host import faults, link_messages, runtime_link
 from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import pod_starts, queue, runtime_holds, schedule, work
@@ -42,6 +42,8 @@ LOST = metrics.counter(
     "swapwarden_agent_nri_lost_total",
     "Connections to the runtime that the plugin lost: the runtime restarted, or did not wait for a slow answer.",
 )
+MERGED: Final = 32
+"""Containers of a list that are recorded in a turn."""
 AWAY_SECONDS: Final = 5.0
 """How long a plugin, or its connection to the runtime, may be away before that is reported: updates restart both."""
 SLOW_SECONDS: Final = 600.0
@@ -54,6 +56,7 @@ REASONS: Final = ("NoSocket", REFUSED, "Lost")
 """Words for why a plugin is not connected to the runtime; other text is a message."""
 
 
+_lines = faults.Lines(20)
 _NO_COUNTS: Final = link_messages.PluginCounts()
 
 
@@ -62,16 +65,27 @@ class _Plugin:
     """One connected plugin."""
 
     runtime: link_messages.RuntimeReport | None = None
+    whole: bool = False
+    """Whether its list is complete."""
     listing: dict[str, link_messages.ReportedContainer] = dataclasses.field(default_factory=dict)
     """The parts of its list until now."""
+    merging: dict[str, link_messages.ReportedContainer] = dataclasses.field(default_factory=dict)
+    """The part of its whole list that is not on record yet."""
     listed: bool = False
-    """Whether it has listed all containers."""
+    """Whether all of its list is on record."""
     counts: link_messages.PluginCounts = _NO_COUNTS
 
     @property
     def connected(self) -> bool:
         """Return whether it is connected to the runtime."""
         return self.runtime is not None and self.runtime.connected
+
+
+def _log(text: str, **extra: object) -> None:
+    """Log an event of a plugin, unless much was logged just now: one may connect in a loop."""
+    more = _lines.take()
+    if more is not None:
+        log.info(text, extra={**extra, **more})
 
 
 class RuntimePlugins:
@@ -127,16 +141,11 @@ class RuntimePlugins:
         return board.RuntimeStatus(connected=False, reason=reason, message=message.strip())
 
     def open(self) -> None:
-        """Listen. The state in force, perhaps from the cache, is what plugins get first."""
+        """Listen, unless it does, and look at all containers. A plugin gets the state in force first, be it cached."""
         self.link.open()
         self.follow()
         self.holds.doubt(each.id for each in self._records)
         self._check()
-
-    def retry(self) -> None:
-        """Retry what failed, with each full comparison."""
-        self.link.open()
-        self.link.set_mode(self._mode())
 
     def close(self) -> None:
         """End all connections."""
@@ -187,8 +196,14 @@ class RuntimePlugins:
 
     def reconcile(self) -> None:
         """Reconcile again, at a time that was due."""
-        self.holds.doubt(())
-        self._work.reports.touch()
+        for plugin in self._plugins.values():
+            for container_id in list(plugin.merging)[:MERGED]:
+                self._merge(plugin, container_id)
+            plugin.listed = plugin.whole and not plugin.merging
+        if any(plugin.merging for plugin in self._plugins.values()):
+            self._continue()
+        else:
+            self._check()
 
     # Messages of plugins
 
@@ -208,7 +223,7 @@ class RuntimePlugins:
     def _take(self, peer: runtime_link.PluginPeer, plugin: _Plugin, message: link_messages.PluginMessage) -> None:
         match message:
             case link_messages.PluginHello():
-                log.info("a plugin of the container runtime is here", extra={"version": message.version})
+                _log("a plugin of the container runtime is here", version=message.version)
             case link_messages.RuntimeReport():
                 self._report(plugin, message)
             case link_messages.ContainerList():
@@ -217,45 +232,54 @@ class RuntimePlugins:
                 self.holds.learn(runtime_records.RuntimeRecord(message.id, message.uid))
                 self.starts.begin(peer, message)
             case link_messages.ContainerCreated():
+                plugin.merging.pop(message.id, None)
                 self.holds.learn(runtime_values.created(self._records.get(message.id), message))
             case link_messages.ContainerResized():
+                self._merge(plugin, message.id)  # it was before
                 known = self._records.get(message.id)
                 if known is not None:
                     self.holds.learn(runtime_values.resized(known, message.value, self._work.clock()))
             case link_messages.UpdateResult():
                 self.holds.answered(peer, message)
             case link_messages.ContainerRemoved():
+                plugin.merging.pop(message.id, None)
                 self._records.forget(message.id)
             case link_messages.PluginCounts():
                 self._count(plugin, message)
 
     def _report(self, plugin: _Plugin, message: link_messages.RuntimeReport) -> None:
         if message.connected and not plugin.connected:  # a list of all containers follows
-            plugin.listed = False
+            plugin.whole = plugin.listed = False
             plugin.listing.clear()
-            extra = {"runtime": message.name, "version": message.version}
-            log.info("the container runtime asks the plugin for limits", extra=extra)
+            _log("the container runtime asks the plugin for limits", runtime=message.name, version=message.version)
         plugin.runtime = message
         self._check()
 
     def _list(self, plugin: _Plugin, message: link_messages.ContainerList) -> None:
-        if plugin.listed:
-            plugin.listed = False
-            plugin.listing.clear()
+        if plugin.whole:
+            plugin.whole = plugin.listed = False
         plugin.listing.update((each.id, each) for each in message.items)
         if len(plugin.listing) > runtime_records.MOST:
             raise OverflowError(f"more than {runtime_records.MOST} containers")
         if message.more:
             return
-        plugin.listed, now = True, self._work.clock()
         for each in self._records:
             # Another plugin may have reported a container that was made after this list.
             if each.id not in plugin.listing and each.id not in self._inventory.containers:
                 self._records.forget(each.id)
-        for found in plugin.listing.values():
-            self.holds.learn(runtime_values.listed(self._records.get(found.id), found, now))
-        plugin.listing.clear()
-        self._check()
+        plugin.merging, plugin.listing, plugin.whole = plugin.listing, {}, True
+        self._continue()
+
+    def _continue(self) -> None:
+        """Have a part of the lists merged in a turn, so that repairs do not wait for all of them."""
+        mark = queue.Mark(self._work.clock())
+        self._work.waiting.mark(queue.Task.RUNTIME, queue.Priority.ARRIVAL, mark)
+
+    def _merge(self, plugin: _Plugin, container_id: str) -> None:
+        """Record a container of a list."""
+        found = plugin.merging.pop(container_id, None)
+        if found is not None:
+            self.holds.learn(runtime_values.listed(self._records.get(container_id), found, self._work.clock()))
 
     def _count(self, plugin: _Plugin, counts: link_messages.PluginCounts) -> None:
         before, plugin.counts = plugin.counts, counts
@@ -290,7 +314,8 @@ class RuntimePlugins:
             self.holds.alone_since = self._work.clock()
         if self.holds.alone_since is not None:
             when = self.holds.alone_since + AWAY_SECONDS
-            self._work.due_by(queue.Task.RUNTIME, schedule.Why.DUE, when)
+            if when > self._work.clock():
+                self._work.due_by(queue.Task.RUNTIME, schedule.Why.DUE, when)
         self.holds.doubt(())
         self._work.reports.touch()
 

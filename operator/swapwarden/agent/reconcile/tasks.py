@@ -164,7 +164,7 @@ class NodeTasks:
         self._work.watching.retry()
         self._ledger.retry()
         if self.runtime is not None:
-            self.runtime.retry()
+            self.runtime.open()
         if not self._inventory.is_there():
             self.lose()
             self.find()

@@ -70,5 +70,6 @@ def publish(
     count = 0
     for each in runtime:
         wanted = runtime_values.wanted(each, progress.spec)
-        count += not each.is_sandbox and wanted is not None and runtime_values.is_held(each, wanted)
+        limits = each.is_reported and not each.is_sandbox and wanted is not None and wanted.value < cgroupfs.NO_LIMIT
+        count += limits and wanted is not None and runtime_values.is_held(each, wanted)
     HELD.set(count)

@@ -6,7 +6,7 @@ import pathlib
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, runtime_values, spec
 from swapwarden.agent.drift import holders
@@ -117,6 +117,18 @@ async def test_an_agent_that_was_dead_knows_the_holds_of_that_time(plain: Node, 
     plain.start(state({1: 0}), nri=True, away=0.0)
     await until(lambda: (pod / cgroupfs.SWAP_MAX).read_text().startswith("0"))
     assert exposed(plain, pod)[0] == appears
+
+
+async def test_a_container_that_nothing_held_and_that_ended_while_no_agent_ran_is_an_exposure(plain: Node) -> None:
+    pod = await held(plain, state({1: 0}))
+    other = plain.tree.container(pod, "other")  # no plugin reported it
+    await until(lambda: plain.ledger.runtime.get(container_id("other")) is not None)
+    plain.stop()
+    write(pod, "max")
+    plain.tree.remove(other)
+    plain.start(state({1: 0}), nri=True, away=0.0)
+    await until(lambda: (pod / cgroupfs.SWAP_MAX).read_text().startswith("0"))
+    assert exposed(plain, pod)[0] == 1
 
 
 async def test_an_update_of_a_running_container_counts_from_its_success_on(plain: Node) -> None:
@@ -283,6 +295,7 @@ STEPS = st.lists(
 
 
 @settings(max_examples=1500)
+@example([("create", "a", False), ("all_listed", "a", True), ("ask", "a", True)], [("answer", "a", True)], "late")
 @given(before=STEPS, during=STEPS, case=st.sampled_from(["repaired", "late", "dead"]))
 def test_what_could_use_swap_is_always_an_exposure(
     before: list[tuple[str, str, bool]], during: list[tuple[str, str, bool]], case: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import shutil
 import tempfile
@@ -11,7 +12,7 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import ledger, runtime_records
-from swapwarden.agent.reconcile import container_reconciler, file_reconciler, reconciler, runtime_holds
+from swapwarden.agent.reconcile import container_reconciler, file_reconciler, reconciler, runtime_holds, runtime_plugins
 from swapwarden.api import names
 from swapwarden.api import runtime_link as protocol
 
@@ -217,6 +218,38 @@ async def test_a_plugin_that_never_answers_is_dropped_and_the_next_one_asked(pla
     other = PluginOf(agent, APP)
     await other.heeded()
     assert updates(other) == [{container_id("app"): "0"}]
+
+
+async def test_a_long_list_is_recorded_in_parts(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)  # one key in a turn
+    monkeypatch.setattr(runtime_plugins, "MERGED", 1)
+    names_ = [f"c{number}" for number in range(100)]
+    agent = plain.start(state({1: 0}), nri=True)
+    plugin = PluginOf(agent, connected=False)
+    plugin.say(protocol.FromPlugin.RUNTIME, connected=True)
+    await plugin.heeded()
+    sizes = [0]
+
+    def recorded() -> int:
+        return sum(plain.ledger.runtime.get(container_id(name)) is not None for name in names_)
+
+    runtime = agent.tasks.runtime
+    assert runtime is not None
+    real = runtime.reconcile
+
+    def reconcile() -> None:
+        real()
+        sizes.append(recorded())
+
+    monkeypatch.setattr(runtime, "reconcile", reconcile)
+    plugin.say(protocol.FromPlugin.CONTAINERS, items=[item(1, name, "0") for name in names_])
+    plugin.say(protocol.FromPlugin.RESIZED, id=container_id(names_[-1]), value="4096")
+    plugin.say(protocol.FromPlugin.REMOVED, id=container_id(names_[-2]))
+    await until(lambda: recorded() == len(names_) - 1)
+    assert max(now - then for then, now in itertools.pairwise(sizes)) <= 2  # and one of which there is news
+    await plugin.heeded()
+    assert value_of(plain, names_[-1])[0] == 4096
+    assert plain.ledger.runtime.get(container_id(names_[-2])) is None
 
 
 async def test_an_answer_to_another_request_changes_nothing(plain: Node) -> None:
