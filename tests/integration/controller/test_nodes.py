@@ -49,7 +49,7 @@ def test_a_node_is_planned_again_when_its_swap_changes(
     cluster.report("f-1", memoryBytes=2**31)
     eventually(lambda: planned() == (str(2**29), str(2**28)), "the plan for half of the memory")
     cluster.report("f-1", cgroupVersion=1)
-    eventually(lambda: planned() == (None, "max"), "no limit is planned where none can be set")
+    eventually(lambda: planned() == (None, "max"), "the plan has no limit on an incompatible node")
 
 
 @needs.NODES_TELL_SWAP
