@@ -45,6 +45,12 @@ def is_connected(swapwarden: Release) -> bool:
     return connected and not swapwarden.condition("NriUnavailable")
 
 
+def agent_only(swapwarden: Release) -> list[str]:
+    """Return the UIDs of the pods that only the agent was seen to hold, by the state."""
+    found: list[str] = swapwarden.state().get("status", {}).get("holds", {}).get("agentOnly", [])
+    return found
+
+
 def units_value(node: Node, scope: Path) -> str:
     """Return the limit that systemd has for a container's unit, and writes at each reload, as the kernel floors it."""
     said = node.run(["systemctl", "show", "--value", "--property=MemorySwapMax", scope.name], timeout=TIMEOUT).stdout
@@ -198,10 +204,10 @@ def test_containers_from_before_the_plugin_are_held_too(
         eventually(lambda: cgroups.swap_max(node, folder) == "0", "the agent holds the pod")
         assert units_value(node, cgroups.of_container(node, pod)) != "0"
         uid = pod["metadata"]["uid"]
-        eventually(lambda: uid in holding.state()["status"]["holds"]["agentOnly"], "the state names the pod")
+        eventually(lambda: uid in agent_only(holding), "the state names the pod")
     eventually(lambda: is_connected(holding), "the runtime has the plugin again")
     eventually(lambda: held(node, pod) == ("0", "0"), "the running container is held")
-    eventually(lambda: uid not in holding.state()["status"]["holds"].get("agentOnly", []), "the state says so")
+    eventually(lambda: uid not in agent_only(holding), "the state says so")
 
 
 def test_the_runtime_restarts(node: Node, holding: Release, namespace: Namespace, eventually: Wait) -> None:

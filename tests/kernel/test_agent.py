@@ -719,18 +719,18 @@ def test_pages_that_are_in_memory_and_in_swap_need_no_room_and_are_no_success(on
 
 
 def test_all_limits_stay_when_the_state_is_deleted(one: Node) -> None:
-    disabled, free = one.pod("disabled"), one.pod("free")
-    generation = one.want({disabled: "0", free: "max"})
+    disabled, limited, number = one.pod("disabled"), one.pod("limited"), str(64 << 20)
+    generation = one.want({disabled: "0", limited: number})
     agent = one.start()
-    for pod in (disabled, free):
+    for pod in (disabled, limited):
         pod.make()
     one.applied(generation)
-    until(lambda: (disabled.swap_max, free.swap_max) == ("0", "max"), "limits are set")
+    until(lambda: (disabled.swap_max, limited.swap_max) == ("0", number), "limits are set")
     assert one.cluster.request("DELETE", f"{STATES}/{one.name}")[0] == 200
     until(lambda: "state was deleted" in agent.output(), "the agent knows")
     one.vm.write(disabled.path / "memory.swap.max", "max")
-    one.vm.write(free.path / "memory.swap.max", "0")
-    until(lambda: (disabled.swap_max, free.swap_max) == ("0", "max"), "both values are kept")
+    one.vm.write(limited.path / "memory.swap.max", "0")
+    until(lambda: (disabled.swap_max, limited.swap_max) == ("0", number), "both values are kept")
     greedy = disabled.hog(88)
     assert disabled.peak(greedy, 2) == 0
     assert greedy.wait(PATIENCE) == -9
