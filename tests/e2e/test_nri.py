@@ -46,7 +46,7 @@ def is_connected(swapwarden: Release) -> bool:
 
 
 def agent_only(swapwarden: Release) -> list[str]:
-    """Return the UIDs of the pods that only the agent was seen to hold, by the state."""
+    """Return the UIDs of the pods that the state lists as held by the agent alone."""
     found: list[str] = swapwarden.state().get("status", {}).get("holds", {}).get("agentOnly", [])
     return found
 
