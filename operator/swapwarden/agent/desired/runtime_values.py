@@ -91,6 +91,17 @@ def next_update(container: runtime_records.RuntimeRecord, state: spec.NodeSpec |
     return None if container.original is None or container.value == earlier else earlier
 
 
+def lower_original(container: runtime_records.RuntimeRecord | None) -> int | None:
+    """Return the kubelet's value of a container that the runtime holds at a larger one of Swapwarden's; else None.
+
+    To give it back is a cut, for which swap in use must drain first.
+    """
+    if container is None or container.is_sandbox or container.original is None:
+        return None
+    earlier = parse(container.original)
+    return earlier if earlier < container.value else None
+
+
 def parse(text: str | None) -> int:
     """Return a value of the runtime's in bytes; NO_LIMIT for none, and for other text than a number."""
     try:

@@ -223,6 +223,16 @@ class LimitRecords(_Records[LimitRecord]):
         else:
             self._put(msgspec.structs.replace(record, wrote=_kept(record.wrote, found, value)))
 
+    def record_runtimes(self, key: Key, found: int, ours: int) -> None:
+        """Record that `ours`, which the file may have had before the agent wrote to it, is Swapwarden's by the runtime.
+
+        A restore then writes `found`, the kubelet's number, and not `ours`.
+        """
+        record = self.get(key) or LimitRecord(key)
+        if record.found in {None, ours}:
+            wrote = tuple(each for each in record.wrote if each != ours)
+            self._put(msgspec.structs.replace(record, found=found, wrote=(ours, *wrote)[-KEPT_VALUES:], unit=ours))
+
     def mark_known(self, key: Key, found: int | None = None) -> None:
         """Record that the agent has read the file, which has no value (any more) that the agent wrote, but `found`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from swapwarden.agent.desired import resolve
+from swapwarden.agent.desired import resolve, runtime_values
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import container_files, inventory, records
@@ -67,8 +67,10 @@ class ContainerReconciler:
             self._work.due_in(container, schedule.Why.SETTLED, young)
             return
         error: Exception | None = None
+        seen = self._runtime.get(container.id)
+        lower = runtime_values.lower_original(seen)
         try:
-            if entry is not None or self._was_written(container):
+            if entry is not None or lower is not None or self._was_written(container):
                 # Each time: if it cannot be watched, no event reports crun's inner cgroup.
                 self._open(container)
         except Exception as unknown:  # noqa: BLE001 raised once the known files have their values
@@ -84,6 +86,8 @@ class ContainerReconciler:
                 enforced = resolve.Handling.RESTORE
             value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
             file.desired = records.Desired(value, enforced, at_most)
+            if seen is not None and lower is not None and not file.is_inner:
+                self._limits.record_runtimes(file.key, lower, seen.value)
             self._files.reconcile(file, mark.noticed, since=self._work.horizon.last_right(file, mark.since))
         if error is not None:
             raise error

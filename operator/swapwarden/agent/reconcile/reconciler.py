@@ -184,7 +184,9 @@ class NodeReconciler:
         )
         runtime = None
         if nri_dir is not None:
-            runtime = runtime_plugins.RuntimePlugins(shared, known, book, why, nri_dir, readable=self.catch_up)
+            runtime = runtime_plugins.RuntimePlugins(
+                shared, known, book, why, nri_dir, cgroups=cgroups, readable=self.catch_up
+            )
         self.tasks = tasks.NodeTasks(
             shared, known, book, files=files, cgroups=self._cgroups, units=units, why=why, runtime=runtime
         )

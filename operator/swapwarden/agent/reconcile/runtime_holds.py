@@ -61,7 +61,10 @@ class RuntimeHolds:
         book: ledger.Ledger,
         why: attribution.Attribution,
         link: runtime_link.RuntimeLink,
+        *,
+        cgroups: cgroupfs.Cgroups,
     ) -> None:
+        self._fs = cgroups
         self._work = shared
         self._inventory = known
         self._records = book.runtime
@@ -199,7 +202,12 @@ class RuntimeHolds:
         return max(container.since + container_reconciler.YOUNG_SECONDS, refused.until if refused else records.NEVER)
 
     def _files_hold(self, seen: runtime_records.RuntimeRecord, container: records.Container, target: int) -> bool:
-        """Return whether a value of the runtime's would cut nothing: the files hold it, or are restored."""
+        """Return whether a value of the runtime's would cut nothing: the files hold it, or are restored.
+
+        A smaller value than the runtime's also has to leave room for the swap in use now.
+        """
+        if target < seen.value and not self._fits(container, target):
+            return False
         of_pod, state = container.pod.file, self._work.in_force.spec
         own = [file for file in container.files if file.spec is cgroup_files.SWAP_MAX]
         if any(file.status.confirmed != file.desired.value or file.status.draining for file in (of_pod, *own)):
@@ -207,3 +215,10 @@ class RuntimeHolds:
         if state is None or runtime_values.wanted(seen, state) is None or of_pod.desired.value == 0 == target:
             return True
         return bool(own) and all(file.status.observed == file.desired.value == target for file in own)
+
+    def _fits(self, container: records.Container, target: int) -> bool:
+        """Return whether the container uses no more swap than `target`."""
+        try:
+            return self._fs.read(cgroupfs.join(container.path, cgroupfs.SWAP_CURRENT)) <= target
+        except cgroupfs.CgroupError:
+            return False

@@ -14,7 +14,7 @@ from typing import Final
 
 from swapwarden.agent.desired import runtime_values, spec
 from swapwarden.agent.drift import attribution
-from swapwarden.agent.host import faults, link_messages, runtime_link
+from swapwarden.agent.host import cgroupfs, faults, link_messages, runtime_link
 from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import pod_starts, queue, runtime_holds, schedule, work
@@ -99,6 +99,7 @@ class RuntimePlugins:
         why: attribution.Attribution,
         folder: pathlib.Path,
         *,
+        cgroups: cgroupfs.Cgroups,
         readable: Callable[[], None],
     ) -> None:
         """`folder` has the link's socket; `readable` is called when `hear` has something to hear."""
@@ -108,7 +109,7 @@ class RuntimePlugins:
         book.runtime.expected = True
         self.link = runtime_link.RuntimeLink(folder, readable)
         self.starts = pod_starts.PodStarts(shared, known, self.link)
-        self.holds = runtime_holds.RuntimeHolds(shared, known, book, why, self.link)
+        self.holds = runtime_holds.RuntimeHolds(shared, known, book, why, self.link, cgroups=cgroups)
         self._plugins: dict[runtime_link.PluginPeer, _Plugin] = {}
         self._told: spec.NodeSpec | None = None
         """The state that plugins know."""

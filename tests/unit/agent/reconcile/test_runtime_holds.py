@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 import pytest
-from swapwarden.agent.desired import spec
+from swapwarden.agent.desired import runtime_values, spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import container_reconciler, file_reconciler, reconciler, runtime_holds, runtime_plugins
@@ -389,3 +389,38 @@ async def test_a_lower_number_of_the_runtimes_is_systemds_and_no_contention(plai
         settle(agent)
         assert swap_max(app) == str(MIB)
     assert file.contention is None
+
+
+async def test_the_kubelets_smaller_number_is_given_back_only_once_swap_in_use_has_drained(plain: Node) -> None:
+    """The runtime had the larger number from the container's start: the agent never wrote it."""
+    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(8 * MIB)}})
+    agent, plugin, pod = await running(plain, wants, {**APP, "original": str(MIB)})
+    app = next(pod.glob("*" + container_id("app") + "*"))
+    for name in ("memory.swap.current", "memory.max", "memory.current"):
+        write(app, f"{4 * MIB}\n", name)
+    apply(agent, state({1: cgroupfs.NO_LIMIT}))
+    later(plain, agent, YOUNG)
+    assert updates(plugin) == []
+    assert int(swap_max(app)) >= 4 * MIB
+    (container,) = plain.known(pod).containers.values()
+    (file,) = container.files
+    assert (file.status.draining, file.status.limit) == (True, MIB)
+    write(app, "0\n", "memory.swap.current")
+    later(plain, agent, 60.0)
+    assert swap_max(app) == str(MIB)
+    later(plain, agent, 60.0)
+    assert updates(plugin) == [{container_id("app"): str(MIB)}]
+
+
+async def test_no_value_of_the_runtimes_is_lowered_below_the_swap_in_use(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the agent does not know that a file has a value of the runtime's."""
+    monkeypatch.setattr(runtime_values, "lower_original", lambda _: None)
+    wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(8 * MIB)}})
+    agent, plugin, pod = await running(plain, wants, {**APP, "original": str(MIB)})
+    app = next(pod.glob("*" + container_id("app") + "*"))
+    write(app, f"{4 * MIB}\n", "memory.swap.current")
+    apply(agent, state({1: cgroupfs.NO_LIMIT}))
+    later(plain, agent, YOUNG)
+    assert updates(plugin) == []
