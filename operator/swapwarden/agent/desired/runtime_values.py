@@ -91,14 +91,14 @@ def next_update(container: runtime_records.RuntimeRecord, state: spec.NodeSpec |
     return None if container.original is None or container.value == earlier else earlier
 
 
-def lower_original(container: runtime_records.RuntimeRecord | None) -> int | None:
+def lower_original(container: runtime_records.RuntimeRecord | None, page: int) -> int | None:
     """Return the kubelet's value of a container that the runtime holds at a larger one of Swapwarden's; else None.
 
-    To give it back is a cut, for which swap in use must drain first.
+    It is floored to the page, as its file has it. To give it back is a cut, for which swap in use must drain first.
     """
     if container is None or container.is_sandbox or container.original is None:
         return None
-    earlier = parse(container.original)
+    earlier = parse(container.original) // page * page
     return earlier if earlier < container.value else None
 
 

@@ -40,6 +40,8 @@ class Inventory:
         anchor: str,
     ) -> None:
         self._fs = cgroups
+        self.page = cgroups.page
+        """Bytes of a page: the kernel floors limits to it."""
         self._watches = watching
         self._own_uid = own_uid
         self._anchor = anchor

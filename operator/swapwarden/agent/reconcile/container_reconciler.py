@@ -68,7 +68,7 @@ class ContainerReconciler:
             return
         error: Exception | None = None
         seen = self._runtime.get(container.id)
-        lower = runtime_values.lower_original(seen)
+        lower = runtime_values.lower_original(seen, self._inventory.page)
         try:
             if entry is not None or lower is not None or self._was_written(container):
                 # Each time: if it cannot be watched, no event reports crun's inner cgroup.
@@ -87,7 +87,7 @@ class ContainerReconciler:
             value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
             file.desired = records.Desired(value, enforced, at_most)
             if seen is not None and lower is not None and not file.is_inner:
-                self._limits.record_runtimes(file.key, lower, seen.value)
+                self._limits.record_runtimes(file.key, lower, seen.value // self._inventory.page * self._inventory.page)
             self._files.reconcile(file, mark.noticed, since=self._work.horizon.last_right(file, mark.since))
         if error is not None:
             raise error

@@ -394,7 +394,7 @@ async def test_a_lower_number_of_the_runtimes_is_systemds_and_no_contention(plai
 async def test_the_kubelets_smaller_number_is_given_back_only_once_swap_in_use_has_drained(plain: Node) -> None:
     """The runtime had the larger number from the container's start: the agent never wrote it."""
     wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(8 * MIB)}})
-    agent, plugin, pod = await running(plain, wants, {**APP, "original": str(MIB)})
+    agent, plugin, pod = await running(plain, wants, {**APP, "original": str(MIB + 1)})
     app = next(pod.glob("*" + container_id("app") + "*"))
     for name in ("memory.swap.current", "memory.max", "memory.current"):
         write(app, f"{4 * MIB}\n", name)
@@ -409,14 +409,14 @@ async def test_the_kubelets_smaller_number_is_given_back_only_once_swap_in_use_h
     later(plain, agent, 60.0)
     assert swap_max(app) == str(MIB)
     later(plain, agent, 60.0)
-    assert updates(plugin) == [{container_id("app"): str(MIB)}]
+    assert updates(plugin) == [{container_id("app"): str(MIB + 1)}]
 
 
 async def test_no_value_of_the_runtimes_is_lowered_below_the_swap_in_use(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the agent does not know that a file has a value of the runtime's."""
-    monkeypatch.setattr(runtime_values, "lower_original", lambda _: None)
+    monkeypatch.setattr(runtime_values, "lower_original", lambda *_: None)
     wants = state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(8 * MIB)}})
     agent, plugin, pod = await running(plain, wants, {**APP, "original": str(MIB)})
     app = next(pod.glob("*" + container_id("app") + "*"))
