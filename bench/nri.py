@@ -29,8 +29,10 @@ from testbed.standin import runtime
 from testbed.standin.runtime import Container, Measured, Pod, Runtime
 
 RATIO: Final = 1.3
-"""The most that ours may add to the median, as a share of what the one in Go adds. Measured on a quiet machine: 1.19 for
-small containers, 1.06 for large ones (docs/design/measurements.md)."""
+"""The most that ours may add to the median, as a share of what the one in Go adds.
+
+Measured on a quiet machine: 1.19 for small containers, 1.06 for large ones (docs/design/measurements.md).
+"""
 MOST_MEMORY: Final = 14 * 10**6
 """Bytes of resident memory of ours, in use."""
 KINDS: Final = ("none", "ours", "go")
