@@ -21,6 +21,9 @@ PATCHES = "swapwarden_agent_status_patches_total"
 STATIC = "/etc/kubernetes/manifests/e2e-static.yaml"
 
 
+REPAIRS = "swapwarden_agent_repairs_total"
+
+
 def test_a_static_pod(cluster: Provider, node: Node, swapwarden: Release, eventually: Wait) -> None:
     main = {"name": "main", "image": cluster.busybox, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "86400"]}
     body = {
@@ -46,9 +49,9 @@ def test_a_static_pod(cluster: Provider, node: Node, swapwarden: Release, eventu
         eventually(lambda: swapwarden.planned(key) == "0", "it is planned by what its cgroup is called")
         folder = cgroups.find(node, cgroups.slice_of(key))
         eventually(lambda: cgroups.swap_max(node, folder) == "0", "it holds 0")
-        before = swapwarden.exposed(key).count
+        before = swapwarden.total("agent", REPAIRS)
         node.daemon_reload()
-        eventually(lambda: swapwarden.exposed(key).count > before, "systemd rewrites it, and it is said")
+        eventually(lambda: swapwarden.total("agent", REPAIRS) > before, "systemd writes over it, and that is repaired")
         eventually(lambda: cgroups.swap_max(node, folder) == "0", "it holds 0 again")
     finally:
         node.run(["rm", STATIC], timeout=TIMEOUT)
