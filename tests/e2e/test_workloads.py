@@ -18,10 +18,8 @@ from tests.e2e.release import Release
 
 DISABLED = {"swapwarden.dev/swap-policy": "Disabled"}
 PATCHES = "swapwarden_agent_status_patches_total"
-STATIC = "/etc/kubernetes/manifests/e2e-static.yaml"
-
-
 REPAIRS = "swapwarden_agent_repairs_total"
+STATIC = "/etc/kubernetes/manifests/e2e-static.yaml"
 
 
 def test_a_static_pod(cluster: Provider, node: Node, swapwarden: Release, eventually: Wait) -> None:
