@@ -248,7 +248,7 @@ def test_uninstall_restores_the_earlier_values_and_a_second_installation_works(
 
         # Pods end a little after what owns them.
         eventually(lambda: not any(name.startswith("pod/") for name in left()), "all pods have ended")
-        # The file with the mode is in memory, and outlives the agent: the plugin, which may end later, must adjust nothing.
+        # The mode, in memory, outlives the agent: the plugin may end later, and must adjust nothing.
         folders = ["/var/lib/swapwarden", "/run/swapwarden", "/run/swapwarden-nri"]
         files = ["find", *folders, "-type", "f", "-not", "-name", "agent.lock", "-not", "-name", "mode"]
         assert node.run(files, timeout=TIMEOUT).stdout == ""
