@@ -318,10 +318,12 @@ def _containers(decision: limits.PodDecision) -> dict[str, state.ContainerSettin
     found = [one for one in decision.containers if one.write and one.swap_max is not None]
     if len(found) > state.MAX_CONTAINERS:
         found = sorted(found, key=lambda one: not one.id)[: state.MAX_CONTAINERS]
-    return {
-        one.name: state.ContainerSettings(*limits.as_settings(one), id=one.id[: state.ID_LENGTH] or None)
-        for one in found
-    }
+    return {one.name: _container_settings(one) for one in found}
+
+
+def _container_settings(one: limits.ContainerDecision) -> state.ContainerSettings:
+    swap_max, at_most = limits.as_settings(one)
+    return state.ContainerSettings(swap_max=swap_max, swap_at_most=at_most, id=one.id[: state.ID_LENGTH] or None)
 
 
 def _alike(decision: limits.PodDecision) -> str | None:

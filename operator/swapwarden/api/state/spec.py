@@ -17,6 +17,15 @@ SwapMax = Annotated[
 ]
 """A value of memory.swap.max, as text."""
 
+MemoryBytes = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(max|0|[1-9][0-9]{0,18})$",
+        description="As the kernel's memory files take it: max, 0, or bytes floored to the page.",
+    ),
+]
+"""A value of memory.min, memory.low or memory.high, as text."""
+
 
 Setting = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z-]{1,32}$")]
 """A value of one of the kernel's settings, as its file takes it."""
@@ -42,6 +51,12 @@ class CgroupSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
 
     swap_max: SwapMax | None = None
     """Value of memory.swap.max. Absent: not written."""
+    memory_min: MemoryBytes | None = None
+    """Value of memory.min: memory that the kernel never reclaims. Absent: not written."""
+    memory_low: MemoryBytes | None = None
+    """Value of memory.low: memory that the kernel reclaims last. Absent: not written."""
+    memory_high: MemoryBytes | None = None
+    """Value of memory.high: the use from which the kernel throttles. Absent: not written."""
 
 
 class CappedSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="camel"):
@@ -127,8 +142,10 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     default_reason: names.Reason | None = None
     """The reason of pods without their own. It does not change any limit."""
     kubepods: CgroupSettings | None = None
-    """For the cgroup above all pods: the node's swap less the profile's swap.reserved. Absent: not written, or
-    restored."""
+    """For the cgroup above all pods: the node's swap less the profile's swap.reserved, and the sum of its pods'
+    protected memory. Absent: not written, or restored."""
+    burstable: CgroupSettings | None = None
+    """For the cgroup above all Burstable pods: the sum of their protected memory. Absent: not written, or restored."""
     pods: Annotated[
         dict[str, PodSettings],
         msgspec.Meta(

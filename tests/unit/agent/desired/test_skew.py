@@ -36,10 +36,10 @@ def test_fields_and_reasons_of_a_newer_controller_are_passed_over() -> None:
 
 
 def test_settings_of_a_newer_controller_are_listed_once_each_and_the_others_hold() -> None:
-    novel = {"memoryHigh": "1"}
+    novel = {"memoryMax": "1"}
     newer = {
         **SPEC,
-        "kubepods": {**SPEC["kubepods"], "memoryMin": "1"},
+        "kubepods": {**SPEC["kubepods"], "memoryOom": "1"},
         "units": {"a.slice": {"swapMax": "0", "cpuWeight": 1}},
         "pods": {
             "x": {
@@ -54,8 +54,8 @@ def test_settings_of_a_newer_controller_are_listed_once_each_and_the_others_hold
     found = taken(newer)
     assert found.unsupported == (
         spec.Unsupported("cpuWeight", "a.slice", 1),
-        spec.Unsupported("memoryHigh", "x", 4),
-        spec.Unsupported("memoryMin", "kubepods", 1),
+        spec.Unsupported("memoryMax", "x", 4),
+        spec.Unsupported("memoryOom", "kubepods", 1),
     )
     known = taken({**SPEC, "pods": {"x": POD, "y": {}}})
     assert found._replace(unsupported=()) == known
