@@ -129,6 +129,33 @@ class Behavior(enum.StrEnum):
     WORKLOAD_CONTROLLED = "WorkloadControlled"
 
 
+class ReservationPolicy(enum.StrEnum):
+    """How a profile protects the memory that pods request."""
+
+    NONE = "None"
+    SOFT = "Soft"
+    """By memory.low: the kernel reclaims it last."""
+    TIERED_RESERVATION = "TieredReservation"
+    """As the kubelet's policy of this name: by memory.min for Guaranteed pods, by memory.low for Burstable ones."""
+
+
+class WithoutSwap(enum.StrEnum):
+    """The memory.high of pods whose swap limit is less than what lies between it and the memory limit."""
+
+    SKIP = "Skip"
+    """Never below limit less swap: a pod without swap has none."""
+    BOUNDED = "Bounded"
+    """Lower, as far as throttling up to the limit takes no longer than the profile's bound."""
+
+
+class GuardAction(enum.StrEnum):
+    """The agent's answer to a pod that is stuck at its memory.high."""
+
+    RELEASE = "Release"
+    """Raise memory.high, and report."""
+    REPORT = "Report"
+
+
 class Cause(enum.StrEnum):
     """Why a limit was changed, or was late, as far as an agent without privileges can determine."""
 

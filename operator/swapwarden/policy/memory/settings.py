@@ -1,0 +1,41 @@
+"""The part of a profile about memory QoS, in the form in which decisions use it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swapwarden.api import names
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """The agent's answer to pods that are stuck at their memory.high. Times in seconds."""
+
+    action: names.GuardAction = names.GuardAction.RELEASE
+    """About limits that Swapwarden set."""
+    kubelet: names.GuardAction = names.GuardAction.REPORT
+    """About limits that the kubelet set."""
+    window: int = 10
+    """How long a pod must be stuck."""
+    hold: int = 300
+    """How long a released pod stays without memory.high, at least."""
+
+
+class MemoryQoS(msgspec.Struct, frozen=True):
+    """A profile's memoryQoS, compiled."""
+
+    reservation: names.ReservationPolicy = names.ReservationPolicy.NONE
+    reservation_percent: int = 100
+    """The share of a pod's request that is protected, from 0 to 100."""
+    throttling_percent: int | None = None
+    """Where memory.high lies between request (0) and limit (100). None: no memory.high."""
+    without_swap: names.WithoutSwap = names.WithoutSwap.SKIP
+    max_stall: int = 30
+    """Seconds that a pod may be throttled on its way from memory.high to its limit, under Bounded."""
+    guard: Guard = Guard()
+    system_low: str = "5%"
+    """memory.low of system.slice where the reservation is not None: a quantity or percents of the node's memory, as
+    written. Percents give at most 1 GiB."""
+
+    def active(self) -> bool:
+        """Return whether any file is written by the profile alone, without an annotation of a pod."""
+        return self.reservation is not names.ReservationPolicy.NONE or self.throttling_percent is not None
