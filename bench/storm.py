@@ -58,6 +58,8 @@ BUSY: Final = 4
 BUSY_REQUEST: Final = "50m"
 MIB: Final = 1 << 20
 LIMITED_MIB: Final = 64
+SWAP_MIB: Final = 1024
+"""Of the node. With half of that, pods under LimitedSwap need all of their share, and are killed without a storm."""
 QOS: Final[tuple[tuple[Json, Json], ...]] = (
     ({"cpu": "10m", "memory": "40Mi"}, {"memory": "64Mi"}),
     ({"cpu": "10m", "memory": "64Mi"}, {"cpu": "10m", "memory": "64Mi"}),
@@ -340,7 +342,7 @@ def main() -> int:
     begun = time.monotonic()
     try:
         variants = [Variant.parse(text) for text in options.variants or VARIANTS]
-        with Cluster([image.ensure()], cpus=1) as cluster:
+        with Cluster([image.ensure()], swap_mib=SWAP_MIB, cpus=1) as cluster:
             storm = Storm(cluster, options)
             storm.prepare()
             accelerator = cluster.node.accelerator
