@@ -13,6 +13,7 @@ import msgspec
 from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
+from swapwarden.policy.observed import pod_memory
 from swapwarden.policy.swap import qos
 
 CRITICAL_PRIORITY = 2_000_000_000
@@ -69,6 +70,7 @@ class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
     priority: int | None = None
     priority_class_name: str = ""
     resources: qos.Resources | None = None
+    overhead: qos.ResourceList = qos.ResourceList()
 
 
 class WirePodCondition(msgspec.Struct, frozen=True):
@@ -189,6 +191,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """None without such a condition."""
     mirror: Mirror | None = None
     """None except for mirrors of static pods, and pods that pretend to be one."""
+    whole: pod_memory.WholePod = pod_memory.NOTHING
 
     def on(self, node_uid: str) -> PodRow:
         """Return the row as it counts on the Node with this UID.
@@ -243,6 +246,9 @@ def project(wire: WirePod) -> PodRow:
             None,
         ),
         mirror=mirror,
+        whole=pod_memory.of_pod(
+            spec.resources, spec.overhead, (one.resources for one in (*spec.init_containers, *spec.containers))
+        ),
     )
 
 
@@ -320,6 +326,8 @@ def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
     spec, status = wire.spec, wire.status
     if spec.resources is not None:
         yield from spec.resources.quantities("spec.resources")
+    if spec.overhead.memory is not None:
+        yield "spec.overhead.memory", str(spec.overhead.memory)
     lists: tuple[tuple[str, Sequence[WireContainer | WireContainerStatus]], ...] = (
         ("spec.initContainers", spec.init_containers),
         ("spec.containers", spec.containers),
@@ -399,7 +407,7 @@ def _rows(
     for container in containers:
         status = by_name.get(container.name)
         in_force = status.resources if status is not None else None
-        request, limit = _memory(container.resources if in_force is None else in_force)
+        request, limit = pod_memory.of_container(container.resources if in_force is None else in_force)
         running = status is not None and status.state.running is not None
         # The field is immutable, so the spec is in force.
         asked = container.resources.limits.swap
@@ -418,12 +426,3 @@ def _container_id(text: str) -> str:
     """Return the runtime's id, without its prefix; empty for an invalid one."""
     found = text.partition("://")[2]
     return found if _CONTAINER_ID.fullmatch(found) else ""
-
-
-def _memory(resources: qos.Resources) -> tuple[int, int]:
-    """Return the memory request and limit in bytes, 0 if unset."""
-    limit = resources.limits.memory or 0
-    request = resources.requests.memory
-    if request is None:  # A file lacks the API server's defaults.
-        request = limit
-    return quantity.capped(str(request)), quantity.capped(str(limit))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from swapwarden.agent.inventory import records
 from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.pod_memory import WholePod
 from swapwarden.policy.swap import limits, qos
 
 from tests.unit.policy.rows import MI, Kind, container, pod
@@ -237,6 +238,31 @@ def test_requests_in_force_go_before_those_asked_for(
     row = project({"containers": [{"name": "app", "resources": asked}]}, {"containerStatuses": [status]})
     (container,) = row.containers
     assert (container.request // MI, container.limit // MI) == expected
+
+
+@pytest.mark.parametrize(
+    ("resources", "of_container", "expected"),
+    [
+        (None, memory("1Mi"), WholePod()),
+        ({}, memory("1Mi"), WholePod()),
+        ({"requests": {"cpu": 1}}, memory("1Mi"), WholePod(stated=True)),
+        (memory("2Mi", "3Mi"), memory("1Mi"), WholePod(stated=True, request=2 * MI, limit=3 * MI)),
+        # The API server fills in what a file leaves out: from the containers, else from the limit.
+        (memory(limit="3Mi"), memory("1Mi"), WholePod(stated=True, request=0, limit=3 * MI)),
+        (memory(limit="3Mi"), memory(), WholePod(stated=True, request=3 * MI, limit=3 * MI)),
+    ],
+)
+def test_memory_of_the_pod_as_a_whole(
+    resources: dict[str, Any] | None, of_container: dict[str, Any], expected: WholePod
+) -> None:
+    spec = {"containers": [{"name": "app", "resources": of_container}], "resources": resources}
+    assert project(spec).whole == expected
+    more = project({**spec, "overhead": {"memory": "5Mi", "cpu": "250m"}}).whole
+    assert more == expected._replace(overhead=5 * MI)
+
+
+def test_pods_without_it_share_one_object() -> None:
+    assert project().whole is project({"containers": [{"name": "b"}]}).whole
 
 
 def test_an_id_only_of_what_runs() -> None:
