@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 from pydantic import alias_generators
-from swapwarden.api import names, profile, state
+from swapwarden.api import names, profile, rules, state
 from swapwarden.api.conditions import ConditionType
 
 from hack.generate import files
@@ -89,9 +89,10 @@ def _docstrings(found: type) -> dict[str, str]:
     if not found.__module__.startswith("swapwarden.api."):
         return {}
     (tree,) = ast.parse(inspect.getsource(found)).body
+    in_yaml = rules.field_name if issubclass(found, rules.Model) else alias_generators.to_camel
     fields = dict(zip(tree.body, tree.body[1:], strict=False)) if isinstance(tree, ast.ClassDef) else {}
     return {
-        alias_generators.to_camel(field.target.id): " ".join(ast.literal_eval(below.value).split())
+        in_yaml(field.target.id): " ".join(ast.literal_eval(below.value).split())
         for field, below in fields.items()
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
     }
@@ -157,6 +158,7 @@ def profile_crd() -> Schema:
             profile.NodeSwapProfile.model_json_schema(mode="validation"),
             profile,
             profile.spec,
+            profile.memory,
             profile.status,
             profile.selectors,
         )

@@ -36,6 +36,14 @@ def override(**swap: Any) -> dict[str, Any]:
     return {"overrides": [{"name": "one", "podSelector": {}, "swap": swap}]}
 
 
+def of_memory(**memory: Any) -> dict[str, Any]:
+    return {"overrides": [{"name": "one", "podSelector": {}, "memory": memory}]}
+
+
+def memory(**fields: Any) -> dict[str, Any]:
+    return {"memoryQoS": fields}
+
+
 def many(count: int) -> dict[str, Any]:
     """So many overrides by both selectors."""
     selectors = {"namespaceSelector": expression(), "podSelector": expression()}
@@ -153,7 +161,38 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     (disabling(podSelector={}, nodeSelector={}), "spec.overrides[0].nodeSelector", "unknown field"),
     ({"overrides": [{"podSelector": {}, "policy": "Disabled"}]}, "spec.overrides[0].policy", "unknown field"),
     ({"overrides": [{"podSelector": {}, "swap": {"limit": "1Gi"}}]}, "spec.overrides[0].name", "Required value"),
-    ({"overrides": [{"name": "one", "podSelector": {}}]}, "spec.overrides[0].swap", "Required value"),
+    ({"overrides": [{"name": "one", "podSelector": {}}]}, "spec.overrides[0]", "an override needs swap or memory"),
+    (of_memory(), "spec.overrides[0].memory", "memory needs a reservation or a throttling"),
+    (of_memory(reservation="TieredReservation"), "spec.overrides[0].memory.reservation", f'{SUPPORTED}"None", "Soft"'),
+    *(
+        (of_memory(throttling=text), "spec.overrides[0].memory.throttling", "should match")
+        for text in ("", "0%", "100%", "90", "9.5%", "-5%", "disabled", "90%\n", "\u0669%", "Disabled%")
+    ),
+    (of_memory(throttling=90), "spec.overrides[0].memory.throttling", "string"),
+    (of_memory(throttling="9" * 17), "spec.overrides[0].memory.throttling", (TOO_LONG, "at most 16")),
+    (memory(reservationPolicy="soft"), "spec.memoryQoS.reservationPolicy", f'{SUPPORTED}"None", "Soft", "Tiered'),
+    (memory(withoutSwap="Never"), "spec.memoryQoS.withoutSwap", f'{SUPPORTED}"Skip", "Bounded"'),
+    (memory(reservationPercent=0), "spec.memoryQoS.reservationPercent", "greater than or equal to 1"),
+    (memory(reservationPercent=101), "spec.memoryQoS.reservationPercent", "less than or equal to 100"),
+    (memory(throttlingPercent=0), "spec.memoryQoS.throttlingPercent", "greater than or equal to 1"),
+    (memory(throttlingPercent=100), "spec.memoryQoS.throttlingPercent", "less than or equal to 99"),
+    (memory(throttlingPercent="90%"), "spec.memoryQoS.throttlingPercent", "integer"),
+    (memory(maxStallSeconds=0), "spec.memoryQoS.maxStallSeconds", "greater than or equal to 1"),
+    (memory(maxStallSeconds=3601), "spec.memoryQoS.maxStallSeconds", "less than or equal to 3600"),
+    (memory(maxStall="30s"), "spec.memoryQoS.maxStall", "unknown field"),
+    (memory(guard={"action": "Kill"}), "spec.memoryQoS.guard.action", f'{SUPPORTED}"Release", "Report"'),
+    (memory(guard={"kubelet": "Step"}), "spec.memoryQoS.guard.kubelet", f'{SUPPORTED}"Release", "Report"'),
+    (memory(guard={"windowSeconds": 3}), "spec.memoryQoS.guard.windowSeconds", "greater than or equal to 4"),
+    (memory(guard={"windowSeconds": 601}), "spec.memoryQoS.guard.windowSeconds", "less than or equal to 600"),
+    (memory(guard={"holdSeconds": 29}), "spec.memoryQoS.guard.holdSeconds", "greater than or equal to 30"),
+    (memory(guard={"holdSeconds": 3601}), "spec.memoryQoS.guard.holdSeconds", "less than or equal to 3600"),
+    *(
+        (memory(reservationPolicy="Soft", systemLow=text), "spec.memoryQoS.systemLow", "percents from 0% to 100%")
+        for text in ("101%", "1GB", "", -1)
+    ),
+    (memory(systemLow="5%"), "spec.memoryQoS", "systemLow has no effect unless reservationPolicy is"),
+    (memory(reservationPolicy="None", systemLow=0), "spec.memoryQoS", "systemLow has no effect unless"),
+    ({"memoryQos": {}}, "spec.memoryQos", "unknown field"),
     *(
         (disabling(podSelector={}, name=name), "spec.overrides[0].name", "should match")
         for name in ("", "One", "-a", "a-", "a.b", "a\n")
@@ -252,6 +291,25 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
 
 
 ACCEPTED: list[dict[str, Any]] = [
+    memory(),
+    memory(
+        reservationPolicy="TieredReservation",
+        reservationPercent=1,
+        throttlingPercent=99,
+        withoutSwap="Bounded",
+        maxStallSeconds=3600,
+        guard={"action": "Report", "windowSeconds": 4, "holdSeconds": 30, "kubelet": "Release"},
+        systemLow="512Mi",
+    ),
+    memory(reservationPolicy="Soft", systemLow=1073741824),
+    of_memory(reservation="None"),
+    of_memory(reservation="Soft", throttling="Disabled"),
+    *(of_memory(throttling=text) for text in ("1%", "9%", "50%", "99%")),
+    {
+        "overrides": [
+            {"name": "one", "podSelector": {}, "swap": {"policy": "Disabled"}, "memory": {"reservation": "None"}}
+        ]
+    },
     {"guarantee": "Strict"},
     {"priority": -5, "mode": "Audit", "swap": {"beforePlan": "Unmanaged", "behavior": "NoSwap", "reserved": "10%"}},
     {"swap": {"behavior": "LimitedSwap", "reserved": 1073741824}},

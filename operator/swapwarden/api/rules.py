@@ -23,6 +23,11 @@ class Rule(NamedTuple):
     """The fieldPath that the API server names, relative to the object."""
 
 
+def field_name(name: str) -> str:
+    """Return the name in YAML of a field."""
+    return alias_generators.to_camel(name).replace("Qos", "QoS")
+
+
 def _extend(schema: dict[str, Any], model: type[Any]) -> None:
     if model.ATOMIC:
         schema["x-kubernetes-map-type"] = "atomic"
@@ -41,7 +46,7 @@ class Model(pydantic.BaseModel):
     """Whether server-side apply replaces it as a whole (x-kubernetes-map-type)."""
 
     model_config = pydantic.ConfigDict(
-        alias_generator=alias_generators.to_camel,
+        alias_generator=field_name,
         validate_by_name=True,
         validate_by_alias=True,
         extra="forbid",

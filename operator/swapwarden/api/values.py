@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 import pydantic
 
-from swapwarden.api import quantity
+from swapwarden.api import quantity, throttling
 
 T = TypeVar("T")
 
@@ -78,6 +78,10 @@ NodesOrPercent = Annotated[
     ),
 ]
 """So many nodes: 3, 25%."""
+
+
+ListedThrottling = Annotated[str, pydantic.Field(max_length=16, pattern=f"^({throttling.SYNTAX})$")]
+"""Disabled, or whole percents from 1% to 99%; as one of many."""
 
 
 def _label(pattern: str, length: int, refusal: str) -> tuple[pydantic.AfterValidator, pydantic.WithJsonSchema]:

@@ -29,7 +29,10 @@ def test_the_overrides_that_are_shown_are_accepted() -> None:
     assert found
     shown_spec = yaml.safe_load(rest.partition("```yaml\n")[2].partition("```")[0])["spec"]
     spec = profile.spec.ProfileSpec.model_validate({"nodeSelector": {}, **shown_spec})
-    assert [(entry.swap.policy, entry.swap.limit) for entry in spec.overrides] == [("Disabled", None), (None, "2Gi")]
+    assert [(entry.swap.policy, entry.swap.limit) for entry in spec.overrides if entry.swap] == [
+        ("Disabled", None),
+        (None, "2Gi"),
+    ]
 
 
 @pytest.mark.parametrize(

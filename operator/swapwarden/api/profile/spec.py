@@ -8,6 +8,7 @@ import pydantic
 
 from swapwarden.api import names, rules, values
 from swapwarden.api.profile import selectors
+from swapwarden.api.profile.memory import MemoryQoSSpec, OverrideMemory
 
 
 class WorkloadControlled(rules.Model):
@@ -224,6 +225,11 @@ class ProfileOverride(rules.Model):
             lambda override: override.namespace_selector is not None or override.pod_selector is not None,
             "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods",
         ),
+        rules.Rule(
+            "has(self.swap) || has(self.memory)",
+            lambda override: override.swap is not None or override.memory is not None,
+            "an override needs swap or memory: without both it changes nothing",
+        ),
     )
 
     name: Annotated[str, pydantic.Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
@@ -232,8 +238,10 @@ class ProfileOverride(rules.Model):
     """Over the labels of a pod's Namespace. Absent: pods of all namespaces."""
     pod_selector: selectors.LabelSelector | None = None
     """Over the labels of a pod. Absent: all pods of the namespaces."""
-    swap: OverrideSwap
-    """The swap of these pods."""
+    swap: OverrideSwap | None = None
+    """The swap of these pods. Absent: as without the override."""
+    memory: OverrideMemory | None = None
+    """Memory QoS of these pods. Absent: as without the override. A pod's own annotations win."""
 
 
 class ProfileSpec(rules.Model):
@@ -265,6 +273,9 @@ class ProfileSpec(rules.Model):
     while the agent is down, a pod that swaps can be OOM-killed (docs/strict.md)."""
     swap: Swap = Swap()
     """How pods on these nodes get swap."""
+    memory_qos: MemoryQoSSpec | None = None
+    """Protection of the memory that these nodes' pods request, and throttling before they reach their memory limits.
+    Absent: memory.min, memory.low and memory.high stay as they are, except for pods that ask by annotations."""
     system_units: Annotated[
         list[SystemUnit], pydantic.Field(max_length=MAX_UNITS), pydantic.AfterValidator(_unique)
     ] = pydantic.Field(

@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names, quantity, state
+from swapwarden.api import names, quantity, state, throttling
 from swapwarden.api import profile as api
+from swapwarden.policy.memory import settings
 from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.profile import requirements
 
@@ -52,6 +53,14 @@ class Override(msgspec.Struct, frozen=True):
     """Disabled or NoPreference."""
     swap_limit: int | None = None
     """Bytes."""
+    memory_reservation: names.ReservationPolicy | None = None
+    """None or Soft."""
+    memory_throttling: int | None = None
+    """Percents, throttling.NEVER for Disabled."""
+
+    def about_memory(self) -> bool:
+        """Return whether it changes a pod's memory QoS."""
+        return self.memory_reservation is not None or self.memory_throttling is not None
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -89,6 +98,8 @@ class Profile(msgspec.Struct, frozen=True):
     units: tuple[tuple[str, state.UnitSettings], ...] = ()
     """Settings of slices and services of its nodes, by name."""
     require: requirements.Require | None = None
+    memory_qos: settings.MemoryQoS | None = None
+    """None: only pods that ask by annotations, and those of overrides, have memory QoS."""
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Return whether it selects a node with these labels."""
@@ -150,6 +161,22 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         kernel=_kernel(spec.kernel),
         units=tuple((unit.name, _unit(unit)) for unit in spec.system_units),
         require=requirements.require(spec.swap.requirements, spec.swap.allowed_backing),
+        memory_qos=_memory_qos(spec.memory_qos),
+    )
+
+
+def _memory_qos(model: api.memory.MemoryQoSSpec | None) -> settings.MemoryQoS | None:
+    if model is None:
+        return None
+    guard = model.guard
+    return settings.MemoryQoS(
+        reservation=model.reservation_policy,
+        reservation_percent=model.reservation_percent,
+        throttling_percent=model.throttling_percent,
+        without_swap=model.without_swap,
+        max_stall=model.max_stall_seconds,
+        guard=settings.Guard(guard.action, guard.kubelet, guard.window_seconds, guard.hold_seconds),
+        **({} if model.system_low is None else {"system_low": model.system_low}),
     )
 
 
@@ -189,12 +216,15 @@ def _selector(model: api.selectors.LabelSelector | None) -> Selector:
 
 
 def _override(model: api.spec.ProfileOverride) -> Override:
+    swap, memory = model.swap, model.memory
     return Override(
         namespaces=_selector(model.namespace_selector),
         pods=_selector(model.pod_selector),
         name=model.name,
-        policy=names.Policy(model.swap.policy) if model.swap.policy else None,
-        swap_limit=_bound(model.swap.limit),
+        policy=names.Policy(swap.policy) if swap and swap.policy else None,
+        swap_limit=_bound(swap.limit if swap else None),
+        memory_reservation=names.ReservationPolicy(memory.reservation) if memory and memory.reservation else None,
+        memory_throttling=throttling.percent(memory.throttling) if memory and memory.throttling else None,
     )
 
 

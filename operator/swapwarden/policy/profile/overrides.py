@@ -11,13 +11,20 @@ class UnknownNamespaceError(Exception):
     """The choice depends on labels of the pod's namespace, which are unknown."""
 
 
+def can_change(profile: compiled.Profile, row: pods.PodRow) -> bool:
+    """Return whether an override could change anything for the pod, if it selects it."""
+    if limits.forbids_swap(row.policy) and not row.defaulted:
+        return any(override.about_memory() for override in profile.overrides)
+    return bool(profile.overrides)
+
+
 def find(profile: compiled.Profile, row: pods.PodRow, known: namespaces.Labels) -> int | None:
     """Return the index of the first override that selects the pod; None if none can change anything for it.
 
-    A pod that refuses swap itself also gets None: nothing is stricter. UnknownNamespaceError if the labels of the pod's
-    namespace would decide.
+    A pod that refuses swap itself gets None unless an override is about memory: nothing is stricter.
+    UnknownNamespaceError if the labels of the pod's namespace would decide.
     """
-    if not profile.overrides or (limits.forbids_swap(row.policy) and not row.defaulted):
+    if not can_change(profile, row):
         return None
     labels = pods.parse_labels(row.labels)
     for place, override in enumerate(profile.overrides):

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.api import names, state
+from swapwarden.api import names, state, throttling
 from swapwarden.api import profile as api
+from swapwarden.policy.memory import settings
 from swapwarden.policy.profile import compiled, requirements
 
 
@@ -81,6 +82,54 @@ def test_each_unit_has_its_own_settings() -> None:
         ("a.slice", state.UnitSettings(io_latency_microseconds=25_000, io_weight=7)),
         ("b.service", state.UnitSettings(swap_max="0")),
     )
+
+
+def test_a_profile_without_memory_qos_has_none() -> None:
+    assert made().memory_qos is None
+    assert made({"memoryQoS": {}}).memory_qos == settings.MemoryQoS()
+
+
+def test_all_fields_of_memory_qos() -> None:
+    spec = {
+        "reservationPolicy": "TieredReservation",
+        "reservationPercent": 50,
+        "throttlingPercent": 90,
+        "withoutSwap": "Bounded",
+        "maxStallSeconds": 7,
+        "guard": {"action": "Report", "windowSeconds": 20, "holdSeconds": 60, "kubelet": "Release"},
+        "systemLow": "256Mi",
+    }
+    report, release = names.GuardAction.REPORT, names.GuardAction.RELEASE
+    assert made({"memoryQoS": spec}).memory_qos == settings.MemoryQoS(
+        reservation=names.ReservationPolicy.TIERED_RESERVATION,
+        reservation_percent=50,
+        throttling_percent=90,
+        without_swap=names.WithoutSwap.BOUNDED,
+        max_stall=7,
+        guard=settings.Guard(action=report, kubelet=release, window=20, hold=60),
+        system_low="256Mi",
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "reservation", "percent"),
+    [
+        ({"reservation": "None"}, names.ReservationPolicy.NONE, None),
+        ({"reservation": "Soft", "throttling": "90%"}, names.ReservationPolicy.SOFT, 90),
+        ({"throttling": "Disabled"}, None, throttling.NEVER),
+    ],
+)
+def test_an_override_about_memory_only(
+    memory: dict[str, str], reservation: names.ReservationPolicy | None, percent: int | None
+) -> None:
+    (override,) = made({"overrides": [{"name": "one", "podSelector": {}, "memory": memory}]}).overrides
+    assert override == compiled.Override("one", memory_reservation=reservation, memory_throttling=percent)
+    assert override.about_memory()
+
+
+def test_an_override_about_swap_is_not_about_memory() -> None:
+    (override,) = made({"overrides": [{"name": "one", "podSelector": {}, "swap": {"limit": "1Gi"}}]}).overrides
+    assert not override.about_memory()
 
 
 @pytest.mark.parametrize(

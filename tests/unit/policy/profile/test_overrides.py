@@ -66,6 +66,13 @@ class TestFind:
         made = profile(KUBELET, overrides=(Override(swap_limit=1),))
         assert overrides.find(made, pod(policy=policy, defaulted=defaulted), {}) == place
 
+    def test_an_override_about_memory_counts_for_who_refuses_swap(self) -> None:
+        made = profile(KUBELET, overrides=(Override(pods=WEB, swap_limit=1), Override(memory_throttling=90)))
+        refusing = pod(policy="Disabled", labels="app=web")
+        assert overrides.find(made, refusing, {}) == 0, "the first that selects the pod, as for others"
+        assert overrides.find(made, pod(policy="Disabled"), {}) == 1
+        assert limits.decide(made, facts(), refusing, made.overrides[0]).swap_max == "0"
+
 
 def decided(behavior: names.Behavior, override: Override, row: pods.PodRow, **fields: Any) -> tuple[str | None, str]:
     decision = limits.decide(profile(behavior, **fields), facts(), row, override)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import usage, workloads
 from swapwarden.cli.kubectl.explain import kernelview, remedies, rules
@@ -230,9 +230,12 @@ def _governing(row: pods.PodRow, planned: PlannedPod) -> GoverningProfile:
     if override is not None:
         given = [] if override.policy is None else [f"policy {override.policy}"]
         given += [] if override.swap_limit is None else [f"at most {exact(override.swap_limit)}"]
+        given += [] if override.memory_reservation is None else [f"memory reservation {override.memory_reservation}"]
+        if override.memory_throttling is not None:
+            given.append(f"memory throttling {throttling.written(override.memory_throttling)}")
         text = f"overrides[{override.name}] selects the pod: {', '.join(given)}"
     elif profile.overrides:
-        refuses = limits.forbids_swap(row.policy) and not row.defaulted
+        refuses = not overrides.can_change(profile, row)
         why = "counts: the pod itself refuses swap" if refuses else "selects the pod"
         text = f"none of {len(profile.overrides)} {why}"
     name = None if override is None else override.name

@@ -249,6 +249,15 @@ class TestRules:
             texts.add(told.profile.override_text)
         assert len(texts) == 2, "one text for a pod that is not selected, one for a pod that refuses swap"
 
+    def test_an_override_about_memory(self) -> None:
+        soft = names.ReservationPolicy.SOFT
+        about = profile(overrides=(compiled.Override("caches", memory_reservation=soft, memory_throttling=90),))
+        for words in ({}, {POLICY: "Disabled"}):
+            told = explain(pod(annotations=words), about)
+            assert told.profile is not None
+            assert told.profile.override == "caches"
+            assert mentions(told.profile.override_text, "overrides[caches]", "Soft", "90%")
+
     def test_a_namespace_that_is_not_known(self) -> None:
         asking = profile(overrides=(compiled.Override("caches", namespaces=POOL, policy=names.Policy.DISABLED),))
         told = explain(pod(), asking)

@@ -1,0 +1,76 @@
+"""NodeSwapProfile.spec.memoryQoS: memory.min, memory.low and memory.high of pods, and its part of an override."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pydantic
+
+from swapwarden.api import names, rules, values
+
+
+class MemoryGuard(rules.Model):
+    """The agent's answer to pods that are stuck at their memory.high."""
+
+    action: Annotated[names.GuardAction, pydantic.Field()] = names.GuardAction.RELEASE
+    """About values that Swapwarden wrote. Release: raise memory.high, and report. Report: report only."""
+    window_seconds: Annotated[int, pydantic.Field(ge=4, le=600)] = 10
+    """How long a pod must be stuck before the agent acts."""
+    hold_seconds: Annotated[int, pydantic.Field(ge=30, le=3600)] = 300
+    """How long a released pod stays without memory.high, at least. It doubles each time the pod is stuck again, up to
+    an hour."""
+    kubelet: Annotated[names.GuardAction, pydantic.Field()] = names.GuardAction.REPORT
+    """The same as action, about values that the kubelet wrote."""
+
+
+class MemoryQoSSpec(rules.Model):
+    """Protection of the memory that pods request, and throttling before they reach their memory limits."""
+
+    RULES = (
+        rules.Rule(
+            "!has(self.systemLow) || self.reservationPolicy != 'None'",
+            lambda qos: qos.system_low is None or qos.reservation_policy is not names.ReservationPolicy.NONE,
+            "systemLow has no effect unless reservationPolicy is Soft or TieredReservation: set the policy or remove"
+            " systemLow",
+            ".systemLow",
+        ),
+    )
+
+    reservation_policy: Annotated[names.ReservationPolicy, pydantic.Field()] = names.ReservationPolicy.NONE
+    """None: no protection. Soft: the kernel reclaims the requested memory of Guaranteed and Burstable pods last
+    (memory.low). TieredReservation: as Soft, but it never reclaims that of Guaranteed pods (memory.min), so that others
+    are OOM-killed first."""
+    reservation_percent: Annotated[int, pydantic.Field(ge=1, le=100)] = 100
+    """The share of a pod's memory request that is protected, in percent."""
+    throttling_percent: Annotated[int, pydantic.Field(ge=1, le=99)] | None = None
+    """Where the kernel begins to slow a pod down (memory.high), in percent of the way from its memory request to its
+    memory limit. Absent: nowhere."""
+    without_swap: Annotated[names.WithoutSwap, pydantic.Field()] = names.WithoutSwap.SKIP
+    """memory.high of pods whose swap limit is less than what lies between it and the memory limit. Skip: never below
+    the limit less the swap, so that pods without swap have none. Bounded: lower, as far as the slowest way up to the
+    limit takes no longer than maxStallSeconds."""
+    max_stall_seconds: Annotated[int, pydantic.Field(ge=1, le=3600)] = 30
+    """How long the kernel may slow down a process on its way from memory.high to the limit, under Bounded."""
+    guard: MemoryGuard = MemoryGuard()
+    """The agent's answer to pods that are stuck at their memory.high."""
+    system_low: values.QuantityOrPercent | None = None
+    """Memory of system.slice that is protected beside the pods: a quantity, or percent of the node's memory. Absent:
+    5 %, at most 1Gi."""
+
+
+class OverrideMemory(rules.Model):
+    """Memory QoS of an override's pods."""
+
+    RULES = (
+        rules.Rule(
+            "has(self.reservation) || has(self.throttling)",
+            lambda memory: memory.reservation is not None or memory.throttling is not None,
+            "memory needs a reservation or a throttling: without both it changes nothing",
+        ),
+    )
+
+    reservation: Literal["None", "Soft"] | None = None
+    """None: no protection. Soft: the kernel reclaims the requested memory last (memory.low). Absent: as memoryQoS."""
+    throttling: values.ListedThrottling | None = None
+    """Disabled, or where memory.high lies on the way from the pod's memory request to its limit (90%). Absent: as
+    memoryQoS."""
