@@ -13,7 +13,7 @@ import msgspec
 from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
-from swapwarden.policy.observed import pod_memory
+from swapwarden.policy.observed import memory_asks, pod_memory
 from swapwarden.policy.swap import qos
 
 CRITICAL_PRIORITY = 2_000_000_000
@@ -192,6 +192,8 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     mirror: Mirror | None = None
     """None except for mirrors of static pods, and pods that pretend to be one."""
     whole: pod_memory.WholePod = pod_memory.NOTHING
+    asks: memory_asks.MemoryAsks | None = None
+    """Its annotations about memory.low and memory.high; None without any."""
 
     def on(self, node_uid: str) -> PodRow:
         """Return the row as it counts on the Node with this UID.
@@ -249,6 +251,7 @@ def project(wire: WirePod) -> PodRow:
         whole=pod_memory.of_pod(
             spec.resources, spec.overhead, (one.resources for one in (*spec.init_containers, *spec.containers))
         ),
+        asks=memory_asks.read(annotations, (one.name for one in (*spec.init_containers, *spec.containers))),
     )
 
 

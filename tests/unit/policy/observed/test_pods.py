@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.inventory import records
 from swapwarden.api import names, quantity, state
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import memory_asks, pods
 from swapwarden.policy.observed.pod_memory import WholePod
 from swapwarden.policy.swap import limits, qos
 
@@ -66,6 +66,15 @@ def test_annotations_are_kept_as_written() -> None:
     )
     assert (row.policy, row.swap_limit) == ("whatever", "1Gi")
     assert [one.swap_limit for one in row.containers] == ["x", None]
+
+
+def test_annotations_about_memory_count_for_containers_of_the_spec() -> None:
+    high = {f"{names.CONTAINER_HIGH_PREFIX}{name}": "1Mi" for name in ("app", "init", "debug")}
+    spec = {"initContainers": [{"name": "init"}], "ephemeralContainers": [{"name": "debug"}]}
+    row = project(spec, annotations={names.MEMORY_RESERVATION_ANNOTATION: "Soft", **high})
+    soft = names.ReservationPolicy.SOFT
+    assert row.asks == memory_asks.MemoryAsks(soft, container_high=(("init", MI), ("app", MI)))
+    assert project(annotations={names.LIMIT_ANNOTATION: "1Gi"}).asks is None
 
 
 def test_requests_of_the_extended_resource() -> None:

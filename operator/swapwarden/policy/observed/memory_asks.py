@@ -1,0 +1,102 @@
+"""The annotations of a pod about memory.low and memory.high, as decisions use them.
+
+Most pods ask nothing: their rows have None. Pods that ask the same share one object.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names, quantity, throttling
+
+_KEYS: Final = frozenset(
+    {
+        names.MEMORY_RESERVATION_ANNOTATION,
+        names.MEMORY_LOW_ANNOTATION,
+        names.MEMORY_THROTTLING_ANNOTATION,
+        names.MEMORY_HIGH_ANNOTATION,
+    }
+)
+_MAX_SHARED: Final = 8
+"""Containers with a memory.high of their own, of pods that are remembered for others."""
+
+_INVALID: Final = -1
+
+
+class MemoryAsks(msgspec.Struct, frozen=True, gc=False):
+    """The annotations of a pod about memory. Sizes in bytes, not compared with the pod's request and limit.
+
+    Admission refuses invalid values. A pod that has one in spite of that gets no protection, or no memory.high.
+    """
+
+    reservation: names.ReservationPolicy | None = None
+    """NONE or SOFT; None without the annotation."""
+    low: int | None = None
+    """The amount to protect in place of the share of the request. With a reservation of NONE it has no effect."""
+    throttling: int | None = None
+    """Percents, throttling.NEVER for Disabled; None without the annotation."""
+    high: int | None = None
+    """memory.high in place of the share."""
+    container_high: tuple[tuple[str, int], ...] = ()
+    """The same of containers, by name, in the order of the spec; throttling.NEVER where the value is invalid."""
+
+
+def read(annotations: Mapping[str, str], containers: Iterable[str]) -> MemoryAsks | None:
+    """Return what a pod with these containers asks, None if nothing. Keys for other containers have no effect."""
+    if not any(map(_is_about_memory, annotations)):
+        return None
+    low, high = (_bytes(annotations.get(key)) for key in (names.MEMORY_LOW_ANNOTATION, names.MEMORY_HIGH_ANNOTATION))
+    share = annotations.get(names.MEMORY_THROTTLING_ANNOTATION)
+    asked = (
+        names.ReservationPolicy.NONE if low == _INVALID else _reservation(annotations),
+        None if low == _INVALID else low,
+        throttling.NEVER if high == _INVALID else None if share is None else throttling.percent(share),
+        None if high == _INVALID else high,
+        tuple(_container_high(annotations, containers)),
+    )
+    asks = _shared(*asked) if len(asked[-1]) <= _MAX_SHARED else MemoryAsks(*asked)
+    return None if asks == _NOTHING else asks
+
+
+_NOTHING: Final = MemoryAsks()
+
+
+def _is_about_memory(key: str) -> bool:
+    return key in _KEYS or key.startswith(names.CONTAINER_HIGH_PREFIX)
+
+
+def _reservation(annotations: Mapping[str, str]) -> names.ReservationPolicy | None:
+    text = annotations.get(names.MEMORY_RESERVATION_ANNOTATION)
+    if text is None:
+        return None
+    return names.ReservationPolicy.SOFT if text == names.ReservationPolicy.SOFT else names.ReservationPolicy.NONE
+
+
+def _container_high(annotations: Mapping[str, str], containers: Iterable[str]) -> Iterator[tuple[str, int]]:
+    for name in containers:
+        high = _bytes(annotations.get(names.CONTAINER_HIGH_PREFIX + name))
+        if high is not None:
+            yield name, throttling.NEVER if high == _INVALID else high
+
+
+def _bytes(text: str | None) -> int | None:
+    try:
+        return None if text is None else quantity.capped(text)
+    except quantity.QuantityError:
+        return _INVALID
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(
+    reservation: names.ReservationPolicy | None,
+    low: int | None,
+    share: int | None,
+    high: int | None,
+    container_high: tuple[tuple[str, int], ...],
+) -> MemoryAsks:
+    """Return one object for equal asks: a workload's pods have the same annotations."""
+    return MemoryAsks(reservation, low, share, high, container_high)
