@@ -91,13 +91,30 @@ def join(path: str, rest: str) -> str:
 def read(names: list[str], log: Log) -> Iterator[Found]:
     """Yield all objects in the files, directories (not the ones inside) and, for "-", standard input, in this order."""
     for name in names:
-        for file, content in _contents(name, log):
-            try:
-                text = content.decode("utf-8-sig")
-            except UnicodeDecodeError as error:
-                log.problem(Place(file), f"not UTF-8 text: {error.reason} at byte {error.start}")
-                continue
-            yield from _objects(file, text, log)
+        for file, text in _texts(name, log):
+            for place, document in _cleaned(file, text, log):
+                if document is not None:
+                    yield from _expand(place, document, log)
+
+
+def read_one(name: str, log: Log) -> Found | None:
+    """Return the only document of a file, of whatever kind; None with a problem in the log."""
+    cleaned = [one for file, text in _texts(name, log) for one in _cleaned(file, text, log) if one[1] is not None]
+    if log.problems:
+        return None
+    if len(cleaned) != 1 or not isinstance(cleaned[0][1], dict):
+        kinds = ", ".join(type_name(document) for _, document in cleaned) or "nothing"
+        log.problem(Place(name), f"expected one document with a mapping, got {kinds}")
+        return None
+    return Found(*cleaned[0])
+
+
+def _texts(name: str, log: Log) -> Iterator[tuple[str, str]]:
+    for file, content in _contents(name, log):
+        try:
+            yield file, content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            log.problem(Place(file), f"not UTF-8 text: {error.reason} at byte {error.start}")
 
 
 def _contents(name: str, log: Log) -> Iterator[tuple[str, bytes]]:
@@ -117,7 +134,8 @@ def _contents(name: str, log: Log) -> Iterator[tuple[str, bytes]]:
         log.problem(Place(error.filename or name), f"cannot be read: {error.strerror}")
 
 
-def _objects(file: str, text: str, log: Log) -> Iterator[Found]:
+def _cleaned(file: str, text: str, log: Log) -> Iterator[tuple[Place, Any]]:
+    """Yield the documents without null values."""
     for place, document in _documents(file, text, log):
         try:
             # Without aliases no document holds more keys and values than characters, and one.
@@ -127,8 +145,7 @@ def _objects(file: str, text: str, log: Log) -> Iterator[Found]:
         except _UnusableError as error:
             log.problem(place, str(error))
         else:
-            if cleaned is not None:
-                yield from _expand(place, cleaned, log)
+            yield place, cleaned
 
 
 class _UnusableError(Exception):

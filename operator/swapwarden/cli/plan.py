@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import json
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import behaviors, documents
+from swapwarden.cli import as_kubelet, behaviors, documents, placement
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
@@ -40,6 +39,7 @@ Exit status: 0; 2 where the input is bad or there is nothing in it to plan; 1 wh
 
   kubectl get nodes,ns,pods,nsp,nss -A -o yaml | swapwarden plan -f -
   swapwarden plan -f deployment.yaml -f profile.yaml
+  swapwarden plan --as-kubelet=1.37 --kubelet-config=config.yaml -f cluster.yaml
 """
 
 
@@ -63,25 +63,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=_FORMATS, default="table", help="what to print (default: %(default)s)"
     )
+    parser.add_argument(
+        "--as-kubelet",
+        metavar="VERSION",
+        help="print the values that a kubelet of this minor version would write itself, in place of the plan: "
+        "1.36 or 1.37",
+    )
+    parser.add_argument(
+        "--kubelet-config",
+        metavar="FILE",
+        help="with --as-kubelet, its KubeletConfiguration (default: that version's defaults)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan of every node in the input; the exit status."""
     log = documents.Log()
     found = objects.collect(documents.read(arguments.filename, log), log)
-    made = _Plan({}, (), [])
-    problems = [str(problem) for problem in log.problems]
-    if not problems:
-        made, problem = _plan(found, arguments.node)
-        problems = [problem] if problem else []
-    for note in (*map(str, log.notes), *made.notes):
+    kubelet = as_kubelet.settings(arguments.as_kubelet, arguments.kubelet_config, log)
+    printed = placement.Printed()
+    if not log.problems:
+        if kubelet is None:
+            printed = _printed(arguments.output, found, arguments.node)
+        else:
+            printed = as_kubelet.printed(arguments.output, kubelet, found, arguments.node)
+    problems = [*map(str, log.problems), *([printed.problem] if printed.problem else [])]
+    for note in (*map(str, log.notes), *printed.notes):
         print(f"note: {note}", file=sys.stderr)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     if problems:
         return BAD_INPUT
     try:
-        sys.stdout.write(rendered(arguments.output, made.plans, made.unplaced, found.profiles.values()))
+        sys.stdout.write(printed.text)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, head perhaps, has seen enough. Python would complain once more when it closes the stream.
@@ -91,6 +105,12 @@ def run(arguments: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CANNOT_WRITE
     return 0
+
+
+def _printed(form: str, found: objects.Inputs, only: str | None) -> placement.Printed:
+    made, problem = _plan(found, only)
+    text = "" if problem else rendered(form, made.plans, made.unplaced, found.profiles.values())
+    return placement.Printed(text, tuple(made.notes), problem)
 
 
 class _Plan(NamedTuple):
@@ -111,54 +131,18 @@ def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
         pod = f"pod {wire.metadata.namespace}/{wire.metadata.name}"
         notes += (f"{pod} would be refused at admission: {path}: {reason}" for path, reason in refusals)
         notes += (f"{pod} {warning}" for warning in warnings)
-    if only is not None and only not in found.nodes:
-        there = ", ".join(sorted(found.nodes)) or "none"
-        return _Plan({}, (), notes), f"--node {only}: no Node of this name in the input, which has: {there}"
+    if unknown := placement.unknown(found, only):
+        return _Plan({}, (), notes), unknown
     rows = [row for row in objects.pod_rows(found) if not row.terminal]
     if not found.nodes:
         notes += ["no Node in the input: the limit by each behavior is shown"] if rows else []
         why = "" if rows else "nothing to plan: there is no Node, no pod and no workload in the input"
         return _Plan({}, rows, notes), why
     chosen = [only] if only is not None else [*found.nodes]
-    bound, free = _placed(found, rows, only, notes)
+    bound, free = placement.place(found, rows, only, notes)
     plans = {name: _of_node(found, name, bound[name], free[name], notes) for name in chosen}
     counted = sum(len(bound[name]) + len(free[name]) for name in chosen)
     return _Plan(plans, (), notes), f"none of {len(rows)} pods was planned" if rows and not counted else ""
-
-
-_Placed = dict[str, list[pods.PodRow]]
-"""Pods by node."""
-
-
-def _placed(
-    found: objects.Inputs, rows: Iterable[pods.PodRow], only: str | None, notes: list[str]
-) -> tuple[_Placed, _Placed]:
-    """Return the pods on the nodes, or on the chosen one, and the pods without a node that may be scheduled there."""
-    chosen = found.nodes.keys() if only is None else {only}
-    bound: _Placed = collections.defaultdict(list)
-    free: _Placed = collections.defaultdict(list)
-    for row in rows:
-        pod = f"pod {row.namespace}/{row.name} is left out"
-        if row.node:
-            if row.node in chosen:
-                bound[row.node].append(row)
-            elif row.node not in found.nodes:
-                notes.append(f"{pod}: no Node {row.node!r} (its spec.nodeName) in the input")
-            continue
-        if row.uid and only is None:
-            notes.append(f"{pod}: it waits to be scheduled; --node NAME plans it on that one")
-            continue
-        if f"{row.namespace}/{row.name}" in found.existing and only is None:
-            # An export of a whole cluster has thousands of them, and of nodes.
-            notes.append(f"{pod}: its workload exists, and its pods count; --node NAME plans its template")
-            continue
-        selector = found.admission_view[f"{row.namespace}/{row.name}"].spec.node_selector or {}
-        fitting = [name for name in sorted(chosen) if selector.items() <= found.nodes[name].labels.items()]
-        if not fitting:
-            notes.append(f"{pod}: no Node that it may be planned on has all labels of its spec.nodeSelector")
-        for name in fitting:
-            free[name].append(row)
-    return bound, free
 
 
 def _of_node(

@@ -645,7 +645,8 @@ def test_a_reader_that_has_seen_enough(tmp_path: pathlib.Path, monkeypatch: pyte
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert plan.run(argparse.Namespace(filename=[str(tmp_path)], output="table", node=None)) == 0
+        arguments = {"filename": [str(tmp_path)], "output": "table", "node": None}
+        assert plan.run(argparse.Namespace(**arguments, as_kubelet=None, kubelet_config=None)) == 0
 
 
 @pytest.mark.parametrize("arguments", [["plan"], ["plan", "-f", "-", "-o", "xml"]])

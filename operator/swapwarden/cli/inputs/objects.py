@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import pydantic
 
-from swapwarden.api import names, state
+from swapwarden.api import names, quantity, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import checks, kinds
@@ -37,6 +37,8 @@ class Inputs:
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     facts: dict[str, state.Facts | None] = dataclasses.field(default_factory=dict)
+    allocatable: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Memory in status.allocatable of those Nodes that have it, in bytes."""
     profiles: dict[str, compiled.Profile] = dataclasses.field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
@@ -68,6 +70,20 @@ def is_not_created(wire: pods.WirePod) -> bool:
 def _is_sent(wire: pods.WirePod) -> bool:
     """Return whether the webhook is asked about new pods of the namespace, not only the API server's policies."""
     return wire.metadata.namespace not in namespaces.UNDEFAULTED
+
+
+class _WireAmounts(msgspec.Struct, frozen=True):
+    memory: str | int | float | None = None
+
+
+class _WireStatus(msgspec.Struct, frozen=True):
+    allocatable: _WireAmounts = _WireAmounts()
+
+
+class _WireAllocatable(msgspec.Struct, frozen=True):
+    """The part of a Node that no decision of the controller reads."""
+
+    status: _WireStatus = _WireStatus()
 
 
 class Admission(NamedTuple):
@@ -198,7 +214,17 @@ def _read_node(inputs: Inputs, document: documents.Json) -> bool:
     if wrong:
         raise checks.InvalidError(*wrong)
     row = nodes.project(wire)
+    _take_allocatable(inputs, row.name, _struct(document, _WireAllocatable).status.allocatable.memory)
     return _put(inputs.nodes, row.name, row)
+
+
+def _take_allocatable(inputs: Inputs, name: str, memory: str | float | None) -> None:
+    inputs.allocatable.pop(name, None)
+    if memory is None:
+        return
+    if wrong := list(checks.wrong_quantities([("status.allocatable.memory", str(memory))])):
+        raise checks.InvalidError(*wrong)
+    inputs.allocatable[name] = quantity.capped(str(memory))
 
 
 def _read_namespace(inputs: Inputs, document: documents.Json) -> bool:

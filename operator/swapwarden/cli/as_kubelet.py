@@ -1,0 +1,125 @@
+"""`swapwarden plan --as-kubelet`: the values that a kubelet would write itself, on every node of the input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.cli import documents, placement
+from swapwarden.cli.inputs import objects
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.policy.memory import kubelet
+from swapwarden.policy.observed import nodes
+
+_KIND: Final = "KubeletConfiguration"
+_VERSION: Final = re.compile(r"v?(?P<minor>1\.[0-9]{1,4})(\.[0-9]{1,4})?", re.ASCII)
+_COLUMNS: Final = ("NODE", "CGROUP", "QOS", "MEMORY.MIN", "MEMORY.LOW", "MEMORY.HIGH", "MEMORY.SWAP.MAX")
+_NOTHING: Final = "-"
+_MAX_SHOWN: Final = 64
+
+
+def settings(version: str | None, file: str | None, log: documents.Log) -> kubelet.KubeletSettings | None:
+    """Return the settings of the kubelet that the options ask for. None without such options, or with a problem."""
+    known = " or ".join(kubelet.Version)
+    if version is None:
+        if file is not None:
+            log.problem(documents.Place("--kubelet-config"), f"needs --as-kubelet with the kubelet's version: {known}")
+        return None
+    match = _VERSION.fullmatch(version)
+    if match is None or match["minor"] not in frozenset[str](kubelet.Version):
+        text = f"the values of this version are not known: use {known}"
+        log.problem(documents.Place(f"--as-kubelet {version[:_MAX_SHOWN]}"), text)
+        return None
+    minor = kubelet.Version(match["minor"])
+    return kubelet.read(minor, {}) if file is None else _read(minor, file, log)
+
+
+def _read(version: kubelet.Version, file: str, log: documents.Log) -> kubelet.KubeletSettings | None:
+    found = documents.read_one(file, log)
+    if found is None:
+        return None
+    kind = found.object.get("kind", _KIND)
+    if kind != _KIND:
+        log.problem(found.place.below("kind"), f"expected {_KIND}, got {str(kind)[:_MAX_SHOWN]!r}")
+        return None
+    try:
+        return kubelet.read(version, found.object)
+    except kubelet.KubeletConfigError as refused:
+        path, reason = refused.args
+        log.problem(found.place.below(path), f"kubelet {version} refuses this: {reason}")
+        return None
+
+
+def printed(form: str, config: kubelet.KubeletSettings, found: objects.Inputs, only: str | None) -> placement.Printed:
+    """Return the values on each node, or on the `only` one, in one of the forms of `swapwarden plan`."""
+    if problem := placement.unknown(found, only):
+        return placement.Printed(problem=problem)
+    if not found.nodes:
+        problem = "--as-kubelet needs a Node in the input: its status.capacity.memory and nodeInfo.swap.capacity count"
+        return placement.Printed(problem=problem)
+    notes: list[str] = []
+    rows = [row for row in objects.pod_rows(found) if not row.terminal]
+    bound, free = placement.place(found, rows, only, notes)
+    planned = {}
+    for name in sorted(found.nodes if only is None else [only]):
+        facts = nodes.facts(found.nodes[name], found.facts.get(name))
+        notes += (f"node {name}: {text}" for text in _missing(config, facts))
+        each = [*bound[name], *free[name]]
+        planned[name] = _floored(kubelet.node_files(config, facts, each, found.allocatable.get(name)), facts.page_size)
+    if form == "table":
+        lines = [_COLUMNS, *(line for name, files in planned.items() for line in _lines(name, files))]
+        text = tables.grid([[tables.Cell(text) for text in line] for line in lines])
+    else:
+        items = [_item(name, files) for name, files in planned.items()]
+        text = tables.serialized(form, {"apiVersion": "v1", "kind": "List", "items": items})
+    return placement.Printed(text, tuple(notes))
+
+
+def _missing(config: kubelet.KubeletSettings, facts: nodes.NodeFacts) -> Iterator[str]:
+    if not facts.compatible:
+        yield "no cgroup v2 with the swap controller: the kubelet writes no memory.swap.max, on cgroup v1 none of these"
+    if facts.swap_bytes and config.fail_swap_on:
+        yield "failSwapOn is true, so the kubelet does not start while the node has swap: the values are those without"
+    if not facts.memory_bytes:
+        yield "status.capacity.memory is not known: no memory.high for containers without a limit, and no swap"
+
+
+def _floored(files: kubelet.NodeFiles, page: int) -> kubelet.NodeFiles:
+    return kubelet.NodeFiles(
+        files.kubepods.floored(page),
+        files.burstable.floored(page),
+        tuple(
+            kubelet.PodFiles(
+                one.row, one.files.floored(page), {name: each.floored(page) for name, each in one.containers.items()}
+            )
+            for one in files.pods
+        ),
+    )
+
+
+def _item(node: str, files: kubelet.NodeFiles) -> dict[str, Any]:
+    pods = {
+        f"{one.row.namespace}/{one.row.name}": {
+            **msgspec.to_builtins(one.files),
+            "containers": msgspec.to_builtins(one.containers),
+        }
+        for one in files.pods
+    }
+    above = {"kubepods": msgspec.to_builtins(files.kubepods), "burstable": msgspec.to_builtins(files.burstable)}
+    return {"node": node, **above, "pods": pods}
+
+
+def _lines(node: str, files: kubelet.NodeFiles) -> Iterator[tuple[str, ...]]:
+    yield node, "(kubepods)", _NOTHING, *_values(files.kubepods)
+    yield node, "(burstable)", _NOTHING, *_values(files.burstable)
+    for one in files.pods:
+        yield node, f"{one.row.namespace}/{one.row.name}", one.row.qos, *_values(one.files)
+        for name, each in one.containers.items():
+            yield "", f"  {name}", "", *_values(each)
+
+
+def _values(files: kubelet.MemoryFiles) -> tuple[str, ...]:
+    return tuple(each or _NOTHING for each in (files.minimum, files.low, files.high, files.swap_max))
