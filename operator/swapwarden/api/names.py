@@ -273,3 +273,38 @@ class Reason(enum.StrEnum):
     OVERCOMMIT_REACHED = "OvercommitReached"
     OVERRIDE_DISABLED = "OverrideDisabled"
     OVERRIDE_LIMIT = "OverrideLimit"
+
+
+class ProtectionReason(enum.StrEnum):
+    """Why a pod or a container has its memory.min or memory.low, or none."""
+
+    REQUEST = "RequestProtected"
+    LOW_ANNOTATION = "LowAnnotation"
+    PER_POD = "PodProtected"
+    """A container: the kernel shares the protection of its pod."""
+    NOTHING_REQUESTED = "NothingRequested"
+    RESERVATION_NONE = "ReservationNone"
+
+
+class ThrottlingReason(enum.StrEnum):
+    """Why a pod or a container has its memory.high, or none."""
+
+    PERCENT = "ThrottlingPercent"
+    HIGH_ANNOTATION = "HighAnnotation"
+    SWAP_ROOM = "SwapRoom"
+    """Raised to the memory limit less the swap limit."""
+    STALL_BOUND = "StallBound"
+    """Raised so far that throttling ends in time."""
+    NO_SWAP = "NoSwapRoom"
+    """None: the pod has no swap into which memory could be reclaimed."""
+    SWAP_UNKNOWN = "SwapUnknown"
+    """None: the kubelet decides the limit of swap."""
+    NO_LIMIT = "NoMemoryLimit"
+    REQUEST_IS_LIMIT = "RequestIsLimit"
+    NO_ROOM = "NoRoom"
+    """None: it would not lie between the request and the limit."""
+    PER_POD = "PodThrottled"
+    """A container: the only one of its pod, whose cgroup has the value."""
+    PER_CONTAINER = "ContainersThrottled"
+    """A pod of several containers: each has its own, so that none slows the others."""
+    THROTTLING_NONE = "ThrottlingNone"

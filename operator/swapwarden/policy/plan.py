@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import merge, names, state
+from swapwarden.policy import pod_settings
+from swapwarden.policy.memory import qos as memory_qos
 from swapwarden.policy.node import extended_resource, kernel_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, overrides, requirements
@@ -19,6 +21,9 @@ from swapwarden.policy.swap import limits
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
 _NONE: Final[namespaces.Labels] = {}
+_UNPROTECTED: Final = memory_qos.Sums()
+_SYSTEM_SLICE: Final = "system.slice"
+_NO_SETTINGS: Final = state.CgroupSettings()
 _USUAL_REASONS: Final = {
     names.Behavior.KUBELET: names.Reason.KUBELET_DECIDES,
     names.Behavior.NO_SWAP: names.Reason.PROFILE_NO_SWAP,
@@ -47,6 +52,8 @@ class ExplainedPod(msgspec.Struct, frozen=True):
     decision: limits.PodDecision
     override: str | None = None
     """Name of the profile's override that changes the decision."""
+    memory: memory_qos.PodMemory | None = None
+    """memory.min, memory.low and memory.high; None if nothing is asked for."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -62,6 +69,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """The profile's settings that are unsafe for the node, with the reason."""
     unmet: Mapping[str, str] | None = None
     """Unmet requirements, with the observed facts and the remedy; None if nothing is required."""
+    protection: memory_qos.Sums = _UNPROTECTED
+    """The protected memory of all pods."""
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -106,13 +115,15 @@ def plan_all(
     if len(owners) > state.MAX_PODS:
         owners, left = share_room(owners, state.MAX_PODS)
     usual = _USUAL_REASONS[profile.behavior]
-    planned = {one.row.key: _pod_settings(one.decision, usual) for one in _decided(profile, facts, owners, known)}
+    decided = {one.row.key: one for one in _decided(profile, facts, owners, known)}
+    planned = {key: pod_settings.of(one.decision, one.memory, usual) for key, one in decided.items()}
     if _size(planned.values()) + len(planned) * _MAX_KEYS > state.MAX_PODS_BYTES:
         concerned = [row for row in owners if row.key in planned]
         owners, large = share_room(concerned, state.MAX_PODS_BYTES, lambda row: cost(row.key, planned[row.key]))
         planned = {row.key: planned[row.key] for row in owners}
         left += large
-    return NodePlan(msgspec.structs.replace(_header(profile, facts), pods=planned), tuple(left))
+    protection = _protection(profile, facts, (decided[key] for key in planned))
+    return NodePlan(msgspec.structs.replace(_header(profile, facts, protection), pods=planned), tuple(left))
 
 
 def preview(now: state.StateSpec, coming: state.StateSpec) -> state.ProfilePreview:
@@ -145,12 +156,14 @@ def explain_node(
 ) -> Explanation:
     """Plan one node like plan_node, and keep every container's number and reason, running or not."""
     decided = sorted(_decided(profile, facts, _owners(rows), known), key=lambda one: (one.row.namespace, one.row.name))
+    protection = _protection(profile, facts, decided)
     return Explanation(
-        _header(profile, facts),
+        _header(profile, facts, protection),
         tuple(decided),
         extended_resource.capacity(profile, facts),
         kernel_settings.plan(profile.kernel, facts).refused,
         requirements.unmet(profile.require, facts),
+        protection,
     )
 
 
@@ -212,11 +225,18 @@ def reference(profile: compiled.Profile) -> state.ProfileRef:
     return state.ProfileRef(name=profile.name, generation=profile.generation)
 
 
-def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpec:
-    kubepods = None
+def _protection(profile: compiled.Profile, facts: nodes.NodeFacts, decided: Iterable[ExplainedPod]) -> memory_qos.Sums:
+    return memory_qos.sums(profile, facts, ((one.row, one.memory) for one in decided))
+
+
+def _header(profile: compiled.Profile, facts: nodes.NodeFacts, protection: memory_qos.Sums) -> state.StateSpec:
+    swap_max = None
     if facts.compatible and profile.reserved is not None:
-        limit = limits.floor_to_page(limits.available(profile, facts), facts.page_size)
-        kubepods = state.CgroupSettings(swap_max=str(limit))
+        swap_max = str(limits.floor_to_page(limits.available(profile, facts), facts.page_size))
+    kubepods = state.CgroupSettings(
+        swap_max, pod_settings.text(protection.kubepods_min), pod_settings.text(protection.kubepods_low)
+    )
+    burstable = state.CgroupSettings(memory_low=pod_settings.text(protection.burstable_low))
     unmet = requirements.first_unmet(profile.require, facts)
     return state.StateSpec(
         profile_ref=reference(profile),
@@ -225,10 +245,20 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpe
         # If no pod may have swap, there is nothing to wait for.
         before_plan=profile.before_plan if unmet is None else names.BeforePlan.NO_SWAP,
         default_reason=_USUAL_REASONS[profile.behavior],
-        kubepods=kubepods,
-        units=dict(profile.units),
+        kubepods=None if kubepods == _NO_SETTINGS else kubepods,
+        burstable=None if burstable == _NO_SETTINGS else burstable,
+        units=_units(profile, facts),
         kernel_settings=kernel_settings.plan(profile.kernel, facts).values,
     )
+
+
+def _units(profile: compiled.Profile, facts: nodes.NodeFacts) -> dict[str, state.UnitSettings]:
+    units = dict(profile.units)
+    low = memory_qos.system_low(profile, facts)
+    if low and (_SYSTEM_SLICE in units or len(units) < state.MAX_UNITS):
+        own = units.get(_SYSTEM_SLICE, state.UnitSettings())
+        units[_SYSTEM_SLICE] = msgspec.structs.replace(own, memory_low=str(low))
+    return units
 
 
 def _owners(rows: Iterable[pods.PodRow]) -> list[pods.PodRow]:
@@ -256,7 +286,22 @@ def _decided(
     explained = (_explained(profile, facts, row, known) for row in rows)
     found = (one for one in explained if one is not None)
     total = limits.overcommit_budget(profile, facts)
-    return found if total is None else _shared(found, total, facts.page_size)
+    shared = found if total is None else _shared(found, total, facts.page_size)
+    if profile.memory_qos is None and not any(override.about_memory() for override in profile.overrides):
+        return (one if one.row.asks is None else _with_memory(profile, facts, one, known) for one in shared)
+    return (_with_memory(profile, facts, one, known) for one in shared)
+
+
+def _with_memory(
+    profile: compiled.Profile, facts: nodes.NodeFacts, one: ExplainedPod, known: namespaces.Labels
+) -> ExplainedPod:
+    place = _place(profile, one.row, known)
+    override = None if place is None else profile.overrides[place]
+    memory = memory_qos.decide(profile, facts, one.row, one.decision, override)
+    changed = one.override
+    if override is not None and memory != memory_qos.decide(profile, facts, one.row, one.decision):
+        changed = override.name
+    return msgspec.structs.replace(one, memory=memory, override=changed)
 
 
 def _explained(
@@ -299,37 +344,6 @@ def cost(key: str, entry: state.PodSettings) -> int:
 
 def _size(entries: Iterable[state.PodSettings]) -> int:
     return len(msgspec.json.encode(list(entries)))
-
-
-def _pod_settings(decision: limits.PodDecision, usual: names.Reason) -> state.PodSettings:
-    alike = _alike(decision)
-    swap_max, at_most = limits.as_settings(decision)
-    return state.PodSettings(
-        reason=None if decision.reason is usual else decision.reason,
-        swap_max=swap_max,
-        swap_at_most=at_most,
-        container_default=None if alike is None else state.ContainerDefault(swap_max=alike),
-        containers={} if alike is not None else _containers(decision),
-    )
-
-
-def _containers(decision: limits.PodDecision) -> dict[str, state.ContainerSettings]:
-    """Return the containers with a value of their own, also before they run; if they are too many, running ones."""
-    found = [one for one in decision.containers if one.write and one.swap_max is not None]
-    if len(found) > state.MAX_CONTAINERS:
-        found = sorted(found, key=lambda one: not one.id)[: state.MAX_CONTAINERS]
-    return {one.name: _container_settings(one) for one in found}
-
-
-def _container_settings(one: limits.ContainerDecision) -> state.ContainerSettings:
-    swap_max, at_most = limits.as_settings(one)
-    return state.ContainerSettings(swap_max=swap_max, swap_at_most=at_most, id=one.id[: state.ID_LENGTH] or None)
-
-
-def _alike(decision: limits.PodDecision) -> str | None:
-    """Return the common value of all containers, running or not; None if they differ, or need none."""
-    values = {one.swap_max if one.write and not one.cap else None for one in decision.containers}
-    return values.pop() if len(values) == 1 else None
 
 
 def share_room(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from swapwarden import __main__ as program
 from swapwarden.api import state
 from swapwarden.controller.inventory import states
-from swapwarden.policy import plan
-from swapwarden.policy.swap import limits
+from swapwarden.policy import pod_settings
 
 
 def main(arguments: list[str]) -> int:
@@ -22,11 +22,11 @@ def main(arguments: list[str]) -> int:
         pods = {key: msgspec.structs.replace(pod, container_default=None) for key, pod in found.pods.items()}
         return msgspec.structs.replace(found, pods=pods)
 
-    def alike(_: limits.PodDecision) -> str | None:
+    def alike(_: Sequence[state.ContainerSettings]) -> state.ContainerDefault | None:
         return None
 
     states.spec = spec
-    plan._alike = alike  # type: ignore[assignment]  # the names of parameters differ
+    pod_settings._alike = alike  # type: ignore[assignment]  # the names of parameters differ
     return program.main(arguments)
 
 

@@ -109,6 +109,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     """Empty if unknown."""
     tmpfs_noswap: bool = False
     """Whether the kubelet is known to keep tmpfs volumes out of swap."""
+    recursive_protection: bool = True
+    """Whether cgroups are mounted with memory_recursiveprot, as systemd does."""
     reported: bool = True
     """Whether an agent found this. Facts that the Node alone does not hold are unknown, rather than missing."""
 

@@ -1,0 +1,274 @@
+"""Decide memory.min, memory.low and memory.high of pods, with the reasons: the tables in docs/semantics.md.
+
+Numbers are bytes, floored to the page. Limits of swap and of memory are one plan: memory.high is at least the memory
+limit less the swap limit, so that what it pushes out has room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names, quantity, throttling
+from swapwarden.policy.memory import amounts, kubelet, settings
+from swapwarden.policy.observed import memory_asks, nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, qos
+
+Protection = names.ProtectionReason
+Throttling = names.ThrottlingReason
+Reservation = names.ReservationPolicy
+
+_SETTINGS: Final = settings.MemoryQoS()
+"""Without a profile's memoryQoS: for pods that ask by annotations, and those of overrides."""
+_ASKS: Final = memory_asks.MemoryAsks()
+_MAX_SYSTEM_LOW: Final = 2**30
+_MAX_OVERAGE: Final = 0.177
+"""The share above memory.high from which the kernel's pause no longer grows: 64 * 0.177**2 are 2 seconds."""
+_STALL: Final = 85.0
+"""Seconds per MiB of memory.high that the walk to the limit takes, by the third power of the overage."""
+_MIB: Final = 2**20
+
+
+class ContainerMemory(msgspec.Struct, frozen=True):
+    """The values of one container; None where nothing is written."""
+
+    name: str
+    low: int | None
+    high: int | None
+    protection: names.ProtectionReason
+    throttling: names.ThrottlingReason
+
+
+class PodMemory(msgspec.Struct, frozen=True):
+    """The values of one pod's cgroups; None where nothing is written. Containers in the order of the row."""
+
+    minimum: int | None
+    low: int | None
+    high: int | None
+    protection: names.ProtectionReason
+    """The reason of minimum and low."""
+    throttling: names.ThrottlingReason
+    containers: tuple[ContainerMemory, ...]
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """The protection of the cgroups above pods; 0 where nothing is written."""
+
+    kubepods_min: int = 0
+    kubepods_low: int = 0
+    burstable_low: int = 0
+    overcommitted: bool = False
+    """Whether the pods ask for more protection than the node has: the kernel then scales all of it down."""
+
+
+class _Case(msgspec.Struct, frozen=True):
+    """The input of the rules for one pod."""
+
+    memory: settings.MemoryQoS
+    page: int
+    recursive: bool
+    row: pods.PodRow
+    asks: memory_asks.MemoryAsks
+    reservation: names.ReservationPolicy
+    percent: int
+    """Where memory.high lies; throttling.NEVER for nowhere."""
+
+
+def decide(
+    profile: compiled.Profile,
+    node: nodes.NodeFacts,
+    row: pods.PodRow,
+    swap: limits.PodDecision,
+    override: compiled.Override | None = None,
+) -> PodMemory | None:
+    """Decide on one pod, whose swap limits are decided; None if neither profile nor override nor pod asks for any.
+
+    A pod's own annotations take precedence over the override, which takes precedence over the profile.
+    """
+    concerned = override is not None and override.about_memory()
+    if not node.compatible or not (profile.memory_qos or row.asks or concerned):
+        return None
+    case = _case(profile.memory_qos or _SETTINGS, node, row, override)
+    minimum, low, protection = _protection(case)
+    on_pod = len(row.containers) == 1
+    high, reason = (None, Throttling.PER_CONTAINER)
+    if on_pod:
+        high, reason = _pod_high(case, row.containers[0], _swap(swap, swap.containers[0]))
+    containers = []
+    for one, decided in zip(row.containers, swap.containers, strict=True):
+        throttled: tuple[int | None, names.ThrottlingReason] = None, Throttling.PER_POD
+        if not on_pod:
+            throttled = _high(case, one.request, one.limit, _swap(swap, decided), _own_high(case, one.name))
+        protected = _container_low(case, one, minimum or low)
+        containers.append(ContainerMemory(one.name, protected[0], throttled[0], protected[1], throttled[1]))
+    return PodMemory(minimum, low, high, protection, reason, tuple(containers))
+
+
+def system_low(profile: compiled.Profile, node: nodes.NodeFacts) -> int:
+    """Return memory.low of system.slice in bytes; 0 where the profile protects no pods.
+
+    Protected pods move reclaim onto the node's daemons: these get a share as well, by percents at most 1 GiB.
+    """
+    memory = profile.memory_qos
+    if memory is None or memory.reservation is Reservation.NONE or not node.compatible:
+        return 0
+    asked = quantity.percent_or_bytes(memory.system_low, node.memory_bytes)
+    if memory.system_low.endswith("%"):
+        asked = min(asked, _MAX_SYSTEM_LOW)
+    return limits.floor_to_page(min(asked, node.memory_bytes), node.page_size)
+
+
+def sums(
+    profile: compiled.Profile, node: nodes.NodeFacts, decided: Iterable[tuple[pods.PodRow, PodMemory | None]]
+) -> Sums:
+    """Return the protection above these pods: without it, theirs has no effect.
+
+    It is at most the node's memory less that of system.slice: pods that no kubelet ever runs must not protect others.
+    """
+    minimum = low = burstable = 0
+    for row, memory in decided:
+        if memory is not None:
+            minimum += memory.minimum or 0
+            low += memory.low or 0
+            burstable += (memory.low or 0) if row.qos is qos.Class.BURSTABLE else 0
+    top = limits.floor_to_page(max(0, node.memory_bytes - system_low(profile, node)), node.page_size)
+    return Sums(min(minimum, top), min(low, top), min(burstable, top), overcommitted=minimum + low > top)
+
+
+def _case(
+    memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: compiled.Override | None
+) -> _Case:
+    asks = row.asks or _ASKS
+    reservation, percent = memory.reservation, memory.throttling_percent or throttling.NEVER
+    if override is not None and override.memory_reservation is not None:
+        reservation = override.memory_reservation
+    if override is not None and override.memory_throttling is not None:
+        percent = override.memory_throttling
+    if asks.low is not None and reservation is Reservation.NONE:
+        reservation = Reservation.SOFT  # a pod that names an amount asks for protection
+    if asks.reservation is not None:
+        reservation = asks.reservation
+    if asks.throttling is not None:
+        percent = asks.throttling
+    return _Case(memory, node.page_size, node.recursive_protection, row, asks, reservation, percent)
+
+
+def _protection(case: _Case) -> tuple[int | None, int | None, names.ProtectionReason]:
+    """Return memory.min and memory.low of the pod, with the reason."""
+    row, asks = case.row, case.asks
+    if case.reservation is Reservation.NONE:
+        return None, None, Protection.RESERVATION_NONE
+    request = 0 if row.qos is qos.Class.BEST_EFFORT else amounts.pod_request(row)
+    if asks.low is None:
+        amount, reason = request * case.memory.reservation_percent // 100, Protection.REQUEST
+    else:
+        amount, reason = min(asks.low, request), Protection.LOW_ANNOTATION
+    amount = limits.floor_to_page(amount, case.page)
+    if not amount:
+        return None, None, Protection.NOTHING_REQUESTED
+    if case.reservation is Reservation.TIERED_RESERVATION and row.qos is qos.Class.GUARANTEED:
+        # Containers never have memory.min, and their memory.low needs that of the pod.
+        return amount, None if case.recursive else amount, reason
+    return None, amount, reason
+
+
+def _container_low(
+    case: _Case, one: pods.ContainerRow, of_pod: int | None
+) -> tuple[int | None, names.ProtectionReason]:
+    """Return memory.low of a container. Never memory.min: a container's own pages would leave its pod none to reclaim.
+
+    With the mount option memory_recursiveprot, the kernel shares the pod's protection among its containers.
+    """
+    if of_pod is None:
+        reserves = case.reservation is not Reservation.NONE
+        return None, Protection.NOTHING_REQUESTED if reserves else Protection.RESERVATION_NONE
+    if case.recursive:
+        return None, Protection.PER_POD
+    amount = limits.floor_to_page(min(one.request * case.memory.reservation_percent // 100, of_pod), case.page)
+    return (amount, Protection.REQUEST) if amount else (None, Protection.NOTHING_REQUESTED)
+
+
+def _pod_high(case: _Case, one: pods.ContainerRow, swap: int | None) -> tuple[int | None, names.ThrottlingReason]:
+    """Return memory.high of a pod with one container: its cgroup has the value before the container starts."""
+    row, own = case.row, _own_high(case, one.name, pod=True)
+    limit = amounts.pod_limit(row) if amounts.is_limited(row) else 0
+    if one.limit:
+        limit = min(limit, one.limit + row.whole.overhead)
+    return _high(case, amounts.pod_request(row), limit, swap, own)
+
+
+def _own_high(case: _Case, name: str, *, pod: bool = False) -> int | None:
+    """Return the memory.high that annotations ask for a container, or for a pod of one; None without any."""
+    asked = [high for container, high in case.asks.container_high if container == name]
+    if pod and case.asks.high is not None:
+        asked.append(case.asks.high)
+    return min(asked, default=None)
+
+
+def _high(
+    case: _Case, request: int, limit: int, swap: int | None, own: int | None
+) -> tuple[int | None, names.ThrottlingReason]:
+    """Return memory.high with the reason; `swap` is the limit of swap, None if it is not known."""
+    unthrottled = _unthrottled(case, request, limit, own)
+    if unthrottled is not None:
+        return None, unthrottled
+    top = limits.floor_to_page(limit, case.page)
+    if own is None:
+        high, reason = kubelet.throttled_from(request, limit, case.percent / 100, case.page), Throttling.PERCENT
+    else:
+        high, reason = _floored_above(own, request, case.page), Throttling.HIGH_ANNOTATION
+    least, bound = _floor(case.memory, top, swap)
+    if least > high:
+        high, reason = limits.floor_to_page(least, case.page), bound
+        if high >= top:
+            return None, bound
+    if not request <= high < top or (own is None and high == request):
+        return None, Throttling.NO_ROOM
+    return high, reason
+
+
+def _unthrottled(case: _Case, request: int, limit: int, own: int | None) -> names.ThrottlingReason | None:
+    """Return why there can be no memory.high, whatever the limit of swap; None if there can."""
+    if throttling.NEVER in {case.asks.throttling, case.percent if own is None else own}:
+        return Throttling.THROTTLING_NONE
+    if not limit:
+        return Throttling.NO_LIMIT
+    if request >= limit:
+        return Throttling.REQUEST_IS_LIMIT
+    return Throttling.NO_ROOM if limit < case.page else None
+
+
+def _floored_above(own: int, request: int, page: int) -> int:
+    """Return the page below `own` bytes, or the one above where only that is not below the request."""
+    floored = limits.floor_to_page(own, page)
+    return floored if floored >= request or own < request else floored + page
+
+
+def _floor(memory: settings.MemoryQoS, limit: int, swap: int | None) -> tuple[int, names.ThrottlingReason]:
+    """Return the least memory.high in bytes, not floored, with the reason of a pod that gets it.
+
+    Above it, all memory up to the limit has room in memory and swap. Without such room nothing can be reclaimed, and
+    the kernel makes a process wait longer and longer on its way to the limit. Bounded admits so much of that as takes
+    max_stall seconds for one thread: 85 * overage**3 for each MiB of memory.high (mm/memcontrol.c,
+    mem_cgroup_handle_over_high, integrated).
+    """
+    room = limit - (swap or 0)
+    reason = Throttling.SWAP_UNKNOWN if swap is None else Throttling.NO_SWAP if not swap else Throttling.SWAP_ROOM
+    if memory.without_swap is names.WithoutSwap.SKIP:
+        return room, reason
+    overage = min(_MAX_OVERAGE, (memory.max_stall / (_STALL * limit / _MIB)) ** (1 / 3))
+    bounded = int(limit / (1 + overage))
+    return (room, reason) if room <= bounded else (bounded, Throttling.STALL_BOUND)
+
+
+def _swap(pod: limits.PodDecision, container: limits.ContainerDecision) -> int | None:
+    """Return the limit of swap that is in effect for a container; None if the kubelet decides it, or nobody knows."""
+    known = [
+        None if one.swap_max is None or (one.cap and one.swap_max != "0") else limits.in_bytes(one.swap_max)
+        for one in (pod, container)
+    ]
+    numbers = [each for each in known if each is not None]
+    return None if len(numbers) < len(known) and 0 not in numbers else min(numbers)

@@ -1,0 +1,70 @@
+"""A pod's decisions in the form of a state, as compact as they allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.policy.memory import qos
+from swapwarden.policy.swap import limits
+
+
+def of(decision: limits.PodDecision, memory: qos.PodMemory | None, usual: names.Reason) -> state.PodSettings:
+    """Return the settings of a pod; `usual` is the reason that its state has once for all pods."""
+    swap_max, at_most = limits.as_settings(decision)
+    found = [_of_container(one) for one in decision.containers]
+    minimum = low = high = None
+    if memory is not None:
+        minimum, low, high = text(memory.minimum), text(memory.low), text(memory.high)
+        found = [
+            msgspec.structs.replace(one, memory_low=text(own.low), memory_high=text(own.high))
+            for one, own in zip(found, memory.containers, strict=True)
+        ]
+    alike = None if any(one.cap and one.write for one in decision.containers) else _alike(found)
+    return state.PodSettings(
+        reason=None if decision.reason is usual else decision.reason,
+        swap_max=swap_max,
+        swap_at_most=at_most,
+        memory_min=minimum,
+        memory_low=low,
+        memory_high=high,
+        container_default=alike,
+        containers={} if alike is not None else _containers(decision, found),
+    )
+
+
+def text(amount: int | None) -> str | None:
+    """Return an amount of memory as the kernel's files take it; None for nothing."""
+    return str(amount) if amount else None
+
+
+def _of_container(one: limits.ContainerDecision) -> state.ContainerSettings:
+    swap_max, at_most = limits.as_settings(one) if one.write else (None, None)
+    return state.ContainerSettings(swap_max=swap_max, swap_at_most=at_most)
+
+
+def _containers(
+    decision: limits.PodDecision, found: Sequence[state.ContainerSettings]
+) -> dict[str, state.ContainerSettings]:
+    """Return the containers with a value of their own, also before they run; if they are too many, running ones."""
+    needed = [
+        (one.name, msgspec.structs.replace(settings, id=one.id[: state.ID_LENGTH] or None))
+        for one, settings in zip(decision.containers, found, strict=True)
+        if settings != _NOTHING
+    ]
+    if len(needed) > state.MAX_CONTAINERS:
+        needed = sorted(needed, key=lambda each: not each[1].id)[: state.MAX_CONTAINERS]
+    return dict(needed)
+
+
+def _alike(found: Sequence[state.ContainerSettings]) -> state.ContainerDefault | None:
+    """Return the common values of all containers, running or not; None if they differ, or need none."""
+    first = found[0] if found else _NOTHING
+    if first == _NOTHING or any(one != first for one in found):
+        return None
+    return state.ContainerDefault(swap_max=first.swap_max, memory_low=first.memory_low, memory_high=first.memory_high)
+
+
+_NOTHING = state.ContainerSettings()

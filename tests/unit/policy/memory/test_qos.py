@@ -1,0 +1,431 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.api import names, throttling
+from swapwarden.policy.memory import kubelet, qos, settings
+from swapwarden.policy.observed import memory_asks, nodes, pods
+from swapwarden.policy.observed.pod_memory import WholePod
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits
+from swapwarden.policy.swap.qos import Class
+
+from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod, profile
+
+Protection, Throttling = names.ProtectionReason, names.ThrottlingReason
+Reservation, WithoutSwap = names.ReservationPolicy, names.WithoutSwap
+SOFT, TIERED = Reservation.SOFT, Reservation.TIERED_RESERVATION
+LIMITED, WORKLOAD = names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED
+
+sizes = st.integers(1, 2**44)
+
+
+def asks(**fields: Any) -> memory_asks.MemoryAsks:
+    return memory_asks.MemoryAsks(**fields)
+
+
+def decided(
+    row: pods.PodRow,
+    *,
+    swap: int | str | None = None,
+    node: nodes.NodeFacts | None = None,
+    override: compiled.Override | None = None,
+    without: bool = False,
+    **memory: Any,
+) -> qos.PodMemory:
+    """The decision with this memoryQoS, for a pod whose cgroups all have this limit of swap."""
+    found = maybe(row, swap=swap, node=node, override=override, without=without, **memory)
+    assert found is not None
+    return found
+
+
+def maybe(
+    row: pods.PodRow,
+    *,
+    swap: int | str | None = None,
+    node: nodes.NodeFacts | None = None,
+    override: compiled.Override | None = None,
+    without: bool = False,
+    **memory: Any,
+) -> qos.PodMemory | None:
+    text = None if swap is None else str(swap)
+    reason = names.Reason.LIMITED_SWAP
+    each = tuple(limits.ContainerDecision(one.name, one.id, text, reason) for one in row.containers)
+    own = profile(LIMITED, memory_qos=None if without else settings.MemoryQoS(**memory))
+    return qos.decide(own, node or facts(), row, limits.PodDecision(text, reason, each), override)
+
+
+def highs(found: qos.PodMemory) -> list[tuple[int | None, str]]:
+    return [(one.high, one.throttling.value) for one in found.containers]
+
+
+BURSTABLE = pod(container(request=60 * MI, limit=100 * MI))
+
+
+class TestThrottling:
+    def test_one_container_is_throttled_by_the_cgroup_of_its_pod(self) -> None:
+        found = decided(BURSTABLE, swap=GI, throttling_percent=50)
+        assert (found.high, found.throttling) == (80 * MI, Throttling.PERCENT)
+        assert highs(found) == [(None, Throttling.PER_POD)]
+
+    def test_several_are_throttled_one_by_one(self) -> None:
+        row = pod(
+            container("a", request=60 * MI, limit=100 * MI),
+            container("b", request=MI),
+            container("c", limit=MI, request=MI),
+        )
+        found = decided(row, swap=GI, throttling_percent=50)
+        assert (found.high, found.throttling) == (None, Throttling.PER_CONTAINER)
+        assert highs(found) == [
+            (80 * MI, Throttling.PERCENT),
+            (None, Throttling.NO_LIMIT),
+            (None, Throttling.REQUEST_IS_LIMIT),
+        ]
+
+    @pytest.mark.parametrize("kind", [Kind.INIT, Kind.SIDECAR, Kind.EPHEMERAL])
+    def test_any_second_container_counts(self, kind: Kind) -> None:
+        row = pod(container("other", kind=kind), container(request=60 * MI, limit=100 * MI))
+        assert decided(row, swap=GI, throttling_percent=50).throttling is Throttling.PER_CONTAINER
+
+    def test_memory_up_to_the_limit_has_room_in_the_swap(self) -> None:
+        """On a kernel, with high 60 and limit 100: a process finishes with swap of 40, and is stuck with swap of 20."""
+        row = pod(container(request=20 * MI, limit=100 * MI))
+        enough = decided(row, swap=40 * MI, throttling_percent=50)
+        assert (enough.high, enough.throttling) == (60 * MI, Throttling.PERCENT)
+        less = decided(row, swap=20 * MI, throttling_percent=50)
+        assert (less.high, less.throttling) == (80 * MI, Throttling.SWAP_ROOM)
+
+    @pytest.mark.parametrize(("swap", "reason"), [(0, Throttling.NO_SWAP), (None, Throttling.SWAP_UNKNOWN)])
+    def test_skip_throttles_nothing_without_swap(self, swap: int | None, reason: names.ThrottlingReason) -> None:
+        found = decided(BURSTABLE, swap=swap, throttling_percent=50)
+        assert (found.high, found.throttling) == (None, reason)
+
+    def test_swap_without_limit_leaves_the_formula_alone(self) -> None:
+        assert decided(BURSTABLE, swap="max", throttling_percent=50).high == 80 * MI
+
+    @pytest.mark.parametrize(("swap", "size"), [(0, 100), (0, 65536), (None, 1024), (MI, 65536)])
+    def test_bounded_ends_in_time(self, swap: int | None, size: int) -> None:
+        row = pod(container(limit=size * MI))
+        found = decided(row, swap=swap, throttling_percent=10, without_swap=WithoutSwap.BOUNDED, max_stall=5)
+        assert found.throttling is Throttling.STALL_BOUND
+        assert found.high is not None
+        overage = (size * MI - found.high) / found.high
+        assert overage <= 0.178
+        stall = 85 * overage**3 * found.high / MI
+        assert stall < 5.01
+        # And not much shorter, where the kernel's own maximum of the pause is not what bounds it.
+        assert stall > 4 or overage > 0.176
+
+    def test_bounded_with_enough_swap_is_as_low_as_skip(self) -> None:
+        row = pod(container(limit=100 * MI))
+        found = decided(row, swap=60 * MI, throttling_percent=10, without_swap=WithoutSwap.BOUNDED)
+        assert (found.high, found.throttling) == (40 * MI, Throttling.SWAP_ROOM)
+
+    @pytest.mark.parametrize(
+        ("row", "reason"),
+        [
+            (pod(container(request=MI)), Throttling.NO_LIMIT),
+            (pod(container(), qos=Class.BEST_EFFORT), Throttling.NO_LIMIT),
+            (pod(container(request=MI, limit=MI), qos=Class.GUARANTEED), Throttling.REQUEST_IS_LIMIT),
+            (pod(container(request=MI, limit=MI + PAGE)), Throttling.NO_ROOM),
+            (pod(container(request=0, limit=PAGE - 1)), Throttling.NO_ROOM),
+        ],
+    )
+    def test_pods_that_have_none(self, row: pods.PodRow, reason: names.ThrottlingReason) -> None:
+        found = decided(row, swap="max", throttling_percent=50)
+        assert (found.high, found.throttling) == (None, reason)
+
+    def test_limit_of_the_pod_as_a_whole(self) -> None:
+        whole = WholePod(stated=True, request=60 * MI, limit=100 * MI)
+        assert decided(pod(container(), whole=whole), swap=GI, throttling_percent=50).high == 80 * MI
+        several = pod(container("a"), container("b"), whole=whole)
+        found = decided(several, swap=GI, throttling_percent=50)
+        assert found.high is None
+        assert highs(found) == [(None, Throttling.NO_LIMIT)] * 2
+
+    def test_limit_of_the_container_within_it(self) -> None:
+        whole = WholePod(stated=True, request=60 * MI, limit=200 * MI)
+        row = pod(container(request=60 * MI, limit=100 * MI), whole=whole)
+        assert decided(row, swap=GI, throttling_percent=50).high == 80 * MI
+
+    def test_least_swap_of_pod_and_container_counts(self) -> None:
+        row = pod(container("a", limit=100 * MI), container("b", limit=100 * MI))
+        reason = names.Reason.WORKLOAD_LIMIT
+        each = tuple(
+            limits.ContainerDecision(name, "", value, reason) for name, value in (("a", "max"), ("b", str(10 * MI)))
+        )
+        own = profile(WORKLOAD, memory_qos=settings.MemoryQoS(throttling_percent=50))
+        found = qos.decide(own, facts(), row, limits.PodDecision(str(30 * MI), reason, each))
+        assert found is not None
+        assert highs(found) == [(70 * MI, Throttling.SWAP_ROOM), (90 * MI, Throttling.SWAP_ROOM)]
+
+    @pytest.mark.parametrize(("value", "reason"), [(str(50 * MI), Throttling.SWAP_UNKNOWN), ("0", Throttling.NO_SWAP)])
+    def test_what_the_kubelet_may_lower_is_unknown(self, value: str, reason: names.ThrottlingReason) -> None:
+        why = names.Reason.KUBELET_DECIDES
+        each = (limits.ContainerDecision("app", "", value, why, cap=True),)
+        own = profile(names.Behavior.KUBELET, memory_qos=settings.MemoryQoS(throttling_percent=50))
+        found = qos.decide(own, facts(), BURSTABLE, limits.PodDecision(value, why, each, cap=True))
+        assert found is not None
+        assert (found.high, found.throttling) == (None, reason)
+
+
+class TestAnnotationsAboutThrottling:
+    def row(self, **fields: Any) -> pods.PodRow:
+        return pod(container(request=60 * MI, limit=100 * MI), asks=asks(**fields))
+
+    def test_share_takes_precedence_over_the_profile(self) -> None:
+        assert decided(self.row(throttling=25), swap=GI, throttling_percent=50).high == 70 * MI
+        assert decided(self.row(throttling=25), swap=GI, without=True).high == 70 * MI
+
+    def test_disabled(self) -> None:
+        found = decided(self.row(throttling=throttling.NEVER), swap=GI, throttling_percent=50)
+        assert (found.high, found.throttling) == (None, Throttling.THROTTLING_NONE)
+
+    @pytest.mark.parametrize("fields", [{"high": 90 * MI}, {"container_high": (("app", 90 * MI),)}])
+    def test_amount_takes_precedence_over_the_share(self, fields: dict[str, Any]) -> None:
+        found = decided(self.row(**fields), swap=GI, throttling_percent=50)
+        assert (found.high, found.throttling) == (90 * MI, Throttling.HIGH_ANNOTATION)
+        assert decided(self.row(**fields), swap=GI, without=True).high == 90 * MI
+
+    def test_amount_of_a_container(self) -> None:
+        row = pod(
+            container("a", limit=100 * MI),
+            container("b", limit=100 * MI),
+            container("c", limit=100 * MI),
+            asks=asks(container_high=(("a", 70 * MI), ("b", throttling.NEVER)), high=MI),
+        )
+        found = decided(row, swap=GI, throttling_percent=50)
+        assert (found.high, found.throttling) == (None, Throttling.PER_CONTAINER)
+        assert highs(found) == [
+            (70 * MI, Throttling.HIGH_ANNOTATION),
+            (None, Throttling.THROTTLING_NONE),
+            (50 * MI, Throttling.PERCENT),
+        ]
+
+    def test_amount_is_bounded_by_the_swap_as_well(self) -> None:
+        found = decided(self.row(high=70 * MI), swap=10 * MI)
+        assert (found.high, found.throttling) == (90 * MI, Throttling.SWAP_ROOM)
+        assert decided(self.row(high=70 * MI), swap=0).high is None
+
+    @pytest.mark.parametrize("amount", [MI, 60 * MI - 1, 100 * MI, GI, 2**63 - 1])
+    def test_amount_outside_of_request_and_limit(self, amount: int) -> None:
+        found = decided(self.row(high=amount), swap="max")
+        assert (found.high, found.throttling) == (None, Throttling.NO_ROOM)
+
+    def test_amount_at_the_request_stays_above_it(self) -> None:
+        row = pod(container(request=10 * PAGE + 1, limit=20 * PAGE), asks=asks(high=10 * PAGE + 1))
+        assert decided(row, swap="max").high == 11 * PAGE
+
+
+class TestProtection:
+    def test_soft(self) -> None:
+        found = decided(BURSTABLE, reservation=SOFT)
+        assert (found.minimum, found.low, found.protection) == (None, 60 * MI, Protection.REQUEST)
+        assert [(one.low, one.protection) for one in found.containers] == [(None, Protection.PER_POD)]
+
+    def test_soft_is_soft_for_guaranteed_pods(self) -> None:
+        row = pod(container(request=MI, limit=MI), qos=Class.GUARANTEED)
+        assert decided(row, reservation=SOFT).low == MI
+
+    def test_tiered(self) -> None:
+        row = pod(container(request=MI, limit=MI), qos=Class.GUARANTEED)
+        found = decided(row, reservation=TIERED)
+        assert (found.minimum, found.low) == (MI, None)
+        assert decided(BURSTABLE, reservation=TIERED).low == 60 * MI
+
+    def test_share_of_the_request(self) -> None:
+        assert decided(BURSTABLE, reservation=SOFT, reservation_percent=50).low == 30 * MI
+
+    def test_request_of_the_pod_in_all(self) -> None:
+        row = pod(container(request=60 * MI), container("b", request=MI), whole=WholePod(overhead=PAGE))
+        assert decided(row, reservation=SOFT).low == 61 * MI + PAGE
+
+    @pytest.mark.parametrize("reservation", [SOFT, TIERED])
+    @pytest.mark.parametrize(
+        "row", [pod(container(), qos=Class.BEST_EFFORT, whole=WholePod(overhead=MI)), pod(container(limit=MI))]
+    )
+    def test_nothing_requested(self, row: pods.PodRow, reservation: names.ReservationPolicy) -> None:
+        found = decided(row, reservation=reservation)
+        assert (found.minimum, found.low, found.protection) == (None, None, Protection.NOTHING_REQUESTED)
+        assert [one.protection for one in found.containers] == [Protection.NOTHING_REQUESTED]
+
+    def test_annotations(self) -> None:
+        def of(**fields: Any) -> tuple[int | None, str]:
+            row = pod(container(request=60 * MI, limit=100 * MI), asks=asks(**fields))
+            found = decided(row, reservation=SOFT)
+            assert found.minimum is None
+            return found.low, found.protection.value
+
+        assert of(reservation=Reservation.NONE) == (None, Protection.RESERVATION_NONE)
+        assert of(reservation=Reservation.NONE, low=MI) == (None, Protection.RESERVATION_NONE)
+        assert of(low=20 * MI + 1) == (20 * MI, Protection.LOW_ANNOTATION)
+        assert of(low=GI) == (60 * MI, Protection.LOW_ANNOTATION)
+
+    @pytest.mark.parametrize("fields", [{"reservation": SOFT}, {"low": 60 * MI}])
+    def test_annotations_without_a_profile(self, fields: dict[str, Any]) -> None:
+        row = pod(container(request=60 * MI), asks=asks(**fields))
+        assert decided(row, without=True).low == 60 * MI
+
+    def test_own_choice_of_soft_under_tiered(self) -> None:
+        row = pod(container(request=MI, limit=MI), qos=Class.GUARANTEED, asks=asks(reservation=SOFT))
+        found = decided(row, reservation=TIERED)
+        assert (found.minimum, found.low) == (None, MI)
+
+    def test_containers_without_recursive_protection(self) -> None:
+        node = facts(recursive_protection=False)
+        row = pod(container("a", request=60 * MI), container("b"))
+        found = decided(row, node=node, reservation=SOFT, reservation_percent=50)
+        assert [(one.low, one.protection) for one in found.containers] == [
+            (30 * MI, Protection.REQUEST),
+            (None, Protection.NOTHING_REQUESTED),
+        ]
+        guaranteed = decided(pod(container(request=MI, limit=MI), qos=Class.GUARANTEED), node=node, reservation=TIERED)
+        assert (guaranteed.minimum, guaranteed.low) == (MI, MI)
+        assert [one.low for one in guaranteed.containers] == [MI]
+
+
+class TestOverrides:
+    def test_precedence_is_between_pod_and_profile(self) -> None:
+        override = compiled.Override("quiet", memory_reservation=Reservation.NONE, memory_throttling=25)
+        found = decided(BURSTABLE, swap=GI, override=override, reservation=SOFT, throttling_percent=50)
+        assert (found.low, found.high) == (None, 70 * MI)
+        own = pod(*BURSTABLE.containers, asks=asks(reservation=SOFT, throttling=75))
+        found = decided(own, swap=GI, override=override)
+        assert (found.low, found.high) == (60 * MI, 90 * MI)
+
+    def test_without_a_profile(self) -> None:
+        assert decided(BURSTABLE, override=compiled.Override(memory_reservation=SOFT), without=True).low == 60 * MI
+
+    def test_about_swap_alone_asks_nothing(self) -> None:
+        assert maybe(BURSTABLE, override=compiled.Override(swap_limit=MI), without=True) is None
+
+
+def test_nothing_is_decided_unless_somebody_asks() -> None:
+    assert maybe(BURSTABLE, without=True) is None
+    assert maybe(BURSTABLE, node=facts(compatible=False), reservation=SOFT) is None
+
+
+class TestAbove:
+    def sums(self, *rows: pods.PodRow, node: nodes.NodeFacts | None = None, **memory: Any) -> qos.Sums:
+        own = profile(LIMITED, memory_qos=settings.MemoryQoS(**memory))
+        return qos.sums(own, node or facts(), [(row, maybe(row, **memory)) for row in rows])
+
+    GUARANTEED = pod(container(request=GI, limit=GI), qos=Class.GUARANTEED)
+
+    def test_soft(self) -> None:
+        found = self.sums(BURSTABLE, self.GUARANTEED, pod(container(), qos=Class.BEST_EFFORT), reservation=SOFT)
+        assert found == qos.Sums(0, GI + 60 * MI, 60 * MI)
+
+    def test_tiered_protects_hard_only_what_guaranteed_pods_need(self) -> None:
+        assert self.sums(BURSTABLE, self.GUARANTEED, reservation=TIERED) == qos.Sums(GI, 60 * MI, 60 * MI)
+
+    def test_nothing_without_reservation(self) -> None:
+        assert self.sums(BURSTABLE, self.GUARANTEED) == qos.Sums()
+
+    def test_never_above_the_node(self) -> None:
+        greedy = pod(container(request=2**62))
+        found = self.sums(greedy, self.GUARANTEED, reservation=TIERED, system_low="1Gi")
+        assert found == qos.Sums(GI, 7 * GI, 7 * GI, overcommitted=True)
+
+    @pytest.mark.parametrize(
+        ("memory", "asked", "expected"),
+        [(8 * GI, "5%", 8 * GI // 20), (64 * GI, "5%", GI), (64 * GI, "2Gi", 2 * GI), (GI, "2Gi", GI), (GI, "0", 0)],
+    )
+    def test_system_slice(self, memory: int, asked: str, expected: int) -> None:
+        own = profile(LIMITED, memory_qos=settings.MemoryQoS(reservation=SOFT, system_low=asked))
+        assert qos.system_low(own, facts(memory_bytes=memory)) == expected // PAGE * PAGE
+
+    def test_system_slice_only_where_pods_are_protected(self) -> None:
+        own = profile(LIMITED, memory_qos=settings.MemoryQoS(throttling_percent=50))
+        assert qos.system_low(own, facts()) == qos.system_low(profile(LIMITED), facts()) == 0
+
+
+class TestProperties:
+    memory = st.fixed_dictionaries(
+        {
+            "reservation": st.sampled_from(list(Reservation)),
+            "reservation_percent": st.integers(1, 100),
+            "throttling_percent": st.none() | st.integers(1, 99),
+            "without_swap": st.sampled_from(list(WithoutSwap)),
+            "max_stall": st.integers(1, 3600),
+        }
+    )
+    asked = st.none() | st.builds(
+        memory_asks.MemoryAsks,
+        reservation=st.sampled_from([None, Reservation.NONE, SOFT]),
+        low=st.none() | st.integers(0, 2**63 - 1),
+        throttling=st.none() | st.integers(0, 99),
+        high=st.none() | st.integers(0, 2**63 - 1),
+    )
+    swaps = st.none() | st.just("max") | sizes.map(lambda size: size // PAGE * PAGE)
+
+    @given(
+        st.lists(st.tuples(sizes, sizes | st.just(0)), min_size=1, max_size=3),
+        st.sampled_from([Class.GUARANTEED, Class.BURSTABLE]),
+        swaps,
+        memory,
+        asked,
+        st.booleans(),
+    )
+    def test_protection_below_the_request_below_high_below_the_limit(
+        self,
+        each: list[tuple[int, int]],
+        kind: Class,
+        swap: int | str | None,
+        memory: dict[str, Any],
+        asked: memory_asks.MemoryAsks | None,
+        recursive: bool,
+    ) -> None:
+        rows = [
+            container(f"c{number}", request=request, limit=request + more if more else 0)
+            for number, (request, more) in enumerate(each)
+        ]
+        row = pod(*rows, qos=kind, asks=asked)
+        found = decided(row, swap=swap, node=facts(recursive_protection=recursive), **memory)
+        request = sum(one.request for one in rows)
+        assert (found.minimum or 0) <= request
+        assert (found.low or 0) <= request
+        if found.high is not None:
+            assert request <= found.high < rows[0].limit
+        for one, own in zip(rows, found.containers, strict=True):
+            assert (own.low or 0) <= one.request
+            assert own.high is None or one.request <= own.high < one.limit
+        numbers = [found.minimum, found.low, found.high]
+        numbers += [value for own in found.containers for value in (own.low, own.high)]
+        assert all(value is None or (value > 0 and value % PAGE == 0) for value in numbers)
+
+    @given(sizes, sizes, sizes, swaps, memory)
+    def test_more_requested_is_more_protected_and_throttled_no_earlier(
+        self, request: int, more: int, rest: int, swap: int | str | None, memory: dict[str, Any]
+    ) -> None:
+        limit = request + more + rest
+        less = decided(pod(container(request=request, limit=limit)), swap=swap, **memory)
+        greater = decided(pod(container(request=request + more, limit=limit)), swap=swap, **memory)
+        assert (less.low or 0) <= (greater.low or 0)
+        if less.high is not None and greater.high is not None:
+            assert less.high <= greater.high
+
+    @given(sizes, sizes, sizes, memory)
+    def test_never_below_the_formula_nor_without_room(
+        self, request: int, more: int, swap: int, memory: dict[str, Any]
+    ) -> None:
+        memory |= {"throttling_percent": memory["throttling_percent"] or 50, "without_swap": WithoutSwap.SKIP}
+        swap = swap // PAGE * PAGE
+        found = decided(pod(container(request=request, limit=request + more)), swap=swap, **memory)
+        if found.high is not None:
+            kep = kubelet.throttled_from(request, request + more, memory["throttling_percent"] / 100, PAGE)
+            assert found.high >= kep
+            assert found.high + swap >= (request + more) // PAGE * PAGE
+
+    @given(st.lists(st.tuples(sizes, st.sampled_from(list(Class))), max_size=6), memory, st.integers(1, 2**40))
+    def test_sums_are_at_most_the_node(self, each: list[tuple[int, Class]], memory: dict[str, Any], size: int) -> None:
+        node = facts(memory_bytes=size)
+        own = profile(LIMITED, memory_qos=settings.MemoryQoS(**memory))
+        rows = [pod(container(request=request, limit=request), qos=kind) for request, kind in each]
+        found = qos.sums(own, node, [(row, maybe(row, node=node, **memory)) for row in rows])
+        top = size - qos.system_low(own, node)
+        assert max(found.kubepods_min, found.kubepods_low, found.burstable_low) <= top
+        assert found.burstable_low <= found.kubepods_low

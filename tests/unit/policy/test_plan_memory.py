@@ -1,0 +1,146 @@
+"""Memory QoS in the plan of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.api import names, state
+from swapwarden.policy import plan
+from swapwarden.policy.memory import settings
+from swapwarden.policy.observed import memory_asks, nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap.qos import Class
+
+from tests.unit.policy.rows import GI, MI, container, facts, pod, profile
+
+Reservation = names.ReservationPolicy
+LIMITED = names.Behavior.LIMITED_SWAP
+SOFT = settings.MemoryQoS(Reservation.SOFT, throttling_percent=50)
+NODE = facts(memory_bytes=8 * GI, swap_bytes=8 * GI)
+
+
+def burstable(name: str = "b", **fields: Any) -> pods.PodRow:
+    """A pod that may swap 1 GiB on NODE, as much as lies between request and limit."""
+    return pod(container(request=GI, limit=2 * GI), uid=f"uid-{name}", name=name, **fields)
+
+
+def guaranteed(name: str = "g", **fields: Any) -> pods.PodRow:
+    fields = {"qos": Class.GUARANTEED, "uid": f"uid-{name}", "name": name, **fields}
+    return pod(container(request=GI, limit=GI), **fields)
+
+
+def planned(*rows: pods.PodRow, memory: settings.MemoryQoS | None = SOFT, **fields: Any) -> dict[str, Any]:
+    spec = plan.plan_node(profile(LIMITED, memory_qos=memory, **fields), NODE, rows)
+    found: dict[str, Any] = msgspec.to_builtins(spec)
+    return found
+
+
+def test_state_has_it_by_file() -> None:
+    found = planned(burstable(), guaranteed())
+    assert found["pods"] == {
+        "uid-b": {
+            "swapMax": str(GI),
+            "memoryLow": str(GI),
+            "memoryHigh": str(GI + 512 * MI),
+            "containerDefault": {"swapMax": str(GI)},
+        },
+        "uid-g": {"reason": "QoSNotEligible", "swapMax": "0", "memoryLow": str(GI)},
+    }
+    assert found["kubepods"] == {"memoryLow": str(2 * GI)}
+    assert found["burstable"] == {"memoryLow": str(GI)}
+    assert found["units"] == {"system.slice": {"memoryLow": str(8 * GI // 20 // 4096 * 4096)}}
+
+
+def test_containers_of_several_have_their_own() -> None:
+    alike = pod(container("a", request=GI, limit=2 * GI), container("b", request=GI, limit=2 * GI))
+    (found,) = planned(alike)["pods"].values()
+    high = str(GI + 512 * MI)
+    assert "memoryHigh" not in found
+    assert found["containerDefault"] == {"swapMax": str(GI), "memoryHigh": high}
+    different = pod(container("a", request=GI, limit=2 * GI), container("b", request=GI, id=""))
+    (found,) = planned(different)["pods"].values()
+    assert found["containers"] == {
+        "a": {"swapMax": str(GI), "memoryHigh": high, "id": "id-a"},
+        "b": {"swapMax": str(GI)},
+    }
+
+
+def test_tiered() -> None:
+    found = planned(burstable(), guaranteed(), memory=settings.MemoryQoS(Reservation.TIERED_RESERVATION))
+    assert found["pods"]["uid-g"]["memoryMin"] == str(GI)
+    assert "memoryLow" not in found["pods"]["uid-g"]
+    assert found["kubepods"] == {"memoryMin": str(GI), "memoryLow": str(GI)}
+    assert found["burstable"] == {"memoryLow": str(GI)}
+
+
+def test_ended_pods_leave_the_sums_at_once() -> None:
+    found = planned(burstable(), guaranteed(terminal=True))
+    assert found["kubepods"] == found["burstable"] == {"memoryLow": str(GI)}
+
+
+def test_sums_stay_beside_the_nodes_swap() -> None:
+    assert planned(burstable(), reserved="1Gi")["kubepods"] == {"swapMax": str(7 * GI), "memoryLow": str(GI)}
+
+
+def test_settings_of_system_slice_stay() -> None:
+    own = (("system.slice", state.UnitSettings(swap_max="0")), ("a.service", state.UnitSettings(swap_max="0")))
+    assert planned(units=own)["units"] == {
+        "system.slice": {"swapMax": "0", "memoryLow": str(8 * GI // 20 // 4096 * 4096)},
+        "a.service": {"swapMax": "0"},
+    }
+    full = tuple((f"{number}.service", state.UnitSettings(swap_max="0")) for number in range(state.MAX_UNITS))
+    assert planned(units=full)["units"].keys() == dict(full).keys()
+
+
+def test_pod_that_asks_without_a_profile() -> None:
+    asks = memory_asks.MemoryAsks(reservation=Reservation.SOFT)
+    found = planned(burstable(asks=asks), burstable("c"), memory=None)
+    assert "memoryLow" not in found["pods"]["uid-c"]
+    assert found["pods"]["uid-b"]["memoryLow"] == str(GI)
+    assert found["kubepods"] == found["burstable"] == {"memoryLow": str(GI)}
+    assert "units" not in found
+
+
+def test_override_about_memory_is_named_where_it_changes_something() -> None:
+    override = compiled.Override("loud", memory_reservation=Reservation.NONE)
+    own = profile(LIMITED, memory_qos=SOFT, overrides=(override,))
+    explained = plan.explain_node(own, NODE, [burstable(), pod(container(), uid="n", qos=Class.BEST_EFFORT)])
+    assert [one.override for one in explained.pods] == ["loud", "loud"]
+    assert [one.memory and one.memory.low for one in explained.pods] == [None, None]
+    unchanged = profile(LIMITED, memory_qos=settings.MemoryQoS(), overrides=(override,))
+    assert [one.override for one in plan.explain_node(unchanged, NODE, [burstable()]).pods] == [None]
+
+
+def test_swap_that_others_took_raises_the_throttle() -> None:
+    behavior = names.Behavior.WORKLOAD_CONTROLLED
+    own = profile(behavior, memory_qos=SOFT, overcommit_percent=100)
+    rows = [burstable("first", started="1", swap_limit="8128Mi"), burstable("second", started="2", swap_limit="1Gi")]
+    found = plan.plan_node(own, NODE, rows).pods["uid-second"]
+    assert (found.swap_max, found.memory_high) == (str(64 * MI), str(2 * GI - 64 * MI))
+
+
+def test_explanation_has_the_sums() -> None:
+    explained = plan.explain_node(profile(LIMITED, memory_qos=SOFT), NODE, [burstable(), guaranteed()])
+    assert (explained.protection.kubepods_low, explained.protection.burstable_low) == (2 * GI, GI)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(list(Class))), max_size=5),
+    st.sampled_from(list(names.Behavior)),
+    st.sampled_from([None, settings.MemoryQoS()]),
+)
+def test_a_plan_without_memory_is_what_it_was(
+    each: list[tuple[int, int, Class]], behavior: names.Behavior, memory: settings.MemoryQoS | None
+) -> None:
+    rows = [
+        pod(container(request=request, limit=request + more), qos=kind, uid=f"uid-{number}")
+        for number, (request, more, kind) in enumerate(each)
+    ]
+    text = msgspec.json.encode(
+        plan.plan_node(profile(behavior, memory_qos=memory), nodes.NodeFacts(True, GI, GI), rows)
+    )
+    assert b"memory" not in text
+    assert b"burstable" not in text
