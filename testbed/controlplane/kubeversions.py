@@ -6,10 +6,7 @@ k8s.io/kubernetes vouches for all others. `python -m testbed.controlplane.kubeve
 file.
 """
 
-import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -93,12 +90,7 @@ def add(version: str) -> list[str]:
 
 
 def _download(name: str, version: str) -> dict[str, str]:
-    environment = os.environ | {"GOWORK": "off", "GOFLAGS": "-mod=mod", "GONOSUMDB": "k8s.io/*"}
-    command = [str(golang.ensure()), "mod", "download", "-json", f"{name}@{version}"]
-    with tempfile.TemporaryDirectory() as folder:
-        said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    found: dict[str, str] = json.loads(said.stdout) if said.stdout else {"Error": said.stderr.strip()}
-    return found
+    return golang.download(name, version, GOFLAGS="-mod=mod", GONOSUMDB="k8s.io/*")
 
 
 def main() -> int:

@@ -6,22 +6,15 @@ built from Go modules.
 
 import dataclasses
 import functools
-import hashlib
-import http.client
 import io
 import os
-import platform
 import shutil
-import socket
 import tarfile
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 from testbed.base import cache, host, process, term
-from testbed.controlplane import assets, golang
+from testbed.controlplane import assets, downloads, golang
 
 CONTAINERD_VERSION = "2.4.2"
 HELM_VERSION = "3.21.4"
@@ -30,11 +23,6 @@ NFD_VERSION = "0.18.3"
 NFD_CRDS = "nfd-api-crds.yaml"
 KUBE_ON_HOST = ("kube-controller-manager", "kube-scheduler")
 KUBE_ON_NODE = ("kubelet", "kube-proxy")
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_KUBE_DOWNLOADS = "https://dl.k8s.io/release"
-_CONNECT_TIMEOUT = 5.0
-_READ_TIMEOUT = 30.0
-_MAX_DOWNLOAD = 256 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,19 +40,8 @@ class Release:
     tags: str = ""
 
 
-def architecture() -> str:
-    """Return Go's name of this machine's architecture; host.SetupError if no programs exist for it."""
-    machine = platform.machine()
-    host.need(
-        machine in _ARCHITECTURES,
-        f"there are no programs for {machine}",
-        f"use a machine with one of: {', '.join(_ARCHITECTURES)}",
-    )
-    return _ARCHITECTURES[machine]
-
-
 def _helm() -> Release:
-    name = f"helm-v{HELM_VERSION}-linux-{architecture()}.tar.gz"
+    name = f"helm-v{HELM_VERSION}-linux-{downloads.architecture()}.tar.gz"
     # Without a version of Kubernetes, `helm template` renders for 1.20.
     major, minor, _ = assets.KUBE_VERSION.split(".")
     parts = {"k8sVersionMajor": major, "k8sVersionMinor": minor}
@@ -83,7 +60,7 @@ def _helm() -> Release:
 
 
 def _containerd() -> Release:
-    name = f"containerd-static-{CONTAINERD_VERSION}-linux-{architecture()}.tar.gz"
+    name = f"containerd-static-{CONTAINERD_VERSION}-linux-{downloads.architecture()}.tar.gz"
     return Release(
         name="containerd",
         version=CONTAINERD_VERSION,
@@ -102,7 +79,7 @@ def _kind() -> Release:
         name="kind",
         version=KIND_VERSION,
         programs=("kind",),
-        url=f"https://github.com/kubernetes-sigs/kind/releases/download/v{KIND_VERSION}/kind-linux-{architecture()}",
+        url=f"https://github.com/kubernetes-sigs/kind/releases/download/v{KIND_VERSION}/kind-linux-{downloads.architecture()}",
         checksum_suffix=".sha256sum",
         module="sigs.k8s.io/kind",
         module_checksum="h1:AjvDv3vOygb/VKLVQW87lfktIBzkxR8Ump9DjxC8+Lk=",
@@ -132,12 +109,7 @@ def containerd() -> Path:
 
 def nfd() -> Path:
     """Return a folder with nfd-master of Node Feature Discovery, and NFD_CRDS; built here: releases are images only."""
-    kept = f"nfd-{NFD_VERSION}"
-    with cache.lock(kept):
-        if not cache.find(kept):
-            with cache.install(kept) as folder:
-                _build_nfd(folder)
-    return cache.root() / kept
+    return cache.made(f"nfd-{NFD_VERSION}", _build_nfd)
 
 
 def _build_nfd(folder: Path) -> None:
@@ -160,32 +132,29 @@ def _build_nfd(folder: Path) -> None:
 
 def promtool() -> Path:
     """Return Prometheus' checker of metrics and rules: that of PATH, else Debian's, unpacked without its server."""
-    return on_path("promtool", ["--version"], "promtool, version ") or _of_prometheus()
+    found = on_path("promtool", ["--version"], "promtool, version ")
+    return found or cache.made("promtool", _unpack_promtool) / "promtool"
 
 
-def _of_prometheus() -> Path:
-    with cache.lock("promtool"):
-        if not cache.find("promtool"):
-            with term.step("fetching promtool"), cache.install("promtool") as folder:
-                unpacked = folder / "unpacked"
-                unpacked.mkdir()
-                host.apt_unpack(["prometheus"], unpacked, "the check of metrics and alerts")
-                program = unpacked / "usr" / "bin" / "promtool"
-                host.need(program.exists(), "the package prometheus holds no promtool", "put a promtool on PATH")
-                program.rename(folder / "promtool")
-                shutil.rmtree(unpacked)
-    return cache.root() / "promtool" / "promtool"
+def _unpack_promtool(folder: Path) -> None:
+    (unpacked := folder / "unpacked").mkdir()
+    with term.step("fetching promtool"):
+        host.apt_unpack(["prometheus"], unpacked, "the check of metrics and alerts")
+    program = unpacked / "usr" / "bin" / "promtool"
+    host.need(program.exists(), "the package prometheus holds no promtool", "put a promtool on PATH")
+    program.rename(folder / "promtool")
+    shutil.rmtree(unpacked)
 
 
 def kube_on_host(name: str) -> Path:
     """One of KUBE_ON_HOST, of the control plane's minor version."""
     minor = assets.KUBE_VERSION.rpartition(".")[0]
-    return on_path(name, ["--version"], f"Kubernetes v{minor}.") or _kube_program(name)
+    return on_path(name, ["--version"], f"Kubernetes v{minor}.") or kube_on_node(name)
 
 
 def kube_on_node(name: str) -> Path:
     """Return one of KUBE_ON_NODE; never this machine's own, which may need libraries that the node lacks."""
-    return _kube_program(name)
+    return assets.made(name, assets.KUBE_VERSION)
 
 
 def on_path(name: str, arguments: list[str], says: str) -> Path | None:
@@ -199,31 +168,16 @@ def on_path(name: str, arguments: list[str], says: str) -> Path | None:
     return Path(found) if said.stdout.startswith(says) else None
 
 
-def _kube_program(name: str) -> Path:
-    kept = f"kube-{assets.KUBE_VERSION}-{name}"
-    with cache.lock(kept):
-        if not cache.find(kept):
-            with cache.install(kept) as folder:
-                url = f"{_KUBE_DOWNLOADS}/v{assets.KUBE_VERSION}/bin/linux/{architecture()}/{name}"
-                if content := _download(url, ".sha256"):
-                    _write(folder / name, content)
-                else:
-                    with term.step(f"building {name} from its Go modules (minutes, once)"):
-                        package = f"k8s.io/kubernetes/cmd/{name}"
-                        golang.build(package, folder / name, source=assets.SOURCES, stamps=assets.kube_stamps())
-    return cache.root() / kept / name
-
-
 def fetched(release: Release) -> Path:
-    kept = f"{release.name}-{release.version}"
-    with cache.lock(kept):
-        if not cache.find(kept):
-            with cache.install(kept) as folder:
-                if content := _download(release.url, release.checksum_suffix):
-                    _unpack(release, content, folder)
-                else:
-                    _build(release, folder)
-    return cache.root() / kept
+    """Return the folder with the programs of a release."""
+    return cache.made(f"{release.name}-{release.version}", functools.partial(_fetch, release))
+
+
+def _fetch(release: Release, folder: Path) -> None:
+    if content := downloads.get(release.url, release.checksum_suffix):
+        _unpack(release, content, folder)
+    else:
+        _build(release, folder)
 
 
 def _build(release: Release, folder: Path) -> None:
@@ -237,7 +191,7 @@ def _build(release: Release, folder: Path) -> None:
 
 def _unpack(release: Release, content: bytes, folder: Path) -> None:
     if not release.url.endswith(".tar.gz"):
-        _write(folder / release.programs[0], content)
+        downloads.write(folder / release.programs[0], content)
         return
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
         members = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
@@ -245,47 +199,4 @@ def _unpack(release: Release, content: bytes, folder: Path) -> None:
             found = archive.extractfile(members[program]) if program in members else None
             host.need(found, f"{release.url} holds no {program}", "look for a newer version of the testbed")
             if found:
-                _write(folder / program, found.read())
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    path.chmod(0o755)
-
-
-@functools.cache
-def _connects(name: str) -> bool:
-    """Return whether a server answers quickly, directly or through the configured proxy."""
-    if urllib.request.getproxies().get("https"):
-        return True
-    try:
-        socket.create_connection((name, 443), timeout=_CONNECT_TIMEOUT).close()
-    except OSError:
-        term.say(f"no downloads from {name}: it can't be reached; continuing without it")
-        return False
-    return True
-
-
-def _download(url: str, checksum_suffix: str) -> bytes | None:
-    """Return the content of URL if it has the checksum beside it; None if it is unavailable for any reason."""
-    if not _connects(urllib.parse.urlsplit(url).netloc):
-        return None
-    try:
-        with term.step(f"downloading {url}"):
-            checksum = _get(url + checksum_suffix).split()[0].decode("ascii")
-            content = _get(url)
-    except (OSError, http.client.HTTPException, ValueError, IndexError) as error:
-        term.say(f"  no luck; continuing without it: {error}")
-        return None
-    if hashlib.sha256(content).hexdigest() != checksum:
-        term.say("  no luck; continuing without it: the checksum does not match")
-        return None
-    return content
-
-
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=_READ_TIMEOUT) as answer:  # noqa: S310 - the URLs above, all https
-        content = bytes(answer.read(_MAX_DOWNLOAD + 1))
-    if len(content) > _MAX_DOWNLOAD:
-        raise ValueError(f"{url} is larger than {_MAX_DOWNLOAD} bytes")
-    return content
+                downloads.write(folder / program, found.read())

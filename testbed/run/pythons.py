@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -32,12 +33,7 @@ def of_image() -> Path | str:
     if uv is None:
         return "there is no uv to install its packages with; start through `make`, which brings one"
     key = hashlib.sha256(b"\0".join([str(found).encode(), _LOCK.read_bytes()])).hexdigest()[:12]
-    name = f"python-{version}-{key}"
-    with cache.lock(f"python-{version}"):
-        if cache.find(name) is None:
-            with cache.install(name) as folder:
-                _make(uv, found, folder)
-    return cache.root() / name / "bin" / "python"
+    return cache.made(f"python-{version}-{key}", functools.partial(_make, uv, found)) / "bin" / "python"
 
 
 def _candidates(version: str) -> list[Path]:

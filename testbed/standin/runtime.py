@@ -35,14 +35,14 @@ def program(version: str = NEWEST) -> Path:
     mod_file, tag = VERSIONS[version]
     sources = sorted(path for path in _SOURCES.iterdir() if path.is_file())
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
-    name = f"nri-{version}-{digest}"
-    with cache.lock("nri"):
-        if not cache.find(name):
-            with term.step(f"building a runtime's side of NRI {version}"), cache.install(name) as folder:
-                # Plugins in WebAssembly would need an interpreter for it.
-                tags = ",".join(each for each in ("nri_no_wasm", tag) if each)
-                golang.build(".", folder / "nri", source=_SOURCES, stamps=[], tags=tags, mod_file=_SOURCES / mod_file)
-    return cache.root() / name / "nri"
+    # Plugins in WebAssembly would need an interpreter for it.
+    tags = ",".join(each for each in ("nri_no_wasm", tag) if each)
+
+    def build(folder: Path) -> None:
+        with term.step(f"building a runtime's side of NRI {version}"):
+            golang.build(".", folder / "nri", source=_SOURCES, stamps=[], tags=tags, mod_file=_SOURCES / mod_file)
+
+    return cache.made(f"nri-{version}-{digest}", build) / "nri"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,20 +27,15 @@ class Kernel:
 
 def ensure() -> Kernel:
     """The kernel, made on the first call; host.SetupError where it can't be had."""
-    name = f"kernel-vm-{FORMAT}"
-    if not cache.find(name):
-        with cache.lock("kernelvm"):
-            if not cache.find(name):
-                with term.step("fetching and unpacking a kernel"), cache.install(name) as folder:
-                    _make(folder)
-    folder = cache.root() / name
+    folder = cache.made(f"kernel-vm-{FORMAT}", _make)
     return Kernel(folder / "vmlinuz", folder / "initramfs.cpio", (folder / "release").read_text(encoding="ascii"))
 
 
 def _make(folder: Path) -> None:
     unpacked = folder / "unpacked"
     unpacked.mkdir()
-    host.apt_unpack([*kernel_packages(), "busybox-static"], unpacked, _PURPOSE)
+    with term.step("fetching and unpacking a kernel"):
+        host.apt_unpack([*kernel_packages(), "busybox-static"], unpacked, _PURPOSE)
     (image,) = (unpacked / "boot").glob("vmlinuz-*")
     release = image.name.removeprefix("vmlinuz-")
     (modules,) = [found for found in unpacked.glob(f"**/modules/{release}") if (found / "kernel").is_dir()]

@@ -29,12 +29,7 @@ def ensure() -> Path:
     """Return the kernel, built on the first call (some ten minutes on two cores); host.SetupError if that fails."""
     host.need_linux()
     name = f"uml-{hashlib.sha256(SUITE.encode() + _CONFIG.read_bytes()).hexdigest()[:12]}"
-    if not cache.find(name):
-        with cache.lock("uml"):
-            if not cache.find(name):
-                with cache.install(name) as folder:
-                    _make(folder)
-    return cache.root() / name / "linux"
+    return cache.made(name, _make) / "linux"
 
 
 def machine(
