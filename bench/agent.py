@@ -47,7 +47,6 @@ from bench.cgroups import (
     make_pods,
     pod_path,
     pressure,
-    put,
     reach,
     remove,
     uids,
@@ -55,6 +54,7 @@ from bench.cgroups import (
 from testbed.base import paths, process
 from testbed.controlplane import pki
 from testbed.run import pythons
+from testbed.standin.churn import write
 from testbed.vm.kernelvm import KernelVM
 
 FLOOR: Final = Path(__file__).with_name("agent_floor.c")
@@ -158,7 +158,7 @@ def repairs(pods: Sequence[str], foreign: str) -> list[float]:
     for number in range(ROUNDS * 2 * TRIES):
         file = limit_file(pods[number % len(pods)])
         begun = time.perf_counter()
-        put(file, foreign)
+        write(file, foreign)
         found.append(reach(file, LIMIT, begun))
         time.sleep(0.005)
     return found
@@ -171,7 +171,7 @@ def covered(pods: Sequence[str], give: Callable[..., None]) -> None:
         for uid in pods:
             reach(limit_file(uid), limit)
     for uid in pods:
-        put(limit_file(uid), "0")
+        write(limit_file(uid), "0")
         reach(limit_file(uid), LIMIT)
 
 

@@ -54,17 +54,15 @@ def show(found: Json) -> list[str]:
     print(f"idle for a minute: {rest['cpu'] * 1000:.1f} ms of CPU, {rest['memory'] / 1e6:.1f} MB", end="")
     print(f", {rest['calls']:.1f} system calls in {rest['awakenings']:.1f} wake-ups", end="")
     print(f"; {rest['comparison']} more in a full comparison" if rest["comparison"] else "")
+
+    def times(what: str) -> float:
+        return p99(found[what]) / p99(found[f"floor {what}"])
+
     ratios = {
         "MB of memory": (rest["memory"] / 1e6, MOST_MEMORY / 1e6),
         "x the C loop for 250 pods from cold": (many["agent"] / many["floor"], MOST_COLD),
-        "x the C loop at p99 of repairs": (
-            p99(found["repair"]) / p99(found["floor repair"]),
-            MOST_REPAIR,
-        ),
-        "x the C loop at p99 of raises from 0": (
-            p99(found["raise"]) / p99(found["floor raise"]),
-            MOST_REPAIR,
-        ),
+        "x the C loop at p99 of repairs": (times("repair"), MOST_REPAIR),
+        "x the C loop at p99 of raises from 0": (times("raise"), MOST_REPAIR),
         "C loops of CPU in an idle minute": (rest["cpu"] / found["floor"], MOST_IDLE),
         "system calls in an idle minute": (float(rest["calls"]), float(MOST_CALLS)),
         "wake-ups in an idle minute": (float(rest["awakenings"]), float(MOST_AWAKENINGS)),

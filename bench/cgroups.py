@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed.standin import hog
+from testbed.standin.churn import write
 from testbed.vm.kernelvm import CGROUPS
 
 ROOT: Final = CGROUPS / "bench"
@@ -38,22 +39,14 @@ def scope(pod: Path) -> Path:
     return pod / f"cri-containerd-{'0' * 64}.scope"
 
 
-def put(file: Path, text: str) -> None:
-    descriptor = os.open(file, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
 def make_pods(pods: Sequence[str]) -> None:
     """Make so many pods, with a container each, and no limit."""
     for parent in (CGROUPS, ROOT, LEVEL.parent, LEVEL):
         parent.mkdir(exist_ok=True)
-        put(parent / "cgroup.subtree_control", "+memory")
+        write(parent / "cgroup.subtree_control", "+memory")
     for uid in pods:
         scope(pod_path(uid)).mkdir(parents=True, exist_ok=True)
-        put(limit_file(uid), "max")
+        write(limit_file(uid), "max")
 
 
 def remove(pods: Sequence[str]) -> None:
@@ -91,7 +84,7 @@ def reach(file: Path, limit: int, begun: float | None = None) -> float:
 def pressure() -> Iterator[None]:
     """Run two processes that swap all the time."""
     PRESSED.mkdir()
-    put(PRESSED / "memory.max", str(96 * MIB))
+    write(PRESSED / "memory.max", str(96 * MIB))
     argv = [sys.executable, hog.__file__, "96", "--cgroup", str(PRESSED), "--pace", "64"]
     hogs = [subprocess.Popen(argv, stdout=subprocess.DEVNULL) for _ in range(2)]
     time.sleep(5)

@@ -95,17 +95,6 @@ def running(number: int) -> Json:
     return {"status": {**found, "containerStatuses": statuses}}
 
 
-class _Metadata(msgspec.Struct):
-    uid: str
-
-
-class _Made(msgspec.Struct):
-    metadata: _Metadata
-
-
-_MADE = msgspec.json.Decoder(_Made)
-
-
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """A pod, and when it was bound (CLOCK_MONOTONIC in seconds)."""
@@ -165,9 +154,9 @@ class Load:
         disabled = (number + number // self.nodes) % DISABLED_EVERY == 0
         name = f"shop-7c9d8f6b5d-{number:06}"
         body = json.dumps(pod(name, node_name(number % self.nodes), number, disabled=disabled)).encode()
-        made = _MADE.decode(await self._api.post(PODS, body))
+        made = json.loads(await self._api.post(PODS, body))
         self.changes += 1
-        return Bound(name, number, made.metadata.uid, disabled, time.monotonic())
+        return Bound(name, number, made["metadata"]["uid"], disabled, time.monotonic())
 
     async def begin(self, one: Bound) -> None:
         """Start its containers."""
@@ -179,10 +168,6 @@ class Load:
         """Delete it."""
         await self._api.delete(f"{PODS}/{one.name}", params={"gracePeriodSeconds": "0"})
         self.changes += 1
-
-    async def together(self, made: Iterable[Bound], work: Callable[[Bound], Awaitable[None]]) -> None:
-        """Do the same to all of them."""
-        await _each(made, work)
 
     async def churn(self, rate: float, seconds: float) -> list[Bound]:
         """Make pods live and die so that there are `rate` changes a second; return the bound ones.

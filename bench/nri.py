@@ -24,6 +24,7 @@ from typing import Final
 
 from swapwarden.api import names, runtime_link
 
+from bench.cgroups import cpu_seconds
 from testbed.base import process
 from testbed.standin import runtime
 from testbed.standin.runtime import Container, Measured, Pod, Runtime
@@ -76,19 +77,6 @@ class Contender:
     def micros(self) -> list[float]:
         """The microseconds of all requests."""
         return [each for turn in self.turns for each in turn.micros]
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used (its first thread, which is all that ours has)."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((each / "schedstat").read_text(encoding="ascii").split()[0]) for each in tasks) / 1e9
-
-
-def status(pid: int, field: str) -> int:
-    """Return a field of /proc/PID/status; kB as bytes."""
-    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    number, *unit = text.partition(f"{field}:")[2].partition("\n")[0].split()
-    return int(number) << 10 if unit else int(number)
 
 
 def ours(folder: Path) -> process.Process:
@@ -146,7 +134,7 @@ def show(size: str, found: Mapping[str, Contender]) -> float:
         )
         if each.plugin is not None:
             more = statistics.median(added(found, kind)), p99(micros) - base, each.cpu / len(micros) * 1e6
-            row += "".join(f"{number:10.1f}" for number in (*more, status(each.plugin.pid, "VmRSS") / 1e6))
+            row += "".join(f"{number:10.1f}" for number in (*more, process.status(each.plugin.pid, "VmRSS") / 1e6))
         print(row, flush=True)
     ratio = statistics.median(added(found, "ours")) / statistics.median(added(found, "go"))
     print(f"ours adds {ratio:.2f} of what the one in Go adds")
@@ -171,9 +159,9 @@ def idle(folder: Path, seconds: float) -> None:
 
 
 def _idle(plugin: process.Process, seconds: float) -> str:
-    used, woken = cpu_seconds(plugin.pid), status(plugin.pid, "voluntary_ctxt_switches")
+    used, woken = cpu_seconds(plugin.pid), process.status(plugin.pid, "voluntary_ctxt_switches")
     time.sleep(seconds)
-    used, woken = cpu_seconds(plugin.pid) - used, status(plugin.pid, "voluntary_ctxt_switches") - woken
+    used, woken = cpu_seconds(plugin.pid) - used, process.status(plugin.pid, "voluntary_ctxt_switches") - woken
     return f"{used * 1e3:.2f} ms of CPU, woken {woken} times"
 
 
@@ -192,7 +180,7 @@ def large_node(folder: Path) -> int:
         with ours(folder) as plugin:
             running.connected(OURS)
             seconds = running.wait_for("synchronized", containers=containers)["seconds"]
-            memory, most = status(plugin.pid, "VmRSS"), status(plugin.pid, "VmHWM")
+            memory, most = process.status(plugin.pid, "VmRSS"), process.status(plugin.pid, "VmHWM")
             print(f"\n{pods} pods and {containers} containers at once: {seconds:.3f} s,", end=" ")
             print(f"{memory / 1e6:.1f} MB afterwards, {most / 1e6:.1f} MB at most", flush=True)
             return most
@@ -218,7 +206,7 @@ def main(arguments: Sequence[str]) -> int:
                         found[kind].turn(options.count, size)
                 ratios.append(show(size, found))
                 plugin = found["ours"].plugin
-                memory = max(memory, status(plugin.pid, "VmRSS") if plugin else 0)
+                memory = max(memory, process.status(plugin.pid, "VmRSS") if plugin else 0)
         for part in ("idle", "large-node"):
             (folder / part).mkdir()
         large_node(folder / "large-node")

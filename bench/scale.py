@@ -71,12 +71,6 @@ def counters(control_plane: ControlPlane) -> Counters:
     return Counters(part.total(control_plane.servers.etcd.metrics(), STORED), states, statuses)
 
 
-def peak(pid: int) -> int:
-    """Return the most memory that a process ever held, in bytes."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
-
-
 def machine_seconds() -> tuple[float, float]:
     """Return the busy time of all cores, and their whole time, in ticks."""
     fields = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
@@ -220,7 +214,7 @@ class Bench:
             for rate, seconds in RATES.items():
                 with term.step(f"{name}: {rate} changes/s"):
                     paces[rate] = await self.pace(rate, seconds, controller)
-            return Found(cold, plan, math.nan, peak(controller.pid), settled, paces, cost)
+            return Found(cold, plan, math.nan, process.status(controller.pid, "VmHWM"), settled, paces, cost)
 
     def is_complete(self) -> bool:
         return len(self.observer.informer.rows) == self._size.nodes and self.observer.pods >= self._size.pods
@@ -297,12 +291,9 @@ def main(arguments: Sequence[str]) -> int:
         default=SIZES[-1].nodes,
         help="nodes of the largest size to run (default: %(default)s)",
     )
-    parser.add_argument("--without-kopf", action="store_true", help="leave the controller on kopf out")
     options = parser.parse_args(arguments)
     process.exit_on_sigterm()
-    results = [
-        run(size, beside=size == SIZES[0] and not options.without_kopf) for size in SIZES if size.nodes <= options.up_to
-    ]
+    results = [run(size, beside=size == SIZES[0]) for size in SIZES if size.nodes <= options.up_to]
     show("swapwarden controller", {str(each.size): figures(each.ours, each.bare) for each in results})
     smallest = results[0]
     if smallest.kopf and smallest.built_in:

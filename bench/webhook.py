@@ -15,7 +15,6 @@ import dataclasses
 import http
 import itertools
 import json
-import os
 import ssl
 import statistics
 import sys
@@ -28,7 +27,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from testbed.base import ports, process
+from bench.cgroups import cpu_seconds
+from testbed.base import process
 from testbed.controlplane import golang
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -50,7 +50,6 @@ SHAPES = 512
 REQUESTS_PER_CONNECTION = 5000
 FLAT = 1.05, MIB
 """The limit of memory at the end, relative to the end of the first quarter: a factor, and bytes more."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 Json = dict[str, Any]
 
@@ -124,20 +123,13 @@ class GoWebhook:
     """Run the webhook in Go as a process."""
 
     def __init__(self, control_plane: ControlPlane, program: Path, folder: Path) -> None:
-        certificate, key = control_plane.credentials.issue_certificate("gowebhook", ["127.0.0.1"])
+        certificate, key = control_plane.credentials.issue("gowebhook", ["127.0.0.1"])
         (folder / "tls.crt").write_bytes(certificate.read_bytes())
         (folder / "tls.key").write_bytes(key.read_bytes())
-        port = ports.free()
+        port = process.free_port()
         self.url = f"https://127.0.0.1:{port}"
         argv = [str(program), f"--port={port}", f"--cert-dir={folder}"]
         self.process = process.Process("gowebhook", argv, log=folder / "log")
-
-
-def build(folder: Path) -> Path:
-    """The program."""
-    program = folder / "gowebhook"
-    golang.build(".", program, source=SOURCE, stamps=[])
-    return program
 
 
 # --- creating pods ---
@@ -233,12 +225,6 @@ async def create(control_plane: ControlPlane, clients: int, rounds: int, count: 
 
 
 # --- reviews alone ---
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def messages(host: str) -> list[bytes]:
@@ -370,12 +356,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=12, help="turns of each way (default: %(default)s)")
     parser.add_argument("--count", type=int, default=250, help="creations a turn (default: %(default)s)")
     parser.add_argument("--reviews", type=int, default=1_000_000, help="reviews alone; 0: none (default: %(default)s)")
-    parser.add_argument("--go-program", type=Path, help="the built gowebhook, where there is one")
     options = parser.parse_args(arguments)
     process.exit_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="swapwarden-bench-") as name, ControlPlane() as control_plane:
         folder = Path(name)
-        program = options.go_program or build(folder)
+        golang.build(".", program := folder / "gowebhook", source=SOURCE, stamps=[])
         with Webhook(control_plane) as ours:
             go = GoWebhook(control_plane, program, folder)
             with go.process:

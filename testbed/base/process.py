@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,8 @@ from typing import Self
 _FORKER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="testbed-forker")
 _CHILD = Path(__file__).with_name("child.py")
 _TAIL_LINES = 30
+# Below the kernel's range of client ports: while the API server is down, no client may take its port.
+_PORTS = range(20000, 32000)
 
 
 class Managed:
@@ -77,10 +81,16 @@ def run(
     return result
 
 
+def status(pid: int, field: str) -> int:
+    """Return a field of /proc/PID/status; kB as bytes."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    number, *unit = text.partition(f"\n{field}:")[2].partition("\n")[0].split()
+    return int(number) * 1024 if unit else int(number)
+
+
 def resident(pid: int) -> int:
     """Return the bytes of memory that a process holds."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+    return status(pid, "VmRSS")
 
 
 def dying_with_this(argv: Sequence[str]) -> list[str]:
@@ -88,8 +98,33 @@ def dying_with_this(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *argv]
 
 
-class Process(Managed):
-    """A program in the background. It is killed when its parent dies, and a file gets its output."""
+class Program:
+    """A program in the background: its name, and the file that gets its output."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self.name = name
+        self.log = log
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal, or None while it runs."""
+        raise NotImplementedError
+
+    def check_alive(self) -> None:
+        """Raise ProcessError with the end of its output if it has ended."""
+        if (status := self.poll()) is not None:
+            raise ProcessError(f"{self.name} ended with status {status}. The end of {self.log}:\n{self.tail()}")
+
+    def output(self) -> str:
+        """Return all its output so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def tail(self, lines: int = _TAIL_LINES) -> str:
+        """Return the end of its output, indented."""
+        return last_lines(self.output(), lines)
+
+
+class Process(Program, Managed):
+    """A program that is killed when its parent dies."""
 
     def __init__(
         self,
@@ -101,8 +136,7 @@ class Process(Managed):
         cwd: Path | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        self.name = name
-        self.log = log
+        super().__init__(name, log)
         with log.open("ab") as output:
             # A session of its own: Ctrl-C reaches the testbed, which stops its children in the right order.
             self._popen = _FORKER.submit(
@@ -123,7 +157,6 @@ class Process(Managed):
         return self._popen.pid
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for a signal, or None while it runs."""
         return self._popen.poll()
 
     def wait(self, timeout: float) -> int:
@@ -136,11 +169,6 @@ class Process(Managed):
     def send_signal(self, number: int) -> None:
         """Send a signal, if it still runs."""
         self._popen.send_signal(number)
-
-    def check_alive(self) -> None:
-        """Raise ProcessError with the end of its output if it has ended."""
-        if (status := self.poll()) is not None:
-            raise ProcessError(f"{self.name} ended with status {status}. The end of {self.log}:\n{self.tail()}")
 
     def stop(self, timeout: float = 10.0) -> int:
         """End it: SIGTERM, and SIGKILL after TIMEOUT seconds. Return the exit status."""
@@ -156,21 +184,13 @@ class Process(Managed):
         self.send_signal(signal.SIGKILL)
         return self._popen.wait(60.0)
 
-    def output(self) -> str:
-        """Return all its output so far."""
-        return self.log.read_text(encoding="utf-8", errors="replace")
-
-    def tail(self, lines: int = _TAIL_LINES) -> str:
-        """Return the end of its output, indented."""
-        return last_lines(self.output(), lines)
-
 
 def until(
     holds: Callable[[], object],
     what: str,
     timeout: float,
     *,
-    running: Sequence[Process] = (),
+    running: Sequence[Program] = (),
     said: Callable[[], str] = str,
     poll: float = 0.05,
 ) -> None:
@@ -182,6 +202,15 @@ def until(
         if time.monotonic() > deadline:
             raise ProcessError(f"not within {timeout:.0f} s: {what}\n{said()}")
         time.sleep(poll)
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 without a listener."""
+    for port in random.sample(_PORTS, 200):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ProcessError(f"no free TCP port between {_PORTS.start} and {_PORTS.stop}")
 
 
 def exit_on_sigterm() -> None:

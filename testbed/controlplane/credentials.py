@@ -3,6 +3,7 @@
 import base64
 import json
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,38 +41,17 @@ class Credentials:
             self._contexts[admin] = context
         return self._contexts[admin]
 
-    def issue_certificate(self, common_name: str, sans: list[str]) -> tuple[Path, Path]:
-        """Return a server's certificate and key (PEM files) from the authority in `ca_file`."""
+    def issue(self, common_name: str, sans: Sequence[str], organization: str | None = None) -> pki.KeyPair:
+        """Return a certificate of the authority in `ca_file` and its key, for a server or a user, in new files."""
         self._names += 1
-        pair = self._authority.issue(f"{common_name}-{self._names}", common_name, sans)
-        return pair.certificate, pair.key
+        return self._authority.issue(f"{common_name}-{self._names}", common_name, sans, organization)
 
-    def of_admin(self, server: str) -> Path:
-        """Return a kubeconfig of the cluster's administrator, always the same file."""
-        path = self._folder / "admin.kubeconfig"
-        if not path.exists():
-            self._write(path, "admin", _user(self.admin), server, None)
-        return path
-
-    def of_user(self, user: str, organization: str | None, server: str) -> Path:
-        """Return a kubeconfig with a certificate of USER in the group ORGANIZATION, in a new file."""
+    def kubeconfig(self, name: str, proof: pki.KeyPair | str, server: str) -> Path:
+        """Return a kubeconfig in a new file, with a certificate or a bearer token."""
         self._names += 1
-        pair = self._authority.issue(f"user-{self._names}", user, organization=organization)
-        path = self._folder / f"user-{self._names}.kubeconfig"
-        self._write(path, user, _user(pair), server, None)
-        return path
-
-    def of_token(self, token: str, name: str, server: str, tls_server_name: str | None) -> Path:
-        """Return a kubeconfig with a bearer token, in a new file."""
-        self._names += 1
-        path = self._folder / f"{name}-{self._names}.kubeconfig"
-        self._write(path, name, {"token": token}, server, tls_server_name)
-        return path
-
-    def _write(self, path: Path, name: str, user: dict[str, str], server: str, tls_server_name: str | None) -> None:
+        path = self._folder / f"{name.replace(':', '-')}-{self._names}.kubeconfig"
+        user = {"token": proof} if isinstance(proof, str) else _user(proof)
         cluster = {"server": server, "certificate-authority-data": _base64(self.ca_file.read_bytes())}
-        if tls_server_name:
-            cluster["tls-server-name"] = tls_server_name
         content = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -82,6 +62,7 @@ class Credentials:
         }
         path.touch(mode=0o600)
         path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is also YAML.
+        return path
 
 
 def _user(pair: pki.KeyPair) -> dict[str, str]:

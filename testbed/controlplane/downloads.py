@@ -1,4 +1,4 @@
-"""Downloads that prove themselves by a checksum beside them. What can't be had is built instead."""
+"""Programs that are downloaded: each proves itself by a checksum beside it. Those that can't be had are built instead."""
 
 import functools
 import hashlib

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from testbed.base import ports, process
+from testbed.base import process
 from testbed.controlplane import assets
 from testbed.controlplane.requests import ControlPlaneError, Json
 
@@ -38,7 +38,7 @@ class Etcd:
 
     def start(self) -> None:
         """Start it at `port` with its earlier data."""
-        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{ports.free()}"
+        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{process.free_port()}"
         argv = [str(assets.ensure().etcd), "--name=testbed", f"--data-dir={self._data}"]
         argv += ["--unsafe-no-fsync", "--log-level=warn"]
         argv += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]

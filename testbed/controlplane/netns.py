@@ -5,7 +5,6 @@ Its name carries the process id of its maker. The next run removes what a killed
 
 import contextlib
 import ctypes
-import functools
 import itertools
 import os
 import re
@@ -20,6 +19,7 @@ _PREFIX = "swapwarden"
 _FOLDER = Path("/run/netns")
 _PROC = Path("/proc")
 _CLONE_NEWNET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _NUMBERS = itertools.count(1)
 _TIMEOUT = 30.0
 
@@ -64,13 +64,8 @@ def _delete(name: str) -> None:
     process.run(["ip", "netns", "delete", name], timeout=_TIMEOUT, check=False)
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def _enter(descriptor: int) -> None:
-    if _libc().setns(descriptor, _CLONE_NEWNET) != 0:
+    if _LIBC.setns(descriptor, _CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"setns: {os.strerror(number)}")
 

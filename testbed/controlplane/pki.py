@@ -1,10 +1,10 @@
 """A certificate authority for one control plane's life."""
 
-import dataclasses
 import datetime
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,8 +16,7 @@ _LIFETIME = datetime.timedelta(days=2)
 _BACKDATED = datetime.timedelta(hours=1)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KeyPair:
+class KeyPair(NamedTuple):
     """A certificate and its private key, both PEM files."""
 
     certificate: Path

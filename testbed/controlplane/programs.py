@@ -33,7 +33,6 @@ class Release:
     version: str
     programs: tuple[str, ...]
     url: str  # of a program, or of a .tar.gz with all of them
-    checksum_suffix: str
     module: str
     module_checksum: str
     stamps: Mapping[str, str]
@@ -52,7 +51,6 @@ def _helm() -> Release:
         version=HELM_VERSION,
         programs=("helm",),
         url=f"https://get.helm.sh/{name}",
-        checksum_suffix=".sha256sum",
         module="helm.sh/helm/v3",
         module_checksum="h1:T/GcIEXU/gNjJnkITlIZ3e9xqkZjhFTmISuStTZ6+Qg=",
         stamps={"helm.sh/helm/v3/internal/version.version": f"v{HELM_VERSION}"} | kube,
@@ -66,7 +64,6 @@ def _containerd() -> Release:
         version=CONTAINERD_VERSION,
         programs=("containerd", "containerd-shim-runc-v2", "ctr"),
         url=f"https://github.com/containerd/containerd/releases/download/v{CONTAINERD_VERSION}/{name}",
-        checksum_suffix=".sha256sum",
         module="github.com/containerd/containerd/v2",
         module_checksum="h1:p6Qg+xbEz8lvwdhHDx0U469xENvp4LgGBx+E7djXkGw=",
         stamps={"github.com/containerd/containerd/v2/version.Version": f"v{CONTAINERD_VERSION}"},
@@ -80,7 +77,6 @@ def _kind() -> Release:
         version=KIND_VERSION,
         programs=("kind",),
         url=f"https://github.com/kubernetes-sigs/kind/releases/download/v{KIND_VERSION}/kind-linux-{downloads.architecture()}",
-        checksum_suffix=".sha256sum",
         module="sigs.k8s.io/kind",
         module_checksum="h1:AjvDv3vOygb/VKLVQW87lfktIBzkxR8Ump9DjxC8+Lk=",
         stamps={},
@@ -174,7 +170,7 @@ def fetched(release: Release) -> Path:
 
 
 def _fetch(release: Release, folder: Path) -> None:
-    if content := downloads.get(release.url, release.checksum_suffix):
+    if content := downloads.get(release.url, ".sha256sum"):
         _unpack(release, content, folder)
     else:
         _build(release, folder)

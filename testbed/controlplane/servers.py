@@ -3,7 +3,7 @@
 Nodes can join a control plane with a network of its own and an address there: see testbed.vm.cluster.
 """
 
-import contextlib
+import functools
 import itertools
 import json
 import os
@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.base import ports, process
+from testbed.base import process
 from testbed.controlplane import assets, netns
 from testbed.controlplane.credentials import GUEST_VIEW_OF_HOST, LOOPBACK, SERVICES, Credentials
 from testbed.controlplane.etcd import Etcd
@@ -62,7 +62,7 @@ class Servers:
         for attempt in range(1, _START_ATTEMPTS + 1):
             # Another process may take a port between the search and the start.
             with self._requests.network():
-                self.etcd.port, self._requests.port = ports.free(), ports.free()
+                self.etcd.port, self._requests.port = process.free_port(), process.free_port()
             try:
                 self.etcd.forget()
                 self.etcd.start()
@@ -197,7 +197,7 @@ def _audit_policy(resources: Sequence[str]) -> Json:
     }
 
 
-class ControlPlane(process.Managed):
+class ControlPlane(Requests, process.Managed):
     """etcd and kube-apiserver with their own data, ports and certificate authority; several may run side by side.
 
     In NETWORK, if given, the API server listens at all addresses and publishes ADDRESS to the cluster. For the
@@ -219,9 +219,9 @@ class ControlPlane(process.Managed):
         self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-controlplane-{os.getpid()}-"))
         self.credentials = Credentials(self.folder, address)
         self.ca_file = self.credentials.ca_file
-        self.requests = Requests(self.credentials, network)
+        super().__init__(self.credentials, network)
         self.servers = Servers(
-            self.folder, self.credentials, self.requests, network, address=address, audit=audit, etcd_quota=etcd_quota
+            self.folder, self.credentials, self, network, address=address, audit=audit, etcd_quota=etcd_quota
         )
 
     def start(self) -> None:
@@ -229,47 +229,36 @@ class ControlPlane(process.Managed):
 
     def stop(self) -> None:
         """End both programs and remove their data."""
-        self.requests.close()
+        self.close()
         self.servers.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def network(self) -> contextlib.AbstractContextManager[None]:
-        """In this block, the thread's new connections reach the control plane; only needed in a network of its own."""
-        return self.requests.network()
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return the command line that runs ARGV where it reaches the control plane."""
         return self.servers.command(argv)
 
     @property
-    def port(self) -> int:
-        """The API server's port."""
-        return self.requests.port
-
-    @property
     def url(self) -> str:
         """The API server's address on this host."""
-        return f"https://127.0.0.1:{self.requests.port}"
+        return f"https://127.0.0.1:{self.port}"
 
     @property
     def guest_url(self) -> str:
         """The API server's address in a KernelVM."""
-        return f"https://{GUEST_VIEW_OF_HOST}:{self.requests.port}"
+        return f"https://{GUEST_VIEW_OF_HOST}:{self.port}"
 
-    @property
+    @functools.cached_property
     def kubeconfig(self) -> Path:
         """A kubeconfig of the cluster's administrator."""
-        return self.credentials.of_admin(self.url)
+        return self.credentials.kubeconfig("admin", self.credentials.admin, self.url)
 
     def kubeconfig_as(self, user: str, organization: str | None = None, *, server: str | None = None) -> Path:
         """A kubeconfig with a certificate of USER in the group ORGANIZATION, in a new file; SERVER as below."""
-        return self.credentials.of_user(user, organization, server or self.url)
+        return self.credentials.kubeconfig(user, self.credentials.issue(user, (), organization), server or self.url)
 
-    def kubeconfig_for(
-        self, token: str, name: str, *, server: str | None = None, tls_server_name: str | None = None
-    ) -> Path:
+    def kubeconfig_for(self, token: str, name: str, *, server: str | None = None) -> Path:
         """A kubeconfig with a bearer token, in a new file. SERVER is `url` unless given (`guest_url` for a guest)."""
-        return self.credentials.of_token(token, name, server or self.url, tls_server_name)
+        return self.credentials.kubeconfig(name, token, server or self.url)
 
     def kubectl(self, *args: str, text: str | None = None, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run kubectl as administrator, with TEXT on its stdin; process.ProcessError with its stderr if it fails."""
@@ -291,26 +280,4 @@ class ControlPlane(process.Managed):
         for crd in self.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]:
             spec = crd["spec"]
             served = next(version["name"] for version in spec["versions"] if version["served"])
-            self.requests.wait_served(f"/apis/{spec['group']}/{served}/{spec['names']['plural']}?limit=1")
-
-    def request(
-        self, method: str, path: str, body: Json = None, token: str | None = None, content_type: str | None = None
-    ) -> tuple[int, Json]:
-        """Send one request; see Requests.request()."""
-        return self.requests.request(method, path, body, token, content_type)
-
-    def get(self, path: str) -> Json:
-        """Return the object at PATH; ControlPlaneError if there is none."""
-        return self.requests.get(path)
-
-    def create(self, path: str, body: Json) -> Json:
-        """POST an object; ControlPlaneError with the API server's words if it is refused."""
-        return self.requests.create(path, body)
-
-    def create_namespace(self, name: str, labels: dict[str, str] | None = None) -> None:
-        """Create a namespace and its default service account, which pods need and no controller manager makes here."""
-        self.requests.create_namespace(name, labels)
-
-    def token(self, namespace: str, service_account: str, pod: str | None = None, seconds: int = 3600) -> str:
-        """A service account's token; bound to POD when given, so that the API server knows the bearer's node."""
-        return self.requests.token(namespace, service_account, pod, seconds)
+            self.wait_served(f"/apis/{spec['group']}/{served}/{spec['names']['plural']}?limit=1")

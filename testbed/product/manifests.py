@@ -9,13 +9,6 @@ import yaml
 
 from testbed.base import paths
 
-try:
-    from yaml import CSafeDumper as Dumper
-    from yaml import CSafeLoader as Loader
-except ImportError:  # PyYAML without libyaml
-    from yaml import SafeDumper as Dumper  # type: ignore[assignment]  # the same interface, ten times slower
-    from yaml import SafeLoader as Loader  # type: ignore[assignment]  # the same interface, ten times slower
-
 _WEBHOOK = "webhook-registration.yaml"
 _NEEDED = (
     "00-namespace.yaml",
@@ -29,12 +22,12 @@ _NEEDED = (
 
 def read(text: str) -> list[Any]:
     """Return the objects of a YAML text; skip empty documents."""
-    return [each for each in yaml.load_all(text, Loader) if each]
+    return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
 
 def written(objects: Iterable[Any]) -> str:
     """Objects as YAML in block style."""
-    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False)
+    return yaml.dump_all(objects, Dumper=yaml.CSafeDumper, sort_keys=False)
 
 
 def webhook_manifests(url_base: str, ca_pem: str | bytes, registration: str | None = None) -> str:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-import time
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,14 +58,11 @@ class Part(process.Managed):
 
     def said(self, message: str) -> dict[str, Any]:
         """Wait for the first log line with this message; return its fields."""
-        deadline = time.monotonic() + _START_TIMEOUT
-        while True:
-            if lines := self.lines(message):
-                return lines[0]
-            self.process.check_alive()
-            if time.monotonic() > deadline:
-                raise process.ProcessError(f"{self.process.name} does not log {message!r}:\n{self.process.tail()}")
-            time.sleep(0.02)
+        what, running = f"{self.process.name} logs {message!r}", self.process
+        process.until(
+            lambda: self.lines(message), what, _START_TIMEOUT, running=[running], said=running.tail, poll=0.02
+        )
+        return self.lines(message)[0]
 
     def lines(self, message: str) -> list[dict[str, Any]]:
         """Return the fields of all log lines so far with this message."""

@@ -14,9 +14,7 @@ class Webhook(part.Part):
 
     def __init__(self, control_plane: ControlPlane, *options: str) -> None:
         self._control_plane = control_plane
-        self.certificate, self.key = control_plane.credentials.issue_certificate(
-            "swapwarden-webhook", ["127.0.0.1", "localhost"]
-        )
+        self.certificate, self.key = control_plane.credentials.issue("swapwarden-webhook", ["127.0.0.1", "localhost"])
         fixed = ["--host=127.0.0.1", "--port=0", f"--tls-cert={self.certificate}", f"--tls-key={self.key}"]
         fixed += ["--cert-reload-interval=0.1", "--shutdown-delay=0"]
         super().__init__("webhook", *fixed, *options, log=self.certificate.with_suffix(".log"))
@@ -30,7 +28,7 @@ class Webhook(part.Part):
         """Apply rights and policies of deploy/manifests with this process as the webhook; wait until it is in force."""
         self._control_plane.apply(*manifests.other_manifests())
         self.register()
-        self._control_plane.requests.wait_for_policies()
+        self._control_plane.wait_for_policies()
 
     def register(self) -> None:
         """Register this process and wait until the API server calls it. Rights and policies must exist."""
@@ -58,7 +56,7 @@ class Webhook(part.Part):
         files = [paths.MANIFESTS / "webhook-registration.yaml", *manifests.policies()]
         named = [f"--filename={path}" for path in files]
         self._control_plane.kubectl("delete", "--ignore-not-found", "--wait=false", *named)
-        self._control_plane.requests.wait_for_policies()
+        self._control_plane.wait_for_policies()
 
     def replace_certificate(self, certificate: Path, key: Path) -> None:
         """Replace the pair that the process reads, one file after the other like a careless rotation."""

@@ -5,9 +5,9 @@ imitated. The demo asserts all that it shows: each number in the kernel equals t
 same objects.
 """
 
-import concurrent.futures
 import contextlib
 import errno
+import functools
 import json
 import os
 import shutil
@@ -39,7 +39,7 @@ PODS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 }
 HOGS = ("burstable", "burstable-disabled")
 RECLAIM = "24M"
-_PATIENCE = 120.0
+_until = functools.partial(process.until, timeout=120.0, poll=0.1)
 _PRESSURE_SECONDS = 3.0
 _STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
 _PROFILES = "/apis/swapwarden.dev/v1alpha1/nodeswapprofiles"
@@ -58,18 +58,11 @@ def _check(holds: object, what: str) -> None:
         raise DemoError(what)
 
 
-def _until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while not holds():
-        _check(time.monotonic() < deadline, f"not within {_PATIENCE:.0f} s: {what}")
-        time.sleep(0.1)
-
-
 def run() -> None:
     """Run the demo; DemoError names the failure."""
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
-        control_plane, vm = _machines(stack)
+        control_plane, vm = stack.enter_context(ControlPlane()), stack.enter_context(KernelVM())
         with term.step("installing CRDs, webhook and rights; starting webhook and controller"):
             control_plane.apply_crds(paths.CRDS)
             stack.enter_context(Webhook(control_plane)).install()
@@ -91,24 +84,6 @@ def run() -> None:
     print(f"All of it held: every number equals the output of `swapwarden plan` ({time.monotonic() - begun:.0f} s).")
 
 
-def _machines(stack: contextlib.ExitStack) -> tuple[ControlPlane, KernelVM]:
-    """Start both at once: they take a few seconds each."""
-    control_plane, vm = ControlPlane(), KernelVM()
-    # Entered objects clean up themselves if their start fails, so the stack needs only the started ones.
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        starts = [pool.submit(stack.enter_context, machine) for machine in (control_plane, vm)]
-        try:
-            for start in starts:
-                start.result()
-        except BaseException:
-            # The pool waits for its threads, and an emulated boot is slow: cut it short.
-            while concurrent.futures.wait(starts, timeout=0.2).not_done:
-                control_plane.stop()
-                vm.stop()
-            raise
-    return control_plane, vm
-
-
 @contextlib.contextmanager
 def _agent(control_plane: ControlPlane, vm: KernelVM) -> Iterator[GuestProcess]:
     """`swapwarden agent` in the VM, with a token that is bound to a pod on its node."""
@@ -124,8 +99,7 @@ def _agent(control_plane: ControlPlane, vm: KernelVM) -> Iterator[GuestProcess]:
     argv += ["--run-dir=/run/swapwarden", "--state-dir=/var/tmp/swapwarden"]  # The guest's own folders.
     running = vm.spawn(argv, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, log="agent")
     try:
-        _until(lambda: "found the tree of pods" in running.output() or running.poll() is not None, "the agent is up")
-        _check(running.poll() is None, f"the agent ended:\n{running.tail()}")
+        _until(lambda: "found the tree of pods" in running.output(), "the agent is up", running=[running])
         yield running
     finally:
         running.stop()

@@ -1,5 +1,6 @@
 """python -m testbed cluster up | down: a cluster with Swapwarden and the workloads of examples/, to look around in."""
 
+import fcntl
 import os
 import shlex
 import signal
@@ -95,32 +96,23 @@ def _log() -> Path:
 
 
 def holder() -> int | None:
-    """Return the process that is the cluster, if it is up or coming up."""
+    """Return the process that is the cluster, if it is up or coming up: it holds the lock on the file with its id."""
+    path = FOLDER / "pid"
     try:
-        pid, started = (FOLDER / "pid").read_text(encoding="ascii").split()
-        return int(pid) if _started(int(pid)) == started else None
-    except (OSError, ValueError):
-        return None
-
-
-def remember(pid: int) -> None:
-    (FOLDER / "pid").write_text(f"{pid} {_started(pid)}", encoding="ascii")
-
-
-def _started(pid: int) -> str | None:
-    """Return the start of a process, in ticks since the boot; None if it has ended.
-
-    Number and start identify a process for good, and from the first moment: its command line is empty until the new
-    program has set up its memory, which takes a while on a busy machine. OSError if it never existed.
-    """
-    state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    return None if state in "ZX" else fields[18]
+        with path.open(encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int(path.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        pass
+    return None
 
 
 def _start() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with _log().open("wb") as output:
-        # Not a process.Process: those end with their parent, and this one must outlive it.
+    # Not a process.Process: those end with their parent, and this one must outlive it.
+    with _log().open("wb") as output, (FOLDER / "pid").open("w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         held = subprocess.Popen(
             [sys.executable, "-m", "testbed", "cluster", "hold"],
             cwd=paths.ROOT,
@@ -128,9 +120,10 @@ def _start() -> None:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=[file.fileno()],
         )
+        file.write(str(held.pid))
     try:
-        remember(held.pid)
         _follow()
     except BaseException:
         held.terminate()

@@ -8,14 +8,13 @@ which it is unsteady again.
 import collections
 import contextlib
 import datetime
-import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from testbed.base import cache
+from testbed.base import cache, process
 
 RUNS = 20
 """How many runs of one tier a test is remembered as unsteady."""
@@ -77,7 +76,7 @@ def note(tier: str, found: Sequence[Unsteady], artifact: Path) -> list[str]:
     ARTIFACT is a file for people with the tier's history, newest first. A run without unsteady tests does not change
     it.
     """
-    run = Run(tier, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), _commit(), tuple(found))
+    run = Run(tier, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), commit(), tuple(found))
     with cache.lock("unsteady"):
         path = cache.root() / _FILE
         kept: dict[str, collections.deque[Run]] = {}
@@ -104,15 +103,10 @@ def _read(path: Path) -> Iterator[Run]:
             yield msgspec.json.decode(line, type=Run)
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the tested commit, marked if files differ from it."""
-    said = [
-        subprocess.run(["git", *argv], capture_output=True, text=True, check=False)
-        for argv in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-    ]
-    if said[0].returncode:
-        return "not known"
-    return said[0].stdout.strip() + (" with changes" if said[1].stdout.strip() else "")
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=-changed"]
+    return process.run(command, timeout=30, check=False).stdout.strip() or "not known"
 
 
 def _described(run: Run, test: Unsteady) -> str:

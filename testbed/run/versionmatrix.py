@@ -16,7 +16,7 @@ from pathlib import Path
 
 from testbed.base import cache, process, term
 from testbed.controlplane import assets, kubeversions
-from testbed.run import tiers
+from testbed.run import tiers, unsteady
 
 _TIER = "integration"
 
@@ -43,14 +43,7 @@ class Outcome:
 
 def versions() -> list[str]:
     """Return all versions, oldest first."""
-    return [*(each for each in kubeversions.known()), assets.KUBE_VERSION]
-
-
-def commit() -> str:
-    """Return the tested commit, and whether the work tree differs from it."""
-    head = process.run(["git", "rev-parse", "--short=12", "HEAD"], timeout=30).stdout.strip()
-    changed = process.run(["git", "status", "--porcelain", "--untracked-files=no"], timeout=30).stdout.strip()
-    return f"{head}-changed" if changed else head
+    return [*kubeversions.known(), assets.KUBE_VERSION]
 
 
 def run(version: str, tested: str) -> Outcome:
@@ -94,7 +87,7 @@ def main() -> int:
     if unknown := [each for each in chosen if each not in versions()]:
         parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(versions())}")
     process.exit_on_sigterm()
-    tested = commit()
+    tested = unsteady.commit()
     folder = kept(tested)
     tiers.REPORTS.mkdir(parents=True, exist_ok=True)
     for version in chosen:

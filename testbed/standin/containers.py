@@ -62,7 +62,7 @@ class Containers:
             argv = [self._sleep, "infinity"]
         pid = os.posix_spawn(argv[0], argv, os.environ)
         if argv[0] == self._sleep and container.folder:
-            self._tree.join(container.folder, pid)
+            self._tree.write(container.folder / "cgroup.procs", str(pid))
         return pid
 
     def finish(self, container: pods.Container, code: int, reason: str) -> None:

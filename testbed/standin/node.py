@@ -13,16 +13,18 @@ import argparse
 import contextlib
 import heapq
 import itertools
+import os
+import platform
 import queue
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
-from testbed.standin import containers, nodeapi, nodetree, registration
+from testbed.standin import containers, nodeapi, nodetree, pods
 from testbed.standin.containers import BUSY_DELAY
 from testbed.standin.pods import Container, Pod
 
@@ -30,7 +32,9 @@ Json = dict[str, Any]
 Steps = Generator[float, None, None]
 
 IDLE = 0.1
-INIT_SECONDS = 0.05
+REWRITE_DELAYS = (0.005, 0.015, 0.01)
+"""Seconds before each rewrite of a new pod slice's memory.swap.max to `max`, under systemd's naming."""
+SANDBOX_DELAY, CONTAINER_DELAY, INIT_SECONDS = 0.01, 0.1, 0.05
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 1.0, 60.0
 _IN_KERNEL_VM = Path("/run/testbed/boot.conf")
 
@@ -49,8 +53,8 @@ class Node:
         self._counter = itertools.count()
         self._stopping = False
         self._reload = False
-        memory = options.memory_bytes or registration.meminfo("MemTotal")
-        swap = options.swap_bytes if options.swap_bytes is not None else registration.meminfo("SwapTotal")
+        memory = options.memory_bytes or _meminfo("MemTotal")
+        swap = options.swap_bytes if options.swap_bytes is not None else _meminfo("SwapTotal")
         limited = options.swap_behavior == "LimitedSwap"
         self._containers = containers.Containers(tree, memory, swap, limited=limited)
 
@@ -63,7 +67,7 @@ class Node:
         signal.signal(signal.SIGUSR1, self._on_signal)
         self._tree.prepare()
         try:
-            registration.register(
+            _register(
                 self._access, self._options.name, self._options.label, self._containers.memory, self._containers.swap
             )
             self._writer.start()
@@ -145,14 +149,14 @@ class Node:
         self._limit(pod)
         if self._tree.systemd:
             # systemd sets the slice's own properties again, two or three times, before the first scope appears.
-            for delay in self._options.rewrite_delays:
+            for delay in REWRITE_DELAYS:
                 yield delay
                 self._tree.write(pod.folder / "memory.swap.max", self._unit_value(pod))
         yield self._options.late_limit_delay
         self._limit(pod)
-        yield self._options.sandbox_delay
+        yield SANDBOX_DELAY
         self._tree.make(self._tree.container(pod.folder, secrets.token_hex(32)))
-        yield self._options.container_delay
+        yield CONTAINER_DELAY
         for container in pod.containers:
             self._containers.run(pod, container)
             if container.kind == "init":
@@ -250,6 +254,49 @@ class Node:
             self._writer.status(pod.namespace, pod.name, pod.uid, pod.status())
 
 
+def _register(access: nodeapi.Access, name: str, given: Iterable[str], memory: int, swap: int) -> None:
+    """Create the Node or take it over, with labels (KEY=VALUE), and report that it is ready; sizes in bytes."""
+    client = nodeapi.Client(access)
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    labels |= dict(label.split("=", 1) for label in given)
+    try:
+        client.request("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+    except nodeapi.ApiError as error:
+        if "already exists" not in str(error):
+            raise
+        client.request("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}}, nodeapi.MERGE_PATCH)
+    client.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": _node_status(memory, swap)}, nodeapi.MERGE_PATCH)
+
+
+def _node_status(memory: int, swap: int) -> Json:
+    capacity = {"cpu": str(os.cpu_count()), "memory": f"{memory // 1024}Ki", "pods": "1000"}
+    info: Json = {
+        "machineID": "testbed",
+        "systemUUID": "testbed",
+        "bootID": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+        "kernelVersion": platform.release(),
+        "osImage": "testbed",
+        "containerRuntimeVersion": "containerd://testbed",
+        "kubeletVersion": "v1.36.3",
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": "amd64",
+        # The kubelet leaves it out on a node without swap.
+        "swap": {"capacity": swap} if swap else None,
+    }
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "node stand-in"}
+    ready |= {"lastHeartbeatTime": pods.now(), "lastTransitionTime": pods.now()}
+    return {"capacity": capacity, "allocatable": capacity, "nodeInfo": info, "conditions": [ready]}
+
+
+def _meminfo(key: str) -> int:
+    """Return a figure of /proc/meminfo, in bytes."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m testbed.standin.node", description="A stand-in for a node.")
@@ -276,17 +323,6 @@ def main() -> None:
     parser.add_argument(
         "--label", action="append", default=[], metavar="KEY=VALUE", help="a label of the Node; repeatable"
     )
-    parser.add_argument(
-        "--rewrite-delays",
-        type=lambda text: [float(part) for part in text.split(",") if part],
-        default=[0.005, 0.015, 0.01],
-        metavar="SECONDS,...",
-        help="systemd naming: waits before each rewrite of a new pod slice's memory.swap.max to max",
-    )
-    parser.add_argument(
-        "--sandbox-delay", type=float, default=0.01, help="seconds from the last rewrite to the sandbox"
-    )
-    parser.add_argument("--container-delay", type=float, default=0.1, help="seconds from the sandbox to the containers")
     parser.add_argument("--once-ready-file", type=Path, help="written when pods are served")
     options = parser.parse_args()
     tree = nodetree.Tree(options.root, options.naming)

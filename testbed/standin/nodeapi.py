@@ -62,20 +62,12 @@ def log(text: str) -> None:
     sys.stderr.flush()
 
 
-class Backoff:
-    """Growing, jittered waits between attempts."""
-
-    def __init__(self) -> None:
-        self._delay = _FIRST_DELAY
-
-    def wait(self) -> None:
-        """Wait, and longer the next time."""
-        time.sleep(self._delay * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-        self._delay = min(2 * self._delay, _LONGEST_DELAY)
-
-    def reset(self) -> None:
-        """Start over after a success."""
-        self._delay = _FIRST_DELAY
+def pauses() -> Iterator[float]:
+    """Yield growing, jittered seconds to wait between attempts."""
+    delay = _FIRST_DELAY
+    while True:
+        yield delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        delay = min(2 * delay, _LONGEST_DELAY)
 
 
 class Client:
@@ -87,7 +79,7 @@ class Client:
 
     def request(self, method: str, path: str, body: Json | None = None, content_type: str = "application/json") -> Json:
         """Send one request and return its answer; ApiError if the API server refuses it (HTTP 4xx)."""
-        backoff = Backoff()
+        pause = pauses()
         payload = json.dumps(body).encode() if body is not None else None
         while True:
             try:
@@ -106,7 +98,7 @@ class Client:
                 if self._connection:
                     self._connection.close()
                 self._connection = None
-            backoff.wait()
+            time.sleep(next(pause))
 
 
 class PodWatch:
@@ -126,7 +118,7 @@ class PodWatch:
         threading.Thread(target=self._follow, name="pods", daemon=True).start()
 
     def _follow(self) -> None:
-        backoff = Backoff()
+        pause = pauses()
         while True:
             try:
                 listed = self._client.request("GET", f"/api/v1/pods?{self._selector}")
@@ -134,13 +126,13 @@ class PodWatch:
                 version = listed["metadata"]["resourceVersion"]
                 while True:
                     for kind, pod in self._watch(version):
-                        backoff.reset()
+                        pause = pauses()
                         version = pod["metadata"]["resourceVersion"]
                         if kind != "BOOKMARK":
                             self._events.put((kind, pod))
             except (OSError, http.client.HTTPException, json.JSONDecodeError, ApiError) as error:
                 log(f"watching pods: {error}; listing again")
-                backoff.wait()
+                time.sleep(next(pause))
 
     def _watch(self, version: str) -> Iterator[tuple[str, Json]]:
         query = f"{self._selector}&watch=1&allowWatchBookmarks=true&timeoutSeconds={_WATCH_SECONDS}"

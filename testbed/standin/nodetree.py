@@ -56,12 +56,10 @@ class Tree:
         """Make the levels above the pods. FileExistsError if some exist: another node owns them."""
         if not self.real:
             self._staging = Path(tempfile.mkdtemp(prefix=f".{self.root.name}-", dir=self.root.parent))
-            for name, content in PLAIN_FILES.items():
-                if not (self.root / name).exists():
-                    (self.root / name).write_text(content, encoding="ascii")
-        self._make(self.kubepods)
+            _fill(self.root)
+        self.make(self.kubepods)
         for level in ("burstable", "besteffort"):
-            self._make(self._parent(level))
+            self.make(self._parent(level))
 
     def _parent(self, qos: str) -> Path:
         if qos == "guaranteed":
@@ -81,21 +79,17 @@ class Tree:
 
     def make(self, folder: Path, limits: dict[str, str] | None = None) -> None:
         """Make a pod's or a container's cgroup, with the given values of its files."""
-        self._make(folder)
-        for name, value in (limits or {}).items():
-            self.write(folder / name, value)
-
-    def _make(self, folder: Path) -> None:
         if self.real:
             # The controllers of a cgroup's children are switched on in the cgroup itself.
             self.write(folder.parent / "cgroup.subtree_control", _CONTROLLERS)
             folder.mkdir()
-            return
-        whole = self._staging / folder.name
-        whole.mkdir()
-        for name, content in PLAIN_FILES.items():
-            (whole / name).write_text(content, encoding="ascii")
-        whole.rename(folder)
+        else:
+            whole = self._staging / folder.name
+            whole.mkdir()
+            _fill(whole)
+            whole.rename(folder)
+        for name, value in (limits or {}).items():
+            self.write(folder / name, value)
 
     def write(self, file: Path, value: str) -> None:
         """Write a control file; in a plain folder, floor a number to the page like the kernel."""
@@ -107,10 +101,6 @@ class Tree:
             os.write(descriptor, f"{value}{ending}".encode())
         finally:
             os.close(descriptor)
-
-    def join(self, folder: Path, pid: int) -> None:
-        """Put a process into a cgroup."""
-        self.write(folder / "cgroup.procs", str(pid))
 
     def oom_kills(self, folder: Path) -> int:
         """Return how many processes of a cgroup the kernel has killed for want of memory."""
@@ -147,3 +137,9 @@ class Tree:
         if not self.real:
             shutil.rmtree(self._staging, ignore_errors=True)
         return True
+
+
+def _fill(folder: Path) -> None:
+    for name, content in PLAIN_FILES.items():
+        if not (folder / name).exists():
+            (folder / name).write_text(content, encoding="ascii")

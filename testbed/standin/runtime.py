@@ -124,7 +124,6 @@ class Runtime:
         version: str = NEWEST,
         *,
         validator: bool = False,
-        required: Sequence[str] = (),
         work: float = 0.0,
     ) -> None:
         """WORK: seconds that it holds its lock before and after it asks plugins about a new container."""
@@ -138,7 +137,6 @@ class Runtime:
         argv = [str(program(version)), f"-control={theirs.fileno()}", f"-socket={folder / 'nri.sock'}"]
         argv += [f"-work={work}s"] if work else []
         argv += ["-validator"] if validator else []
-        argv += [f"-required={','.join(required)}"] if required else []
         self._control = ours
         with theirs:
             log = folder / "runtime.log"

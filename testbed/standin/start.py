@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -82,11 +81,8 @@ def in_vm(
     argv = _command(control_plane, files, name, root, control_plane.guest_url)
     running = vm.spawn([*argv, *options], env={"PYTHONPATH": str(paths.ROOT)}, log=f"node-{name}")
     try:
-        deadline = time.monotonic() + _VM_READY_TIMEOUT
-        while not (files / "ready").exists():
-            if running.poll() is not None or time.monotonic() > deadline:
-                raise process.ProcessError(f"the node {name} is not ready in the VM\n{running.tail()}")
-            time.sleep(0.2)
+        ready = (files / "ready").exists
+        process.until(ready, f"{name} is ready", _VM_READY_TIMEOUT, running=[running], said=running.tail, poll=0.2)
         yield running
     finally:
         running.stop(_STOP_TIMEOUT)

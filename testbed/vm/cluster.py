@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from testbed.base import process, term
-from testbed.controlplane import managers, netns, programs
+from testbed.controlplane import netns, programs, servers
 from testbed.controlplane.servers import ControlPlane
 from testbed.vm import nodevm
 from testbed.vm.nodevm import NodeVM
@@ -46,12 +46,10 @@ class Cluster:
     IMAGES are archives (OCI layout) of the images that pods run; see NodeVM.
     """
 
-    def __init__(
-        self, images: Sequence[Path] = (), *, swap_mib: int = 512, memory_mib: int = 3072, cpus: int = 2
-    ) -> None:
+    def __init__(self, images: Sequence[Path] = (), *, cpus: int = 2) -> None:
         ensure(images)
         self._images = images
-        self._size = {"swap_mib": swap_mib, "memory_mib": memory_mib, "cpus": cpus}
+        self._cpus = cpus
         self._stack = contextlib.ExitStack()
         self._network: netns.NetworkNamespace
         self._programs: list[process.Process] = []
@@ -78,14 +76,16 @@ class Cluster:
         self._network = stack.enter_context(netns.NetworkNamespace())
         with term.step("starting the control plane"):
             self.control_plane = stack.enter_context(ControlPlane(self._network, nodevm.HOST))
-            self._programs += managers.start(stack, self.control_plane, self.folder)
-        self.node = stack.enter_context(NodeVM(self._network, self._credentials(), images=self._images, **self._size))
+            self._programs += _managers(stack, self.control_plane, self.folder)
+        self.node = stack.enter_context(
+            NodeVM(self._network, self._credentials(), images=self._images, cpus=self._cpus)
+        )
         with term.step("waiting until the node is Ready"):
             self.wait_for(self.node_is_ready, "the node is Ready", _READY_TIMEOUT)
 
     def _credentials(self) -> dict[str, bytes]:
         url = f"https://{nodevm.HOST}:{self.control_plane.port}"
-        certificate, key = self.control_plane.credentials.issue_certificate("kubelet", [nodevm.ADDRESS, nodevm.NAME])
+        certificate, key = self.control_plane.credentials.issue("kubelet", [nodevm.ADDRESS, nodevm.NAME])
         node, proxy = (
             self.control_plane.kubeconfig_as(user, group, server=url)
             for user, group in ((f"system:node:{nodevm.NAME}", "system:nodes"), ("system:kube-proxy", None))
@@ -136,3 +136,26 @@ class Cluster:
             with contextlib.suppress(Exception):
                 parts.append(f"  {unit}:\n{process.last_lines(self.node.journal(unit, lines), lines)}")
         return "\n".join([*parts, self.node.console(lines)])
+
+
+def _managers(stack: contextlib.ExitStack, control_plane: ControlPlane, folder: Path) -> list[process.Process]:
+    """Run both until STACK is left, with their logs in FOLDER."""
+    manager = [
+        f"--service-account-private-key-file={control_plane.credentials.token_key}",
+        f"--root-ca-file={control_plane.ca_file}",
+        f"--service-cluster-ip-range={servers.SERVICES}",
+        "--use-service-account-credentials=true",
+    ]
+    return [
+        stack.enter_context(_program(control_plane, folder, name, given))
+        for name, given in zip(programs.KUBE_ON_HOST, (manager, []), strict=True)
+    ]
+
+
+def _program(control_plane: ControlPlane, folder: Path, name: str, options: Sequence[str]) -> process.Process:
+    kubeconfig = control_plane.kubeconfig_as(f"system:{name}")
+    argv = [str(programs.kube_on_host(name)), "--leader-elect=false", "--bind-address=127.0.0.1", *options]
+    # Nobody asks these two for anything through the API server; they would wait for certificates for that.
+    argv.append("--authentication-skip-lookup=true")
+    argv += [f"--{kind}kubeconfig={kubeconfig}" for kind in ("", "authentication-", "authorization-")]
+    return process.Process(name, control_plane.command(argv), log=folder / f"{name}.log")

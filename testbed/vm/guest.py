@@ -63,8 +63,8 @@ class Guest:
             capture_output=True,
             timeout=request["timeout"],
             check=False,
-            cwd=request["place"]["cwd"],
-            env=os.environ | request["place"]["env"],
+            cwd="/",
+            env=os.environ | request["env"],
         )
         return {"rc": done.returncode, "stdout": _text(done.stdout), "stderr": _text(done.stderr)}
 
@@ -75,8 +75,8 @@ class Guest:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=request["place"]["cwd"],
-                env=os.environ | request["place"]["env"],
+                cwd="/",
+                env=os.environ | request["env"],
                 start_new_session=True,
             )
         self._spawned[spawned.pid] = spawned

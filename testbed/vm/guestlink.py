@@ -24,7 +24,7 @@ _FILE_TIMEOUT = 60.0
 _POLL = 0.05
 
 
-class VMError(Exception):
+class VMError(process.ProcessError):
     """The VM, or something in it, failed."""
 
 
@@ -37,17 +37,15 @@ class Completed:
     stderr: str
 
 
-class GuestProcess:
-    """A program in the guest's background; its output is in `log`, which the host can read."""
+class GuestProcess(process.Program):
+    """A program in the guest's background."""
 
     def __init__(self, vm: "GuestLink", name: str, pid: int, log: Path) -> None:
+        super().__init__(name, log)
         self._vm = vm
-        self.name = name
         self.pid = pid
-        self.log = log
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for a signal, or None while it runs."""
         status: int | None = self._vm.call("wait", pid=self.pid, timeout=None)
         return status
 
@@ -71,14 +69,6 @@ class GuestProcess:
         self.send_signal(signal.SIGKILL)
         return self.wait(timeout)
 
-    def output(self) -> str:
-        """Return all its output so far."""
-        return self.log.read_text(encoding="utf-8", errors="replace")
-
-    def tail(self, lines: int = 30) -> str:
-        """Return the end of its output, indented."""
-        return process.last_lines(self.output(), lines)
-
 
 class GuestLink(process.Managed):
     """A VM with its files in FOLDER, and the host's view of it. Several threads may call the methods.
@@ -95,7 +85,6 @@ class GuestLink(process.Managed):
         """The guest's console is written to it."""
         self.machine: process.Process | None = None
         self.accelerator = ""
-        self.boot_seconds = 0.0
         self._connection: socket.socket | None = None
         self._receiver: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -104,9 +93,7 @@ class GuestLink(process.Managed):
         self._gone = False
 
     def start(self) -> None:
-        begun = time.monotonic()
         self._boot()
-        self.boot_seconds = time.monotonic() - begun
 
     def stop(self) -> None:
         """End the VM, like pulling the plug, and remove its files."""
@@ -206,7 +193,6 @@ class GuestLink(process.Managed):
         timeout: float,
         text: str = "",
         env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] = "/",
         check: bool = True,
     ) -> Completed:
         """Run a program in the guest to its end, with TEXT on its stdin; VMError after TIMEOUT seconds.
@@ -214,8 +200,9 @@ class GuestLink(process.Managed):
         ENV is added to the guest's environment. With CHECK, a program that fails also raises VMError.
         """
         words = [os.fspath(word) for word in argv]
-        place = {"cwd": os.fspath(cwd), "env": dict(env or {})}
-        done = Completed(**self.call("run", patience=timeout, argv=words, input=text, timeout=timeout, place=place))
+        done = Completed(
+            **self.call("run", patience=timeout, argv=words, input=text, timeout=timeout, env=dict(env or {}))
+        )
         if check and done.rc != 0:
             said = process.last_lines(done.stderr or done.stdout)
             raise VMError(f"{shlex.join(words)}: exit status {done.rc} in the VM\n{said}")
@@ -227,12 +214,11 @@ class GuestLink(process.Managed):
         *,
         log: str,
         env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] = "/",
     ) -> GuestProcess:
         """Start a program in the guest's background; its output is written to a file named LOG in the shared folder."""
         words = [os.fspath(word) for word in argv]
         file = self.shared / f"{log}.log"
-        pid = self.call("spawn", argv=words, log=str(file), place={"cwd": os.fspath(cwd), "env": dict(env or {})})
+        pid = self.call("spawn", argv=words, log=str(file), env=dict(env or {}))
         return GuestProcess(self, log, pid, file)
 
     def read(self, path: str | os.PathLike[str]) -> str:

@@ -25,7 +25,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 _GUEST = Path(__file__).with_name("guest.py")
 _GUESTS_OWN = ("/tmp", "/run", "/var/tmp")  # noqa: S108 - where the guest has file systems of its own
 _BOOT_TIMEOUT = {"kvm": 30.0, "tcg": 240.0}
-_MIB = 1 << 20
+_CPUS, _MEMORY_MIB, _SWAP_BYTES = 2, 1024, 512 << 20
 
 
 def ensure() -> initramfs.Kernel:
@@ -37,11 +37,8 @@ def ensure() -> initramfs.Kernel:
 class KernelVM(GuestLink):
     """Boots on entering, and is removed on leaving. Several threads may call its methods."""
 
-    def __init__(self, *, swap_mib: int = 512, memory_mib: int = 1024, cpus: int = 2) -> None:
+    def __init__(self) -> None:
         self._kernel = ensure()
-        self._swap_mib = swap_mib
-        self._memory_mib = memory_mib
-        self._cpus = cpus
         super().__init__(Path(tempfile.mkdtemp(prefix=f"swapwarden-vm-{os.getpid()}-")))
 
     def _boot(self) -> None:
@@ -49,7 +46,7 @@ class KernelVM(GuestLink):
             # The guest cannot keep compiled files, and compiling on an emulated CPU is slow.
             compileall.compile_dir(paths.ROOT / folder, quiet=2)
         with (self.folder / "swap.img").open("wb") as disk:
-            disk.truncate(self._swap_mib * _MIB)
+            disk.truncate(_SWAP_BYTES)
         secret = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(0.2)
@@ -57,9 +54,6 @@ class KernelVM(GuestLink):
             archive = self._boot_archive(port, secret)
             with term.step(f"booting the kernel VM ({self._kernel.release})"):
                 self.accelerator = qemu.boot(lambda name: self._start_with(name, archive, listener, secret))
-
-    def _start_with(self, accelerator: str, archive: Path, listener: socket.socket, secret: str) -> None:
-        self.accept(listener, secret, self._start_qemu(accelerator, archive), _BOOT_TIMEOUT[accelerator])
 
     def _boot_archive(self, port: int, secret: str) -> Path:
         needed = [paths.ROOT, Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent]
@@ -76,8 +70,8 @@ class KernelVM(GuestLink):
         conf = "".join(f"{key}={shlex.quote(value)}\n" for key, value in settings.items())
         return initramfs.with_boot_files(self._kernel, {"boot.conf": conf}, self.folder / "initramfs.cpio")
 
-    def _start_qemu(self, accelerator: str, archive: Path) -> process.Process:
-        argv = qemu.machine(accelerator, cpus=self._cpus, memory_mib=self._memory_mib, console=self.console_file)
+    def _start_with(self, accelerator: str, archive: Path, listener: socket.socket, secret: str) -> None:
+        argv = qemu.machine(accelerator, cpus=_CPUS, memory_mib=_MEMORY_MIB, console=self.console_file)
         argv += ["-kernel", str(self._kernel.image), "-initrd", str(archive), "-append", " ".join(qemu.KERNEL_WORDS)]
         argv += ["-drive", f"file={self.folder / 'swap.img'},if=virtio,format=raw,cache=unsafe"]
         argv += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
@@ -85,4 +79,4 @@ class KernelVM(GuestLink):
         argv += qemu.shared_folder("shared", self.shared)
         self.console_file.unlink(missing_ok=True)
         self.machine = process.Process("qemu", argv, log=self.folder / "qemu.log")
-        return self.machine
+        self.accept(listener, secret, self.machine, _BOOT_TIMEOUT[accelerator])

@@ -11,10 +11,8 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import socket
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -34,7 +32,7 @@ _TAP, _PEER = "tap0", "tap1"
 _GUEST_FILES = ("guest.py", "recorder.py")
 _BOOT_TIMEOUT = {"kvm": 90.0, "uml": 90.0, "tcg": 600.0}
 _COMMAND_TIMEOUT = 300.0
-_MIB = 1 << 20
+_MEMORY_MIB, _SWAP_BYTES = 3072, 512 << 20
 _ROOM = 6 << 30
 _VIRTIO = {"DEVICE": "eth0", "SWAP": "/dev/vdb"}
 _DEVICES = {"kvm": _VIRTIO, "tcg": _VIRTIO, "uml": {"DEVICE": "vec0", "SWAP": "/dev/ubdb"}}
@@ -100,8 +98,7 @@ class Recording(process.Managed):
 
     def samples(self, contains: str = "") -> list[Sample]:
         """Return the samples so far of the cgroups whose path contains CONTAINS, in the order of recording."""
-        if (status := self._running.poll()) is not None:
-            raise process.ProcessError(f"the recorder ended with status {status}\n{self._running.tail()}")
+        self._running.check_alive()
         return [sample for sample in parse_samples(self._vm.read(self._output)) if contains in sample.path]
 
     def stop(self) -> None:
@@ -123,14 +120,10 @@ class NodeVM(GuestLink):
         credentials: Mapping[str, bytes],
         *,
         images: Sequence[Path] = (),
-        swap_mib: int = 512,
-        memory_mib: int = 3072,
         cpus: int = 2,
     ) -> None:
         self._image = nodeimage.ensure(images)
         self._network = network
-        self._swap_mib = swap_mib
-        self._memory_mib = memory_mib
         self._cpus = cpus
         super().__init__(Path(tempfile.mkdtemp(prefix=f"swapwarden-node-{os.getpid()}-", dir=_place())))
         self._swap = self.folder / "swap.img"
@@ -142,7 +135,7 @@ class NodeVM(GuestLink):
 
     def _boot(self) -> None:
         with self._swap.open("wb") as disk:
-            disk.truncate(self._swap_mib * _MIB)
+            disk.truncate(_SWAP_BYTES)
         for name in _GUEST_FILES:
             shutil.copy2(Path(__file__).with_name(name), self.shared / name)
         with term.step("booting the node VM"):
@@ -193,7 +186,7 @@ class NodeVM(GuestLink):
 
     def _emulation(self, accelerator: str) -> list[str]:
         argv = qemu.machine(
-            accelerator, cpus=self._cpus, memory_mib=self._memory_mib, console=self.console_file, reboots=True
+            accelerator, cpus=self._cpus, memory_mib=_MEMORY_MIB, console=self.console_file, reboots=True
         )
         words = [*qemu.KERNEL_WORDS, self._shared_word]
         argv += ["-kernel", str(self._image.kernel), "-initrd", str(self._image.initramfs), "-append", " ".join(words)]
@@ -207,7 +200,7 @@ class NodeVM(GuestLink):
         return uml.machine(
             uml.ensure(),
             self.folder,
-            memory_mib=self._memory_mib,
+            memory_mib=_MEMORY_MIB,
             disks=[f"{self.folder / 'changes.img'},{self._image.disk}", str(self._swap)],
             device=_PEER,
             words=["quiet", "rootflags=noinit_itable", self._shared_word],
@@ -268,10 +261,12 @@ class NodeVM(GuestLink):
         output = Path("/run") / f"{name}.jsonl"
         argv = ["python3", "-S", str(self.shared / "recorder.py"), str(root), str(output)]
         running = self.spawn([*argv, *([] if every is None else [str(every)])], log=name)
-        deadline = time.monotonic() + _COMMAND_TIMEOUT
-        while "recording" not in running.output():
-            if running.poll() is not None or time.monotonic() > deadline:
-                running.send_signal(signal.SIGKILL)
-                raise process.ProcessError(f"the recorder does not start\n{running.tail()}")
-            time.sleep(0.1)
-        return Recording(self, running, output)
+        recording = Recording(self, running, output)
+        try:
+            process.until(
+                lambda: "recording" in running.output(), "the recorder starts", _COMMAND_TIMEOUT, running=[running]
+            )
+        except BaseException:
+            recording.stop()
+            raise
+        return recording

@@ -69,7 +69,7 @@ def test_a_refusal_is_raised_in_the_api_servers_words(control_plane: ControlPlan
 
 
 def test_its_authority_vouches_for_other_servers(control_plane: ControlPlane) -> None:
-    certificate, key = control_plane.credentials.issue_certificate("webhook", ["127.0.0.1", "webhook.example.com"])
+    certificate, key = control_plane.credentials.issue("webhook", ["127.0.0.1", "webhook.example.com"])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)  # raises when the key is another one's
     client = ssl.create_default_context(cafile=str(control_plane.ca_file))
@@ -83,7 +83,7 @@ def test_two_run_side_by_side_and_one_survives_its_api_servers_crash() -> None:
         assert other.request("GET", "/api/v1/namespaces/only-here")[0] == 404
         port = one.port
         one.servers.stop_apiserver()
-        assert not one.requests.ready()
+        assert not one.ready()
         one.servers.start_apiserver()
         assert one.port == port
         assert one.get("/api/v1/namespaces/only-here")["metadata"]["name"] == "only-here"
@@ -94,6 +94,6 @@ def test_two_run_side_by_side_and_one_survives_its_api_servers_crash() -> None:
 def test_a_paused_api_server_answers_again_when_resumed() -> None:
     with ControlPlane() as one:
         one.servers.pause()
-        assert not one.requests.ready(timeout=0.5)
+        assert not one.ready(timeout=0.5)
         one.servers.resume()
-        assert one.requests.ready()
+        assert one.ready()

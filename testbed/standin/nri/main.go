@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 
 	nrilog "github.com/containerd/nri/pkg/log"
@@ -95,11 +94,7 @@ func main() {
 	flag.StringVar(&options.socket, "socket", "", "NRI socket to listen on")
 	flag.BoolVar(&options.validator, "validator", false, "enable the default validator")
 	flag.DurationVar(&options.work, "work", 0, "time that it works under its lock before and after each create")
-	required := flag.String("required", "", "plugins that all containers require, comma-separated")
 	flag.Parse()
-	if *required != "" {
-		options.required = strings.Split(*required, ",")
-	}
 	connection := os.NewFile(uintptr(*control), "control")
 	out := &output{writer: connection}
 	nrilog.Set(&logger{output: out})

@@ -86,7 +86,6 @@ func (c *container) resources() *api.LinuxResources {
 type settings struct {
 	socket    string
 	validator bool
-	required  []string
 	work      time.Duration
 }
 
@@ -131,7 +130,7 @@ func (r *runtime) do(asked *request) (map[string]any, error) {
 }
 
 func (r *runtime) start() error {
-	config := &validator.DefaultValidatorConfig{Enable: r.settings.validator, RequiredPlugins: r.settings.required}
+	config := &validator.DefaultValidatorConfig{Enable: r.settings.validator}
 	nowhere := r.settings.socket + ".plugins"
 	found, err := adaptation.New("testbed", "1.0", r.synchronize, r.updateUnasked,
 		adaptation.WithSocketPath(r.settings.socket),

@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from testbed.base import ports, process
+from testbed.base import process
 from tests.unit.agent.cgroup_tree import uid
 
 PATIENCE = 30.0
@@ -40,7 +40,7 @@ class AgentProcess:
         *options: str,
         node: str = "n1",
     ) -> None:
-        self.port = ports.free()
+        self.port = process.free_port()
         self.log = folder / f"agent-{self.port}.log"
         self.run_dir = folder / "run"
         self.state_dir = folder / "state"

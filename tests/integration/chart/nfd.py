@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from testbed.base import ports, process
+from testbed.base import process
 from testbed.controlplane import programs
 from testbed.controlplane.servers import ControlPlane
 
@@ -25,7 +25,7 @@ def _command(control_plane: ControlPlane, *options: str) -> list[str]:
 def master(control_plane: ControlPlane, node: str) -> process.Process:
     """It labels nodes for as long as the context lasts. NODE, which must be there, is the one it takes for its own."""
     log = control_plane.folder / "nfd-master.log"
-    command = _command(control_plane, f"-port={ports.free()}")
+    command = _command(control_plane, f"-port={process.free_port()}")
     return process.Process("nfd-master", command, log=log, env=os.environ | {"NODE_NAME": node})
 
 

@@ -36,7 +36,7 @@ class Release:
         kinds = "deploy,ds,svc,sa,secret,configmap,lease,pdb,netpol,role,rolebinding,clusterrole,clusterrolebinding,crd"
         kinds += ",validatingwebhookconfiguration,mutatingwebhookconfiguration"
         kinds += ",validatingadmissionpolicy,validatingadmissionpolicybinding"
-        if self.cp.requests.version() >= (1, 36):
+        if self.cp.version() >= (1, 36):
             kinds += ",mutatingadmissionpolicy,mutatingadmissionpolicybinding"
         selector = f"--selector=app.kubernetes.io/instance={helm.RELEASE}"
         found = self.cp.kubectl("get", kinds, selector, f"--namespace={helm.NAMESPACE}", "-o", "name").stdout
@@ -93,7 +93,7 @@ def test_who_makes_the_certificate_can_be_changed_and_changed_back(installed: Re
 
 
 def test_the_mode_of_admission_can_be_changed_and_changed_back(installed: Release) -> None:
-    if installed.cp.requests.version() < (1, 36):
+    if installed.cp.version() < (1, 36):
         with pytest.raises(
             process.ProcessError, match=r"needs Kubernetes 1\.36 or newer.*Set admission.mode to Webhook"
         ):

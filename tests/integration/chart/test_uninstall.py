@@ -132,11 +132,11 @@ def _offering(cluster: Cluster, hook: list[Json]) -> Iterator[None]:
         for name in ("controller/rbac", "controller/policy-nodes", "uninstall/rbac")
     ]
     cluster.cp.apply(helm.render("--set=extendedResource=true", *only))
-    cluster.cp.requests.wait_for_policies()
+    cluster.cp.wait_for_policies()
     yield
     cluster.cp.apply(*manifests.other_manifests())
     cluster.cp.apply(manifests.written([each for each in hook if each["kind"] != "Job"]))
-    cluster.cp.requests.wait_for_policies()
+    cluster.cp.wait_for_policies()
 
 
 @pytest.mark.usefixtures("_offering")

@@ -41,7 +41,7 @@ class Cluster:
 
     def knows_swap(self) -> bool:
         """Whether the API server keeps what Nodes say of their swap (status.nodeInfo.swap); older ones do not."""
-        return self.cp.requests.version() >= (1, 33)
+        return self.cp.version() >= (1, 33)
 
     def pod(self, node: str, name: str, annotations: dict[str, str] | None = None, **memory: str) -> dict[str, Any]:
         container = {"name": "app", "image": "none", "resources": {"requests": memory} if memory else {}}

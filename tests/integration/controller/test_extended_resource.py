@@ -26,10 +26,10 @@ def allowed(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with the rights that come with the chart's value."""
     only = [f"--show-only=templates/{name}" for name in TEMPLATES]
     cluster.cp.apply(helm.render("--no-hooks", ON, *only))
-    cluster.cp.requests.wait_for_policies()
+    cluster.cp.wait_for_policies()
     yield cluster
     cluster.cp.apply(*manifests.other_manifests())
-    cluster.cp.requests.wait_for_policies()
+    cluster.cp.wait_for_policies()
 
 
 @pytest.fixture

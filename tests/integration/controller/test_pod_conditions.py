@@ -31,11 +31,11 @@ def allowed(cluster: Cluster) -> Iterator[Cluster]:
     only = [f"--show-only=templates/{name}" for name in TEMPLATES]
     objects = helm.render("--no-hooks", "--set=podConditions=true", *only)
     cluster.cp.apply(objects)
-    cluster.cp.requests.wait_for_policies()
+    cluster.cp.wait_for_policies()
     yield cluster
     cluster.cp.kubectl("delete", "--wait=false", "-f", "-", text=objects)
     cluster.cp.apply(*manifests.other_manifests())
-    cluster.cp.requests.wait_for_policies()
+    cluster.cp.wait_for_policies()
 
 
 @pytest.fixture

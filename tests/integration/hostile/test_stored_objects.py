@@ -73,7 +73,7 @@ def _pod(name: str, value: str = "") -> dict[str, Any]:
 
 
 def _stored(cp: ControlPlane, method: str, path: str, body: bytes) -> None:
-    status, answer, _ = cp.requests.send(method, path, body)
+    status, answer, _ = cp.send(method, path, body)
     assert status < 300, (method, path, status, answer[:500])
 
 
@@ -106,7 +106,7 @@ def _spoil(cp: ControlPlane, path: str, note: dict[str, str]) -> None:
     while status == 409:
         found = cp.get(path)
         found["metadata"]["annotations"] = {**found["metadata"].get("annotations", {}), **note}
-        status, answer, _ = cp.requests.send("PUT", path, _with_fields(found, _deep(DEEPEST)))
+        status, answer, _ = cp.send("PUT", path, _with_fields(found, _deep(DEEPEST)))
     assert status == 200, (path, answer[:500])
 
 
@@ -165,7 +165,7 @@ def test_controllers_go_on_planning(cluster: Cluster, pythons_of_both: list[Path
 
 def _follows(cluster: Cluster, node: str, generation: int) -> bool:
     """Whether the node's state is made from this generation; its managedFields are too deep for json."""
-    text = cluster.cp.requests.send("GET", f"{STATES}/{node}")[1]
+    text = cluster.cp.send("GET", f"{STATES}/{node}")[1]
     return b'"profileRef":{"generation":%d,"name":"hostile"}' % generation in text
 
 
@@ -173,13 +173,13 @@ def _change_profile(cluster: Cluster, behavior: str) -> None:
     path = f"{PROFILES}/hostile"
     status, answer = 409, b""
     while status == 409:  # the controller has just written its status
-        found = re.search(rb'"resourceVersion":"(\d+)"', cluster.cp.requests.send("GET", path)[1])
+        found = re.search(rb'"resourceVersion":"(\d+)"', cluster.cp.send("GET", path)[1])
         assert found
         body = {**PROFILE, "metadata": {"name": "hostile", "resourceVersion": found[1].decode()}}
         body["spec"] = {**PROFILE["spec"], "swap": {"behavior": behavior}}
-        status, answer, _ = cluster.cp.requests.send("PUT", path, _with_fields(body, _deep(DEEPEST)))
+        status, answer, _ = cluster.cp.send("PUT", path, _with_fields(body, _deep(DEEPEST)))
     assert status == 200, answer[:500]
-    assert cluster.cp.requests.send("GET", path)[1].count(b"f:a") == DEEPEST
+    assert cluster.cp.send("GET", path)[1].count(b"f:a") == DEEPEST
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -27,7 +27,7 @@ OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "swapwarden-agent
 @pytest.fixture(scope="module")
 def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
     crds.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
     yield crds
     crds.kubectl(
         "delete", "--ignore-not-found", "--wait=false", *(f"--filename={path}" for path in manifests.policies())

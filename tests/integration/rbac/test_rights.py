@@ -58,7 +58,7 @@ def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
     """The rights and the policies of deploy/manifests, without the webhook's registration."""
     crds.apply(*manifests.other_manifests())
     crds.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
     yield crds
     policies = [f"--filename={path}" for path in manifests.policies()]
     crds.kubectl("delete", "--ignore-not-found", "--wait=false", *policies)

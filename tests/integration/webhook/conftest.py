@@ -70,7 +70,7 @@ def installed(
 
     try:
         crds.apply(*manifests.other_manifests(), policies)
-        crds.requests.wait_for_policies()
+        crds.wait_for_policies()
         eventually(is_placed, "the policies in force")
         yield Admission(None)
     finally:
@@ -78,5 +78,5 @@ def installed(
         crds.kubectl(
             "delete", "--ignore-not-found", "--wait=false", *(f"--filename={path}" for path in manifests.policies())
         )
-        crds.requests.wait_for_policies()
+        crds.wait_for_policies()
         eventually(lambda: not is_placed(), "the policies gone")

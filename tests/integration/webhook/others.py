@@ -44,7 +44,7 @@ def asked_after_ours(
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    certificate, key = control_plane.credentials.issue_certificate("other", ["127.0.0.1"])
+    certificate, key = control_plane.credentials.issue("other", ["127.0.0.1"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)

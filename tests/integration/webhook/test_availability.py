@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.base import ports
+from testbed.base import process
 from testbed.controlplane import pki
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -130,7 +130,7 @@ def trust(control_plane: ControlPlane, *authorities: Path) -> None:
     marker = {
         **entries[0],
         "name": f"{name}.example.com",
-        "clientConfig": {"url": f"https://127.0.0.1:{ports.free()}/"},
+        "clientConfig": {"url": f"https://127.0.0.1:{process.free_port()}/"},
         "namespaceSelector": {},
         "matchConditions": [{"name": "marker", "expression": f"object.metadata.name == '{name}'"}],
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}],

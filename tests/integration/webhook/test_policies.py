@@ -29,12 +29,12 @@ MIRROR = {"kubernetes.io/config.mirror": "0123", "kubernetes.io/config.source": 
 @pytest.fixture(scope="module", autouse=True)
 def _policies(crds: ControlPlane) -> Iterator[None]:
     crds.apply(*manifests.other_manifests())
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
     yield
     crds.kubectl(
         "delete", "--ignore-not-found", "--wait=false", *(f"--filename={path}" for path in manifests.policies())
     )
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_policies_that_cost_twice_as_much_let_the_largest_pods_in_and_be_changed
     ]
     assert len(policies) == 2
     crds.apply(*(yaml.safe_dump(repeated(each, 2)) for each in policies))
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
     try:
         for name, wanted in largest.items():
             status, answer = pods.create(crds, namespace, pods.pod(f"{name}-2", wanted), pods.DRY_RUN)
@@ -241,4 +241,4 @@ def test_policies_that_cost_twice_as_much_let_the_largest_pods_in_and_be_changed
             assert status == 200, answer
     finally:
         crds.apply(file)
-        crds.requests.wait_for_policies()
+        crds.wait_for_policies()

@@ -28,10 +28,10 @@ REGISTRATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurati
 def ruled(crds: ControlPlane) -> Iterator[ControlPlane]:
     """The control plane with the rights and the admission policies of deploy/manifests."""
     crds.apply(*manifests.other_manifests())
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
     yield crds
     crds.kubectl("delete", "--wait=false", *(f"--filename={path}" for path in manifests.policies()))
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_rotation_under_load_loses_no_request(crds: ControlPlane, own: Webhook, 
         seen = {serial(own, str(crds.ca_file))}
         for number in range(5):
             before = serial(own, str(crds.ca_file))
-            own.replace_certificate(*crds.credentials.issue_certificate(f"rotated-{number}", ["127.0.0.1"]))
+            own.replace_certificate(*crds.credentials.issue(f"rotated-{number}", ["127.0.0.1"]))
             eventually(lambda before=before: serial(own, str(crds.ca_file)) != before, "a new certificate")  # type: ignore[misc]  # a default argument
             seen.add(serial(own, str(crds.ca_file)))
     finally:

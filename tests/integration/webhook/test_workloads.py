@@ -63,11 +63,11 @@ def denying(crds: ControlPlane, webhook: Webhook) -> Iterator[None]:
     assert webhook.process.poll() is None
     for name in TEMPLATES:
         assert pods.patch(crds, f"{BINDINGS}/{name}", {"spec": {"validationActions": ["Deny"]}})[0] == 200
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
     yield
     for name in TEMPLATES:
         pods.patch(crds, f"{BINDINGS}/{name}", {"spec": {"validationActions": ["Warn"]}})
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
 
 
 def at(kind: str) -> str:
@@ -106,10 +106,10 @@ def test_one_from_before_can_be_scaled_and_edited_but_not_spoiled_further(
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     body = workload("Deployment", "old", {pods.POLICY: "disabled"})
     pods.patch(crds, f"{BINDINGS}/{TEMPLATES[0]}", {"spec": {"validationActions": ["Warn"]}})
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
     assert crds.request("POST", path, body)[0] == 201
     pods.patch(crds, f"{BINDINGS}/{TEMPLATES[0]}", {"spec": {"validationActions": ["Deny"]}})
-    crds.requests.wait_for_policies()
+    crds.wait_for_policies()
     assert crds.request("POST", path, workload("Deployment", "new", {pods.POLICY: "disabled"}))[0] == 403
 
     crds.kubectl("scale", "deployment/old", "--replicas=3", f"--namespace={namespace}")

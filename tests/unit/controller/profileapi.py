@@ -95,17 +95,18 @@ class ProfileApi:
         found = self.objects[name]
         self.replace({**found, "status": {"observedGeneration": generation or found["metadata"]["generation"]}})
 
-    def replace(self, body: Json) -> None:
-        """Store an object, and send it to all watches."""
+    def replace(self, body: Json) -> Json:
+        """Store an object, send it to all watches, and return it with its new version."""
         self.version += 1
         metadata = {**body["metadata"], "resourceVersion": str(self.version)}
         found = {**body, "metadata": metadata}
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
             self.objects.pop(metadata["name"], None)
             self.tell({"type": "DELETED", "object": found})
-            return
-        self.objects[metadata["name"]] = found
-        self.tell({"type": "MODIFIED", "object": found})
+        else:
+            self.objects[metadata["name"]] = found
+            self.tell({"type": "MODIFIED", "object": found})
+        return found
 
     def begin_delete(self, name: str) -> None:
         """As the API server does: the object stays as long as it has a finalizer, and has another generation."""
@@ -168,8 +169,8 @@ class ProfileApi:
                 metadata["finalizers"] = value if isinstance(value, list) else [*metadata.get("finalizers", ()), value]
             if each["op"] == "remove":
                 metadata.pop("finalizers", None)
-        self.replace(found)
-        return web.json_response(found)
+        # Kopf waits until it sees the version that the answer has.
+        return web.json_response(self.replace(found))
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         queue: asyncio.Queue[Json | None] = asyncio.Queue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -29,11 +30,11 @@ def test_what_a_killed_one_left_is_removed(folder: Path, monkeypatch: pytest.Mon
     assert list(folder.iterdir()) == []
 
 
-def test_another_process_with_its_number_is_not_the_cluster(folder: Path) -> None:
-    democluster.remember(os.getpid())
-    pid, started = (folder / "pid").read_text(encoding="ascii").split()
-    assert democluster.holder() == os.getpid()
-    (folder / "pid").write_text(f"{pid} {int(started) + 1}", encoding="ascii")
+def test_a_process_with_its_number_that_does_not_hold_its_lock_is_not_the_cluster(folder: Path) -> None:
     assert democluster.holder() is None
-    (folder / "pid").write_text("", encoding="ascii")
+    (folder / "pid").write_text(str(os.getpid()), encoding="ascii")
+    with (folder / "pid").open(encoding="ascii") as file:
+        assert democluster.holder() is None
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert democluster.holder() == os.getpid()
     assert democluster.holder() is None
