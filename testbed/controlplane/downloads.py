@@ -1,4 +1,4 @@
-"""Programs that are downloaded: each proves itself by a checksum beside it. Those that can't be had are built instead."""
+"""Programs that are downloaded, each with a checksum beside it. Those that can't be had are built instead."""
 
 import functools
 import hashlib
