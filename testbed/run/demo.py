@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +220,7 @@ class _Demo:
         return peaks
 
     def _plan(self) -> dict[str, tuple[str, str]]:
-        """Return the output of `swapwarden plan` for the cluster's objects: reason and value, by place."""
+        """Return the output of `swapwarden plan` for the cluster's objects, for the same places as _wanted()."""
         paths = [f"/api/v1/nodes/{NODE}", f"{_STATES}/{NODE}"]
         # Items of a list have no kind of their own.
         items = [self._cluster.get(path) for path in paths]
@@ -229,24 +229,28 @@ class _Demo:
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         argv = [sys.executable, "-m", "swapwarden", "plan", "-f", "-", "-o", "json"]
         [planned] = json.loads(process.run(argv, timeout=60, text=text).stdout)["items"]
-        running = {
-            (pod["metadata"]["uid"], one["name"]): one["containerID"].partition("://")[2]
-            for pod in self._pods()
-            for one in pod["status"].get("containerStatuses", [])
-            if "running" in one["state"]
-        }
-        return _places(planned["spec"], lambda uid, name: running.get((uid, name), ""), self._written())
-
-    def _written(self) -> set[str]:
-        """Return the ids of containers that have a value of their own in the state."""
-        pods = self._cluster.get(f"{_STATES}/{NODE}")["spec"].get("pods", {})
-        return {identifier for pod in pods.values() for identifier in pod.get("containers", {})}
+        places, written = _places(planned["spec"]), self._wanted()
+        for uid, name, identifier in self._running():
+            if identifier in written:
+                places[identifier] = "", planned["spec"]["pods"][uid]["containers"][name].get("swapMax", "")
+        return places
 
     def _wanted(self) -> dict[str, tuple[str, str]]:
-        """Return the reason and value of each place in the NodeSwapState."""
-        return _places(
-            self._cluster.get(f"{_STATES}/{NODE}")["spec"], lambda _, identifier: identifier, self._written()
-        )
+        """Return the places in the NodeSwapState, and ids of the containers that get a value of their own."""
+        spec = self._cluster.get(f"{_STATES}/{NODE}")["spec"]
+        places = _places(spec)
+        for uid, name, identifier in self._running():
+            pod = spec.get("pods", {}).get(uid, {})
+            if own := pod.get("containers", {}).get(name, pod.get("containerDefault")):
+                places[identifier] = "", own.get("swapMax", "")
+        return places
+
+    def _running(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the pod's UID, the name and the id of each running container."""
+        for pod in self._pods():
+            for one in pod["status"].get("containerStatuses", []):
+                if "running" in one["state"]:
+                    yield pod["metadata"]["uid"], one["name"], one["containerID"].partition("://")[2]
 
     def _kernel(self) -> dict[str, str]:
         """Return the kernel's values, by place."""
@@ -279,19 +283,12 @@ class _Demo:
                     yield f"  container {one['name']}", "", "", "", plan[identifier][1], kernel[identifier], ""
 
 
-def _places(spec: Json, identify: Callable[[str, str], str], written: set[str]) -> dict[str, tuple[str, str]]:
-    """Reason and value by place: `kubepods`, UIDs of pods, ids of those containers that get a value of their own.
-
-    The value is empty where nothing is written.
-    """
-    places = {uid: (pod["reason"], pod.get("swapMax", "")) for uid, pod in spec.get("pods", {}).items()}
+def _places(spec: Json) -> dict[str, tuple[str, str]]:
+    """Reason and value by place: `kubepods`, and UIDs of pods. The value is empty where nothing is written."""
+    default = spec.get("defaultReason", "")
+    places = {uid: (pod.get("reason", default), pod.get("swapMax", "")) for uid, pod in spec.get("pods", {}).items()}
     if "kubepods" in spec:
         places["kubepods"] = ("", spec["kubepods"]["swapMax"])
-    for uid, pod in spec.get("pods", {}).items():
-        for key, one in pod.get("containers", {}).items():
-            identifier = identify(uid, key)
-            if identifier in written:
-                places[identifier] = ("", one.get("swapMax", ""))
     return places
 
 

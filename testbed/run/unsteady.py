@@ -8,6 +8,7 @@ which it is unsteady again.
 import collections
 import contextlib
 import datetime
+import functools
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -103,6 +104,7 @@ def _read(path: Path) -> Iterator[Run]:
             yield msgspec.json.decode(line, type=Run)
 
 
+@functools.cache
 def commit() -> str:
     """Return the tested commit, marked if files differ from it."""
     command = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=-changed"]
