@@ -46,10 +46,10 @@ class Cluster:
     IMAGES are archives (OCI layout) of the images that pods run; see NodeVM.
     """
 
-    def __init__(self, images: Sequence[Path] = (), *, cpus: int = 2) -> None:
+    def __init__(self, images: Sequence[Path] = (), *, swap_mib: int = 512, cpus: int = 2) -> None:
         ensure(images)
         self._images = images
-        self._cpus = cpus
+        self._size = {"swap_mib": swap_mib, "cpus": cpus}
         self._stack = contextlib.ExitStack()
         self._network: netns.NetworkNamespace
         self._programs: list[process.Process] = []
@@ -77,9 +77,7 @@ class Cluster:
         with term.step("starting the control plane"):
             self.control_plane = stack.enter_context(ControlPlane(self._network, nodevm.HOST))
             self._programs += _managers(stack, self.control_plane, self.folder)
-        self.node = stack.enter_context(
-            NodeVM(self._network, self._credentials(), images=self._images, cpus=self._cpus)
-        )
+        self.node = stack.enter_context(NodeVM(self._network, self._credentials(), images=self._images, **self._size))
         with term.step("waiting until the node is Ready"):
             self.wait_for(self.node_is_ready, "the node is Ready", _READY_TIMEOUT)
 

@@ -32,7 +32,7 @@ _TAP, _PEER = "tap0", "tap1"
 _GUEST_FILES = ("guest.py", "recorder.py")
 _BOOT_TIMEOUT = {"kvm": 90.0, "uml": 90.0, "tcg": 600.0}
 _COMMAND_TIMEOUT = 300.0
-_MEMORY_MIB, _SWAP_BYTES = 3072, 512 << 20
+_MEMORY_MIB = 3072
 _ROOM = 6 << 30
 _VIRTIO = {"DEVICE": "eth0", "SWAP": "/dev/vdb"}
 _DEVICES = {"kvm": _VIRTIO, "tcg": _VIRTIO, "uml": {"DEVICE": "vec0", "SWAP": "/dev/ubdb"}}
@@ -120,10 +120,12 @@ class NodeVM(GuestLink):
         credentials: Mapping[str, bytes],
         *,
         images: Sequence[Path] = (),
+        swap_mib: int = 512,
         cpus: int = 2,
     ) -> None:
         self._image = nodeimage.ensure(images)
         self._network = network
+        self._swap_bytes = swap_mib << 20
         self._cpus = cpus
         super().__init__(Path(tempfile.mkdtemp(prefix=f"swapwarden-node-{os.getpid()}-", dir=_place())))
         self._swap = self.folder / "swap.img"
@@ -135,7 +137,7 @@ class NodeVM(GuestLink):
 
     def _boot(self) -> None:
         with self._swap.open("wb") as disk:
-            disk.truncate(_SWAP_BYTES)
+            disk.truncate(self._swap_bytes)
         for name in _GUEST_FILES:
             shutil.copy2(Path(__file__).with_name(name), self.shared / name)
         with term.step("booting the node VM"):
