@@ -82,6 +82,16 @@ def of_root(state: spec.NodeSpec | None, *, mode: names.Mode) -> DesiredValue:
     return Handling.RESTORE if mode is not names.Mode.ENFORCE or state.kubepods is None else state.kubepods
 
 
+def of_memory(
+    state: spec.NodeSpec | None, settings: spec.FileSettings, file: cgroup_files.CgroupFile, *, mode: names.Mode
+) -> DesiredValue:
+    """Return the desired value of a file of memory in a cgroup above pods, or in a unit, with these settings."""
+    if state is None:
+        return Handling.UNMANAGED
+    setting = settings.get(file.name) if mode is names.Mode.ENFORCE else None
+    return Handling.RESTORE if setting is None else setting.value
+
+
 def limit_of(target: DesiredValue, record: ledger.LimitRecord | None, found: int) -> int | None:
     """Return the number that a file must hold if a smaller value of another writer stays, in bytes, or None.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -66,6 +67,8 @@ class UnitEntry(NamedTuple):
     """io.latency's target on disks with swap, in microseconds."""
     weight: int | None = None
     """io.weight on such disks."""
+    memory: FileSettings = types.MappingProxyType({})
+    """Of files of memory."""
 
 
 class Unsupported(NamedTuple):
@@ -96,9 +99,12 @@ class NodeSpec(NamedTuple):
     """Settings of the kernel, by name."""
     guarantee: names.Guarantee = names.Guarantee.STANDARD
     unsupported: tuple[Unsupported, ...] = ()
+    above: Mapping[str, FileSettings] = {}
+    """Of files of memory in the cgroups above pods: KUBEPODS and BURSTABLE."""
 
 
-_KUBEPODS: Final = "kubepods"
+KUBEPODS: Final = "kubepods"
+BURSTABLE: Final = "burstable"
 
 
 def parse(received: ReceivedState, page: int) -> NodeSpec:
@@ -119,12 +125,19 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         preview=None if spec.preview is None else _preview(spec.preview, page),
         profile=(spec.profile_ref.name, spec.profile_ref.generation),
         units={
-            name: UnitEntry(_bytes(unit.swap_max, page), unit.io_latency_microseconds, unit.io_weight)
+            name: UnitEntry(
+                _bytes(unit.swap_max, page), unit.io_latency_microseconds, unit.io_weight, _of_memory(unit, page)
+            )
             for name, unit in spec.units.items()
         },
         kernel=spec.kernel_settings,
         guarantee=spec.guarantee,
         unsupported=unsupported,
+        above={
+            name: found
+            for name, cgroup in ((KUBEPODS, spec.kubepods), (BURSTABLE, spec.burstable))
+            if cgroup is not None and (found := _of_memory(cgroup, page))
+        },
     )
 
 
@@ -140,6 +153,11 @@ def _pod(pod: state.PodSettings, page: int) -> PodEntry:
 
 def _container(settings: state.ContainerDefault, page: int) -> FileSettings | None:
     return _settings(settings, page) or None
+
+
+def _of_memory(settings: state.CgroupSettings, page: int) -> FileSettings:
+    found = _settings(settings, page)
+    return {file.name: found[file.name] for file in cgroup_files.OF_MEMORY if file.name in found}
 
 
 def _settings(settings: state.CgroupSettings, page: int) -> FileSettings:
@@ -195,7 +213,7 @@ def _take_unsupported(plain: _Part) -> Iterator[Unsupported]:
 
 def _each_settings(plain: _Part) -> Iterator[tuple[str, _Part, frozenset[str]]]:
     """Yield all settings of cgroups, with whose they are and the names that are known."""
-    yield from _dicts([(_KUBEPODS, plain.get("kubepods"))], _KNOWN[state.CgroupSettings])
+    yield from _dicts(((name, plain.get(name)) for name in (KUBEPODS, BURSTABLE)), _KNOWN[state.CgroupSettings])
     yield from _dicts(_items(plain.get("units")), _OF_UNITS)
     for uid, pod, known in _dicts(_items(plain.get("pods")), _KNOWN[state.PodSettings]):
         yield uid, pod, known

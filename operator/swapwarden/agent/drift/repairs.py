@@ -22,6 +22,11 @@ REPAIRS = metrics.counter(
     labels=("kind", "direction"),
     known=itertools.product(_KINDS, ("above", "below")),
 )
+MEMORY_REPAIRS = metrics.counter(
+    "swapwarden_agent_memory_repairs_total",
+    "Repairs of memory.min, memory.low and memory.high after systemd or a kubelet reset them, by file.",
+    labels=("file",),
+)
 REPAIR_SECONDS = metrics.histogram(
     "swapwarden_agent_repair_seconds",
     "Time from the detection of an external write to the verified repair.",
@@ -80,14 +85,16 @@ class Repairs:
         used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
         grown = max(0, used - max(file.status.in_use, limit))
         breaks = (found - value) * file.spec.exposed > 0
-        if breaks and pod is not None and pod.containers and not self._is_bound(file, pod, write, grown):
+        if breaks and file.usage and pod is not None and pod.containers and not self._is_bound(file, pod, write, grown):
             # A pod that was above several of its limits at once was so for that time once.
             begins = since >= pod.tally.overlap.last
             lasted = pod.tally.overlap.lasted(since, now)
             grown = pod.tally.overlap.taken(grown, own=file is pod.file, begins=begins)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
-        if foreign:
+        if foreign and not file.usage:
+            MEMORY_REPAIRS.inc(file.spec.name)
+        elif foreign:
             REPAIRS.inc(file.kind, "above" if found > value else "below")
             if down is None:
                 REPAIR_SECONDS.observe(now - noticed)

@@ -37,12 +37,26 @@ class CgroupFile(NamedTuple):
     """In which direction a value breaks a promise, and so in which order values are written (WriteOrder)."""
     reclaims: bool = False
     """Whether a write of a smaller value lasts until the kernel has reclaimed memory (memory_high_write)."""
+    inner: bool = True
+    """Whether a cgroup that a runtime makes inside a container's (crun) must hold it as well."""
 
 
 SWAP_MAX: Final = CgroupFile(
     cgroupfs.SWAP_MAX, "swap_max", "swap_at_most", "MemorySwapMax", usage=cgroupfs.SWAP_CURRENT
 )
-OF_PODS: Final = (SWAP_MAX,)
+MEMORY_HIGH: Final = CgroupFile(
+    cgroupfs.MEMORY_HIGH, "memory_high", systemd_property="MemoryHigh", denied=None, reclaims=True, inner=False
+)
+MEMORY_LOW: Final = CgroupFile(
+    cgroupfs.MEMORY_LOW, "memory_low", systemd_property="MemoryLow", unset=0, denied=None, exposed=Exposed.BELOW
+)
+MEMORY_MIN: Final = CgroupFile(
+    cgroupfs.MEMORY_MIN, "memory_min", systemd_property="MemoryMin", unset=0, denied=None, exposed=Exposed.BELOW
+)
+OF_MEMORY: Final = (MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN)
+"""Files with a record only where a state has a setting, or the ledger a record. memory.high is the first: a restore
+ends the throttling before the protection."""
+OF_PODS: Final = (SWAP_MAX, *OF_MEMORY)
 """The files that the agent sets in the cgroups of pods and containers, in the order of reconciling. SWAP_MAX is the
 first: exposures count its use."""
 

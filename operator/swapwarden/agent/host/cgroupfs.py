@@ -21,6 +21,8 @@ SWAP_CURRENT: Final = "memory.swap.current"
 MEMORY_CURRENT: Final = "memory.current"
 MEMORY_MAX: Final = "memory.max"
 MEMORY_HIGH: Final = "memory.high"
+MEMORY_LOW: Final = "memory.low"
+MEMORY_MIN: Final = "memory.min"
 MEMORY_STAT: Final = "memory.stat"
 MEMORY_EVENTS: Final = "memory.events"
 SWAP_EVENTS: Final = "memory.swap.events"
@@ -30,7 +32,8 @@ IO: Final = "io"
 """The controller of block devices, as `cgroup.controllers` lists it."""
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""O_NONBLOCK: from kernel 6.16 on, a write of memory.high then reclaims nothing in the writer."""
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _NUMBER: Final = re.compile(r"[0-9]{1,19}\Z")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from swapwarden.agent.desired import resolve
-from swapwarden.agent.host import cgroupfs, inotify
+from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
 from swapwarden.agent.inventory import container_files, layout, records
 from swapwarden.telemetry import metrics
 
@@ -75,6 +75,8 @@ class Inventory:
         """Yield all files, ancestors first."""
         if self.root is not None:
             yield self.root
+        for level in self.levels.values():
+            yield from level.own
         for pod in self.pods.values():
             yield from pod.own
             for container in pod.containers.values():
@@ -112,9 +114,8 @@ class Inventory:
         """Forget the whole tree."""
         for path in list(self.pods):
             self._untrack(path)
-        for level in self.levels.values():
-            self._watches.release(level)
-        self.levels.clear()
+        for path in list(self.levels):
+            self._leave_level(path)
         if self.root is not None:
             log.warning("the tree of pods is gone; searching for a new one", extra={"root": f"/{self.root.path}"})
             self._drop(self.root)
@@ -149,11 +150,11 @@ class Inventory:
             self._add_container(pod, name)
         return True
 
-    def open(self, container: records.Container) -> None:
+    def open(self, container: records.Container, wanted: Collection[cgroup_files.CgroupFile]) -> None:
         """Take a container's files in hand, as ContainerFiles does."""
         gone: list[records.ControlFile] = []
         try:
-            self._container_files.open(container, gone)
+            self._container_files.open(container, wanted, gone)
         finally:
             for file in gone:
                 self._drop(file)
@@ -196,7 +197,10 @@ class Inventory:
         for pod in [pod for pod in self.pods if pod.startswith(f"{path}/")]:
             self._untrack(pod)
         for inner in [level for level in self.levels if level == path or level.startswith(f"{path}/")]:
-            self._watches.release(self.levels.pop(inner))
+            left = self.levels.pop(inner)
+            self._watches.release(left)
+            for file in left.own:
+                self._drop(file)
 
     # Pods
 

@@ -50,6 +50,11 @@ def is_level(name: str) -> bool:
     return name in _LEVELS or _LEVEL_SLICE.fullmatch(name) is not None
 
 
+def is_burstable(name: str) -> bool:
+    """Return whether a level of this name has the Burstable pods."""
+    return name == "burstable" or name.endswith("-burstable.slice")
+
+
 def pod_uid(name: str) -> str | None:
     """Return the UID in the name of a pod's cgroup, with dashes; None for other names."""
     if match := _POD.fullmatch(name):
@@ -115,6 +120,8 @@ class FileStatus(NamedTuple):
     """Whether the file holds a value that the agent must restore."""
     pending: float | None = None
     """When the write under way began, in monotonic seconds; None without one."""
+    foreign: bool = False
+    """Whether a file of memory holds another writer's number, which stays."""
 
 
 UNKNOWN: Final = FileStatus()
@@ -205,6 +212,12 @@ class FileIdentity(inotify.Watched):
         return f"/{self.path}"
 
     @property
+    def setting(self) -> str:
+        """Its name in a state."""
+        first, *others = self.spec.field.split("_")
+        return first + "".join(map(str.title, others))
+
+    @property
     def is_tenants(self) -> bool:
         """As Container; a service with Delegate= may also own its cgroup."""
         return self.container != "" or self.is_units
@@ -271,7 +284,7 @@ class Container(Cgroup):
     stirred: float = dataclasses.field(default=NEVER, init=False)
     """When the last of these was."""
     files: list[ControlFile] = dataclasses.field(default_factory=list, init=False)
-    """In each of these cgroups one for each description of cgroup_files.OF_PODS."""
+    """In each of these cgroups its memory.swap.max, and those of cgroup_files.OF_MEMORY that are set or on record."""
 
     @property
     def is_tenants(self) -> bool:
@@ -294,7 +307,7 @@ class Pod(Cgroup):
     ended_at: float = dataclasses.field(default=NEVER, init=False)
     """When the agent last noticed that a container had ended."""
     own: tuple[ControlFile, ...] = dataclasses.field(init=False)
-    """Its own files, one for each description of cgroup_files.OF_PODS."""
+    """Its own files: memory.swap.max, then those of cgroup_files.OF_MEMORY that are set or on record."""
     file: ControlFile = dataclasses.field(init=False)
     """Of these its memory.swap.max."""
     containers: dict[str, Container] = dataclasses.field(default_factory=dict, init=False)
@@ -302,8 +315,8 @@ class Pod(Cgroup):
     tally: exposure.Tally = dataclasses.field(default_factory=exposure.Tally, init=False)
 
     def __post_init__(self, inode: int) -> None:
-        self.own = tuple(ControlFile(self.path, inode, self, spec=each) for each in cgroup_files.OF_PODS)
-        self.file = self.own[0]
+        self.file = ControlFile(self.path, inode, self)
+        self.own = (self.file,)
 
     def files(self) -> Iterator[ControlFile]:
         """Yield its files, ancestors first."""
@@ -317,6 +330,8 @@ class Level(Cgroup):
     """A cgroup in which pods appear."""
 
     inode: int
+    own: tuple[ControlFile, ...] = dataclasses.field(default=(), init=False)
+    """Those of cgroup_files.OF_MEMORY that are set or on record."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
+from typing import Final
 
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
-from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import board, inventory, records
+from swapwarden.agent.host import cgroup_files, cgroupfs
+from swapwarden.agent.inventory import board, inventory, own_files, records
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import container_reconciler, file_reconciler, queue, schedule, work
 from swapwarden.api import names
@@ -17,6 +18,7 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
+_SWAP: Final = frozenset({cgroup_files.SWAP_MAX.name})
 ENFORCED_SECONDS = metrics.histogram(
     "swapwarden_agent_pod_enforced_seconds",
     "Time from the agent's first look at a new pod's cgroup until it held its value from the node's state; the state"
@@ -39,6 +41,7 @@ class CgroupReconciler:
         files: file_reconciler.FileReconciler,
         containers: container_reconciler.ContainerReconciler,
         *,
+        own: own_files.OwnFiles,
         why: attribution.Attribution,
         evidence: systemd_zero.Evidence,
     ) -> None:
@@ -49,6 +52,7 @@ class CgroupReconciler:
         self._runtime = book.runtime
         self._files = files
         self._containers = containers
+        self._own = own
         self._attribution = why
         self._evidence = evidence
         self.first = not book.initialised
@@ -73,10 +77,9 @@ class CgroupReconciler:
         old = self._work.in_force.spec
         self._work.failures.guard(functools.partial(self.follow, new))
         everything = old is None or (old.mode, old.before_plan) != (new.mode, new.before_plan)
-        above = everything or old is None or old.kubepods != new.kubepods
+        above = everything or old is None or (old.kubepods, old.above) != (new.kubepods, new.above)
         if above and self._inventory.root is not None:
-            self.retarget_root()
-            self._work.waiting.mark(self._inventory.root, queue.Priority.ARRIVAL, mark)
+            self.mark_above(mark)
         for pod in self._inventory.pods.values():
             changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
             # A draining file can be lowered as far as the limit above binds it.
@@ -86,12 +89,61 @@ class CgroupReconciler:
         if everything or old is None or old.units != new.units:
             self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, mark)
 
-    def retarget_root(self) -> None:
-        """Decide the value of the cgroup above all pods."""
-        file = self._inventory.root
-        if file is not None:
-            of_root = functools.partial(resolve.of_root, self._work.in_force.spec)
-            file.desired = records.Desired(of_root(mode=self._work.in_force.mode), of_root(mode=names.Mode.ENFORCE))
+    def mark_above(self, mark: queue.Mark) -> None:
+        """Decide the values of the cgroups above pods, and have them written: ancestors first."""
+        self.retarget_above()
+        for file in list(own_files.above_pods(self._inventory)):
+            # Protection is raised before any pod has its turn: below an ancestor without it, it has no effect.
+            if not file.usage and self._files.may_break(file):
+                self._files.reconcile(file, mark.noticed)
+            else:
+                self._work.waiting.mark(file, queue.Priority.ARRIVAL, mark)
+
+    def retarget_above(self) -> None:
+        """Decide the values of the cgroups above pods."""
+        root, state, mode = self._inventory.root, self._work.in_force.spec, self._work.in_force.mode
+        if root is None:
+            return
+        root.desired = records.Desired(
+            resolve.of_root(state, mode=mode), resolve.of_root(state, mode=names.Mode.ENFORCE)
+        )
+        for level in self._inventory.levels.values():
+            if level.path == root.path:
+                self._retarget_level(level, spec.KUBEPODS)
+            elif level.path.rpartition("/")[0] == root.path and records.is_burstable(level.path.rpartition("/")[2]):
+                self._retarget_level(level, spec.BURSTABLE)
+
+    def _retarget_level(self, level: records.Level, name: str) -> None:
+        state = self._work.in_force.spec
+        settings = {} if state is None else state.above.get(name, {})
+        self._adopt(level, settings, recorded=True)
+        for file in level.own:
+            enforced = resolve.of_memory(state, settings, file.spec, mode=names.Mode.ENFORCE)
+            value = resolve.of_memory(state, settings, file.spec, mode=self._work.in_force.mode)
+            file.desired = records.Desired(value, enforced)
+            self._release(level, file)
+
+    # Files of memory
+
+    def _adopt(
+        self, cgroup: records.Pod | records.Level, settings: spec.FileSettings, *, recorded: bool = False
+    ) -> None:
+        """Have records of the files of memory with a setting; with `recorded` also of those that the ledger has."""
+        for each in cgroup_files.OF_MEMORY:
+            if each.name in settings or (recorded and self._limits.has_name(each.name, cgroup.path)):
+                file = self._own.add(cgroup, each)
+                if file is not None and not recorded:
+                    file.created_at = records.NEVER if file.pod is None else file.pod.file.created_at
+                if file is not None and file.pod is None:
+                    self._files.recall(file)
+
+    def _release(self, cgroup: records.Pod | records.Level, file: records.ControlFile) -> None:
+        """Forget a file of memory that no setting names (any more), once it holds nothing of the agent."""
+        desired = file.desired.value, file.desired.if_enforced
+        held = self._limits.holds_ours(file.key) or file in self._files.pending.writes or file.status.reason is not None
+        if not (file.usage or held or any(isinstance(value, int) for value in desired)):
+            self._own.remove(cgroup, file)
+            self._files.drop(file)
 
     # Keys
 
@@ -156,6 +208,7 @@ class CgroupReconciler:
                     continue
                 case records.Level() if came:
                     self._work.failures.attempt(what, functools.partial(self.enter, what, mark, found=found))
+                    self.mark_above(mark)
                 case records.Container() if came and self._containers.put_off(what):
                     self._work.watching.release(what)
                 case records.Container() if came:
@@ -185,6 +238,7 @@ class CgroupReconciler:
         when the agent last knew all pods: it is at most that long.
         """
         state = self._work.in_force
+        self._adopt(pod, {}, recorded=True)
         entries = [entry for file in pod.own if (entry := self._limits.get(file.key)) is not None]
         # Where systemd's 0 is all that was noted, the agent has not known the pod before.
         known = any(entry.found is None or entry.wrote for entry in entries)
@@ -226,6 +280,8 @@ class CgroupReconciler:
         self._mark_containers(pod, mark)
         state, mode = self._work.in_force.spec, self._work.in_force.mode
         entry = None if state is None else state.pods.get(pod.uid)
+        if entry is not None and len(entry.settings) > len(entry.settings.keys() & _SWAP):
+            self._adopt(pod, entry.settings)
         enforces, first = mode is names.Mode.ENFORCE, entry is not None and not pod.stated
         pod.enforced = pod.enforced or not enforces
         for file in pod.own:
@@ -252,6 +308,7 @@ class CgroupReconciler:
             if begun is None:
                 begun = self._work.horizon.last_right(file, mark.since)
             self._files.reconcile(file, mark.noticed, since=begun, ran=why)
+            self._release(pod, file)
         if not pod.enforced:
             self.time_enforcement(pod)
 

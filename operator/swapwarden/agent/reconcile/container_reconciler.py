@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from swapwarden.agent.desired import resolve, runtime_values
+from swapwarden.agent.desired import resolve, runtime_values, spec
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import container_files, inventory, records
@@ -70,9 +70,10 @@ class ContainerReconciler:
         seen = self._runtime.get(container.id)
         lower = runtime_values.lower_original(seen, self._inventory.page)
         try:
-            if entry is not None or lower is not None or self._was_written(container):
+            wanted = self._wanted(container, entry or {}, swap=lower is not None)
+            if wanted or entry is not None:
                 # Each time: if it cannot be watched, no event reports crun's inner cgroup.
-                self._open(container)
+                self._open(container, wanted)
         except Exception as unknown:  # noqa: BLE001 raised once the known files have their values
             # A cgroup inside without a process is checked again, but not if the container makes new ones without end.
             if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
@@ -86,21 +87,32 @@ class ContainerReconciler:
                 enforced = resolve.Handling.RESTORE
             value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
             file.desired = records.Desired(value, enforced, at_most)
-            if seen is not None and lower is not None and not file.is_inner:
+            if seen is not None and lower is not None and not file.is_inner and file.spec is cgroup_files.SWAP_MAX:
                 self._limits.record_runtimes(file.key, lower, seen.value // self._inventory.page * self._inventory.page)
             self._files.reconcile(file, mark.noticed, since=self._work.horizon.last_right(file, mark.since))
         if error is not None:
             raise error
 
-    def _was_written(self, container: records.Container) -> bool:
-        """Return whether an earlier run may have written to it: it keeps that value until a state has another one."""
-        paths = container_files.paths(container)
-        return any(self._limits.has_name(each.name, path) for each in cgroup_files.OF_PODS for path in paths)
+    def _wanted(
+        self, container: records.Container, entry: spec.FileSettings, *, swap: bool
+    ) -> list[cgroup_files.CgroupFile]:
+        """Return the files that need a record: those with a setting, and those that an earlier run may have written.
 
-    def _open(self, container: records.Container) -> None:
+        These keep their value until a state has another one. `swap`: memory.swap.max needs one in any case.
+        """
+        paths = container_files.paths(container)
+        return [
+            each
+            for each in cgroup_files.OF_PODS
+            if each.name in entry
+            or (swap and each is cgroup_files.SWAP_MAX)
+            or any(self._limits.has_name(each.name, path) for path in paths)
+        ]
+
+    def _open(self, container: records.Container, wanted: list[cgroup_files.CgroupFile]) -> None:
         known = set(container.files)
         try:
-            self._inventory.open(container)
+            self._inventory.open(container, wanted)
         finally:
             for change in self._inventory.changes():
                 if isinstance(change.what, records.ControlFile):
@@ -116,7 +128,7 @@ class ContainerReconciler:
         away = self._work.in_force.away
         applied = self._files.recall(file, records.NEVER if away is None else away)
         seen = self._runtime.get(container.id)
-        if seen is not None and not file.is_inner:
+        if seen is not None and not file.is_inner and file.spec is cgroup_files.SWAP_MAX:
             self._attribution.learn_unit(file, seen.value)
         if applied is not None:
             file.desired = file.desired._replace(if_enforced=applied)

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import logging
 from typing import Final
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import attribution, contention, holders, repairs
-from swapwarden.agent.host import cgroupfs, faults, inotify
+from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work
+from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work, write_counts
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
-from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
-
-_KINDS: Final = ("pod", "container", "kubepods")
-WRITES = metrics.counter(
-    "swapwarden_agent_writes_total",
-    "Writes to memory.swap.max, by kind of cgroup (pod, container, kubepods, system) and result: ok, overwritten (by"
-    " another at the same moment), gone (with its cgroup), denied, error.",
-    labels=("kind", "result"),
-    known=itertools.product(_KINDS, ("ok", "overwritten", "gone", "denied", "error")),
-)
 
 ATTEMPTS: Final = 5
 """Writes in a row to a file that another writer changes at the same time, before letting other files have a turn."""
@@ -66,6 +55,7 @@ class FileReconciler:
     ) -> None:
         self._work = shared
         self._fs = cgroups
+        self._ledger = book
         self._limits = book.limits
         self._headroom = space
         self._attribution = why
@@ -106,7 +96,7 @@ class FileReconciler:
             wait = self._try(file, noticed, noticed if since is None else since, ran=ran, external=external)
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
             _fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
-            if not self.may_be_above(file):
+            if not self.may_break(file):
                 order.lowered(file)
             wait = _retries(file).refused.next()
         if file.desired.value is resolve.Handling.RESTORE:
@@ -170,7 +160,8 @@ class FileReconciler:
     def drop(self, file: records.ControlFile) -> None:
         """Forget a file whose cgroup is gone."""
         self._work.due.cancel(file, schedule.Why.RETRY)
-        self._headroom.release(file.path)
+        if file.usage:
+            self._headroom.release(file.path)
         self.pending.drop(file)
         self._limits.forget(file.key)
         self._work.waiting.discard(file)
@@ -185,7 +176,7 @@ class FileReconciler:
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None, external: bool
     ) -> float | None:
         """Do the work of `_try`. PendingError while a thread waits for a write."""
-        if self.pending.writes and (ended := self.pending.end(file)) is not None:
+        if self.pending.writes and (ended := self._ended(file)) is not None:
             self._wrote(file, ended)
             since, ran = self._work.clock(), None
         desired, times = file.desired.value, file.times
@@ -199,12 +190,13 @@ class FileReconciler:
         down = names.Cause.AGENT_DOWN if times.written_at == times.progress_at == records.NEVER else None
         used: int | None = None
         for _ in range(ATTEMPTS):
-            limit = self._limit(file, found, external=external)
+            foreign = not file.usage and pending.is_foreign(file, found, self._ledger)
+            limit = None if foreign else self._limit(file, found, external=external)
             external = False
             file.status = file.status._replace(limit=limit)
             if limit is None:
                 self._leave(file, found)
-                return self._settled(file, found, looked=looked)
+                return self._settled(file, found, looked=looked, foreign=foreign)
             swap = 0 if limit >= cgroupfs.NO_LIMIT else self._usage(file) if used is None else used
             if found == limit == file.last_applied and swap <= limit and file.contention is None:
                 return self._settled(file, found, swap, looked=looked, cut=True)  # there is nothing to be done
@@ -216,7 +208,7 @@ class FileReconciler:
                 )
                 return wait if wait is not None or file.contention is None else self._contentions.retry_in(file)
             eases = (action.write - found) * file.spec.exposed
-            if eases > 0 and not self._work.order.claim_raise(file, mark):
+            if eases > 0 and not (file.spec.reclaims or self._work.order.claim_raise(file, mark)):
                 return self._settled(file, found, swap, looked=looked, seen=False)
             if eases < 0:
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
@@ -244,12 +236,22 @@ class FileReconciler:
             return desired.value
         return resolve.limit_of(desired.value, self._limits.get(file.key), found)
 
+    def _ended(self, file: records.ControlFile) -> repairs.CgroupWrite | None:
+        """Return the file's write that ended in a thread, or None. A larger value is written at once, which ends it."""
+        if (found := self.pending.overtaken(file)) is not None:
+            limit = self._limit(file, found, external=False)
+            if limit is not None and limit > max(found, self.pending.writes[file][1].value):
+                self._limits.record(file.key, found, limit)
+                self._fs.write(file.name, limit)
+        return self.pending.end(file)
+
     def _next(
         self, file: records.ControlFile, found: int, limit: int, swap: int, mark: queue.Mark
     ) -> tuple[swap_drain.Action, bool]:
         """Return the next write, and whether the file must not be raised to its own limit yet."""
         held = file.last_applied
-        barred = held is not None and held < min(found, limit) and self._work.order.is_barred(file)
+        limits = file.spec.exposed is cgroup_files.Exposed.ABOVE
+        barred = limits and held is not None and held < min(found, limit) and self._work.order.is_barred(file)
         most = file.desired.value if file.desired.at_most else None
         less = isinstance(most, int) and resolve.to_restore(self._limits.get(file.key), found) is None
         if file.contention is not None:
@@ -264,8 +266,11 @@ class FileReconciler:
                 self._limits.mark_known(file.key, found)
             return swap_drain.Action(None, draining=swap > most), barred
         cap = less or (file.contention is not None and file.contention.until is not None)
+        if file.spec.reclaims and target < found:
+            used = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_CURRENT))
+            return swap_drain.Action(pending.step(target, found, used, self._fs.page), draining=False), barred
         if swap == 0:  # nothing has to drain
-            holds = found == target or (cap and found < target)
+            holds = found == target or (cap and (found - target) * file.spec.exposed < 0)
             return swap_drain.Action(None if holds else target, draining=False), barred
         return swap_drain.next_write(
             target,
@@ -309,6 +314,7 @@ class FileReconciler:
         draining: bool = False,
         cut: bool = False,
         seen: bool = True,
+        foreign: bool = False,
     ) -> float | None:
         """Note the status of a file that must not be written now. Return the seconds until the next check.
 
@@ -319,24 +325,20 @@ class FileReconciler:
         if not (draining and file.status.draining) or (found, swap) != (file.status.observed, file.status.in_use):
             file.times.progress_at = self._work.clock()
         confirmed, drained = file.desired.value if seen else None, file.status.draining
-        file.status = records.FileStatus(found, swap, file.status.limit, draining, confirmed)
+        file.status = records.FileStatus(found, swap, file.status.limit, draining, confirmed, foreign=foreign)
         file.open_exposure = None
         if draining and cut:
             self._headroom.reserve(file.path)
         elif drained:
             self._headroom.release(file.path)
-        if file.desired.value is resolve.Handling.RESTORE:
-            self._restored(file, found)
+        entry = self._limits.get(file.key) if file.desired.value is resolve.Handling.RESTORE else None
+        if entry is not None and entry.found == found:
+            self._limits.mark_known(file.key, found)
+            file.last_applied = None
         if not draining:
             return None
         least, most = DRAIN_SECONDS
         return min(most, max(least, (self._work.clock() - file.times.progress_at) / 2))
-
-    def _restored(self, file: records.ControlFile, found: int) -> None:
-        entry = self._limits.get(file.key)
-        if entry is not None and entry.found == found:
-            self._limits.mark_known(file.key, found)
-            file.last_applied = None
 
     def _apply(self, file: records.ControlFile, write: repairs.CgroupWrite) -> tuple[int, int | None]:
         """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises."""
@@ -361,7 +363,7 @@ class FileReconciler:
         self.writes += 1
         file.times.write_seq = self.writes
         found = self._fs.read(file.name)
-        if file.is_pods and file.last_applied is None and write.found < file.spec.unset:
+        if file.is_pods and file.last_applied is None and write.found != file.spec.unset:
             self._attribution.learn_hold(file)
         if log.isEnabledFor(logging.DEBUG):
             before = cgroupfs.render(write.found)
@@ -377,7 +379,7 @@ class FileReconciler:
         if taken is not None:
             file.status = file.status._replace(in_use=taken)  # the next turn must not count it again
             self._work.reports.touch()
-        WRITES.inc(file.kind, "ok" if found == write.value else "overwritten")
+        write_counts.count(file, "ok" if found == write.value else "overwritten")
         # It counts from the read-back on, not only from the next event on.
         file.open_exposure = records.OpenExposure(self._work.clock(), None)
         file.last_applied = write.value
@@ -394,7 +396,7 @@ class FileReconciler:
         """Handle a missing file: its cgroup was removed (events report it), or was just made and has no files yet."""
         with contextlib.suppress(cgroupfs.CgroupError):
             if self._fs.inode(file.path) != file.inode:
-                WRITES.inc(file.kind, "gone")
+                write_counts.count(file, "gone")
                 return None
         return self._pending(file, error)
 
@@ -409,14 +411,14 @@ class FileReconciler:
 
     def _refused(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         denied = isinstance(error, cgroupfs.DeniedError)
-        WRITES.inc(file.kind, "denied" if denied else "error")
+        write_counts.count(file, "denied" if denied else "error")
         if denied and file.container and file.pod is not None and file.pod.uid == self._own_uid:
             # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
             file.status = file.status._replace(confirmed=file.desired.value)
             self._work.order.lowered(file)
             return None
         kept_out = denied and file.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
-        if kept_out and self.may_be_above(file):
+        if kept_out and self.may_break(file):
             self._work.order.lower_first(file)
         elif kept_out:
             self._work.order.lowered(file)
@@ -425,12 +427,15 @@ class FileReconciler:
         _fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
         return _retries(file).refused.next()
 
-    def may_be_above(self, file: records.ControlFile) -> bool:
-        """Return whether a file may hold more than desired; an unreadable one may."""
+    def may_break(self, file: records.ControlFile) -> bool:
+        """Return whether a file's value may break a promise: a limit above the desired one, a protection below it.
+
+        An unreadable one may.
+        """
         if not isinstance(file.desired.value, int):
             return False
         try:
-            return self._fs.read(file.name) > file.desired.value
+            return (self._fs.read(file.name) - file.desired.value) * file.spec.exposed > 0
         except Exception:  # noqa: BLE001 reconciling it fails in the same way, and reports why
             return True
 

@@ -9,9 +9,32 @@ from typing import Final
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs, worker
 from swapwarden.agent.inventory import records
+from swapwarden.agent.ledger import ledger
 
 REPORT_SECONDS: Final = 30.0
 """After which a write that has not ended is logged, each time."""
+
+
+STEP_BYTES: Final = 64 << 20
+"""Memory that one write has the kernel reclaim at most: between two writes another value may be desired."""
+
+
+def step(target: int, found: int, used: int, page: int) -> int:
+    """Return the next value of memory.high on the way from `found` down to `target`, with `used` in use; all bytes."""
+    return max(target, min(found, used) - STEP_BYTES) // page * page
+
+
+def is_foreign(file: records.ControlFile, found: int, book: ledger.Ledger) -> bool:
+    """Return whether a file of memory holds another writer's number, which the agent leaves alone.
+
+    It repairs only the values that systemd and kubelets write without a policy of their own: 0 and max. Where the
+    ledger lost lines, any number may be the agent's.
+    """
+    wanted = file.desired.value
+    if not isinstance(wanted, int) or found in {wanted, file.last_applied, 0, cgroupfs.NO_LIMIT}:
+        return False
+    record = book.limits.get(file.key)
+    return book.complete and (record is None or found not in record.wrote)
 
 
 class PendingError(Exception):
@@ -51,6 +74,13 @@ class PendingWrites:
         if job.error is not None:
             raise job.error
         return write
+
+    def overtaken(self, file: records.ControlFile) -> int | None:
+        """Return what a file holds while a thread is at its write; None if none is."""
+        if file not in self.writes:
+            return None
+        job, _ = self.writes[file]
+        return None if job.ended or job.began is None else self._fs.read(file.name)
 
     def ended(self) -> Iterator[records.ControlFile]:
         """Yield the files whose writes ended."""

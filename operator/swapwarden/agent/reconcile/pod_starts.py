@@ -76,11 +76,11 @@ class PodStarts:
         return None
 
     def _is_settled(self, path: str) -> bool:
-        """Return whether a pod's files were read back, or cannot be for now."""
+        """Return whether a pod's limit of swap was read back, or cannot be for now."""
         pod = self._inventory.pods.get(path)
-        return pod is None or all(
-            file.status.confirmed == file.desired.value or file.status.reason is not None for file in pod.own
-        )
+        if pod is None:
+            return True
+        return pod.file.status.confirmed == pod.file.desired.value or pod.file.status.reason is not None
 
     def advance(self) -> None:
         """Answer for pods whose files were read back."""

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify
-from swapwarden.agent.inventory import board, inventory, records
+from swapwarden.agent.inventory import board, inventory, own_files, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import (
@@ -179,8 +179,9 @@ class NodeReconciler:
         io = unit_io.UnitIoReconciler(cgroups, book.settings)
         self._units = units = system_units.Units(cgroups, book, watching, files, io, reports=reports)
         containers = container_reconciler.ContainerReconciler(shared, known, book, files, why)
+        own = own_files.OwnFiles(cgroups, watching)
         self._cgroups = cgroup_reconciler.CgroupReconciler(
-            shared, known, book, files, containers, why=why, evidence=evidence
+            shared, known, book, files, containers, own=own, why=why, evidence=evidence
         )
         runtime = None
         if nri_dir is not None:

@@ -1,4 +1,4 @@
-"""Reconciles memory.swap.max of the node's slices and services that a profile names, watched like that of pods.
+"""Reconciles the memory files of the node's slices and services that a profile names, watched like those of pods.
 
 `unit_io` reconciles their I/O on disks with swap, for the cgroups found here.
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroupfs, faults, inotify
+from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
 from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, unit_io
@@ -60,8 +60,8 @@ class Units:
         """Why `reconcile` did not finish all of them, or empty."""
         self.concerned = False
         """Whether there is a unit or problem to report."""
-        self._units: dict[str, records.ControlFile] = {}
-        """By path."""
+        self._units: dict[tuple[str, str], records.ControlFile] = {}
+        """By path and name of the file."""
 
     def reconcile(self, state: spec.NodeSpec, root: str, noticed: float) -> None:
         """Reconcile the units that the state names, and restore others. `root` is the cgroup above all pods.
@@ -80,8 +80,7 @@ class Units:
                 self._lacking.append(problems.SettingProblem(name, short.reason, str(short)))
         with self._each("slices and services"):
             self._watch_homes(found, root)
-        limits = {path: limit for path, name in found.items() if (limit := wants[name].limit) is not None}
-        self._reconcile_limits(found, limits, state.mode, noticed)
+        self._reconcile_files(found, wants, state.mode, noticed)
         with self._each("io"):
             self.io.reconcile(wants, state.mode, found)
         self.concerned = bool(wants or self._units or self.io.shortfalls)
@@ -100,29 +99,31 @@ class Units:
         self.unfinished = message
         self._lacking.append(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message))
 
-    def _reconcile_limits(
-        self, found: Mapping[str, str], limits: Mapping[str, int], mode: names.Mode, noticed: float
+    def _reconcile_files(
+        self, found: Mapping[str, str], wants: Mapping[str, spec.UnitEntry], mode: names.Mode, noticed: float
     ) -> None:
-        """Bring units to their limits, by path; units without a limit get their earlier value."""
-        recorded = (record.key.path for record in self._limits)
-        left = {path: _name(path) for path in recorded if not _is_of_pods(path)}
+        """Bring the files of units to their values, by path; files without a value get their earlier one."""
+        values: dict[tuple[str, str], resolve.DesiredValue] = {
+            key: resolve.Handling.RESTORE
+            for key in (*((each.key.path, each.key.file) for each in self._limits), *self._units)
+            if not _is_of_pods(key[0])
+        }
+        for path, name in found.items():
+            if (limit := wants[name].limit) is not None:
+                values[path, cgroupfs.SWAP_MAX] = limit
+            values.update({(path, file): setting.value for file, setting in wants[name].memory.items()})
         # Ancestors first: a path sorts before those below it.
-        for path, name in sorted(
-            {
-                **left,
-                **{path: _name(path) for path in self._units},
-                **{path: found[path] for path in limits},
-            }.items()
-        ):
-            with self._each(name):
-                self._reconcile_limit(path, name, limits.get(path, resolve.Handling.RESTORE), mode, noticed)
+        for key, value in sorted(values.items(), key=lambda item: item[0]):
+            with self._each(_name(key[0])):
+                self._reconcile_file(key, value, mode, noticed)
 
-    def _reconcile_limit(
-        self, path: str, name: str, enforced: resolve.DesiredValue, mode: names.Mode, noticed: float
+    def _reconcile_file(
+        self, key: tuple[str, str], enforced: resolve.DesiredValue, mode: names.Mode, noticed: float
     ) -> None:
-        if path in self._units and self._fs.inode(path) != self._units[path].inode:
-            self._drop(path)
-        unit = self._known(path, name)
+        path, _ = key
+        if key in self._units and self._fs.inode(path) != self._units[key].inode:
+            self._drop(key)
+        unit = self._known(key)
         if unit is None:
             return
         value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
@@ -130,7 +131,7 @@ class Units:
         self._files.reconcile(unit, noticed)
         done = unit.status.reason is None and not self._files.must_restore(unit) and not self._is_covered(unit)
         if enforced is resolve.Handling.RESTORE and done:
-            self._drop(path)
+            self._drop(key)
 
     def concerns(self, owner: inotify.Watched, event: inotify.InotifyEvent) -> bool:
         """Return whether an event is about a named unit: then `reconcile` must be called."""
@@ -138,7 +139,7 @@ class Units:
 
     def rewritten(self, file: records.ControlFile) -> bool:
         """Examine a file after an external write. Return whether the evidence that systemd holds it at 0 changed."""
-        if not file.is_units:
+        if not (file.is_units and file.usage):
             return False
         before = self._is_covered(file)
         covered = self._is_at_zero(file.path) and (before or _has_drop_in(self._board, _name(file.path)))
@@ -196,7 +197,9 @@ class Units:
             and self._state.mode is names.Mode.AUDIT
             and resolve.differs(unit.desired.if_enforced, unit.status.observed, at_most=False)
         ):
-            return problems.SettingProblem(_name(unit.path), names.Problem.AUDIT, "memory.swap.max would be lowered")
+            return problems.SettingProblem(
+                _name(unit.path), names.Problem.AUDIT, f"{unit.spec.name} would be {_changed(unit)}"
+            )
         return None
 
     def _find(self, name: str, root: str) -> str:
@@ -234,21 +237,24 @@ class Units:
                 return cgroupfs.join(each, name)
         return None
 
-    def _known(self, path: str, name: str) -> records.ControlFile | None:
+    def _known(self, key: tuple[str, str]) -> records.ControlFile | None:
         """Return the record of the unit's file; None if its cgroup has just been removed."""
-        unit = self._units.get(path)
+        path, file = key
+        name = _name(path)
+        unit = self._units.get(key)
         inode = self._fs.inode(path)
         if unit is None and inode is not None:
-            unit = self._units[path] = records.ControlFile(path, inode, None, is_units=True)
+            kind = next(each for each in cgroup_files.OF_PODS if each.name == file)
+            unit = self._units[key] = records.ControlFile(path, inode, None, spec=kind, is_units=True)
             entry = self._limits.get(unit.key)
-            if entry is None and _has_drop_in(self._board, name) and self._is_at_zero(path):
+            if unit.usage and entry is None and _has_drop_in(self._board, name) and self._is_at_zero(path):
                 # systemd made it so after a boot. A restore writes no limit, its value without the drop-in.
                 self._limits.set_systemd_zero(unit.key, held=True)
             self._files.recall(unit)
         return unit
 
-    def _drop(self, path: str) -> None:
-        unit = self._units.pop(path)
+    def _drop(self, key: tuple[str, str]) -> None:
+        unit = self._units.pop(key)
         self._watches.release(unit)
         self._files.drop(unit)
 
@@ -276,6 +282,11 @@ class Units:
 def _name(path: str) -> str:
     """Return the name of the unit whose cgroup this is."""
     return path.rpartition("/")[2]
+
+
+def _changed(unit: records.ControlFile) -> str:
+    wanted = unit.desired.if_enforced
+    return "raised" if isinstance(wanted, int) and wanted > unit.status.observed else "lowered"
 
 
 def _is_of_pods(path: str) -> bool:

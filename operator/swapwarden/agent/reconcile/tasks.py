@@ -11,7 +11,7 @@ from typing import Final
 
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import inventory, layout
+from swapwarden.agent.inventory import inventory, layout, own_files
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import (
     cgroup_reconciler,
@@ -145,11 +145,11 @@ class NodeTasks:
         self._work.reports.touch()
 
     def _begin(self, now: float) -> None:
-        """Lower the root's limit first; a raise waits until the comparison ends."""
-        self._cgroups.retarget_root()
-        root = self._inventory.root
-        if root is not None and self._files.may_be_above(root):
-            self._files.reconcile(root, now)
+        """Lower the root's limit and raise its protection first; the reverse waits until the comparison ends."""
+        self._cgroups.retarget_above()
+        for file in list(own_files.above_pods(self._inventory)):
+            if self._files.may_break(file):
+                self._files.reconcile(file, now)
         self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, queue.Mark(now))
 
     # Comparisons of all
@@ -217,8 +217,9 @@ class NodeTasks:
             for record in self._ledger.limits:
                 self._forget_gone(record.key)
         if root is not None:
-            self._cgroups.retarget_root()
-            self._files.reconcile(root, current.last)
+            self._cgroups.retarget_above()
+            for file in list(own_files.above_pods(self._inventory)):
+                self._files.reconcile(file, current.last)
         self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(current.last))
         self._work.watching.retried()
         self._work.reports.touch()

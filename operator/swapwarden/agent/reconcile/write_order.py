@@ -6,6 +6,8 @@ and raised only after all keys of its pod that waited before it had their turns;
 Keys that arrive later hold up no raise.
 
 Of a protection (cgroup_files.Exposed.BELOW) the reverse is true: it is raised at once, and to lower it is what waits.
+A protection is as good as the least above it. So it is lowered from the pods up, and that of the system's units last.
+memory.high is raised at once: that lets no cgroup use more than its limits.
 """
 
 from __future__ import annotations
@@ -87,8 +89,17 @@ class WriteOrder:
             groups = (file.pod, None)
             waits = any(self._waiting.group_waits_since(group, serial) for group in groups)
         else:
-            waits = file.kind == "kubepods" and self._waiting.waits_since(serial)
+            waits = (file.kind == "kubepods" or not file.usage) and self._waiting.waits_since(serial)
+        if not file.usage:
+            waits = waits or any(_is_before(each, file) for group in self.raises.values() for each in group)
         return waits or self.is_barred(file)
+
+
+def _is_before(other: records.ControlFile, file: records.ControlFile) -> bool:
+    """Return whether another protection is lowered first: that of a cgroup below, and that of pods before a unit's."""
+    if other.usage or other.is_units:
+        return False
+    return file.is_units or (other.spec is file.spec and other.path.startswith(f"{file.path}/"))
 
 
 def _bars(low: records.ControlFile, high: records.ControlFile) -> bool:

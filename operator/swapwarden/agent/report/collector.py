@@ -210,6 +210,7 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         pod="kubepods" if file.pod is None else file.pod.uid,
         reason=reason,
         container=file.container,
+        setting="" if file.usage else file.setting,
         desired="" if wanted is None else cgroupfs.render(wanted),
         observed=cgroupfs.render(file.status.observed),
         swap_bytes=file.status.in_use,

@@ -565,7 +565,7 @@ async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
     assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])
 
 
-async def test_a_file_that_promises_a_minimum_is_exposed_by_less(plain: Node) -> None:
+async def test_a_protection_is_repaired_when_it_is_reset_and_left_when_another_writer_has_a_number(plain: Node) -> None:
     agent = plain.start(state({1: cgroupfs.NO_LIMIT}))
     pod = await plain.run(1, "app")
     (pod / "memory.low").write_text("0\n")
@@ -574,17 +574,19 @@ async def test_a_file_that_promises_a_minimum_is_exposed_by_less(plain: Node) ->
     file = records.ControlFile(known.path, known.file.inode, known, spec=low)
     file.desired = records.Desired(MIB, MIB)
     look_again(agent, file)
-    before = known.tally.count
-    counts = []
-    for other in (2 * MIB, MIB // 2):
-        write(pod, str(other), "memory.low")
+    before, repaired = known.tally.count, repairs.MEMORY_REPAIRS.value("memory.low")
+    for reset in ("0", "max"):
+        write(pod, reset, "memory.low")
         look_again(agent, file)
-        counts.append(known.tally.count - before)
         assert (pod / "memory.low").read_text().split() == [str(MIB)]
-    assert counts == [0, 1], "more than is promised breaks no promise"
+    assert repairs.MEMORY_REPAIRS.value("memory.low") == repaired + 2
+    assert known.tally.count == before, "exposures are of swap"
+    write(pod, str(2 * MIB), "memory.low")
+    look_again(agent, file)
+    assert file.status.foreign
     file.desired = records.Desired(resolve.Handling.RESTORE)
     look_again(agent, file)
-    assert (pod / "memory.low").read_text().split() == [str(MIB // 2)], "as another writer last had it"
+    assert (pod / "memory.low").read_text().split() == [str(2 * MIB)], "as another writer last had it"
     assert swap_max(pod) == "max"
 
 

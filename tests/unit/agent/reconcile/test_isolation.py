@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, contention, repairs, systemd_zero
-from swapwarden.agent.host import cgroupfs, faults, inotify
+from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import (
     cgroup_reconciler,
@@ -287,7 +287,9 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             broken.setattr(resolve, "of_pod", of_pod)
         elif where == "container":
             opened = agent.inventory.open
-            broken.setattr(agent.inventory, "open", lambda each: fail() if each.path == bad else opened(each))
+            broken.setattr(
+                agent.inventory, "open", lambda each, wanted: fail() if each.path == bad else opened(each, wanted)
+            )
         elif where == "file":
             limit = plain.cgroups.read
             broken.setattr(plain.cgroups, "read", lambda name: fail() if is_of(name, bad) else limit(name))
@@ -876,10 +878,10 @@ async def test_a_folder_that_is_recreated_all_the_time_is_read_once_in_a_while(
     inner, looks = scope / "container", 0
     real = agent.inventory.open
 
-    def spy(container: records.Container) -> None:
+    def spy(container: records.Container, wanted: list[cgroup_files.CgroupFile]) -> None:
         nonlocal looks
         looks += 1
-        real(container)
+        real(container, wanted)
 
     monkeypatch.setattr(agent.inventory, "open", spy)
     begun = asyncio.get_running_loop().time()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
-from swapwarden.agent.host import cgroup_files, cgroupfs
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.reconcile import cgroup_reconciler, container_reconciler, file_reconciler, reconciler
 from swapwarden.agent.report import collector
 from swapwarden.api import names
@@ -27,7 +26,7 @@ from tests.unit.agent.agent_node import (
     state,
     until,
 )
-from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
+from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
 async def test_a_pod_that_appears_gets_what_the_state_says(node: Node) -> None:
@@ -524,28 +523,3 @@ async def test_a_pod_without_an_entry_keeps_no_value_from_before_all_values_were
     assert swap_max(pod) == "max"
     apply(agent, state({}, generation=3))
     assert swap_max(pod) == "max"
-
-
-async def test_a_second_file_of_pods_and_containers_needs_only_its_description(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    high = cgroup_files.CgroupFile("memory.high", "swap_max", "swap_at_most")
-    monkeypatch.setattr(cgroup_files, "OF_PODS", (cgroup_files.SWAP_MAX, high))
-    entry = {"swapMax": str(2 * MIB), "containers": {"app": {"id": container_id("app")[:13], "swapAtMost": str(MIB)}}}
-    received = {"metadata": {"generation": 1}, "spec": {"profileRef": {"name": "p"}, "pods": {uid(1): entry}}}
-    desired = spec.parse(msgspec.json.decode(msgspec.json.encode(received), type=spec.ReceivedState), PAGE)
-    agent = plain.start(desired)
-    pod = plain.tree.pod(1, memory_high=f"{8 * MIB}\n")
-    app = plain.tree.container(pod, "app", memory_high="max\n")
-
-    def held() -> list[str]:
-        return [(path / name).read_text().strip() for path in (pod, app) for name in ("memory.swap.max", "memory.high")]
-
-    await until(lambda: held() == [str(2 * MIB), str(2 * MIB), str(MIB), str(MIB)])
-    write(pod, "max", "memory.high")
-    write(app, "max", "memory.high")
-    await until(lambda: held() == [str(2 * MIB), str(2 * MIB), str(MIB), str(MIB)])
-    plain.stop()
-    agent = plain.start(desired._replace(mode=names.Mode.RESTORE, generation=2))
-    await until(lambda: held() == ["max"] * 4)
-    assert snapshot(agent).to_restore == 0
