@@ -1,4 +1,4 @@
-"""Counts values that others wrote over and the agent wrote again, and exposures of pods until then."""
+"""Counts writes, values that others wrote over and the agent wrote again, and exposures of pods until then."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
 _KINDS: Final = ("pod", "container", "kubepods")
+WRITES = metrics.counter(
+    "swapwarden_agent_writes_total",
+    "Writes to memory.swap.max, by kind of cgroup (pod, container, kubepods, system) and result: ok, overwritten (by"
+    " another at the same moment), gone (with its cgroup), denied, error.",
+    labels=("kind", "result"),
+    known=itertools.product(_KINDS, ("ok", "overwritten", "gone", "denied", "error")),
+)
+MEMORY_WRITES = metrics.counter(
+    "swapwarden_agent_memory_writes_total",
+    "Writes to memory.min, memory.low and memory.high, by file and result, as in swapwarden_agent_writes_total.",
+    labels=("file", "result"),
+)
 REPAIRS = metrics.counter(
     "swapwarden_agent_repairs_total",
     "Repairs of memory.swap.max after an external write, by kind of cgroup (pod, container, kubepods, system) and by"
@@ -32,6 +44,14 @@ REPAIR_SECONDS = metrics.histogram(
     "Time from the detection of an external write to the verified repair.",
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0),
 )
+
+
+def count_write(file: records.ControlFile, result: str) -> None:
+    """Count one write with its result."""
+    if file.usage:
+        WRITES.inc(file.kind, result)
+    else:
+        MEMORY_WRITES.inc(file.spec.name, result)
 
 
 class CgroupWrite(NamedTuple):

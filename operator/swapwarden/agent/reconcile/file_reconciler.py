@@ -12,7 +12,7 @@ from swapwarden.agent.drift import attribution, contention, holders, repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work, write_counts
+from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
@@ -379,7 +379,7 @@ class FileReconciler:
         if taken is not None:
             file.status = file.status._replace(in_use=taken)  # the next turn must not count it again
             self._work.reports.touch()
-        write_counts.count(file, "ok" if found == write.value else "overwritten")
+        repairs.count_write(file, "ok" if found == write.value else "overwritten")
         # It counts from the read-back on, not only from the next event on.
         file.open_exposure = records.OpenExposure(self._work.clock(), None)
         file.last_applied = write.value
@@ -396,7 +396,7 @@ class FileReconciler:
         """Handle a missing file: its cgroup was removed (events report it), or was just made and has no files yet."""
         with contextlib.suppress(cgroupfs.CgroupError):
             if self._fs.inode(file.path) != file.inode:
-                write_counts.count(file, "gone")
+                repairs.count_write(file, "gone")
                 return None
         return self._pending(file, error)
 
@@ -411,7 +411,7 @@ class FileReconciler:
 
     def _refused(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         denied = isinstance(error, cgroupfs.DeniedError)
-        write_counts.count(file, "denied" if denied else "error")
+        repairs.count_write(file, "denied" if denied else "error")
         if denied and file.container and file.pod is not None and file.pod.uid == self._own_uid:
             # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
             file.status = file.status._replace(confirmed=file.desired.value)

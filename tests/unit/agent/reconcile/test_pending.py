@@ -148,7 +148,7 @@ async def test_a_larger_value_waits_for_no_reclaim(machine: Machine) -> None:
     assert machine.file.status.confirmed == 16 * MIB
 
 
-def test_a_step_reclaims_little_and_never_goes_below_the_target() -> None:
+def test_a_step_reclaims_little_and_stays_at_or_above_the_target() -> None:
     big = pending.STEP_BYTES
     assert pending.step(MIB, cgroupfs.NO_LIMIT, 10 * big, 4096) == 9 * big
     assert pending.step(MIB, 9 * big, 10 * big, 4096) == 8 * big, "also where nothing could be reclaimed"
