@@ -11,11 +11,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, state
 from swapwarden.cli import as_kubelet, behaviors, documents, placement
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
+from swapwarden.policy.memory import qos
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import limits
@@ -192,6 +193,8 @@ Unplaced = Sequence[pods.PodRow]
 """Pods without a node if the input has none: they are shown by behavior."""
 
 _COLUMNS = ("NODE", "POD", "QOS", "POLICY", "REASON", "SWAP.MAX")
+_MEMORY_COLUMNS = ("MEMORY.MIN", "MEMORY.LOW", "PROTECTION", "MEMORY.HIGH", "THROTTLING")
+"""Only where a pod has memory QoS."""
 _BY_BEHAVIOR = ("POD", "QOS", "POLICY", "BEHAVIOR", "SWAP")
 _NOTHING = "-"
 _KUBELETS = "kubelet's"
@@ -211,11 +214,19 @@ def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compil
         return tables.serialized(form, {"apiVersion": "v1", "kind": "List", "items": items, **by_behavior})
     shown = []
     if plans or not unplaced:
-        shown.append([_COLUMNS, *(row for node in sorted(plans) for row in _rows(node, plans[node]))])
+        shown.append(_planned(plans))
     if unplaced:
         of = {each: sorted(one.name for one in known if one.behavior is each) for each in names.Behavior}
         shown.append([_BY_BEHAVIOR, *(line for row in unplaced for line in _by_behavior(row, of))])
     return "\n".join(tables.grid([[tables.Cell(text) for text in line] for line in lines]) for lines in shown)
+
+
+def _planned(plans: Plans) -> list[Iterable[str]]:
+    """Return the lines of the table of nodes, with the columns of memory QoS if any pod has it."""
+    lines = [(row, memory) for node in sorted(plans) for row, memory in _rows(node, plans[node])]
+    if all(one.memory is None for explanation in plans.values() for one in explanation.pods):
+        return [_COLUMNS, *(row for row, _ in lines)]
+    return [(*_COLUMNS, *_MEMORY_COLUMNS), *((*row, *memory) for row, memory in lines)]
 
 
 def _by_behavior(row: pods.PodRow, known: Mapping[names.Behavior, list[str]]) -> Iterator[Iterable[str]]:
@@ -248,7 +259,7 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
         "mode": header.mode.value,
         "guarantee": header.guarantee.value,
         "beforePlan": header.before_plan.value,
-        **{part: written[part] for part in ("kubepods", "units", "kernelSettings") if part in written},
+        **{part: written[part] for part in ("kubepods", "burstable", "units", "kernelSettings") if part in written},
         **({"refused": dict(explanation.refused)} if explanation.refused else {}),
         **({} if explanation.unmet is None else {"unmet": dict(explanation.unmet)}),
         **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),
@@ -258,10 +269,26 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
 
 
 def _decision(pod: plan.ExplainedPod) -> Json:
-    decision = pod.decision
-    containers = {one.name: _entry(one) for one in decision.containers}
+    decision, memory = pod.decision, pod.memory
     override = {} if pod.override is None else {"override": pod.override}
-    return {**_entry(decision), **override, "containers": containers}
+    each: Iterable[qos.ContainerMemory | None] = (
+        [None] * len(decision.containers) if memory is None else memory.containers
+    )
+    containers = {one.name: {**_entry(one), **_memory(own)} for one, own in zip(decision.containers, each, strict=True)}
+    return {**_entry(decision), **_memory(memory), **override, "containers": containers}
+
+
+def _memory(memory: qos.PodMemory | qos.ContainerMemory | None) -> Json:
+    """Return memory.min, low and high as a NodeSwapState has them, with the reasons, also of absent ones."""
+    if memory is None:
+        return {}
+    amounts = {
+        "memoryMin": memory.minimum if isinstance(memory, qos.PodMemory) else None,
+        "memoryLow": memory.low,
+        "memoryHigh": memory.high,
+    }
+    reasons = {"protectionReason": memory.protection.value, "throttlingReason": memory.throttling.value}
+    return {**{name: str(amount) for name, amount in amounts.items() if amount is not None}, **reasons}
 
 
 def _entry(decision: limits.PodDecision | limits.ContainerDecision) -> Json:
@@ -282,22 +309,52 @@ def _printable(value: str) -> str:
     return value if value.isprintable() and value.strip() == value != "" else json.dumps(value)
 
 
-def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
+_Line = tuple[Iterable[str], Iterable[str]]
+"""The cells of a line, and those about memory QoS."""
+_BLANK: Final = ("", "", "", "", "")
+
+
+def _rows(node: str, explanation: plan.Explanation) -> Iterator[_Line]:
     header = explanation.header
     profile = header.profile_ref.name
     governed = f"profile {profile}" if header.mode == names.Mode.ENFORCE else f"profile {profile} ({header.mode})"
-    kubepods = (header.kubepods.swap_max if header.kubepods else None) or _NOTHING
+    kubepods = header.kubepods or state.CgroupSettings()
+    head = (node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods.swap_max or _NOTHING)
+    yield head, _cells(kubepods.memory_min, kubepods.memory_low)
+    if header.burstable is not None:
+        line = (node, "(Burstable pods)", _NOTHING, _NOTHING, governed, _NOTHING)
+        yield line, _cells(None, header.burstable.memory_low)
     resource = explanation.extended_resource
-    of_node = [("all pods", kubepods), *([(names.SWAP_RESOURCE, str(resource))] if resource is not None else [])]
+    of_node = [(names.SWAP_RESOURCE, str(resource))] if resource is not None else []
     for what, value in (*of_node, *plan.of_units(header), *header.kernel_settings.items()):
-        yield node, f"({what})", _NOTHING, _NOTHING, governed, value
+        yield (node, f"({what})", _NOTHING, _NOTHING, governed, value), _BLANK
     for setting, why in explanation.refused.items():
-        yield node, f"({setting})", _NOTHING, _NOTHING, why, _NOTHING
+        yield (node, f"({setting})", _NOTHING, _NOTHING, why, _NOTHING), _BLANK
     for one in explanation.pods:
-        row, decision = one.row, one.decision
-        policy = _NOTHING if row.policy is None else _printable(row.policy)
-        pod = f"{row.namespace}/{row.name}"
-        place = "" if one.override is None else f" (overrides[{one.override}])"
-        yield node, pod, row.qos, policy, f"{decision.reason}{place}", _limit(decision)
-        for container in decision.containers:
-            yield "", f"  {container.name}", "", "", container.reason, _limit(container)
+        yield from _pod_rows(node, one)
+
+
+def _pod_rows(node: str, one: plan.ExplainedPod) -> Iterator[_Line]:
+    row, decision, memory = one.row, one.decision, one.memory
+    policy = _NOTHING if row.policy is None else _printable(row.policy)
+    place = "" if one.override is None else f" (overrides[{one.override}])"
+    line = (node, f"{row.namespace}/{row.name}", row.qos, policy, f"{decision.reason}{place}", _limit(decision))
+    yield line, _BLANK if memory is None else _cells(memory.minimum, memory.low, memory, memory.high)
+    each: Iterable[qos.ContainerMemory | None] = (
+        [None] * len(decision.containers) if memory is None else memory.containers
+    )
+    for container, own in zip(decision.containers, each, strict=True):
+        cells = _BLANK if own is None else _cells(None, own.low, own, own.high)
+        yield ("", f"  {container.name}", "", "", container.reason, _limit(container)), cells
+
+
+def _cells(
+    minimum: int | str | None,
+    low: int | str | None,
+    why: qos.PodMemory | qos.ContainerMemory | None = None,
+    high: int | None = None,
+) -> tuple[str, ...]:
+    protection, throttling = (_NOTHING, _NOTHING) if why is None else (why.protection, why.throttling)
+    values = (_NOTHING if value is None else str(value) for value in (minimum, low, high))
+    shown_min, shown_low, shown_high = values
+    return shown_min, shown_low, protection, shown_high, throttling

@@ -199,6 +199,8 @@ def of_units(header: state.StateSpec) -> Iterator[tuple[str, str]]:
     for name, unit in header.units.items():
         if unit.swap_max is not None:
             yield name, unit.swap_max
+        if unit.memory_low is not None:
+            yield f"{name} memory.low", unit.memory_low
         if unit.io_latency_microseconds is not None:
             yield f"{name} io.latency", f"{unit.io_latency_microseconds} us"
         if unit.io_weight is not None:

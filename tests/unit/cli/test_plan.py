@@ -657,6 +657,43 @@ def test_options_that_are_wrong(arguments: list[str], capsys: pytest.CaptureFixt
     assert "usage: swapwarden plan" in capsys.readouterr().err
 
 
+def memory_qos(monkeypatch: pytest.MonkeyPatch, *options: str, **fields: Any) -> int:
+    """Plan a Burstable pod of two containers and a BestEffort one, under a profile with memoryQoS."""
+    swap = {"behavior": "LimitedSwap"}
+    profile = document("NodeSwapProfile", "p", spec={"nodeSelector": {}, "swap": swap, "memoryQoS": fields})
+    app = {"name": "app", "resources": {"requests": {"memory": "256Mi"}, "limits": {"memory": "512Mi"}}}
+    two = document("Pod", "two", spec={"nodeName": "n", "containers": [app, {"name": "proxy"}]})
+    return run(NODE + profile + two + pod("besteffort"), monkeypatch, *options)
+
+
+def test_memory_is_in_documents_with_its_reasons(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert memory_qos(monkeypatch, "-o", "json", reservationPolicy="Soft", throttlingPercent=50) == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    spec, protected = item["spec"], {"memoryLow": str(2**28)}
+    assert (spec["kubepods"], spec["burstable"], list(spec["units"])) == (protected, protected, ["system.slice"])
+    two = spec["pods"]["default/two"]
+    assert (two["memoryLow"], two["protectionReason"]) == (str(2**28), "RequestProtected")
+    assert two["throttlingReason"] == "ContainersThrottled"
+    assert two["containers"]["app"]["memoryHigh"] == str(384 * 2**20)
+    assert two["containers"]["app"]["throttlingReason"] == "ThrottlingPercent"
+    assert two["containers"]["proxy"]["throttlingReason"] == "NoMemoryLimit"
+    assert spec["pods"]["default/besteffort"]["protectionReason"] == "NothingRequested"
+
+
+def test_memory_has_columns_where_it_is_planned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert memory_qos(monkeypatch, reservationPolicy="TieredReservation", throttlingPercent=50) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[-5:] == ["MEMORY.MIN", "MEMORY.LOW", "PROTECTION", "MEMORY.HIGH", "THROTTLING"]
+    assert mentioned("\n".join(lines), "(Burstable pods)", str(2**28))
+    assert mentioned("\n".join(lines), "default/two", str(2**28), "RequestProtected", "ContainersThrottled")
+    assert mentioned("\n".join(lines), "  app", str(384 * 2**20), "ThrottlingPercent")
+    assert mentioned("\n".join(lines), "system.slice memory.low")
+
+
 OVERRIDES = """\
 apiVersion: v1
 kind: Node

@@ -99,7 +99,7 @@ def decide(
         high, reason = _pod_high(case, row.containers[0], _swap(swap, swap.containers[0]))
     containers = []
     for one, decided in zip(row.containers, swap.containers, strict=True):
-        throttled: tuple[int | None, names.ThrottlingReason] = None, Throttling.PER_POD
+        throttled: tuple[int | None, names.ThrottlingReason] = None, Throttling.PER_POD if high else reason
         if not on_pod:
             throttled = _high(case, one.request, one.limit, _swap(swap, decided), _own_high(case, one.name))
         protected = _container_low(case, one, minimum or low)

@@ -102,6 +102,7 @@ class TestThrottling:
     def test_skip_throttles_nothing_without_swap(self, swap: int | None, reason: names.ThrottlingReason) -> None:
         found = decided(BURSTABLE, swap=swap, throttling_percent=50)
         assert (found.high, found.throttling) == (None, reason)
+        assert highs(found) == [(None, reason)]
 
     def test_swap_without_limit_leaves_the_formula_alone(self) -> None:
         assert decided(BURSTABLE, swap="max", throttling_percent=50).high == 80 * MI
