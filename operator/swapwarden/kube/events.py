@@ -230,7 +230,8 @@ class Recorder:
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
         self.queues = _Queues()
         self._objects = ratelimit.Buckets[Regarding](OBJECT_BURST, OBJECT_PER_SECOND, MAX_OBJECTS)
-        self._wanted = asyncio.Event()
+        self.busy = asyncio.Event()
+        """Set while Events wait or are sent."""
         self._dropping = False
         # The oldest first.
         self._sent: collections.OrderedDict[_Happening, _Sent] = collections.OrderedDict()
@@ -258,15 +259,15 @@ class Recorder:
             self._dropping = True
         if queue:
             WAITING.set(len(self.queues))
-            self._wanted.set()
+            self.busy.set()
 
     async def run(self) -> None:
         """Send what post() was given. Never returns."""
         while True:
             if not self.queues:
-                self._wanted.clear()
+                self.busy.clear()
                 self._dropping = False
-            await self._wanted.wait()
+            await self.busy.wait()
             await self._sleep(self._bucket.acquire(self._now()))
             # Take the event after the wait, so that repetitions during the wait are included.
             happening, waiting = self.queues.pop()

@@ -105,7 +105,7 @@ class Lane:
             answer = _CONFIGURED
         elif method == "Synchronize":
             part = messages.read_synchronize(payload)
-            self._listed |= {each.id: each.value for each in part.containers if each.id in self._courier.wanted}
+            self._listed |= {each.id: each.value for each in part.containers if each.id in self._courier.desired}
             answer = messages.synchronized(more=True) if part.more else self._courier.synchronized(self, self._listed)
         if self.socket is not None:
             body = messages.response(answer)
@@ -120,7 +120,7 @@ class Courier:
     def __init__(self, path: str, registration: bytes, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.lanes = (Lane(self), Lane(self))
-        self.wanted: dict[str, str] = {}
+        self.desired: dict[str, str] = {}
         """Values by container: brought, or on their way."""
         self._path = path
         self._registration = registration
@@ -135,12 +135,12 @@ class Courier:
 
         It connects in a turn of the loop, unless a connection that is about to answer takes them along.
         """
-        self.wanted, self._done, self._is_brought = dict(values), done, False
+        self.desired, self._done, self._is_brought = dict(values), done, False
 
     @property
     def is_needed(self) -> bool:
         """Return whether there are values that no connection brings."""
-        return bool(self.wanted) and self._active is None
+        return bool(self.desired) and self._active is None
 
     def connect(self) -> None:
         """Connect, on the lane that has been free for longer."""
@@ -162,12 +162,12 @@ class Courier:
             if each is not lane:
                 each.close()
         if self._is_brought:
-            self._finish([container for container, value in self.wanted.items() if listed.get(container) != value])
-        if not self.wanted:
+            self._finish([container for container, value in self.desired.items() if listed.get(container) != value])
+        if not self.desired:
             self._active, lane.until = None, self.clock() + LINGER_SECONDS
             return b""
         self._is_brought = True
-        answer = messages.updates(list(self.wanted.items()))
+        answer = messages.updates(list(self.desired.items()))
         self.connect()
         return answer
 
@@ -182,9 +182,9 @@ class Courier:
         for each in self.lanes:
             each.close()
         self._active = None
-        self._finish(list(self.wanted))
+        self._finish(list(self.desired))
 
     def _finish(self, failed: list[str]) -> None:
-        done, self._done, self.wanted, self._is_brought = self._done, None, {}, False
+        done, self._done, self.desired, self._is_brought = self._done, None, {}, False
         if done is not None:
             done(failed)

@@ -45,11 +45,11 @@ def _varint(data: Data, at: int, end: int) -> tuple[int, int]:
     raise EncodingError("a number without an end")
 
 
-def fields(data: Data, at: int, end: int, wanted: Collection[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the wanted fields of a message between two places in `data`.
+def fields(data: Data, at: int, end: int, tags: Collection[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the fields of a message with these tags, between two places in `data`.
 
     Of a section: its tag, its begin and its end; of an integer: its tag, its value and 0. EncodingError if
-    the message is malformed, also in fields that are not wanted.
+    the message is malformed, also in other fields.
     """
     while at < end:
         tag = data[at]
@@ -66,11 +66,11 @@ def fields(data: Data, at: int, end: int, wanted: Collection[int]) -> Iterator[t
                 at = start + length
             if at > end:
                 raise EncodingError("a field exceeds its message")
-            if tag in wanted:
+            if tag in tags:
                 yield tag, start, at
         elif kind == _VARINT:
             value, at = _varint(data, at, end)
-            if tag in wanted:
+            if tag in tags:
                 yield tag, value, 0
         elif kind in {_FIXED64, _FIXED32}:
             at += 8 if kind == _FIXED64 else 4
@@ -89,8 +89,8 @@ _KEY: Final = section(1)
 _ENTRY: Final = (_KEY, section(2))
 
 
-def entry(data: Data, start: int, end: int, wanted: Collection[bytes]) -> tuple[str, str] | None:
-    """Return key and value of a map's entry, the value shortened; None if its key is not wanted."""
+def entry(data: Data, start: int, end: int, keys: Collection[bytes]) -> tuple[str, str] | None:
+    """Return key and value of a map's entry, the value shortened; None if its key is none of `keys`."""
     key: Data = b""
     value = (0, 0)
     for tag, begin, stop in fields(data, start, end, _ENTRY):
@@ -98,7 +98,7 @@ def entry(data: Data, start: int, end: int, wanted: Collection[bytes]) -> tuple[
             key = data[begin:stop]
         else:
             value = (begin, stop)
-    return (str(key, "utf-8"), text(data, *value, MAX_VALUE)) if key in wanted else None
+    return (str(key, "utf-8"), text(data, *value, MAX_VALUE)) if key in keys else None
 
 
 def encoded(number: int) -> bytes:

@@ -89,13 +89,8 @@ async def test_a_server_that_hangs(own: ControlPlane, api: client.Client, maps: 
     await api.get(maps.path)
 
 
-def with_token(own: ControlPlane, token: str | pathlib.Path) -> client.Client:
-    if isinstance(token, str):
-        return client.Client(config.load(str(own.kubeconfig_for(token, "test"))), user_agent="test")
-    made = config.Config(
-        server=own.url, ca_data=own.ca_file.read_text(), token_file=config.TokenFile(token, now=lambda: 0.0)
-    )
-    return client.Client(made, user_agent="test")
+def with_token(own: ControlPlane, token: str) -> client.Client:
+    return client.Client(config.load(str(own.kubeconfig_for(token, "test"))), user_agent="test")
 
 
 async def who(api: client.Client) -> str:
@@ -122,8 +117,10 @@ async def test_a_token_that_was_revoked_and_replaced(
     own.create(pods, {"metadata": {"name": "bound"}, "spec": spec})
     file = tmp_path / "token"
     file.write_text(own.token(maps.namespace, "default", pod="bound"))
-    async with with_token(own, file) as api:
-        assert api._config.token() == file.read_text()
+    tokens = config.TokenFile(file, now=lambda: 0.0)
+    made = config.Config(server=own.url, ca_data=own.ca_file.read_text(), token_file=tokens)
+    async with client.Client(made, user_agent="test") as api:
+        assert made.token() == file.read_text()
         assert own.request("DELETE", f"{pods}/bound?gracePeriodSeconds=0")[0] == 200
         assert await refused(who(api)) == (401, "Unauthorized")
         file.with_name("new").write_text(own.token(maps.namespace, "default"))

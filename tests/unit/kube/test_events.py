@@ -94,7 +94,7 @@ def sent(request: Request) -> Json:
 async def all_sent(server: Scripted, recorder: events.Recorder, count: int) -> None:
     """Until so many requests came and nothing waits."""
     await server.seen(count)
-    await until(lambda: not recorder._wanted.is_set())
+    await until(lambda: not recorder.busy.is_set())
 
 
 # --- one Event ---

@@ -236,9 +236,9 @@ def project(wire: WireState) -> StateRow:
         cost=status.preview_cost,
         applied=applied is not None and applied.status == "True",
         settled=applied is not None and (applied.status == "True" or applied.reason in SETTLED),
-        unapplied=_told(applied, "False", "Unknown"),
-        incompatible=_told(conditions.get(ConditionType.COMPATIBLE), "False"),
-        degraded=_told(conditions.get(ConditionType.DEGRADED), "True") or problem,
+        unapplied=_abnormal(applied, "False", "Unknown"),
+        incompatible=_abnormal(conditions.get(ConditionType.COMPATIBLE), "False"),
+        degraded=_abnormal(conditions.get(ConditionType.DEGRADED), "True") or problem,
         exposed_pods=tuple(each for each in status.exposures if each.swap_bytes and each.causes),
         draining_pods=tuple(
             each
@@ -258,7 +258,7 @@ def project(wire: WireState) -> StateRow:
     )
 
 
-def _told(condition: state.Condition | None, *bad: str) -> str:
+def _abnormal(condition: state.Condition | None, *bad: str) -> str:
     """Return the text of a condition if its status is abnormal."""
     return f"{condition.reason}: {condition.message}" if condition is not None and condition.status in bad else ""
 

@@ -45,26 +45,26 @@ Examples:
 @flags.printing
 @flags.namespace
 @flags.cluster
-def command(*, offline: bool, form: tables.Form, target: session.Target, **wanted: Any) -> int:
+def command(*, offline: bool, form: tables.Form, target: session.Target, **options: Any) -> int:
     """Find problems with their remedies: in the cluster, or in manifests before they are applied.
 
     Exit status: 0 if all is well, 1 if there are problems, 2 if not all could be looked at.
     """
-    if offline and not wanted["files"]:
+    if offline and not options["files"]:
         raise click.UsageError("--offline needs manifests: give them with -f")
-    if wanted["try_admission"] and wanted["files"]:
+    if options["try_admission"] and options["files"]:
         raise click.UsageError("--try-admission tests the cluster as it is: omit -f")
     if form.output == "name":
         raise click.UsageError("-o name shows too little here: use wide, json or yaml")
     if offline:
-        offline_status: int = asyncio.run(loading.load("check.report").run(None, target, form, **wanted))
+        offline_status: int = asyncio.run(loading.load("check.report").run(None, target, form, **options))
         return offline_status
 
     async def work(asked: session.Session) -> int:
         # Manifests are judged by the cluster's profiles and nodes, not by its pods.
-        asked.prefetch(*(path for path in session.EVERYTHING if not wanted["files"] or path != session.PODS))
+        asked.prefetch(*(path for path in session.EVERYTHING if not options["files"] or path != session.PODS))
         report = await asyncio.to_thread(loading.load, "check.report")
-        status: int = await report.run(asked, target, form, **wanted)
+        status: int = await report.run(asked, target, form, **options)
         return status
 
     return session.run(target, work)

@@ -109,7 +109,7 @@ def _stands(
     wrong = next((each for each in status.violations if each.pod == row.key and each.reason in _WRONG), None)
     if wrong is not None:
         held, before = _WRONG[wrong.reason]
-        return held, _told(wrong, before)
+        return held, _violation(wrong, before)
     older, omitted = status.observed_generation, status.violations_omitted
     behind = f"the agent has reported generation {older} of the state, and there is a newer one; it may be seconds late"
     unlisted = f"{omitted} deviations of the node are not listed, and may be this pod's"
@@ -128,7 +128,7 @@ def _stands(
     return next((held, text) for matches, held, text in rows if matches)
 
 
-def _told(wrong: state.Violation, before: str) -> str:
+def _violation(wrong: state.Violation, before: str) -> str:
     said = "; ".join(filter(None, (before, wrong.message))) or f"the agent says {wrong.reason}"
     # An agent's values are untrusted.
     known = all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.desired, wrong.observed))

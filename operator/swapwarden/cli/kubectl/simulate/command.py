@@ -42,9 +42,9 @@ Examples:
 @flags.printing
 @flags.namespace
 @flags.cluster
-def command(*, form: tables.Form, target: session.Target, **wanted: Any) -> None:
+def command(*, form: tables.Form, target: session.Target, **options: Any) -> None:
     """Show what profiles would do to this cluster, before they are applied."""
-    if not wanted["files"] and not wanted["delete"]:
+    if not options["files"] and not options["delete"]:
         raise click.UsageError("nothing to try: give profiles with -f, or the name of one with --delete")
     if form.output == "name":
         raise click.UsageError("-o name shows too little here: use wide, json or yaml")
@@ -52,6 +52,6 @@ def command(*, form: tables.Form, target: session.Target, **wanted: Any) -> None
     async def work(asked: session.Session) -> None:
         asked.prefetch(*session.EVERYTHING)
         report = await asyncio.to_thread(loading.load, "simulate.report")
-        await report.run(asked, target, form, **wanted)
+        await report.run(asked, target, form, **options)
 
     session.run(target, work)

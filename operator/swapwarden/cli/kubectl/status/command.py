@@ -192,9 +192,9 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
         _by_name(asked, "the behavior of nodes without swap", asked.collect(session.PROFILES, WireProfile)),
         agents.find(asked),
     )
-    wanted = {node.metadata.name for node in found}
+    listed = {node.metadata.name for node in found}
     scraped, unread = await agents.scrape(
-        asked, (agent for name, agent in (running or {}).items() if name in wanted), frozenset({usage.NODE_USED})
+        asked, (agent for name, agent in (running or {}).items() if name in listed), frozenset({usage.NODE_USED})
     )
     for why in filter(None, (unseen, unread)):
         asked.note(f"swap in use is not known everywhere: {why}")
