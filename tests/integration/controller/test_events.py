@@ -17,7 +17,7 @@ LIMIT = {"swapwarden.dev/swap-limit": "64Mi"}
 SAID = "so it is"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def controller(cluster: Cluster) -> Iterator[Controller]:
     with Controller(cluster.cp, FAST) as running:
         running.leads()
