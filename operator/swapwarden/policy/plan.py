@@ -249,9 +249,19 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts, protection: memor
         default_reason=_USUAL_REASONS[profile.behavior],
         kubepods=None if kubepods == _NO_SETTINGS else kubepods,
         burstable=None if burstable == _NO_SETTINGS else burstable,
+        memory_guard=_guard(profile),
         units=_units(profile, facts),
         kernel_settings=kernel_settings.plan(profile.kernel, facts).values,
     )
+
+
+def _guard(profile: compiled.Profile) -> state.GuardSettings | None:
+    """Return the guard of a profile that has another one than all agents have by default."""
+    if profile.memory_qos is None:
+        return None
+    asked = profile.memory_qos.guard
+    guard = state.GuardSettings(asked.action, asked.kubelet, asked.window, asked.hold)
+    return None if guard == state.GuardSettings() else guard
 
 
 def _units(profile: compiled.Profile, facts: nodes.NodeFacts) -> dict[str, state.UnitSettings]:

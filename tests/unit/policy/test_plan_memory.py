@@ -122,6 +122,13 @@ def test_swap_that_others_took_raises_the_throttle() -> None:
     assert (found.swap_max, found.memory_high) == (str(64 * MI), str(2 * GI - 64 * MI))
 
 
+def test_guard_is_written_unless_it_has_all_defaults() -> None:
+    assert "memoryGuard" not in planned(burstable())
+    guard = settings.Guard(names.GuardAction.REPORT, names.GuardAction.RELEASE, window=20, hold=60)
+    found = planned(burstable(), memory=settings.MemoryQoS(guard=guard))
+    assert found["memoryGuard"] == {"action": "Report", "kubelet": "Release", "windowSeconds": 20, "holdSeconds": 60}
+
+
 def test_explanation_has_the_sums() -> None:
     explained = plan.explain_node(profile(LIMITED, memory_qos=SOFT), NODE, [burstable(), guaranteed()])
     assert (explained.protection.kubepods_low, explained.protection.burstable_low) == (2 * GI, GI)

@@ -100,6 +100,12 @@ def _disks(mount: Mount, block: pathlib.Path) -> frozenset[str] | None:
     return None
 
 
+def recursive_protection(mounts: Iterable[Mount]) -> bool:
+    """Return whether cgroup v2 is mounted with memory_recursiveprot; True if it is not visible."""
+    options = [mount.options for mount in mounts if mount.kind == "cgroup2"]
+    return not options or any("memory_recursiveprot" in each for each in options)
+
+
 def noswap(mounts: Iterable[Mount]) -> bool | None:
     """Return whether the kubelet mounts its tmpfs volumes with noswap; None if none of them is visible."""
     volumes = [mount for mount in mounts if mount.kind == "tmpfs" and _VOLUMES.fullmatch(mount.point)]

@@ -378,5 +378,6 @@ def read_facts(
         page_size=cgroups.page,
         kernel_release=release[:128],
         tmpfs_noswap=noswap(release) if seen is None else seen,
+        recursive_protection=mounts.recursive_protection(mounted),
         devices=devices(files.text(proc / "swaps") or "", block, mounts.node_disks(mounted, block, folders)),
     )

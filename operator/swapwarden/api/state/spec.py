@@ -117,6 +117,19 @@ class UnitSettings(CgroupSettings, frozen=True, omit_defaults=True, rename="came
     """io.weight, for each disk that the node swaps to."""
 
 
+class GuardSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The agent's answer to pods that are stuck at their memory.high."""
+
+    action: names.GuardAction = names.GuardAction.RELEASE
+    """About values of this state. Release: raise memory.high, and report. Report: report only."""
+    kubelet: names.GuardAction = names.GuardAction.REPORT
+    """The same, about values of the kubelet."""
+    window_seconds: Annotated[int, msgspec.Meta(ge=4, le=600)] = 10
+    """How long a pod must be stuck."""
+    hold_seconds: Annotated[int, msgspec.Meta(ge=30, le=3600)] = 300
+    """How long a released pod stays without memory.high, at least."""
+
+
 class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The limits of a profile once it is in force on this node. None of them is enforced."""
 
@@ -146,6 +159,8 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     protected memory. Absent: not written, or restored."""
     burstable: CgroupSettings | None = None
     """For the cgroup above all Burstable pods: the sum of their protected memory. Absent: not written, or restored."""
+    memory_guard: GuardSettings | None = None
+    """For pods with memory.high. Absent: as with all of its defaults."""
     pods: Annotated[
         dict[str, PodSettings],
         msgspec.Meta(

@@ -89,6 +89,9 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     tmpfs_noswap: bool = False
     """Whether the kubelet keeps tmpfs volumes out of swap: shown by the agent's mounts, else by the kernel (6.4 and
     newer)."""
+    recursive_protection: bool = True
+    """Whether the kernel shares a cgroup's memory.min and memory.low among those below it (mount option
+    memory_recursiveprot). Absent: it does, or that is not known."""
     devices: Annotated[list[SwapDevice], msgspec.Meta(max_length=MAX_DEVICES)] = []
     """The swap devices in use."""
     controllers: Annotated[list[Annotated[str, msgspec.Meta(max_length=32)]], msgspec.Meta(max_length=16)] = []

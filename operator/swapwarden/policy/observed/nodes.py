@@ -170,4 +170,5 @@ def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
         kubelet_swap_bytes=node.swap_bytes if node.tells_swap and node.swap_bytes != found.swap_bytes else None,
         kernel_release=found.kernel_release,
         tmpfs_noswap=found.tmpfs_noswap,
+        recursive_protection=found.recursive_protection,
     )

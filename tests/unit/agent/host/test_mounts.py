@@ -92,6 +92,14 @@ def test_btrfs_over_several_disks(sys: Sys) -> None:
     assert disks(text, sys, STATE) == {"sda", "sdb"}
 
 
+@pytest.mark.parametrize(
+    ("options", "recursive"), [("rw,nsdelegate,memory_recursiveprot", True), ("rw", False), (None, True)]
+)
+def test_cgroups_show_whether_protection_is_recursive(options: str | None, *, recursive: bool) -> None:
+    line = "" if options is None else f"30 23 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup2 {options}\n"
+    assert mounts.recursive_protection(mounts.parse(NODE + line)) is recursive
+
+
 def test_only_the_kubelets_volumes_show_noswap() -> None:
     assert mounts.noswap(mounts.parse(CONTAINER)) is True
     assert mounts.noswap(mounts.parse(CONTAINER.replace(",noswap", ""))) is False
