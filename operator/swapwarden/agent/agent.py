@@ -237,7 +237,9 @@ class Agent:
         while True:
             revision = await self._board.after(revision)
             self._node.check_tree()
-            self._reconciler.swap_on(self._node.disks)
+            configuration = self._node.look.configuration
+            owns = frozenset() if configuration is None else configuration.owns
+            self._reconciler.look(self._node.disks, owns)
 
     async def _keep_synced(self) -> None:
         while True:

@@ -29,6 +29,8 @@ class ConditionType(enum.StrEnum):
     DRIFTED = "Drifted"
     SETTINGS_APPLIED = "SettingsApplied"
     STRICT_IN_EFFECT = "StrictInEffect"
+    MEMORY_QOS = "MemoryQoS"
+    """Present only where the state sets memory.min, low or high."""
 
     # Of a NodeSwapState, present only while true.
     KUBELET_WILL_NOT_START = "KubeletWillNotStart"
@@ -62,6 +64,7 @@ ABNORMAL_STATUS: Final[dict[str, str]] = {
     ConditionType.COMPATIBLE: "False",
     ConditionType.SETTINGS_APPLIED: "False",
     ConditionType.STRICT_IN_EFFECT: "False",
+    ConditionType.MEMORY_QOS: "False",
     ConditionType.DEGRADED: "True",
     ConditionType.DRIFTED: "True",
     **dict.fromkeys(DIAGNOSTICS, "True"),
@@ -75,6 +78,14 @@ REWRITTEN: Final = "Rewritten"
 def is_abnormal(kind: str, status: str, reason: str) -> bool:
     """Whether a condition of a NodeSwapState reports a problem that somebody can solve."""
     return status == ABNORMAL_STATUS.get(kind) and (kind, reason) != (ConditionType.DRIFTED, REWRITTEN)
+
+
+class MemoryQoSReason(enum.StrEnum):
+    """Reasons of the condition MemoryQoS."""
+
+    KUBELET_OWNED = "KubeletOwned"
+    """The kubelet, or another writer with numbers of its own, sets some of the files: they are left to it."""
+    AS_SPECIFIED = "AsSpecified"
 
 
 class AppliedReason(enum.StrEnum):

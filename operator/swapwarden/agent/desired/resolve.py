@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from typing import Final
 
 from swapwarden.agent.desired import spec
@@ -24,6 +25,24 @@ class Handling(enum.Enum):
 
 
 DesiredValue = int | Handling
+
+
+class Owned(enum.Enum):
+    """Files of memory that a kubelet sets by a policy of its own: the agent leaves them to it."""
+
+    PROTECTION = "protection"
+    """memory.min and low of pods, containers and those above."""
+    THROTTLING = "throttling"
+    """memory.high of containers. Few kubelets set that of a pod: there the number in the file decides."""
+
+
+def is_kubelets(owns: Collection[Owned], file: cgroup_files.CgroupFile, *, container: bool) -> bool:
+    """Return whether a kubelet that sets these files by its own policy sets this one, of a container or above."""
+    if not owns or file is cgroup_files.SWAP_MAX:
+        return False
+    if file is cgroup_files.MEMORY_HIGH:
+        return container and Owned.THROTTLING in owns
+    return Owned.PROTECTION in owns
 
 
 class Origin(enum.Enum):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Final, NamedTuple
 
-from swapwarden.agent.desired import problems, spec
+from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.inventory import layout
 from swapwarden.api.violations import ViolationReason
 
@@ -81,6 +81,8 @@ class ReconcileProgress(NamedTuple):
     """Settings, and containers in the runtime, that still hold a value that the agent must restore."""
     runtime: RuntimeStatus | None = None
     """None if the agent has no link to the runtime."""
+    kubelet_owns: frozenset[resolve.Owned] = frozenset()
+    """Files of memory that the kubelet sets by a policy of its own."""
 
 
 class Board:

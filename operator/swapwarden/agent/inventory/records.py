@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import resolve
@@ -100,6 +100,20 @@ class Desired(NamedTuple):
 
 
 UNMANAGED: Final = Desired()
+
+
+def desired(
+    file: ControlFile,
+    enforced: resolve.DesiredValue,
+    *,
+    mode: names.Mode,
+    owns: Collection[resolve.Owned],
+    at_most: bool = False,
+) -> Desired:
+    """Return the desired value of a file that Enforce would bring to `enforced`, unless the kubelet sets it itself."""
+    if resolve.is_kubelets(owns, file.spec, container=bool(file.container)):
+        enforced = resolve.Handling.RESTORE
+    return Desired(enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE, enforced, at_most)
 
 
 class FileStatus(NamedTuple):

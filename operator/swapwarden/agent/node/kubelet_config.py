@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import files
 
 KIND: Final = "KubeletConfiguration"
@@ -28,6 +29,8 @@ _SCALARS: Final = frozenset(
         "cgroupRoot",
         "containerRuntimeEndpoint",
         "failSwapOn",
+        "memoryReservationPolicy",
+        "memoryThrottlingFactor",
         "mergeDefaultEvictionSettings",
     }
 )
@@ -67,9 +70,29 @@ class Configuration(NamedTuple):
     enforce_node_allocatable: tuple[str, ...] = ("pods",)
     memory_qos: bool | None = None
     """The feature gate MemoryQoS; None: the default of the kubelet's version."""
+    memory_reservation_policy: str = ""
+    """As written, or empty."""
+    memory_throttling_factor: str = ""
+    """As written, or empty: the default of the kubelet's version."""
     cgroup_driver: str = "cgroupfs"
     cgroup_root: str = "/"
     runtime_endpoint: str = ""
+
+    @property
+    def owns(self) -> frozenset[resolve.Owned]:
+        """The files of memory that this kubelet sets by a policy of its own.
+
+        Its version, which decides about a gate that is not set, is not known here. So a policy counts unless the gate
+        is off. Version 1.36 also throttles with the gate on and no factor: the numbers in its files show that.
+        """
+        if self.memory_qos is False:
+            return frozenset()
+        owns = set()
+        if self.memory_reservation_policy == "TieredReservation":
+            owns.add(resolve.Owned.PROTECTION)
+        if self.memory_throttling_factor:
+            owns.add(resolve.Owned.THROTTLING)
+        return frozenset(owns)
 
     def threshold(self, memory: int) -> int | None:
         """Return the bytes below which the kubelet evicts on a node with `memory` bytes; 0: never, None: invalid."""
@@ -141,10 +164,17 @@ def _configuration(values: Values, source: str) -> Configuration:
             default.enforce_node_allocatable if allocatable is None else tuple(each[:_TEXT] for each in allocatable[:8])
         ),
         memory_qos=_flag(gates["MemoryQoS"], default=False) if gates.get("MemoryQoS") else None,
+        memory_reservation_policy=_scalar_of(values, "memoryReservationPolicy"),
+        memory_throttling_factor=_scalar_of(values, "memoryThrottlingFactor"),
         cgroup_driver=(values.get("cgroupDriver") or default.cgroup_driver)[:_TEXT],
         cgroup_root=(values.get("cgroupRoot") or default.cgroup_root)[:_TEXT],
         runtime_endpoint=values.get("containerRuntimeEndpoint", "")[:_TEXT],
     )
+
+
+def _scalar_of(values: Values, key: str) -> str:
+    text = str(values.get(key) or "")[:_TEXT]
+    return "" if text == "null" else text
 
 
 def _eviction(values: Values) -> str:
@@ -183,7 +213,7 @@ def _from_json(text: str) -> Values:
         raise ValueError(f"it is no JSON: {str(error)[:_TEXT]}") from None
     values: Values = {}
     for key, value in found.items():
-        if key in _SCALARS and isinstance(value, str | bool | int):
+        if key in _SCALARS and isinstance(value, str | bool | int | float):
             values[key] = _word(value)
         elif key in _MAPPINGS and isinstance(value, dict):
             values[key] = {str(name): _word(each) for name, each in value.items()}

@@ -114,13 +114,13 @@ class CgroupReconciler:
                 self._retarget_level(level, spec.BURSTABLE)
 
     def _retarget_level(self, level: records.Level, name: str) -> None:
-        state = self._work.in_force.spec
+        in_force = self._work.in_force
+        state = in_force.spec
         settings = {} if state is None else state.above.get(name, {})
         self._adopt(level, settings, recorded=True)
         for file in level.own:
             enforced = resolve.of_memory(state, settings, file.spec, mode=names.Mode.ENFORCE)
-            value = resolve.of_memory(state, settings, file.spec, mode=self._work.in_force.mode)
-            file.desired = records.Desired(value, enforced)
+            file.desired = records.desired(file, enforced, mode=in_force.mode, owns=in_force.kubelet_owns)
             self._release(level, file)
 
     # Files of memory
@@ -129,8 +129,10 @@ class CgroupReconciler:
         self, cgroup: records.Pod | records.Level, settings: spec.FileSettings, *, recorded: bool = False
     ) -> None:
         """Have records of the files of memory with a setting; with `recorded` also of those that the ledger has."""
+        owns = self._work.in_force.kubelet_owns
         for each in cgroup_files.OF_MEMORY:
-            if each.name in settings or (recorded and self._limits.has_name(each.name, cgroup.path)):
+            wanted = each.name in settings and not resolve.is_kubelets(owns, each, container=False)
+            if wanted or (recorded and self._limits.has_name(each.name, cgroup.path)):
                 file = self._own.add(cgroup, each)
                 if file is not None and not recorded:
                     file.created_at = records.NEVER if file.pod is None else file.pod.file.created_at
@@ -278,7 +280,8 @@ class CgroupReconciler:
         names for the first time ran without a limit until now.
         """
         self._mark_containers(pod, mark)
-        state, mode = self._work.in_force.spec, self._work.in_force.mode
+        in_force = self._work.in_force
+        state, mode = in_force.spec, in_force.mode
         entry = None if state is None else state.pods.get(pod.uid)
         if entry is not None and len(entry.settings) > len(entry.settings.keys() & _SWAP):
             self._adopt(pod, entry.settings)
@@ -297,7 +300,9 @@ class CgroupReconciler:
             enforced = resolve.of_pod(
                 state, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=file.last_stated, file=file.spec
             )
-            file.desired = records.Desired(enforced if enforces else resolve.Handling.RESTORE, enforced, at_most)
+            file.desired = records.desired(
+                file, enforced, mode=in_force.mode, owns=in_force.kubelet_owns, at_most=at_most
+            )
         if entry is not None:
             pod.stated = True
             pod.origin = resolve.Origin.PREEXISTING

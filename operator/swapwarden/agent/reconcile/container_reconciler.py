@@ -10,7 +10,6 @@ from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import container_files, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, queue, schedule, work
-from swapwarden.api import names
 
 YOUNG_SECONDS: Final = 3.0
 """How long runtimes and systemd normally take to write to a new container's files: a value of the agent's would be
@@ -57,7 +56,8 @@ class ContainerReconciler:
         """Decide the values of a container's files, and write them."""
         if self._runtime.expected:
             self._runtime.see(container.id, container.pod.uid, self._work.clock())
-        state, mode = self._work.in_force.spec, self._work.in_force.mode
+        in_force = self._work.in_force
+        state = in_force.spec
         of_pod = None if state is None else state.pods.get(container.pod.uid)
         entry = own = None if of_pod is None else of_pod.container(container.id)
         if of_pod is not None and own is None:
@@ -85,8 +85,9 @@ class ContainerReconciler:
                 enforced, at_most = setting
             elif of_pod is not None:
                 enforced = resolve.Handling.RESTORE
-            value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
-            file.desired = records.Desired(value, enforced, at_most)
+            file.desired = records.desired(
+                file, enforced, mode=in_force.mode, owns=in_force.kubelet_owns, at_most=at_most
+            )
             if seen is not None and lower is not None and not file.is_inner and file.spec is cgroup_files.SWAP_MAX:
                 self._limits.record_runtimes(file.key, lower, seen.value // self._inventory.page * self._inventory.page)
             self._files.reconcile(file, mark.noticed, since=self._work.horizon.last_right(file, mark.since))
@@ -100,11 +101,11 @@ class ContainerReconciler:
 
         These keep their value until a state has another one. `swap`: memory.swap.max needs one in any case.
         """
-        paths = container_files.paths(container)
+        paths, owns = container_files.paths(container), self._work.in_force.kubelet_owns
         return [
             each
             for each in cgroup_files.OF_PODS
-            if each.name in entry
+            if (each.name in entry and not resolve.is_kubelets(owns, each, container=True))
             or (swap and each is cgroup_files.SWAP_MAX)
             or any(self._limits.has_name(each.name, path) for path in paths)
         ]

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from swapwarden.agent.desired import spec
+from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import board, inventory, own_files, records
@@ -227,6 +227,7 @@ class NodeReconciler:
             + (self._applied is not None)
             + (0 if runtime is None else runtime.holds.to_restore),
             runtime=None if runtime is None else runtime.status,
+            kubelet_owns=self.work.in_force.kubelet_owns,
         )
 
     @property
@@ -278,12 +279,16 @@ class NodeReconciler:
         self.work.reports.busy = True
         self._arm()
 
-    def swap_on(self, disks: swap_devices.Disks) -> None:
-        """Take the disks that the node swaps to, which may have changed."""
+    def look(self, disks: swap_devices.Disks, owns: frozenset[resolve.Owned] = frozenset()) -> None:
+        """Take the disks that the node swaps to, and the files that its kubelet owns, which may have changed."""
         if disks != self._units.io.disks:
             self._units.io.disks = disks
             self.work.failures.guard(self.tasks.reconcile_units)
             self._arm()
+        if owns != self.work.in_force.kubelet_owns:
+            self.work.in_force.kubelet_owns = owns
+            if self.inventory.root is not None:
+                self.resync()
 
     def catch_up(self) -> None:
         """Read and reconcile all events until now. The loop does so anyway; a caller then knows that none is left."""

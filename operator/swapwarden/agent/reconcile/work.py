@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from swapwarden.agent.desired import spec
+from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import inotify
 from swapwarden.agent.inventory import board
 from swapwarden.agent.reconcile import queue, schedule, write_order
@@ -21,6 +21,8 @@ class InForce:
     """As resolve.mode_of(spec)."""
     away: float | None = None
     """When the last agent was last seen on the node, in monotonic seconds; None if unknown."""
+    kubelet_owns: frozenset[resolve.Owned] = frozenset()
+    """The kubelet's own files, by its configuration."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -57,6 +57,17 @@ class Recent(NamedTuple):
     """Pods that were above their values in the last minutes, or whose exposure no status has reported yet."""
 
 
+class Memory(NamedTuple):
+    """The files of memory that a state sets."""
+
+    files: int = 0
+    """Those that the agent sets."""
+    foreign: tuple[str, ...] = ()
+    """Those with another writer's number, which stays."""
+    kubelets: frozenset[resolve.Owned] = frozenset()
+    """Those that the kubelet sets by a policy of its own."""
+
+
 class Tree(NamedTuple):
     """The place of the pods' cgroups."""
 
@@ -90,6 +101,7 @@ class Snapshot(NamedTuple):
     """Settings of the node that differ from its profile; None if none must be set or restored."""
     guarantee: ConditionVerdict | None = None
     """The condition StrictInEffect, or None."""
+    memory: Memory = Memory()
 
     @property
     def passing(self) -> bool:
@@ -112,11 +124,15 @@ def collect(
     found: list[state.Violation | None] = []
     exposures: list[state.ExposedPod] = []
     unreported: list[str] = []
-    to_restore = drifting = unseen = contested = 0
+    foreign: list[str] = []
+    to_restore = drifting = unseen = contested = of_memory = 0
     for file in known.files():
         unseen += file.status.reason is None and file.status.confirmed != file.desired.value is not _UNMANAGED
         contested += file.contention is not None and yielded(file) and not file.is_inner
         to_restore += file.status.to_restore
+        if not file.usage and isinstance(file.desired.if_enforced, int):
+            of_memory += 1
+            foreign += [f"/{file.name}"] * file.status.foreign
         found.append(of_file(file, audit=audit))
     for pod in known.pods.values():
         drifting += now - pod.tally.rewritten < exposure.RECENT_SECONDS
@@ -143,7 +159,16 @@ def collect(
         cost=_cost(known, current, cgroups),
         settings=progress.settings,
         guarantee=guarantee,
+        memory=Memory(of_memory, tuple(foreign), progress.kubelet_owns if _plans_memory(current) else frozenset()),
     )
+
+
+def _plans_memory(current: spec.NodeSpec | None) -> bool:
+    """Return whether a state sets files of memory in cgroups of pods."""
+    if current is None:
+        return False
+    of_pods = ((pod.settings, pod.each or {}, *pod.containers.values()) for pod in current.pods.values())
+    return bool(current.above) or any(each.keys() - {cgroupfs.SWAP_MAX} for settings in of_pods for each in settings)
 
 
 def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:

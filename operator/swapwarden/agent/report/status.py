@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems
+from swapwarden.agent.desired import problems, resolve
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import systemd_dropins
 from swapwarden.agent.inventory import board
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector, holds
 from swapwarden.api import names, state
-from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
+from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType, MemoryQoSReason
 from swapwarden.api.violations import ViolationReason
 from swapwarden.telemetry import metrics
 
@@ -47,6 +47,11 @@ _PASSING: Final = frozenset(
     {names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED, names.Problem.PENDING} | _MEANT
 )
 """Problems of settings that do not make a node degraded."""
+_OWNED: Final = {
+    resolve.Owned.PROTECTION: "memory.min and memory.low (TieredReservation)",
+    resolve.Owned.THROTTLING: "memory.high of containers (memoryThrottlingFactor)",
+}
+_NAMED_FILES: Final = 3
 _NAMED: Final = 8
 """Pods that a message names."""
 
@@ -161,6 +166,29 @@ def _drift(recent: collector.Recent) -> collector.ConditionVerdict:
     return collector.ConditionVerdict("True", reason, f"{message}; {recent.others}" if recent.others else message)
 
 
+def _memory(memory: collector.Memory) -> collector.ConditionVerdict | None:
+    """Return the condition MemoryQoS; None if no state sets files of memory."""
+    if memory.kubelets:
+        rows = sorted(_OWNED[owned] for owned in memory.kubelets)
+        return collector.ConditionVerdict(
+            "False",
+            MemoryQoSReason.KUBELET_OWNED,
+            f"the kubelet's configuration has it set {' and '.join(rows)}: these files are left to it. Take"
+            " memoryReservationPolicy and memoryThrottlingFactor out of its configuration, or memoryQoS out of the"
+            " profile",
+        )
+    if memory.foreign:
+        first = ", ".join(memory.foreign[:_NAMED_FILES])
+        return collector.ConditionVerdict(
+            "False",
+            MemoryQoSReason.KUBELET_OWNED,
+            f"{len(memory.foreign)} files hold numbers of the kubelet or of another writer, which stay: {first}",
+        )
+    if memory.files:
+        return collector.ConditionVerdict("True", MemoryQoSReason.AS_SPECIFIED, "")
+    return None
+
+
 def _settings(shortfalls: Sequence[problems.SettingProblem]) -> collector.ConditionVerdict:
     if not shortfalls:
         return collector.ConditionVerdict("True", "AsSpecified", "all settings of the node have their desired values")
@@ -186,6 +214,8 @@ def verdicts(
         ConditionType.DRIFTED: _drift(snapshot.recent),
         **({} if snapshot.guarantee is None else {ConditionType.STRICT_IN_EFFECT: snapshot.guarantee}),
     }
+    if (memory := _memory(snapshot.memory)) is not None:
+        said[ConditionType.MEMORY_QOS] = memory
     if snapshot.settings is not None:
         said[ConditionType.SETTINGS_APPLIED] = _settings(snapshot.settings)
     return said | {

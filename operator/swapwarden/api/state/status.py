@@ -111,7 +111,7 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     """A condition in the form of metav1.Condition; its message may be absent, which is shorter."""
 
     type: Annotated[str, msgspec.Meta(max_length=316, pattern=conditions.TYPE_PATTERN)]
-    """Ready, Compatible, Applied, Degraded, Drifted, SettingsApplied, StrictInEffect, a diagnostic."""
+    """Ready, Compatible, Applied, Degraded, Drifted, SettingsApplied, StrictInEffect, MemoryQoS, a diagnostic."""
     status: Annotated[
         str, msgspec.Meta(pattern="^(True|False|Unknown)$", extra_json_schema={"enum": ["True", "False", "Unknown"]})
     ]

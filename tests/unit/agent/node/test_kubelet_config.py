@@ -210,3 +210,21 @@ def test_garbage_is_refused_or_understood(data: bytes, head: bytes) -> None:
     except ValueError:
         return
     assert found["kind"] == "KubeletConfiguration"
+
+
+@pytest.mark.parametrize(
+    ("lines", "owns"),
+    [
+        ("", set()),
+        ("memoryReservationPolicy: TieredReservation\n", {"protection"}),
+        ("memoryThrottlingFactor: 0.9\n", {"throttling"}),
+        ("memoryThrottlingFactor: null\nmemoryReservationPolicy: None\n", set()),
+        ("memoryThrottlingFactor: 0.9\nfeatureGates:\n  MemoryQoS: false\n", set()),
+        ("featureGates: {MemoryQoS: true}\nmemoryReservationPolicy: TieredReservation\n", {"protection"}),
+        ('{"kind": "KubeletConfiguration", "memoryThrottlingFactor": 0.8}', {"throttling"}),
+    ],
+)
+def test_files_of_memory_that_the_kubelet_sets(tmp_path: pathlib.Path, lines: str, owns: set[str]) -> None:
+    file = tmp_path / "config"
+    file.write_text(lines if lines.startswith("{") else f"kind: KubeletConfiguration\n{lines}")
+    assert {owned.value for owned in kubelet_config.read(kubelet_config.Files(file)).owns} == owns

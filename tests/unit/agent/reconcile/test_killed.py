@@ -113,7 +113,7 @@ def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], ano
             if not running:
                 agent = node.start(cached)
                 running = True
-                agent.swap_on(swap_devices.Disks((DISK,)))
+                agent.look(swap_devices.Disks((DISK,)))
             if steps[0] is None:
                 # The value to restore from now on. Only the agent is killed, the other writer is not.
                 another()

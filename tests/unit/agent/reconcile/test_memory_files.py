@@ -9,11 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.agent.desired import spec
+from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import records
+from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import reconciler
+from swapwarden.agent.report import status
 from swapwarden.api import names
+from swapwarden.api import state as api
 
 from tests.unit.agent.agent_node import Node, apply, compare, settle, snapshot, until
 from tests.unit.agent.cgroup_tree import PAGE, container_id, uid, write
@@ -43,6 +46,9 @@ def qos(generation: int = 1, **parts: Any) -> spec.NodeSpec:
             **parts,
         },
     )
+
+
+FACTS = api.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1, memory_bytes=1)
 
 
 class Machine:
@@ -273,3 +279,39 @@ async def test_a_level_of_system_pods_is_not_the_burstable_one(machine: Machine)
     agent = await machine.enforces(qos())
     compare(agent)
     assert (level / "memory.low").read_text().split() == ["0"]
+
+
+async def test_protection_is_left_to_a_kubelet_with_tiers(machine: Machine) -> None:
+    agent = await machine.enforces(qos())
+    agent.look(swap_devices.Disks(), frozenset({resolve.Owned.PROTECTION}))
+    await until(lambda: len(machine.held()) == 2)
+    assert {place.rpartition("/")[2] for place in machine.held()} == {"memory.low", "memory.high"}
+    assert (machine.slice / "memory.low").read_text().split() == [str(8 * MIB)], "no kubelet sets that"
+    assert status.verdicts(snapshot(agent), FACTS)["MemoryQoS"][:2] == ("False", "KubeletOwned")
+    agent.look(swap_devices.Disks(), frozenset())
+    await until(lambda: machine.held() == machine.wanted())
+    assert status.verdicts(snapshot(agent), FACTS)["MemoryQoS"][0] == "True"
+
+
+async def test_throttling_of_containers_is_left_to_a_kubelet_with_a_factor(machine: Machine) -> None:
+    agent = machine.node.start()
+    agent.look(swap_devices.Disks(), frozenset({resolve.Owned.THROTTLING}))
+    high = {"memoryHigh": str(48 * MIB)}
+    app = {"id": container_id("app")[:13], **high}
+    apply(agent, parsed(pods={uid(1): {"containers": {"app": app}, **high}}))
+    await until(lambda: (machine.pod / "memory.high").read_text().split() == [str(48 * MIB)])
+    compare(agent)
+    assert (machine.app / "memory.high").read_text().split() == ["max"]
+
+
+async def test_the_condition_names_files_with_foreign_numbers_and_is_absent_without_a_plan(machine: Machine) -> None:
+    write(machine.pod, str(5 * MIB), "memory.low")
+    agent = machine.node.start()
+    apply(agent, qos())
+    found = status.verdicts(snapshot(agent), FACTS)["MemoryQoS"]
+    assert (found.status, found.reason) == ("False", "KubeletOwned")
+    assert f"/{machine.names(machine.pod)}/memory.low" in found.message
+    apply(agent, parsed(2, pods={uid(1): {"swapMax": "0"}}))
+    agent.look(swap_devices.Disks(), frozenset(resolve.Owned))
+    compare(agent)
+    assert "MemoryQoS" not in status.verdicts(snapshot(agent), FACTS)

@@ -60,7 +60,7 @@ class Machine:
 
     def start(self, *disks: str) -> reconciler.NodeReconciler:
         agent = self.node.start()
-        agent.swap_on(swap_devices.Disks(disks or (DISK,)))
+        agent.look(swap_devices.Disks(disks or (DISK,)))
         return agent
 
     def held(self, path: pathlib.Path | None = None) -> tuple[list[str], list[str]]:
@@ -169,15 +169,15 @@ async def test_a_restarted_service_gets_them_again(machine: Machine) -> None:
 async def test_it_follows_the_swap_to_other_disks(machine: Machine) -> None:
     agent = machine.start(DISK)
     apply(agent, asking())
-    agent.swap_on(swap_devices.Disks((OTHER,)))
+    agent.look(swap_devices.Disks((OTHER,)))
     assert machine.held() == ([f"{OTHER} target=25000"], ["default 100", f"{OTHER} 800"])
-    agent.swap_on(swap_devices.Disks((), (), ("/dev/zram0 is in memory",)))
+    agent.look(swap_devices.Disks((), (), ("/dev/zram0 is in memory",)))
     assert machine.held() == NOTHING
     told = "there is no disk to wait for: /dev/zram0 is in memory"
     assert shorts(agent) == {"systemUnits.io.latencyTargetMilliseconds, systemUnits.io.weight": ("NoEffect", told)}
-    agent.swap_on(swap_devices.Disks())
+    agent.look(swap_devices.Disks())
     assert shorts(agent).popitem()[1] == ("NoEffect", "there is no disk to wait for: the node has no swap")
-    agent.swap_on(swap_devices.Disks((DISK,), ("/swapfile",)))
+    agent.look(swap_devices.Disks((DISK,), ("/swapfile",)))
     assert machine.held() == BOTH
     [(reason, told)] = shorts(agent).values()
     assert (reason, "/swapfile" in told) == ("NotSupported", True)

@@ -27,6 +27,7 @@ def reasons(old: states.StateRow | None, new: states.StateRow) -> list[str]:
         ("Drifted", "True", "OtherWriter", ["SwapLimitsContested"]),
         ("Drifted", "True", "Rewritten", []),
         ("StrictInEffect", "False", "NotInForce", ["SwapNotHeldBySystemd"]),
+        ("MemoryQoS", "False", "KubeletOwned", ["MemoryLeftToKubelet"]),
         ("StrictInEffect", "Unknown", "AwaitingEvidence", []),
         ("NriUnavailable", "True", "PluginAway", ["NriUnavailable"]),
         ("SettingsApplied", "False", "NotSupported", ["SwapSettingsNotAsSpecified"]),

@@ -132,6 +132,9 @@ CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
         "find the other writer of memory.swap.max there; docs/agent.md lists the usual ones"
     ),
     ConditionType.SETTINGS_APPLIED: _warning("docs/node-settings.md has each reason and its remedy"),
+    ConditionType.MEMORY_QOS: _warning(
+        "leave memory to the kubelet's policy or to the profile's memoryQoS; docs/agent.md has each reason"
+    ),
     ConditionType.STRICT_IN_EFFECT: _warning("docs/strict.md has each reason and its remedy"),
 }
 """Of conditions of a node's state, where their messages do not end with the remedy."""

@@ -84,6 +84,7 @@ def test_an_agent_that_does_not_follow() -> None:
         ("Drifted", "True", Severity.WARNING),
         ("SettingsApplied", "False", Severity.WARNING),
         ("StrictInEffect", "False", Severity.WARNING),
+        ("MemoryQoS", "False", Severity.WARNING),
     ],
 )
 def test_conditions_of_a_node(kind: str, status: str, severity: Severity) -> None:
@@ -110,6 +111,7 @@ def test_every_condition_of_an_agent_is_known() -> None:
         ConditionType.DRIFTED,
         ConditionType.SETTINGS_APPLIED,
         ConditionType.STRICT_IN_EFFECT,
+        ConditionType.MEMORY_QOS,
     }
     assert kinds == catalogue.CONDITIONS.keys()
     assert kinds | set(DIAGNOSTICS) == ABNORMAL_STATUS.keys()
