@@ -15,7 +15,7 @@ from swapwarden.cli import documents
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.cluster import reading, session, snapshot
 from swapwarden.cli.kubectl.output import sizes, tables
-from swapwarden.cli.kubectl.simulate import simulation
+from swapwarden.cli.kubectl.simulate import memory, simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
 
 BAD_INPUT: Final = 2
@@ -74,6 +74,13 @@ PODS: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
 )
 
 
+MEMORY: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
+    tables.Column("MEMORY.LOW", lambda one: _change(one.before.memory.protected, one.after.memory.protected)),
+    tables.Column("MEMORY.HIGH", lambda one: _change(one.before.memory.throttled, one.after.memory.throttled)),
+)
+"""Only if the plan of a pod has memory QoS."""
+
+
 NODES: Final[tuple[tables.Column[NodeLine], ...]] = (
     tables.Column("NODE", lambda row: row.change.node),
     tables.Column("PROFILE", lambda row: _change(row.change.before.name, row.change.after.name)),
@@ -115,6 +122,10 @@ def summary(result: simulation.Simulation, *, known: bool) -> dict[str, Any]:
     return {
         "pods": _by_direction(collections.Counter(one.direction for one in result.pods)),
         "above": {"pods": len(above), "bytes": sum(above)} if known else None,
+        "memory": {
+            "protection": sum(one.protection_changes for one in result.pods),
+            "throttling": sum(one.throttling_changes for one in result.pods),
+        },
         "nodes": {
             "profile": sum(one.changes_profile for one in result.nodes),
             "version": sum(one.changes and not one.changes_profile for one in result.nodes),
@@ -128,6 +139,9 @@ def sentences(numbers: dict[str, Any]) -> Iterator[str]:
     pods, nodes, above = numbers["pods"], numbers["nodes"], numbers["above"]
     unknown = f", {pods['unknown']} unknown" if pods["unknown"] else ""
     yield f"Pods: {pods['gains']} gain swap, {pods['loses']} lose, {pods['same']} stay as they are{unknown}."
+    other = numbers["memory"]
+    if any(other.values()):
+        yield f"Memory: {other['protection']} pods get another protection, {other['throttling']} another memory.high."
     yield (
         f"Nodes: {nodes['profile']} get another profile, {nodes['version']} another version of theirs,"
         f" {nodes['same']} stay as they are."
@@ -210,13 +224,18 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
         return
     for line in (*sentences(numbers), *(f"Note: {note}." for note in result.notes)):
         print(tables.clean(line))
-    for table in (tables.table(form, result.pods, PODS), tables.table(form, _rows(result), NODES)):
+    columns = (*PODS, *MEMORY) if any(_has_memory(one) for one in result.pods) else PODS
+    for table in (tables.table(form, result.pods, columns), tables.table(form, _rows(result), NODES)):
         if table:
             sys.stdout.write(f"\n{table}")
     for one in result.rollouts:
         print(f"\nRollout of {tables.clean(one.profile)}:")
         for line in waves(one):
             print(f"  {tables.clean(line)}")
+
+
+def _has_memory(one: simulation.PodChange) -> bool:
+    return any(given.memory != memory.NONE for given in (one.before, one.after))
 
 
 def read_profiles(files: list[str]) -> snapshot.ProfileChange:
@@ -240,11 +259,15 @@ def read_profiles(files: list[str]) -> snapshot.ProfileChange:
     return snapshot.ProfileChange(put=tuple(read.profiles.values()))
 
 
-def _changing(result: simulation.Simulation) -> simulation.Simulation:
+def _changes(one: simulation.PodChange) -> bool:
+    return one.direction is not Direction.SAME or one.protection_changes or one.throttling_changes
+
+
+def changing(result: simulation.Simulation) -> simulation.Simulation:
     """Return the changes only."""
     return msgspec.structs.replace(
         result,
-        pods=tuple(one for one in result.pods if one.direction is not Direction.SAME),
+        pods=tuple(one for one in result.pods if _changes(one)),
         nodes=tuple(one for one in result.nodes if one.changes),
     )
 
@@ -288,4 +311,4 @@ async def run(
         chosen = inside if chosen is None else chosen & inside
     result = simulation.only(result, nodes=set(nodes) or None, pods=chosen)
     numbers = summary(result, known=used is not None)
-    show(form, result if everything else _changing(result), numbers)
+    show(form, result if everything else changing(result), numbers)

@@ -17,6 +17,7 @@ from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.simulate import memory
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
@@ -53,6 +54,7 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     """Whether the profile only reports."""
     kubelet: str | None = None
     """Where the kubelet decides: the most that it gives the pod, bytes or max; None if unknown."""
+    memory: memory.SimulatedMemory = memory.NONE
 
     @property
     def bytes(self) -> float | None:
@@ -88,6 +90,16 @@ class PodChange(msgspec.Struct, frozen=True):
         if old == new:
             return Direction.SAME
         return Direction.GAINS if new > old else Direction.LOSES
+
+    @property
+    def protection_changes(self) -> bool:
+        """Whether its memory.min or memory.low changes."""
+        return self.before.memory.protection != self.after.memory.protection
+
+    @property
+    def throttling_changes(self) -> bool:
+        """Whether its memory.high, or that of a container, changes."""
+        return self.before.memory.throttling != self.after.memory.throttling
 
     @property
     def above(self) -> int:
@@ -256,7 +268,7 @@ def _given(explained: plan.ExplainedPod | None, profile: compiled.Profile, kubel
     asks = audit or decision.reason is names.Reason.KUBELET_DECIDES
     limit = next(filter(None, limits.as_settings(decision)), None)
     given = decision.reason, limit, explained.override, audit, kubelet if asks else None
-    return SimulatedLimit(profile.name, *given)
+    return SimulatedLimit(profile.name, *given, memory.NONE if audit else memory.of_pod(explained.memory))
 
 
 def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[str | None, str | None]]:
@@ -271,6 +283,7 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
     found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
     if header.kubepods is not None and header.kubepods.swap_max is not None:
         found["kubepods"] = header.kubepods.swap_max
+    found |= memory.of_node(explained)
     found |= dict(plan.of_units(header))
     found |= header.kernel_settings
     found |= {f"refused: {key}": why for key, why in explained.refused.items()}

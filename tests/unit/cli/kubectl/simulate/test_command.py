@@ -11,6 +11,7 @@ from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import report, simulation
+from swapwarden.policy.memory import settings
 from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
@@ -80,6 +81,7 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["summary"] == {
         "pods": {"gains": 1, "loses": 1, "same": 1, "unknown": 0},
         "above": {"pods": 1, "bytes": 480 * 2**20},
+        "memory": {"protection": 0, "throttling": 0},
         "nodes": {"profile": 2, "version": 0, "same": 0},
     }
     big = found["pods"][0]
@@ -89,6 +91,55 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     }  # fmt: skip
     assert found["nodes"][0]["after"] == {"profile": "batch", "generation": 1, "behavior": "LimitedSwap"}
     assert found["rollouts"][0]["waves"] == [{"nodes": ["node-1"]}, {"nodes": ["node-2"]}]
+
+
+def memory_qos(**change: Any) -> simulation.Simulation:
+    """Two pods that request memory, one of them with two containers of which one is limited."""
+    two = pod(container("app", request=GI, limit=2 * GI), container("proxy"), name="two", uid="uid-two")
+    read = view([node("node-1")], [pod(container(request=GI), name="web", uid="uid-web"), two], [seen("node-1")])
+    memory = settings.MemoryQoS(without_swap=names.WithoutSwap.BOUNDED, **change)
+    profile = compiled.Profile(name="kept", priority=100, memory_qos=memory)
+    return simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})
+
+
+def test_memory_is_shown_where_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = memory_qos(reservation=names.ReservationPolicy.SOFT, throttling_percent=90, max_stall=3600)
+    text = shown(found, capsys)
+    assert "Memory: 2 pods get another protection, 1 another memory.high." in text
+    assert "MEMORY.LOW" in text
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("default")}
+    assert "- -> 1Gi" in lines["web"]
+    assert "- -> app 1.9Gi" in lines["two"]
+    assert not any(one.direction is not simulation.Direction.SAME for one in found.pods)
+
+
+def test_memory_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = memory_qos(reservation=names.ReservationPolicy.TIERED_RESERVATION, throttling_percent=90, max_stall=3600)
+    document = json.loads(shown(found, capsys, "json"))
+    assert document["summary"]["memory"] == {"protection": 2, "throttling": 1}
+    two = document["pods"][0]
+    assert "memory" not in two["before"]
+    assert two["after"]["memory"] == {
+        "protectionReason": "RequestProtected",
+        "throttlingReason": "ContainersThrottled",
+        "memoryLow": str(GI),
+        "containers": {"app": str(19 * GI // 10 // 4096 * 4096)},
+    }
+    assert document["nodes"][0]["settings"]["burstable memory.low"] == [None, str(2 * GI)]
+
+
+def test_pods_whose_memory_alone_changes_are_listed() -> None:
+    changed = memory_qos(reservation=names.ReservationPolicy.SOFT)
+    assert [one.name for one in report.changing(changed).pods] == ["two", "web"]
+    assert report.changing(memory_qos()).pods == ()
+
+
+def test_nothing_of_memory_is_written_in_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    read = view([node("node-1")], [pod(container(request=GI))], [seen("node-1")])
+    memory = settings.MemoryQoS(names.ReservationPolicy.SOFT)
+    profile = compiled.Profile(name="kept", mode=names.Mode.AUDIT, memory_qos=memory)
+    found = simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})
+    assert "MEMORY.LOW" not in shown(found, capsys)
 
 
 def test_missing_reports_of_agents_are_named(capsys: pytest.CaptureFixture[str]) -> None:
