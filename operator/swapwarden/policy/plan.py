@@ -307,13 +307,13 @@ def _decided(
 def _with_memory(
     profile: compiled.Profile, facts: nodes.NodeFacts, one: ExplainedPod, known: namespaces.Labels
 ) -> ExplainedPod:
-    place = _place(profile, one.row, known)
+    place = _place(profile, one.row, known) if profile.overrides else None
     override = None if place is None else profile.overrides[place]
     memory = memory_qos.decide(profile, facts, one.row, one.decision, override)
     changed = one.override
     if override is not None and memory != memory_qos.decide(profile, facts, one.row, one.decision):
         changed = override.name
-    return msgspec.structs.replace(one, memory=memory, override=changed)
+    return ExplainedPod(one.row, one.decision, changed, memory)
 
 
 def _explained(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -10,18 +11,18 @@ from swapwarden.api import names, state
 from swapwarden.policy.memory import qos
 from swapwarden.policy.swap import limits
 
+_NOTHING: Final = state.ContainerSettings()
+
 
 def of(decision: limits.PodDecision, memory: qos.PodMemory | None, usual: names.Reason) -> state.PodSettings:
     """Return the settings of a pod; `usual` is the reason that its state has once for all pods."""
     swap_max, at_most = limits.as_settings(decision)
-    found = [_of_container(one) for one in decision.containers]
     minimum = low = high = None
-    if memory is not None:
+    if memory is None:
+        found = [_of_container(one) for one in decision.containers]
+    else:
         minimum, low, high = text(memory.minimum), text(memory.low), text(memory.high)
-        found = [
-            msgspec.structs.replace(one, memory_low=text(own.low), memory_high=text(own.high))
-            for one, own in zip(found, memory.containers, strict=True)
-        ]
+        found = [_of_container(*both) for both in zip(decision.containers, memory.containers, strict=True)]
     alike = None if any(one.cap and one.write for one in decision.containers) else _alike(found)
     return state.PodSettings(
         reason=None if decision.reason is usual else decision.reason,
@@ -40,9 +41,13 @@ def text(amount: int | None) -> str | None:
     return str(amount) if amount else None
 
 
-def _of_container(one: limits.ContainerDecision) -> state.ContainerSettings:
+def _of_container(one: limits.ContainerDecision, own: qos.ContainerMemory | None = None) -> state.ContainerSettings:
+    """Return the settings of a container, without its id: as most need none, they share one object."""
+    low, high = (None, None) if own is None else (text(own.low), text(own.high))
+    if not one.write and low is None and high is None:
+        return _NOTHING
     swap_max, at_most = limits.as_settings(one) if one.write else (None, None)
-    return state.ContainerSettings(swap_max=swap_max, swap_at_most=at_most)
+    return state.ContainerSettings(swap_max=swap_max, memory_low=low, memory_high=high, swap_at_most=at_most)
 
 
 def _containers(
@@ -65,6 +70,3 @@ def _alike(found: Sequence[state.ContainerSettings]) -> state.ContainerDefault |
     if first == _NOTHING or any(one != first for one in found):
         return None
     return state.ContainerDefault(swap_max=first.swap_max, memory_low=first.memory_low, memory_high=first.memory_high)
-
-
-_NOTHING = state.ContainerSettings()

@@ -72,6 +72,8 @@ class _Case(msgspec.Struct, frozen=True):
     recursive: bool
     row: pods.PodRow
     asks: memory_asks.MemoryAsks
+    request: int
+    """Memory that the pod requests in all."""
     reservation: names.ReservationPolicy
     percent: int
     """Where memory.high lies; throttling.NEVER for nowhere."""
@@ -153,7 +155,8 @@ def _case(
         reservation = asks.reservation
     if asks.throttling is not None:
         percent = asks.throttling
-    return _Case(memory, node.page_size, node.recursive_protection, row, asks, reservation, percent)
+    request = amounts.pod_request(row)
+    return _Case(memory, node.page_size, node.recursive_protection, row, asks, request, reservation, percent)
 
 
 def _protection(case: _Case) -> tuple[int | None, int | None, names.ProtectionReason]:
@@ -161,7 +164,7 @@ def _protection(case: _Case) -> tuple[int | None, int | None, names.ProtectionRe
     row, asks = case.row, case.asks
     if case.reservation is Reservation.NONE:
         return None, None, Protection.RESERVATION_NONE
-    request = 0 if row.qos is qos.Class.BEST_EFFORT else amounts.pod_request(row)
+    request = 0 if row.qos is qos.Class.BEST_EFFORT else case.request
     if asks.low is None:
         amount, reason = request * case.memory.reservation_percent // 100, Protection.REQUEST
     else:
@@ -194,10 +197,10 @@ def _container_low(
 def _pod_high(case: _Case, one: pods.ContainerRow, swap: int | None) -> tuple[int | None, names.ThrottlingReason]:
     """Return memory.high of a pod with one container: its cgroup has the value before the container starts."""
     row, own = case.row, _own_high(case, one.name, pod=True)
-    limit = amounts.pod_limit(row) if amounts.is_limited(row) else 0
-    if one.limit:
-        limit = min(limit, one.limit + row.whole.overhead)
-    return _high(case, amounts.pod_request(row), limit, swap, own)
+    limit = row.whole.limit or one.limit
+    if limit:
+        limit = min(limit, one.limit or limit) + row.whole.overhead
+    return _high(case, case.request, limit, swap, own)
 
 
 def _own_high(case: _Case, name: str, *, pod: bool = False) -> int | None:
@@ -232,7 +235,7 @@ def _high(
 
 def _unthrottled(case: _Case, request: int, limit: int, own: int | None) -> names.ThrottlingReason | None:
     """Return why there can be no memory.high, whatever the limit of swap; None if there can."""
-    if throttling.NEVER in {case.asks.throttling, case.percent if own is None else own}:
+    if case.asks.throttling == throttling.NEVER or not (case.percent if own is None else own):
         return Throttling.THROTTLING_NONE
     if not limit:
         return Throttling.NO_LIMIT
@@ -266,9 +269,13 @@ def _floor(memory: settings.MemoryQoS, limit: int, swap: int | None) -> tuple[in
 
 def _swap(pod: limits.PodDecision, container: limits.ContainerDecision) -> int | None:
     """Return the limit of swap that is in effect for a container; None if the kubelet decides it, or nobody knows."""
-    known = [
-        None if one.swap_max is None or (one.cap and one.swap_max != "0") else limits.in_bytes(one.swap_max)
-        for one in (pod, container)
-    ]
-    numbers = [each for each in known if each is not None]
-    return None if len(numbers) < len(known) and 0 not in numbers else min(numbers)
+    first, second = _known_swap(pod), _known_swap(container)
+    if first is None or second is None:
+        return 0 if 0 in {first, second} else None
+    return min(first, second)
+
+
+def _known_swap(one: limits.PodDecision | limits.ContainerDecision) -> int | None:
+    if one.swap_max is None or (one.cap and one.swap_max != "0"):
+        return None
+    return limits.in_bytes(one.swap_max)
