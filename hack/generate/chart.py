@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from swapwarden.api import names, quantity
+from swapwarden.api import names, quantity, throttling
 from swapwarden.policy import pod_annotations
 from swapwarden.webhook import required_plugins
 
@@ -130,11 +130,17 @@ def _cel(*values: str) -> str:
 
 def vocabulary_templates() -> str:
     """Return the code's lists that the chart's templates need, as named templates: for Helm and in CEL."""
+    whole = [rule for rule in pod_annotations.RULES if not rule.per_container]
     defined = {
         "swapwarden.policies": json.dumps(sorted(names.Policy)),
         "swapwarden.quantityLength": str(quantity.MAX_LENGTH),
         "swapwarden.cel.policies": f"[{_cel(*sorted(names.Policy))}]",
-        "swapwarden.cel.ownKeys": f"[{_cel(*(rule.key for rule in pod_annotations.RULES if not rule.per_container))}]",
+        "swapwarden.cel.ownKeys": f"[{_cel(*(rule.key for rule in whole))}]",
+        "swapwarden.cel.sentKeys": f"[{_cel(*(rule.key for rule in whole if not rule.about_memory))}]",
+        "swapwarden.cel.memoryKeys": f"[{_cel(*(rule.key for rule in whole if rule.about_memory))}]",
+        "swapwarden.cel.otherKeys": f"[{_cel(*(rule.key for rule in whole if not rule.is_amount))}]",
+        "swapwarden.cel.reservations": f"[{_cel(*pod_annotations.RESERVATIONS)}]",
+        "swapwarden.cel.throttlingPattern": _cel(f"^({throttling.SYNTAX})$"),
         "swapwarden.cel.quantityPattern": _cel(f"^({quantity.SYNTAX})$"),
         "swapwarden.cel.nodeLabels": f"[{_cel(*names.NODE_LABELS)}]",
         "swapwarden.cel.requiredKey": _cel(required_plugins.KEY),

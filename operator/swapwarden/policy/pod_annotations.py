@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names, quantity
+from swapwarden.api import names, quantity, throttling
 
 DOMAIN: Final = f"{names.GROUP}/"
 """The beginning of our keys; subdomains have it after a dot. It is reserved."""
@@ -31,6 +31,9 @@ TOLERATING: Final = (names.Policy.REQUIRED, names.Policy.PREFERRED)
 PLACING: Final = (names.Policy.REQUIRED, *PREFERRED_LABEL)
 """Policies with a meaning for the scheduler."""
 
+RESERVATIONS: Final = (names.ReservationPolicy.NONE.value, names.ReservationPolicy.SOFT.value)
+"""Values of the memory-reservation annotation: hard protection is the administrator's."""
+
 # Messages about contradictions, after the value that is part of it; and about annotations without effect.
 DISABLED_HAS_NONE: Final = f"a pod with the policy {names.Policy.DISABLED} has no swap; remove the limit, or the policy"
 MORE_THAN_POD: Final = "more than the pod's own limit"
@@ -40,6 +43,22 @@ OF_DAEMON_SET: Final = (
     f" restrict the DaemonSet instead: spec.template.spec.nodeSelector {names.SWAP_LABEL}: true"
 )
 SELECTS_ANOTHER: Final = f"the policy {names.Policy.REQUIRED} needs nodes where this label is true"
+ABOVE_REQUEST: Final = "must be at most the pod's memory request"
+BELOW_REQUEST: Final = "must be at least the memory request"
+ABOVE_LIMIT: Final = "must be at most the memory limit"
+RESERVES_NOTHING: Final = (
+    f"a pod with the reservation {names.ReservationPolicy.NONE} has no protected memory; remove the amount, or the"
+    " reservation"
+)
+THROTTLES_NOTHING: Final = (
+    f"a pod with the throttling {throttling.DISABLED} has no memory.high; remove the amount, or the throttling"
+)
+NO_THROTTLING: Final = "must be Disabled, or percents from 1% to 99%"
+NO_REQUEST: Final = "no effect: the pod requests no memory"
+NO_LIMIT: Final = "no effect: there is no memory limit above the memory request"
+SEVERAL_CONTAINERS: Final = (
+    f"no effect: the pod has several containers; write {names.CONTAINER_HIGH_PREFIX}<container> for each"
+)
 NO_SUCH_KEY: Final = "no effect: there is no such annotation"
 AS_LABEL: Final = "no effect: it is an annotation, so write it in metadata.annotations"
 NOT_PLACED: Final = "has no effect on where the pod runs: "
@@ -75,6 +94,15 @@ class AnnotationRule(msgspec.Struct, frozen=True):
     """The values; without any, a quantity, as in api.quantity."""
     per_container: bool = False
     """The key is a prefix; the name of a container follows."""
+    is_throttling: bool = False
+    """The values are those of api.throttling."""
+    about_memory: bool = False
+    """It is about memory.low or memory.high. The webhook is not called for it: no pod depends on the webhook for it."""
+
+    @property
+    def is_amount(self) -> bool:
+        """Return whether the values are quantities."""
+        return not self.allowed_values and not self.is_throttling
 
 
 RULES: Final = (
@@ -82,6 +110,11 @@ RULES: Final = (
     AnnotationRule(names.POLICY_SOURCE_ANNOTATION, (names.SOURCE_NAMESPACE,)),
     AnnotationRule(names.LIMIT_ANNOTATION),
     AnnotationRule(names.CONTAINER_LIMIT_PREFIX, per_container=True),
+    AnnotationRule(names.MEMORY_RESERVATION_ANNOTATION, RESERVATIONS, about_memory=True),
+    AnnotationRule(names.MEMORY_LOW_ANNOTATION, about_memory=True),
+    AnnotationRule(names.MEMORY_THROTTLING_ANNOTATION, is_throttling=True, about_memory=True),
+    AnnotationRule(names.MEMORY_HIGH_ANNOTATION, about_memory=True),
+    AnnotationRule(names.CONTAINER_HIGH_PREFIX, per_container=True, about_memory=True),
 )
 
 _BY_KEY: Final = {rule.key: rule for rule in RULES if not rule.per_container}
@@ -103,7 +136,9 @@ def is_of_domain(key: str) -> bool:
 
 def accepts(rule: AnnotationRule, value: str) -> bool:
     """Return whether the annotation may hold this value."""
-    return value in rule.allowed_values if rule.allowed_values else quantity.is_quantity(value)
+    if rule.allowed_values:
+        return value in rule.allowed_values
+    return throttling.is_throttling(value) if rule.is_throttling else quantity.is_quantity(value)
 
 
 def shown(text: str, limit: int = _MAX_VALUE) -> str:
@@ -156,6 +191,14 @@ class Suggester:
 def closest(text: str, known: Collection[str]) -> str | None:
     """Return `Suggester.closest` of a text on its own."""
     return Suggester().closest(text, known)
+
+
+def closest_throttling(text: str) -> str | None:
+    """Return the value of memory-throttling that a user may have meant by `text`: 90 or 0.9 is 90%."""
+    found = re.fullmatch(r"(0?[.])?([1-9][0-9]?) ?%?", text.strip(), re.ASCII)
+    if found:
+        return throttling.written(int(found[2]) * (10 if found[1] and len(found[2]) == 1 else 1))
+    return closest(text, [throttling.DISABLED])
 
 
 def closest_quantity(text: str) -> str | None:

@@ -36,10 +36,25 @@ class ReviewedMetadata(msgspec.Struct, frozen=True, rename="camel"):
     owner_references: list[Owner] | None = None
 
 
-class ReviewedContainer(msgspec.Struct, frozen=True):
+class Amounts(msgspec.Struct, frozen=True):
+    """Requests or limits of a container or pod: the amount of memory. Files may have a number."""
+
+    memory: str | int | float | None = None
+
+
+class ReviewedResources(msgspec.Struct, frozen=True):
+    """Resources of a container or pod."""
+
+    requests: Amounts | None = None
+    limits: Amounts | None = None
+
+
+class ReviewedContainer(msgspec.Struct, frozen=True, rename="camel"):
     """A container of a pod."""
 
     name: str = ""
+    restart_policy: str | None = None
+    resources: ReviewedResources | None = None
 
 
 class Toleration(msgspec.Struct, frozen=True):
@@ -94,6 +109,8 @@ class ReviewedPodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
+    resources: ReviewedResources | None = None
+    overhead: Amounts | None = None
 
 
 class ReviewedPod(msgspec.Struct, frozen=True):

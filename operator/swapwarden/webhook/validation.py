@@ -8,7 +8,7 @@ from typing import Final
 
 from swapwarden.api import names, quantity
 from swapwarden.policy import pod_annotations
-from swapwarden.webhook import review, scheduling
+from swapwarden.webhook import memory, review, scheduling
 
 MAX_OWN: Final = 256
 """Limit of our annotations on a pod: more than anybody has containers, and quick to read."""
@@ -42,6 +42,8 @@ def errors(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
             yield from _container(key, key.removeprefix(rule.key), containers, suggester)
         yield from _value(key, value, rule, suggester)
     yield from _contradictions(pod, own)
+    if any(rule.about_memory for _, _, rule in own):
+        yield from memory.contradictions(pod)
 
 
 def wrong_values(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
@@ -71,6 +73,9 @@ def warnings(pod: review.ReviewedPod) -> Iterator[str]:
     for key in sorted(key for key in pod.metadata.labels or {} if pod_annotations.DOMAIN in key):
         if pod_annotations.rule_of(key) is not None:
             yield f"metadata.labels[{pod_annotations.shown(key, _MAX_KEY)}]: {pod_annotations.AS_LABEL}"
+    if any(rule.about_memory for _, _, rule in _own(pod)):
+        for key, why in memory.without_effect(pod):
+            yield f"{_at(key)}: {why}"
     policy = pod.annotations.get(names.POLICY_ANNOTATION)
     if policy in pod_annotations.PLACING and (pod.spec.node_name or pod.is_of_daemon_set):
         why = pod_annotations.NODE_CHOSEN if pod.spec.node_name else pod_annotations.DAEMON_SET_CHOOSES
@@ -106,9 +111,9 @@ def _contradictions(pod: review.ReviewedPod, own: _Own) -> Iterator[review.Statu
 
 
 def _limits(own: _Own) -> Iterator[tuple[str, int]]:
-    """Yield the pod's limits that are quantities, in billionths of bytes, by key: exact, as for the API server."""
+    """Yield the pod's swap limits that are quantities, in billionths of bytes, by key: exact, as for the API server."""
     for key, value, rule in own:
-        if not rule.allowed_values and quantity.is_quantity(value):
+        if rule.is_amount and not rule.about_memory and quantity.is_quantity(value):
             yield key, quantity.nano(value)
 
 
@@ -126,6 +131,10 @@ def _value(
         message = f"Unsupported value: {quoted(value)}: supported values: {listed}"
         meant = _did_you_mean(suggester.closest(value, rule.allowed_values))
         yield review.StatusCause(_NOT_SUPPORTED, message + meant, _at(key))
+    elif rule.is_throttling:
+        meant = _did_you_mean(pod_annotations.closest_throttling(value))
+        message = f"Invalid value: {quoted(value)}: {pod_annotations.NO_THROTTLING}"
+        yield review.StatusCause(_INVALID, message + meant, _at(key))
     else:
         message = (
             f"Invalid value: {quoted(value)}: not a quantity, which is a number without a sign, with a"

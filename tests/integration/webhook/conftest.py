@@ -16,7 +16,10 @@ from testbed.product.webhook import Webhook
 from tests.integration import needs
 from tests.integration.webhook import pods
 
-_WITHOUT_WEBHOOK = ("--set=admission.mode=Policy", "--show-only=templates/admission/without-webhook.yaml")
+_WITHOUT_WEBHOOK = (
+    "--set=admission.mode=Policy",
+    *(f"--show-only=templates/admission/{name}.yaml" for name in ("without-webhook", "policy-memory")),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from swapwarden.webhook import admission as webhook
 from swapwarden.webhook import review
 
 from testbed.controlplane.servers import ControlPlane
+from tests.contract import pod_memory
 from tests.integration.webhook import pods
 from tests.integration.webhook.conftest import Admission
 from tests.unit.webhook import reviews
@@ -223,6 +224,7 @@ TOLERATIONS: list[list[pods.Json] | None] = [
 SELECTORS: list[dict[str, str] | None] = [None, {}, {"pool": "a"}, {pods.SWAP: "true"}, {pods.SWAP: "false"}]
 INIT_CONTAINERS: list[list[pods.Json] | None] = [None, [{"name": "side", "image": "none"}]]
 VALUES = ("0", "1n", "1500m", "2", "512Mi", "1Gi", "1.5Gi", "2e9", "10E", "20E", "lots", "-1", "")
+MEMORY_VALUES = ("None", "Soft", "90%", "Disabled", "1Mi", "64Mi", "65Mi")
 BY_API_SERVER = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -235,6 +237,8 @@ def generated(source: random.Random) -> pods.Json:
         annotations[pods.SOURCE] = "namespace"
     for key in source.sample([pods.LIMIT, pods.APP_LIMIT, "swap-limit.swapwarden.dev/side"], source.randint(0, 2)):
         annotations[key] = source.choice(VALUES)
+    if source.random() < 0.3:
+        annotations[source.choice(pod_memory.KEYS)] = source.choice(MEMORY_VALUES)
     body = pods.pod("web", annotations if annotations or source.random() < 0.5 else None)
     if source.random() < 0.2:
         body["metadata"]["ownerReferences"] = [{**DAEMON[0], "controller": source.choice([True, False])}]

@@ -10,17 +10,18 @@ import string
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from swapwarden.kube import errors
 from swapwarden.policy import pod_annotations
-from swapwarden.webhook import review, validation
+from swapwarden.webhook import memory, review, validation
 
 from testbed.base import paths
 from testbed.base.process import ProcessError
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
-from tests.contract import quantities
+from tests.contract import pod_memory, quantities
 from tests.integration.webhook import pods
 
 MIRROR = {"kubernetes.io/config.mirror": "0123", "kubernetes.io/config.source": "file"}
@@ -142,18 +143,28 @@ WORDS = (
     "Disabled ",
     "",
     "namespace",
+    "None",
+    "Soft",
+    "90%",
     "max",
     "\n",
 )
 LETTERS = "019.eEKMGi+-dis abled\n\t\"'\\\u00e9\u0661\U0001f600"
-KEYS = (pods.POLICY, pods.SOURCE, pods.LIMIT, pods.APP_LIMIT, "swap-limit.swapwarden.dev/x-1")
+KEYS = (
+    pods.POLICY,
+    pods.SOURCE,
+    pods.LIMIT,
+    pods.APP_LIMIT,
+    "swap-limit.swapwarden.dev/x-1",
+    *pod_memory.KEYS,
+)
 FOREIGN = ("swapwarden.dev/swap-policies", "example.com/swap-policy", "swap-limit.swapwarden.dev", "swapwarden.dev/x")
 
 
 def generated(source: random.Random) -> dict[str, str]:
     """Some of ours and some of others', with values that are good, nearly good, or neither."""
     found = {}
-    for key in source.sample([*KEYS, *FOREIGN], source.randint(1, 4)):
+    for key in source.sample([*KEYS, *FOREIGN], source.randint(1, 3)):
         kind = source.random()
         if kind < 0.4:
             value = source.choice(NUMBERS) + source.choice(UNITS)
@@ -165,10 +176,11 @@ def generated(source: random.Random) -> dict[str, str]:
     return found
 
 
-def refused_by_webhook(found: dict[str, str]) -> set[str]:
-    """The keys whose values the webhook refuses."""
-    return {
-        cause.field for cause in validation.wrong_values(review.ReviewedPod(review.ReviewedMetadata(annotations=found)))
+def refused_by_webhook(body: pods.Json) -> set[str]:
+    """The keys that the webhook refuses: those of invalid values, else those of contradictions about memory."""
+    pod = msgspec.convert(body, review.ReviewedPod)
+    return {cause.field for cause in validation.wrong_values(pod)} or {
+        cause.field for cause in memory.contradictions(pod)
     }
 
 
@@ -180,7 +192,7 @@ async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlan
     answers = await pods.many(crds, bodies, dry_run=True)
     refused = 0
     for found, answer in zip(cases, answers, strict=True):
-        wanted = refused_by_webhook(found)
+        wanted = refused_by_webhook(pods.pod("web", found))
         if isinstance(answer, errors.ApiError):
             refused += 1
             assert answer.status == 403, (found, answer)
@@ -189,7 +201,7 @@ async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlan
             assert told == wanted, (found, answer)
         else:
             assert wanted == set(), found
-    assert 100 < refused < 500
+    assert 100 < refused < 550
     judged = {key for each in cases for key in each if pod_annotations.rule_of(key)}
     assert judged == set(KEYS)
 
@@ -199,7 +211,9 @@ def repeated(policy: dict[str, Any], times: int) -> dict[str, Any]:
     spec = policy["spec"]
 
     def renamed(fields: dict[str, str], number: int) -> dict[str, str]:
-        return {key: re.sub(r"variables\.([a-z]+)", rf"variables.\g<1>{number}", text) for key, text in fields.items()}
+        return {
+            key: re.sub(r"variables\.([a-zA-Z]+)", rf"variables.\g<1>{number}", text) for key, text in fields.items()
+        }
 
     variables = [
         {**renamed(each, number), "name": f"{each['name']}{number}"}

@@ -42,8 +42,13 @@ def test_values() -> None:
         names.POLICY_SOURCE_ANNOTATION: ("namespace",),
         names.LIMIT_ANNOTATION: (),
         names.CONTAINER_LIMIT_PREFIX: (),
+        names.MEMORY_RESERVATION_ANNOTATION: ("None", "Soft"),
+        names.MEMORY_LOW_ANNOTATION: (),
+        names.MEMORY_THROTTLING_ANNOTATION: (),
+        names.MEMORY_HIGH_ANNOTATION: (),
+        names.CONTAINER_HIGH_PREFIX: (),
     }
-    policy, _, limit, _ = pod_annotations.RULES
+    policy, _, limit, _ = pod_annotations.RULES[:4]
     assert [pod_annotations.accepts(policy, value) for value in ("Avoid", "avoid", "1Gi")] == [True, False, False]
     assert [pod_annotations.accepts(limit, value) for value in ("1Gi", "99E", "Avoid", "")] == [
         True,
@@ -51,6 +56,38 @@ def test_values() -> None:
         False,
         False,
     ]
+
+
+def test_values_of_throttling() -> None:
+    (rule,) = (rule for rule in pod_annotations.RULES if rule.is_throttling)
+    assert rule.key == names.MEMORY_THROTTLING_ANNOTATION
+    assert not rule.is_amount
+    assert [pod_annotations.accepts(rule, value) for value in ("Disabled", "90%", "90", "1Gi")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("90", "90%"),
+        ("90 %", "90%"),
+        (" 9%", "9%"),
+        ("0.9", "90%"),
+        (".75", "75%"),
+        ("disabled", "Disabled"),
+        ("0", None),
+        ("100%", None),
+        ("0.0", None),
+        ("much", None),
+        ("9" * 1000, None),
+    ],
+)
+def test_a_share_that_somebody_may_have_meant(text: str, meant: str | None) -> None:
+    assert pod_annotations.closest_throttling(text) == meant
 
 
 @pytest.mark.parametrize(
@@ -78,6 +115,8 @@ def test_a_value_that_somebody_may_have_meant(text: str, meant: str | None) -> N
         ("swapwarden.dev/swap-limits", "swapwarden.dev/swap-limit"),
         ("swap-limits.swapwarden.dev/app", "swap-limit.swapwarden.dev/app"),
         ("swaplimit.swapwarden.dev/app", "swap-limit.swapwarden.dev/app"),
+        ("swapwarden.dev/memory-hihg", "swapwarden.dev/memory-high"),
+        ("memoryhigh.swapwarden.dev/app", "memory-high.swapwarden.dev/app"),
         ("swapwarden.dev/owner", None),
         ("node.swapwarden.dev/", None),
     ],

@@ -390,7 +390,8 @@ matchConditions:
 {{- define "swapwarden.hasKey" -}}
 - name: has-a-key-of-our-domain
   expression: >-
-    (has(object.metadata.annotations) && object.metadata.annotations.exists(k, {{ include "swapwarden.cel.isOfDomain" . }}))
+    (has(object.metadata.annotations) && object.metadata.annotations.exists(k,
+      {{ include "swapwarden.cel.isOfDomain" . }} && !{{ include "swapwarden.cel.isOfMemory" . }}))
     || (has(object.metadata.labels) && object.metadata.labels.exists(k, {{ include "swapwarden.cel.isOfDomain" . }}))
 {{- end -}}
 

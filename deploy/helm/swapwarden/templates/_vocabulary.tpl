@@ -9,7 +9,22 @@
 ['Avoid', 'Disabled', 'NoPreference', 'Preferred', 'Required']
 {{- end -}}
 {{- define "swapwarden.cel.ownKeys" -}}
+['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/swap-limit', 'swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-low', 'swapwarden.dev/memory-throttling', 'swapwarden.dev/memory-high']
+{{- end -}}
+{{- define "swapwarden.cel.sentKeys" -}}
 ['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/swap-limit']
+{{- end -}}
+{{- define "swapwarden.cel.memoryKeys" -}}
+['swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-low', 'swapwarden.dev/memory-throttling', 'swapwarden.dev/memory-high']
+{{- end -}}
+{{- define "swapwarden.cel.otherKeys" -}}
+['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-throttling']
+{{- end -}}
+{{- define "swapwarden.cel.reservations" -}}
+['None', 'Soft']
+{{- end -}}
+{{- define "swapwarden.cel.throttlingPattern" -}}
+'^(Disabled|[1-9][0-9]?%)$'
 {{- end -}}
 {{- define "swapwarden.cel.quantityPattern" -}}
 '^((\\d+[.]?\\d*|[.]\\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\\d{1,3})?)$'

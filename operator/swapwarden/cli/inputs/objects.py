@@ -17,7 +17,7 @@ from swapwarden.cli.inputs import checks, kinds
 from swapwarden.cli.wire import ReportedState
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
-from swapwarden.webhook import admission, review, validation
+from swapwarden.webhook import admission, memory, review, validation
 
 Struct = TypeVar("Struct")
 Object = TypeVar("Object")
@@ -99,7 +99,8 @@ def admission_of(inputs: Inputs, wire: pods.WirePod) -> Admission:
     """Return what admission would answer about an awaited pod."""
     asked = inputs.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
     if not _is_sent(wire):
-        wrong = [(cause.field, cause.message) for cause in validation.wrong_values(asked)]
+        causes = (*validation.wrong_values(asked), *memory.contradictions(asked))
+        wrong = [(cause.field, cause.message) for cause in causes]
         return Admission(wrong, _warnings_beside(wrong, asked))
     refusals, default = [], _default(inputs, wire)
     understood = default in frozenset[str](names.Policy)

@@ -136,7 +136,7 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
             {**profile(), "apiVersion": "swapwarden.dev/v1"},
             ['apiVersion: Unsupported value: "swapwarden.dev/v1": supported values: "swapwarden.dev/v1alpha1"'],
         ),
-        (profile(memoryQoS={}), ["spec.memoryQoS: unknown field"]),
+        (profile(memoryQuality={}), ["spec.memoryQuality: unknown field"]),
         (profile(mode="Audi"), ['spec.mode: Unsupported value: "Audi": supported values: "Enforce", "Audit"']),
         (
             profile(swap={"behavior": "Limited"}),

@@ -3,7 +3,17 @@
 
 {{/* Whether `k` is the key of one of our annotations. */}}
 {{- define "swapwarden.cel.isOwn" -}}
-(k in {{ include "swapwarden.cel.ownKeys" . }} || k.startsWith('swap-limit.swapwarden.dev/'))
+(k in {{ include "swapwarden.cel.ownKeys" . }} || k.startsWith('swap-limit.swapwarden.dev/') || k.startsWith('memory-high.swapwarden.dev/'))
+{{- end -}}
+
+{{/* Whether the API server sends a new pod with the annotation `k` to the webhook. */}}
+{{- define "swapwarden.cel.isSent" -}}
+(k in {{ include "swapwarden.cel.sentKeys" . }} || k.startsWith('swap-limit.swapwarden.dev/'))
+{{- end -}}
+
+{{/* Whether `k` is the key of one of our annotations about memory. */}}
+{{- define "swapwarden.cel.isOfMemory" -}}
+(k in {{ include "swapwarden.cel.memoryKeys" . }} || k.startsWith('memory-high.swapwarden.dev/'))
 {{- end -}}
 
 {{/* Whether `k` is a key of our domain, one of our annotations or not. */}}
@@ -11,7 +21,7 @@
 (k.startsWith('swapwarden.dev/') || k.contains('.swapwarden.dev/'))
 {{- end -}}
 
-{{/* Whether the annotation `k` must be a quantity. */}}
+{{/* Whether the annotation `k` is a swap limit. */}}
 {{- define "swapwarden.cel.isLimit" -}}
 (k == 'swapwarden.dev/swap-limit' || k.startsWith('swap-limit.swapwarden.dev/'))
 {{- end -}}
@@ -50,9 +60,30 @@
     + variables.changed.filter(k, k == 'swapwarden.dev/policy-source' && variables.now[k] != 'namespace')
       .map(k, 'metadata.annotations[' + k + ']: Unsupported value: "' + {{ include "swapwarden.cel.shown" . }}
         + '": supported values: "namespace"')
-    + variables.changed.filter(k, {{ include "swapwarden.cel.isLimit" . }} && !{{ include "swapwarden.cel.isQuantity" . }})
+    + variables.changed.filter(k, k == 'swapwarden.dev/memory-reservation' && !(variables.now[k] in {{ include "swapwarden.cel.reservations" . }}))
+      .map(k, 'metadata.annotations[' + k + ']: Unsupported value: "' + {{ include "swapwarden.cel.shown" . }}
+        + '": supported values: "None", "Soft"')
+    + variables.changed.filter(k, k == 'swapwarden.dev/memory-throttling'
+      && !variables.now[k].matches({{ include "swapwarden.cel.throttlingPattern" . }}))
+      .map(k, 'metadata.annotations[' + k + ']: Invalid value: "' + {{ include "swapwarden.cel.shown" . }}
+        + '": must be Disabled, or percents from 1% to 99%')
+    + variables.changed.filter(k, !(k in {{ include "swapwarden.cel.otherKeys" . }}) && !{{ include "swapwarden.cel.isQuantity" . }})
       .map(k, 'metadata.annotations[' + k + ']: Invalid value: "' + {{ include "swapwarden.cel.shown" . }}
         + '": not a quantity, which is a number without a sign, with a unit such as Mi or G')
+{{- end -}}
+
+{{/* Also `unknownContainers`: a message for each memory.high for a container that the pod does not have. */}}
+{{- define "swapwarden.unknownContainers" -}}
+- name: highs
+  expression: variables.changed.filter(k, k.startsWith('memory-high.swapwarden.dev/'))
+- name: containerNames
+  expression: >-
+    (has(object.spec.initContainers) ? object.spec.initContainers.map(c, c.name) : []) + object.spec.containers.map(c, c.name)
+- name: unknownContainers
+  expression: >-
+    variables.highs.filter(k, !(k.substring('memory-high.swapwarden.dev/'.size()) in variables.containerNames))
+      .map(k, 'metadata.annotations[' + k + ']: Invalid value: "' + k.substring('memory-high.swapwarden.dev/'.size())
+        + '": the pod has no container of that name; it has: "' + variables.containerNames.join('", "') + '"')
 {{- end -}}
 
 {{/* Variables about a new pod. `policy` is its own policy, else its namespace's `default`. */}}
