@@ -101,6 +101,8 @@ class NodeSpec(NamedTuple):
     unsupported: tuple[Unsupported, ...] = ()
     above: Mapping[str, FileSettings] = {}
     """Of files of memory in the cgroups above pods: KUBEPODS and BURSTABLE."""
+    guard: state.GuardSettings = state.GuardSettings()
+    """For pods with memory.high."""
 
 
 KUBEPODS: Final = "kubepods"
@@ -133,6 +135,7 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         kernel=spec.kernel_settings,
         guarantee=spec.guarantee,
         unsupported=unsupported,
+        guard=spec.memory_guard or state.GuardSettings(),
         above={
             name: found
             for name, cgroup in ((KUBEPODS, spec.kubepods), (BURSTABLE, spec.burstable))

@@ -251,6 +251,8 @@ class ControlFile(FileIdentity):
     open_exposure: OpenExposure | None = dataclasses.field(default=None, init=False)
     retries: Retries | None = dataclasses.field(default=None, init=False)
     """None if the last try succeeded."""
+    eased: int = dataclasses.field(default=0, init=False)
+    """The least that memory.high must hold beyond its planned value, in bytes: the guard writes it."""
     created_at: float = dataclasses.field(default=NEVER, init=False)
     """When its cgroup appeared; NEVER if it existed before."""
     systemd: SystemdHold = dataclasses.field(default_factory=SystemdHold, init=False)

@@ -12,7 +12,7 @@ from swapwarden.agent.drift import attribution, contention, holders, repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import headroom, pending, queue, schedule, swap_drain, work
+from swapwarden.agent.reconcile import guard, headroom, pending, queue, schedule, swap_drain, work
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
@@ -30,10 +30,7 @@ FAILED_SECONDS: Final = queue.RETRY_SECONDS
 """First and longest bound of the wait before trying a refused write again."""
 DRAIN_SECONDS: Final = (2.0, 30.0)
 """Between checks of a cgroup that uses more swap than its limit: the kernel does not report when its use shrinks.
-
-They are frequent while it does; the longer it has not changed, the rarer: an idle process may keep its pages out for
-ever.
-"""
+The longer it has not changed, the rarer they are: an idle process may keep its pages out for ever."""
 
 
 class ContestedError(cgroupfs.CgroupError):
@@ -49,6 +46,7 @@ class FileReconciler:
         cgroups: cgroupfs.Cgroups,
         book: ledger.Ledger,
         space: headroom.Headroom,
+        stalls: guard.ThrottleGuard,
         *,
         why: attribution.Attribution,
         own_uid: str,
@@ -58,6 +56,7 @@ class FileReconciler:
         self._ledger = book
         self._limits = book.limits
         self._headroom = space
+        self.guard = stalls
         self._attribution = why
         self._own_uid = own_uid
         self.writes = 0
@@ -103,6 +102,8 @@ class FileReconciler:
             file.status = file.status._replace(to_restore=self._limits.holds_ours(file.key))
         if order.turn is not None:
             order.end()
+        if file.spec.reclaims:
+            self.guard.follow(file)
         if wait is not None:
             self._work.due.at(file, schedule.Why.RETRY, self._work.clock() + wait)
         elif (file, schedule.Why.RETRY) in self._work.due.times:
@@ -163,6 +164,7 @@ class FileReconciler:
         if file.usage:
             self._headroom.release(file.path)
         self.pending.drop(file)
+        self.guard.drop(file)
         self._limits.forget(file.key)
         self._work.waiting.discard(file)
         self._work.order.drop(file)
@@ -233,7 +235,7 @@ class FileReconciler:
                 self._limits.record(file.key, found, found, external=True)
         desired = file.desired
         if isinstance(desired.value, int) and not desired.at_most:
-            return desired.value
+            return max(desired.value, file.eased)
         return resolve.limit_of(desired.value, self._limits.get(file.key), found)
 
     def _ended(self, file: records.ControlFile) -> repairs.CgroupWrite | None:
@@ -335,10 +337,8 @@ class FileReconciler:
         if entry is not None and entry.found == found:
             self._limits.mark_known(file.key, found)
             file.last_applied = None
-        if not draining:
-            return None
         least, most = DRAIN_SECONDS
-        return min(most, max(least, (self._work.clock() - file.times.progress_at) / 2))
+        return min(most, max(least, (self._work.clock() - file.times.progress_at) / 2)) if draining else None
 
     def _apply(self, file: records.ControlFile, write: repairs.CgroupWrite) -> tuple[int, int | None]:
         """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises."""
@@ -366,8 +366,7 @@ class FileReconciler:
         if file.is_pods and file.last_applied is None and write.found != file.spec.unset:
             self._attribution.learn_hold(file)
         if log.isEnabledFor(logging.DEBUG):
-            before = cgroupfs.render(write.found)
-            log.debug("wrote", extra={"cgroup": str(file), "found": before, "wrote": write.value})
+            log.debug("wrote", extra={"cgroup": str(file), "found": cgroupfs.render(write.found), "wrote": write.value})
         used = None
         if write.value < cgroupfs.NO_LIMIT:
             with contextlib.suppress(cgroupfs.CgroupError):  # the write has been made

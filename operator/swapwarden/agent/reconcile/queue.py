@@ -54,6 +54,8 @@ class Task(enum.Enum):
     """End a full comparison."""
     CAUSES = "causes"
     """Find out why values were written over."""
+    GUARD = "guard"
+    """Sample cgroups that the kernel throttles."""
     RUNTIME = "runtime"
     """Have the container runtime hold what it must."""
 

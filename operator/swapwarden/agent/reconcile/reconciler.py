@@ -30,6 +30,7 @@ from swapwarden.agent.reconcile import (
     cgroup_reconciler,
     container_reconciler,
     file_reconciler,
+    guard,
     headroom,
     queue,
     runtime_plugins,
@@ -96,6 +97,8 @@ class Events:
             elif isinstance(owner, records.ControlFile):
                 lossy = owner.times.right_at < self._work.horizon.lost_until
                 touched.setdefault(owner, self._work.horizon.exposed_since(owner, noticed) if lossy else noticed)
+            elif isinstance(owner, guard.Guarded):
+                self._files.guard.heard(owner)
             elif owner is not None:
                 self._mark_name(owner, event, noticed)
         seeks = self._evidence.wanted or self._work.reports.drop_ins[board.PODS].held
@@ -175,7 +178,10 @@ class NodeReconciler:
         self._attribution = why = attribution.Attribution(cgroups, book, clock=clock)
         self._evidence = evidence = systemd_zero.Evidence(cgroups, book, reports, clock)
         space = headroom.Headroom(cgroups, proc)
-        self._files = files = file_reconciler.FileReconciler(shared, cgroups, book, space, why=why, own_uid=own_uid)
+        stalls = guard.ThrottleGuard(shared, cgroups)
+        self._files = files = file_reconciler.FileReconciler(
+            shared, cgroups, book, space, stalls, why=why, own_uid=own_uid
+        )
         io = unit_io.UnitIoReconciler(cgroups, book.settings)
         self._units = units = system_units.Units(cgroups, book, watching, files, io, reports=reports)
         containers = container_reconciler.ContainerReconciler(shared, known, book, files, why)
@@ -250,7 +256,8 @@ class NodeReconciler:
         self._arm()
 
     def close(self) -> None:
-        """End; what files hold stays."""
+        """End; files keep their values, except memory.high: nobody guards it now."""
+        self._files.guard.disarm()
         self.work.waiting.clear()
         self.work.due.clear()
         self.alarm.set(None, 0)

@@ -88,6 +88,8 @@ class NodeTasks:
                 step = self._find_cause
             case queue.Task.TREE:
                 step = self.find
+            case queue.Task.GUARD:
+                step = self._files.guard.run
             case queue.Task.RUNTIME if self.runtime is not None:
                 step = self.runtime.reconcile
             case _:

@@ -1,0 +1,196 @@
+"""Watches cgroups with memory.high, and raises it where throttling has become a standstill (desired.throttle decides).
+
+A cgroup costs a watch of its memory.events, and nothing while the kernel does not throttle it. While it does, one
+sample is taken every two seconds, and events are not heard: a cgroup can cause any number of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import re
+from typing import Final
+
+from swapwarden.agent.desired import throttle
+from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
+from swapwarden.agent.inventory import records
+from swapwarden.agent.reconcile import queue, schedule, work
+from swapwarden.api import names, state
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+TRIPS = metrics.counter(
+    "swapwarden_agent_throttle_trips_total",
+    "Times that a pod or container stood still at memory.high, by cause (Stuck, Thrashing) and what the guard made of"
+    " it: Stepped (halfway to the limit), Released, Latched (released until the plan changes).",
+    labels=("cause", "phase"),
+    known=itertools.product(throttle.StallCause, ("Stepped", "Released", "Latched")),
+)
+STALLED = metrics.counter(
+    "swapwarden_agent_throttle_stalled_seconds_total",
+    "Time in which tasks of such pods and containers stalled, in the window before the guard acted.",
+)
+EASED = metrics.gauge(
+    "swapwarden_agent_throttle_eased_cgroups", "Cgroups whose memory.high the guard holds above the planned value."
+)
+
+_TOTAL: Final = re.compile(r"^(some|full) .*\btotal=([0-9]{1,19})$", re.MULTILINE)
+
+
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
+class Guarded(inotify.Watched):
+    """A cgroup with a planned memory.high."""
+
+    file: records.ControlFile
+    throttle: throttle.StallGuard
+    events: int
+    """`high` of memory.events when last read."""
+    due: float | None = None
+    """When it is sampled next, in monotonic seconds; None: after an event."""
+
+
+class ThrottleGuard:
+    """Not thread-safe: only the event loop may use it."""
+
+    def __init__(self, shared: work.Work, cgroups: cgroupfs.Cgroups) -> None:
+        self._work = shared
+        self._fs = cgroups
+        self.guarded: dict[records.ControlFile, Guarded] = {}
+
+    def follow(self, file: records.ControlFile) -> None:
+        """Guard a memory.high that was reconciled, with its planned value; end that if it has none any more."""
+        plan, known = file.desired.value, self.guarded.get(file)
+        if not isinstance(plan, int) or plan >= cgroupfs.NO_LIMIT or file.status.foreign:
+            self.drop(file)
+        elif known is None or known.throttle.plan != plan:
+            self.drop(file)
+            limit = cgroupfs.NO_LIMIT
+            with contextlib.suppress(cgroupfs.CgroupError):  # then no value lies between plan and limit
+                limit = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_MAX))
+            found = Guarded(file, throttle.StallGuard(plan, limit, self._fs.page), self._events(file))
+            self.guarded[file] = found
+            self._watch(found)
+
+    def drop(self, file: records.ControlFile) -> None:
+        """Guard a file no longer."""
+        known = self.guarded.pop(file, None)
+        if known is not None:
+            self._work.watching.release(known)
+            self._ease(file, 0)
+
+    def heard(self, guarded: Guarded) -> None:
+        """Take an event of memory.events."""
+        if self.guarded.get(guarded.file) is guarded and guarded.due is None:
+            self._work.watching.release(guarded)
+            self._look(guarded, heard=True)
+            self._arm()
+
+    def run(self) -> None:
+        """Sample the cgroups that are due."""
+        now = self._work.clock()
+        for guarded in [each for each in self.guarded.values() if each.due is not None and each.due <= now]:
+            guarded.due = None
+            self._look(guarded, heard=False)
+        self._arm()
+
+    def disarm(self) -> None:
+        """End all throttling: nobody watches from now on. The next agent plans the values again."""
+        for guarded in list(self.guarded.values()):
+            with contextlib.suppress(cgroupfs.CgroupError):  # the cgroup is gone, or keeps its throttling
+                self._fs.write(guarded.file.name, cgroupfs.NO_LIMIT)
+
+    def _arm(self) -> None:
+        times = [each.due for each in self.guarded.values() if each.due is not None]
+        if times:
+            self._work.due_by(queue.Task.GUARD, schedule.Why.DUE, min(times))
+
+    def _look(self, guarded: Guarded, *, heard: bool) -> None:
+        now, armed = self._work.clock(), guarded.throttle.phase is throttle.Phase.ARMED
+        try:
+            sample = self._sample(guarded.file, now)
+        except (cgroupfs.CgroupError, ValueError):  # the cgroup is gone, or the kernel has no pressure files
+            guarded.due = None if armed else now + throttle.CALM_SAMPLE_SECONDS
+            return
+        before, guarded.events = guarded.events, sample.events
+        if armed and sample.events <= before and not guarded.throttle.samples:
+            # It was another event, such as one of its limit. A cgroup can cause any number: they are heard rarely.
+            if heard:
+                guarded.due = now + throttle.SAMPLE_SECONDS
+            else:
+                self._watch(guarded)
+            return
+        trip = guarded.throttle.observe(sample, self._settings)
+        if trip is not None:
+            self._report(guarded.file, trip)
+        if self._action is names.GuardAction.RELEASE:
+            self._ease(guarded.file, guarded.throttle.value)
+        wait = guarded.throttle.next(now)
+        if wait is not None:
+            guarded.due = now + wait
+        elif guarded.throttle.phase is throttle.Phase.ARMED:
+            guarded.throttle.quiet()
+            self._watch(guarded)
+
+    def _watch(self, guarded: Guarded) -> None:
+        path = self._fs.absolute(guarded.file.path, cgroupfs.MEMORY_EVENTS)
+        self._work.watching.watch(guarded, path, inotify.CONTENT)
+        if self._events(guarded.file) > guarded.events:  # before the watch
+            guarded.due = self._work.clock() + throttle.SAMPLE_SECONDS
+            self._work.watching.release(guarded)
+            self._arm()
+
+    def _ease(self, file: records.ControlFile, value: int) -> None:
+        if file.eased != value:
+            file.eased = value
+            self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self._work.clock()))
+            self._work.reports.touch()
+            EASED.set(sum(each.eased > 0 for each in self.guarded))
+
+    def _report(self, file: records.ControlFile, trip: throttle.Trip) -> None:
+        TRIPS.inc(trip.cause.value, trip.phase.value)
+        STALLED.inc(by=max(0.0, trip.stalled))
+        log.warning(
+            "a cgroup stands still at memory.high",
+            extra={
+                "cgroup": f"/{file.path}",
+                "cause": trip.cause.value,
+                "guard": trip.phase.value if self._action is names.GuardAction.RELEASE else "reports only",
+                "stalledSeconds": round(trip.stalled, 1),
+            },
+        )
+
+    @property
+    def _asked(self) -> state.GuardSettings:
+        current = self._work.in_force.spec
+        return state.GuardSettings() if current is None else current.guard
+
+    @property
+    def _action(self) -> names.GuardAction:
+        return self._asked.action
+
+    @property
+    def _settings(self) -> throttle.GuardTimes:
+        return throttle.GuardTimes(self._asked.window_seconds, self._asked.hold_seconds)
+
+    def _events(self, file: records.ControlFile) -> int:
+        try:
+            return self._fs.counts(file.path, cgroupfs.MEMORY_EVENTS).get("high", 0)
+        except cgroupfs.CgroupError:
+            return 0
+
+    def _sample(self, file: records.ControlFile, now: float) -> throttle.StallSample:
+        """Read one sample. CgroupError; ValueError if the kernel accounts no pressure."""
+        totals = {kind: int(total) for kind, total in _TOTAL.findall(self._fs.pressure(file.path, "memory"))}
+        if len(totals) < len(("some", "full")):
+            raise ValueError("no pressure")
+        return throttle.StallSample(
+            now,
+            self._fs.counts(file.path, cgroupfs.MEMORY_EVENTS).get("high", 0),
+            self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_CURRENT)),
+            self._fs.read(cgroupfs.join(file.path, cgroup_files.MEMORY_HIGH.name)),
+            totals["some"],
+            totals["full"],
+        )

@@ -1,0 +1,141 @@
+"""The guard of memory.high on a node: it hears the kernel, samples, raises the file, and reports."""
+
+from __future__ import annotations
+
+import pytest
+from swapwarden.agent.desired import spec, throttle
+from swapwarden.agent.reconcile import guard, queue, reconciler, schedule
+from swapwarden.api import names
+from swapwarden.api import state as api
+
+from tests.unit.agent.agent_node import Node, apply, due, settle, state, until
+from tests.unit.agent.cgroup_tree import uid
+
+MIB = 1 << 20
+PLAN, LIMIT, STUCK = 60 * MIB, 100 * MIB, 75 * MIB
+
+
+class Stuck:
+    """A pod that stands still at its memory.high."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.pod = node.tree.pod(1, memory_max=f"{LIMIT}\n", memory_current=f"{STUCK}\n")
+        self.events = self.stalled = 0
+        self.stall(0)
+
+    def stall(self, seconds: float) -> None:
+        """Let time go by for the kernel, which throttles each task of the pod all the time."""
+        self.stalled += int(seconds * 1e6)
+        self.events += seconds > 0
+        totals = "".join(
+            f"{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={self.stalled}\n" for kind in ("some", "full")
+        )
+        (self.pod / "memory.pressure").write_text(totals)
+        (self.pod / "memory.events").write_text(f"low 0\nhigh {self.events}\nmax 0\noom 0\n")
+
+    @property
+    def high(self) -> str:
+        return (self.pod / "memory.high").read_text().split()[0]
+
+    def use(self, amount: int) -> None:
+        (self.pod / "memory.current").write_text(f"{amount}\n")
+
+    async def starts(self, **settings: object) -> reconciler.NodeReconciler:
+        agent = self.node.start()
+        entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN)}, {})
+        asked = api.GuardSettings(**settings)  # type: ignore[arg-type]  # as they are given
+        apply(agent, state()._replace(pods={uid(1): entry}, guard=asked))
+        await until(lambda: self.high == str(PLAN))
+        settle(agent)
+        return agent
+
+    async def stalls(self, agent: reconciler.NodeReconciler, seconds: float) -> None:
+        """It is stuck for so long, and the guard samples whenever it wants to."""
+        self.stall(1)
+        await until(lambda: due(agent, queue.Task.GUARD, schedule.Why.DUE) is not None)
+        for _ in range(int(seconds / throttle.SAMPLE_SECONDS)):
+            self.stall(throttle.SAMPLE_SECONDS)
+            self.pass_time(agent, throttle.SAMPLE_SECONDS)
+
+    def pass_time(self, agent: reconciler.NodeReconciler, seconds: float) -> None:
+        self.node.later += seconds
+        agent.wake()
+        settle(agent)
+
+
+@pytest.fixture
+def stuck(plain: Node) -> Stuck:
+    return Stuck(plain)
+
+
+async def test_a_stuck_pod_is_released_and_armed_again_when_it_uses_little(stuck: Stuck) -> None:
+    before = guard.TRIPS.value("Stuck", "Released")
+    agent = await stuck.starts()
+    await stuck.stalls(agent, 8)
+    assert stuck.high == str(PLAN)
+    await stuck.stalls(agent, 6)
+    assert stuck.high == "max"
+    assert guard.TRIPS.value("Stuck", "Released") == before + 1
+    stuck.use(PLAN // 2)
+    for _ in range(60):
+        stuck.pass_time(agent, throttle.CALM_SAMPLE_SECONDS)
+    await until(lambda: stuck.high == str(PLAN))
+
+
+async def test_a_released_pod_stays_so_when_its_file_is_written_and_compared(stuck: Stuck) -> None:
+    agent = await stuck.starts()
+    await stuck.stalls(agent, 14)
+    agent.resync()
+    settle(agent)
+    assert stuck.high == "max"
+
+
+async def test_another_plan_begins_again(stuck: Stuck) -> None:
+    agent = await stuck.starts()
+    await stuck.stalls(agent, 14)
+    entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN + MIB)}, {})
+    apply(agent, state(generation=2)._replace(pods={uid(1): entry}))
+    await until(lambda: stuck.high == str(PLAN + MIB))
+
+
+async def test_a_guard_that_reports_writes_nothing(stuck: Stuck) -> None:
+    before = guard.TRIPS.value("Stuck", "Released")
+    agent = await stuck.starts(action=names.GuardAction.REPORT)
+    await stuck.stalls(agent, 14)
+    assert stuck.high == str(PLAN)
+    assert guard.TRIPS.value("Stuck", "Released") == before + 1
+
+
+async def test_a_longer_window_is_waited_for(stuck: Stuck) -> None:
+    agent = await stuck.starts(window_seconds=60)
+    await stuck.stalls(agent, 50)
+    assert stuck.high == str(PLAN)
+
+
+async def test_other_events_cause_no_samples(stuck: Stuck) -> None:
+    agent = await stuck.starts()
+    before = guard.TRIPS.value("Stuck", "Released")
+    (stuck.pod / "memory.events").write_text("low 7\nhigh 0\nmax 9\noom 0\n")
+    await until(lambda: due(agent, queue.Task.GUARD, schedule.Why.DUE) is not None)
+    stuck.pass_time(agent, throttle.SAMPLE_SECONDS)
+    assert due(agent, queue.Task.GUARD, schedule.Why.DUE) is None, "it listens again"
+    await stuck.stalls(agent, 14)
+    assert guard.TRIPS.value("Stuck", "Released") == before + 1
+
+
+async def test_an_agent_that_ends_leaves_no_throttling_and_the_next_one_arms_again(stuck: Stuck) -> None:
+    await stuck.starts()
+    stuck.node.stop()
+    assert stuck.high == "max"
+    await stuck.starts()
+    assert stuck.high == str(PLAN)
+
+
+async def test_a_pod_that_is_gone_is_guarded_no_longer(stuck: Stuck) -> None:
+    agent = await stuck.starts()
+    await stuck.stalls(agent, 4)
+    stuck.node.tree.remove(stuck.pod)
+    await until(lambda: not agent.inventory.pods)
+    stuck.pass_time(agent, throttle.SAMPLE_SECONDS)
+    assert due(agent, queue.Task.GUARD, schedule.Why.DUE) is None
