@@ -172,6 +172,10 @@ class Namespace:
         """A pod as the API server has it."""
         return self._cluster.get(f"/api/v1/namespaces/{self.name}/pods/{name}")
 
+    def logs(self, name: str) -> str:
+        """What the one container of a pod wrote."""
+        return self._cluster.kubectl("logs", name, f"--namespace={self.name}").stdout
+
     def is_ready(self, name: str) -> bool:
         """Whether the pod is Ready."""
         conditions = self.pod(name)["status"].get("conditions", [])

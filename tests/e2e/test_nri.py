@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 from swapwarden.policy.swap import limits
 
+from testbed.base import term
 from tests.e2e import cgroups, release
 from tests.e2e.cgroups import MIB, PAGE, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait
@@ -26,7 +29,14 @@ from tests.e2e.test_strict import is_resized, resize
 
 USED_MIB = 8
 RELOADS = 3
-STARTS = 6
+STARTS = int(os.environ.get("E2E_STARTS", "6"))
+"""Of pods while the plugin is killed; the long form is `make bench-starts`."""
+BATCH = 20
+MODES = ("auto",) if STARTS < BATCH else ("auto", "required")
+PLUGIN_SECONDS = 2.0
+"""A new plugin has so long to do its work."""
+NOTICED_SECONDS = 0.05
+"""Exposures that last longer must be reported."""
 FIRST_LINE = ["sh", "-c", "cat /sys/fs/cgroup/memory.swap.max; exec sleep 86400"]
 """The first thing that the container does is to print its own limit."""
 RESIZED = {"requests": {"cpu": "150m"}}
@@ -221,32 +231,76 @@ def test_the_runtime_restarts(node: Node, holding: Release, namespace: Namespace
     assert held(node, before) == ("0", "0")
 
 
-def test_pods_start_while_the_plugin_is_killed(
-    node: Node, holding: Release, namespace: Namespace, eventually: Wait
-) -> None:
-    """Each kill is in the middle of starts. Pods that started without the plugin are found and held afterwards."""
-    ended = threading.Event()
+@contextlib.contextmanager
+def killed_plugins(cluster: Provider, node: Node) -> Iterator[list[float]]:
+    """Kill the plugin as soon as there is one again, and yield a list with the time of each kill.
 
-    def kill() -> None:
-        node.run(["pkill", "-KILL", "-f", "swapwarden nri"], timeout=TIMEOUT, check=False)
+    Its pod is deleted then, as the kubelet would wait longer before each restart of the container.
+    """
+    ended = threading.Event()
+    kills: list[float] = []
 
     def keep_killing() -> None:
-        while not ended.wait(3.0):
-            kill()
+        while not ended.wait(PLUGIN_SECONDS):
+            if node.run(["pkill", "-KILL", "-f", "swapwarden nri"], timeout=TIMEOUT, check=False).rc == 0:
+                kills.append(time.monotonic())
+                chosen = ["--selector=app.kubernetes.io/component=nri", f"--namespace={release.NAMESPACE}"]
+                cluster.kubectl("delete", "pods", *chosen, "--force", "--grace-period=0", "--wait=false")
 
     killer = threading.Thread(target=keep_killing)
     killer.start()
     try:
-        for number in range(STARTS):
-            namespace.create_pod(f"pod-{number}", metadata=DISABLED, resources=QOS["burstable"])
-        pods = [namespace.wait_ready(f"pod-{number}") for number in range(STARTS)]
+        yield kills
     finally:
         ended.set()
         killer.join()
-    assert [restarts(pod) for pod in pods] == [0] * STARTS
-    eventually(lambda: is_connected(holding), "the runtime has a plugin again")
-    for pod in pods:
-        eventually(functools.partial(_is_held, node, pod), f"{pod['metadata']['name']} is held")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pods_start_while_the_plugin_is_killed(
+    cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait, mode: str
+) -> None:
+    """Each kill is in the middle of starts, and once the runtime restarts. All pods start, and are held in the end.
+
+    Where the plugin is required, no container starts without it; else the agent reports what each could use before.
+    """
+    above: list[str] = []
+    exposed = 0
+    if mode != MODES[0]:
+        holding.upgrade(**{"nri.mode": mode})
+    try:
+        eventually(lambda: is_connected(holding), "the runtime has the plugin")
+        with killed_plugins(cluster, node) as kills:
+            for first in range(0, STARTS, BATCH):
+                names = [f"pod-{number}" for number in range(first, min(first + BATCH, STARTS))]
+                with node.record() as recording:
+                    for name in names:
+                        namespace.create_pod(name, metadata=DISABLED, command=FIRST_LINE, resources=QOS["burstable"])
+                    if first == STARTS // 2 // BATCH * BATCH:
+                        node.run(["systemctl", "restart", "containerd"], timeout=TIMEOUT)
+                    pods = {name: namespace.wait_ready(name, timeout=4 * TIMEOUT) for name in names}
+                    samples = recording.samples()
+                assert {name: restarts(pod) for name, pod in pods.items()} == dict.fromkeys(names, 0)
+                above += [name for name in names if namespace.logs(name).split() != ["0"]]
+                for name, pod in pods.items():
+                    eventually(functools.partial(_is_held, node, pod), f"{name} is held")
+                    uid = pod["metadata"]["uid"]
+                    windows = cgroups.in_effect(samples, cgroups.slice_of(uid), 0.0)
+                    if any(each.end is None or each.end - each.start > NOTICED_SECONDS for each in windows):
+                        exposed += 1
+                        assert holding.exposed(uid).count, (name, windows)
+                for name in names:
+                    namespace.delete_pod(name)
+    finally:
+        if mode != MODES[0]:
+            holding.upgrade()
+    term.say(
+        f"nri.mode {mode}: {STARTS} pods started, {len(kills)} plugins killed; {len(above)} containers began above 0,"
+        f" {exposed} pods could use swap for a moment"
+    )
+    assert kills
+    if mode == "required":
+        assert above == []
 
 
 def _is_held(node: Node, pod: Any) -> bool:

@@ -15,6 +15,7 @@ from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.planned import plan
 from tests.e2e.provider import Node, Provider, ProviderError
 from tests.e2e.release import Release
+from tests.e2e.test_nri import units_value
 
 DISABLED = {"swapwarden.dev/swap-policy": "Disabled"}
 PATCHES = "swapwarden_agent_status_patches_total"
@@ -51,6 +52,8 @@ def test_a_static_pod(cluster: Provider, node: Node, swapwarden: Release, eventu
         node.daemon_reload()
         eventually(lambda: swapwarden.total("agent", REPAIRS) > before, "systemd writes over it, and that is repaired")
         eventually(lambda: cgroups.swap_max(node, folder) == "0", "it holds 0 again")
+        scope = cgroups.of_container(node, pod)
+        eventually(lambda: units_value(node, scope) == "0", "systemd holds its container at 0")
     finally:
         node.run(["rm", STATIC], timeout=TIMEOUT)
     eventually(lambda: found() is None, "the static pod ends with its file")

@@ -291,7 +291,7 @@ def holder_of(key: str, swap_max: str | None, holds: state.Holds | None, *, no_n
     # A list that is cut may lack the pod.
     if holds.agent_only_omitted:
         return ""
-    if holds.runtime and holds.systemd:
+    if holds.runtime and holds.systemd and swap_max == "0":  # drop-in files hold no other number
         return names.Holder.RUNTIME_OR_SYSTEMD
     return names.Holder.RUNTIME if holds.runtime else names.Holder.SYSTEMD
 

@@ -122,6 +122,12 @@ def test_no_limit_has_no_holder(limit: str) -> None:
     assert pods.holder_of("x", limit, state.Holds(runtime=True)) == ""
 
 
+def test_a_limit_above_0_is_not_held_by_drop_in_files() -> None:
+    both = state.Holds(runtime=True, systemd=True)
+    assert pods.holder_of("x", "4096", both) == names.Holder.RUNTIME
+    assert pods.holder_of("x", "0", both) == names.Holder.RUNTIME_OR_SYSTEMD
+
+
 async def test_another_holder_is_written(bench: Bench) -> None:
     bench.has(told(), with_enforced("True"))
     assert await bench.writes() == []
