@@ -173,7 +173,7 @@ class Namespace:
         return self._cluster.get(f"/api/v1/namespaces/{self.name}/pods/{name}")
 
     def logs(self, name: str) -> str:
-        """What the one container of a pod wrote."""
+        """Return the output of the one container of a pod."""
         return self._cluster.kubectl("logs", name, f"--namespace={self.name}").stdout
 
     def is_ready(self, name: str) -> bool:
