@@ -143,7 +143,10 @@ def finalizers(site: Site, name: str) -> list[str]:
     return found
 
 
-async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_under_any_leader(site: Site) -> None:
+async def test_a_profile_that_is_deleted_is_held_until_its_nodes_have_left_it_under_any_leader(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kopf_operator, "ENDED_SECONDS", 0.02)
     site.server.set("p")
     site.server.set("stays")
     async with site.leading():
