@@ -277,7 +277,7 @@ def _pod_high(config: KubeletSettings, row: pods.PodRow, page: int) -> str | Non
     if not (config.pod_level_resources and row.whole.stated and amounts.is_limited(row)):
         return None
     request, limit = amounts.pod_request(row), amounts.pod_limit(row)
-    if request == limit or not limit:
+    if not limit:
         return None
     high = throttled_from(request, limit, factor, page)
     return str(high) if high > request else None

@@ -213,7 +213,7 @@ class TestPods:
 
     @pytest.mark.parametrize(
         "containers",
-        [[container(request=100 * MI)], [container("a", request=MI, limit=2 * MI), container("b", request=MI)]],
+        [[container(request=100 * MI)], [container("a", request=MI, limit=4 * MI), container("b", request=MI)]],
         ids=["cpu-only", "mixed"],
     )
     def test_no_high_unless_the_memory_of_the_pod_is_limited(self, containers: list[pods.ContainerRow]) -> None:
@@ -287,6 +287,8 @@ class TestMemoryForPods:
             ({"evictionHard": {"memory.available": "200Mi"}}, 7 * GI + 200 * MI),
             ({"evictionHard": {"memory.available": "25%"}}, 8 * GI),
             ({"evictionHard": {"memory.available": "12.5%"}}, 8 * GI),
+            # As exact as a number of 32 bits: 10% of 8 GiB is 858993459.2.
+            ({"evictionHard": {"memory.available": "10%"}}, 7 * GI + 858993472),
             ({"evictionHard": {"nodefs.available": "5%"}}, 7 * GI),
             ({"evictionHard": {"nodefs.available": "5%"}, "mergeDefaultEvictionSettings": True}, 7 * GI + 100 * MI),
         ],

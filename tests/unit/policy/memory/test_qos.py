@@ -172,6 +172,15 @@ class TestThrottling:
         assert found is not None
         assert (found.high, found.throttling) == (None, reason)
 
+    @pytest.mark.parametrize(("of_pod", "of_container"), [("max", "0"), ("0", "max")])
+    def test_none_of_one_is_none_whatever_the_kubelet_gives_the_other(self, of_pod: str, of_container: str) -> None:
+        why = names.Reason.KUBELET_DECIDES
+        each = (limits.ContainerDecision("app", "", of_container, why, cap=True),)
+        own = profile(names.Behavior.KUBELET, memory_qos=settings.MemoryQoS(throttling_percent=50))
+        found = qos.decide(own, facts(), BURSTABLE, limits.PodDecision(of_pod, why, each, cap=True))
+        assert found is not None
+        assert found.throttling is Throttling.NO_SWAP
+
 
 class TestAnnotationsAboutThrottling:
     def row(self, **fields: Any) -> pods.PodRow:
@@ -330,6 +339,11 @@ class TestAbove:
         greedy = pod(container(request=2**62))
         found = self.sums(greedy, self.GUARANTEED, reservation=TIERED, system_low="1Gi")
         assert found == qos.Sums(GI, 7 * GI, 7 * GI, overcommitted=True)
+
+    def test_hard_protection_neither(self) -> None:
+        greedy = pod(container(request=2**62, limit=2**62), qos=Class.GUARANTEED)
+        found = self.sums(greedy, reservation=TIERED, system_low="1Gi")
+        assert found == qos.Sums(7 * GI, 0, 0, overcommitted=True)
 
     @pytest.mark.parametrize(
         ("memory", "asked", "expected"),
