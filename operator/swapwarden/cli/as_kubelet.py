@@ -19,6 +19,13 @@ _VERSION: Final = re.compile(r"v?(?P<minor>1\.[0-9]{1,4})(\.[0-9]{1,4})?", re.AS
 _COLUMNS: Final = ("NODE", "CGROUP", "QOS", "MEMORY.MIN", "MEMORY.LOW", "MEMORY.HIGH", "MEMORY.SWAP.MAX")
 _NOTHING: Final = "-"
 _MAX_SHOWN: Final = 64
+_FAULTS: Final = {
+    kubelet.Fault.NO_KUBEPODS_LOW: "memory.low of Burstable pods has no effect: this kubelet writes none on kubepods",
+    kubelet.Fault.HARD_FOR_BURSTABLE: "memory.min of kubepods includes Burstable pods: what they do not use protects"
+    " the page cache of others, so that the kernel may OOM-kill instead",
+    kubelet.Fault.CONTAINER_MIN: "memory.min of Guaranteed containers is their limit: one that fills it with page"
+    " cache is OOM-killed",
+}
 
 
 def settings(version: str | None, file: str | None, log: documents.Log) -> kubelet.KubeletSettings | None:
@@ -66,8 +73,9 @@ def printed(form: str, config: kubelet.KubeletSettings, found: objects.Inputs, o
     planned = {}
     for name in sorted(found.nodes if only is None else [only]):
         facts = nodes.facts(found.nodes[name], found.facts.get(name))
-        notes += (f"node {name}: {text}" for text in _missing(config, facts))
         each = [*bound[name], *free[name]]
+        told = (*_missing(config, facts), *(_FAULTS[fault] for fault in kubelet.faults(config, each)))
+        notes += (f"node {name}: {text}" for text in told)
         planned[name] = _floored(kubelet.node_files(config, facts, each, found.allocatable.get(name)), facts.page_size)
     if form == "table":
         lines = [_COLUMNS, *(line for name, files in planned.items() for line in _lines(name, files))]

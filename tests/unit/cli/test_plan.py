@@ -682,6 +682,15 @@ def test_memory_is_in_documents_with_its_reasons(
     assert spec["pods"]["default/besteffort"]["protectionReason"] == "NothingRequested"
 
 
+def test_more_protection_than_the_node_has_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory_qos(monkeypatch, reservationPolicy="Soft", systemLow="900Mi")
+    assert mentioned(capsys.readouterr().err, "node n", "memoryQoS.reservationPercent")
+    memory_qos(monkeypatch, reservationPolicy="Soft", systemLow="700Mi")
+    assert capsys.readouterr().err == ""
+
+
 def test_memory_has_columns_where_it_is_planned(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,18 @@ class Version(enum.StrEnum):
     V1_37 = "1.37"
 
 
+class Fault(enum.StrEnum):
+    """Known faults of a kubelet's values."""
+
+    NO_KUBEPODS_LOW = "NoKubepodsLow"
+    """1.36 writes no memory.low on kubepods, so that of Burstable pods has no effect."""
+    HARD_FOR_BURSTABLE = "HardForBurstable"
+    """memory.min on kubepods has the requests of Burstable pods also. It leaks to their neighbours: the kernel rather
+    OOM-kills than reclaims the page cache of others."""
+    CONTAINER_MIN = "ContainerMin"
+    """A container's memory.min is its limit: where it fills that with page cache, the kernel OOM-kills it."""
+
+
 class KubeletConfigError(ValueError):
     """The kubelet would refuse the configuration; the arguments are the field and the reason."""
 
@@ -299,6 +311,20 @@ def _above(config: KubeletSettings, rows: Iterable[pods.PodRow]) -> tuple[Memory
     burstable = str(sums[qos.Class.BURSTABLE])
     every = str(sum(sums.values()))
     return MemoryFiles(minimum=every, low=burstable if new else None), MemoryFiles(low=burstable)
+
+
+def faults(config: KubeletSettings, rows: Iterable[pods.PodRow]) -> tuple[Fault, ...]:
+    """Return the known faults of the values on a node with these pods, in the order of Fault."""
+    if not (config.memory_qos and config.tiered):
+        return ()
+    running = [row for row in rows if not row.terminal and amounts.pod_request(row)]
+    burstable = any(row.qos is qos.Class.BURSTABLE for row in running)
+    found = {
+        Fault.NO_KUBEPODS_LOW: burstable and config.version is Version.V1_36,
+        Fault.HARD_FOR_BURSTABLE: burstable,
+        Fault.CONTAINER_MIN: any(row.qos is qos.Class.GUARANTEED for row in running),
+    }
+    return tuple(fault for fault, there in found.items() if there)
 
 
 def node_files(

@@ -275,6 +275,23 @@ class TestAbove:
         assert found.kubepods.minimum == str(sum(int(one.low or 0) + int(one.minimum or 0) for one in own))
 
 
+class TestFaults:
+    BURSTABLE, GUARANTEED = TestAbove.BURSTABLE, TestAbove.GUARANTEED
+
+    def faults(self, version: Version, document: dict[str, Any], *rows: pods.PodRow) -> list[str]:
+        return [each.name for each in kubelet.faults(kubelet.read(version, document), rows)]
+
+    def test_tiered(self) -> None:
+        both = (self.BURSTABLE, self.GUARANTEED)
+        assert self.faults(OLD, TIERED, *both) == ["NO_KUBEPODS_LOW", "HARD_FOR_BURSTABLE", "CONTAINER_MIN"]
+        assert self.faults(NEW, TIERED, *both) == ["HARD_FOR_BURSTABLE", "CONTAINER_MIN"]
+        assert self.faults(NEW, TIERED, self.GUARANTEED) == ["CONTAINER_MIN"]
+
+    def test_none_without_protection(self) -> None:
+        assert self.faults(OLD, FACTOR, self.BURSTABLE, self.GUARANTEED) == []
+        assert self.faults(OLD, TIERED, pod(container())) == []
+
+
 class TestMemoryForPods:
     def test_capacity_less_what_the_configuration_reserves(self) -> None:
         config = kubelet.read(NEW, {"systemReserved": {"memory": "1Gi"}, "kubeReserved": {"memory": "512Mi", "cpu": 1}})
