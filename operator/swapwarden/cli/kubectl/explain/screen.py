@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.explain import kernelview, model
+from swapwarden.cli.kubectl.explain import kernelview, memory, model
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.cli.kubectl.output.tables import Cell
 from swapwarden.policy.observed import pods
@@ -61,6 +61,7 @@ def text(
         ("RULES", "the first that matches decides", _rules(explained), 2),
         ("BY BEHAVIOR", "of the profile that governs its node", _behaviors(explained), 1),
         ("NUMBERS", "", _numbers(explained), 1),
+        ("MEMORY", "as planned", _memory(explained), 1),
         ("TO CHANGE IT", "", _changes(explained), 1),
     ):
         if body := block(lines, fold, _INDENT):
@@ -151,6 +152,11 @@ def _numbers(explained: model.PodExplanation) -> Iterator[_Line]:
         formula = line.formula.replace(" x ", f" {_TIMES} ")
         sign = "at most" if line.at_most else "="
         yield _label(line.of), Cell(formula), Cell(f"{sign} {_value(line.result)}" if line.result else "", "cyan")
+
+
+def _memory(explained: model.PodExplanation) -> Iterator[_Line]:
+    for line in explained.memory:
+        yield _label(line.of), Cell(line.text), Cell(memory.result(line), "cyan")
 
 
 def _value(swap_max: str) -> str:

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from swapwarden.api import names
+from swapwarden.cli.kubectl.explain import memory, model, screen
+from swapwarden.policy.memory import qos, settings
+from swapwarden.policy.profile import compiled
+
+from tests.unit.cli.kubectl.explained import GI, MI, container, pod, profile, seen
+
+NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
+SOFT = settings.MemoryQoS(reservation=names.ReservationPolicy.SOFT, throttling_percent=80)
+REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
+RESERVATION, HIGH = names.MEMORY_RESERVATION_ANNOTATION, names.MEMORY_HIGH_ANNOTATION
+
+
+def explain(found: Any, governing: compiled.Profile) -> model.PodExplanation:
+    return model.explain(seen(found, governing))
+
+
+def files(told: model.PodExplanation) -> list[tuple[str, str, int | None, str]]:
+    return [(line.of, line.file, line.value, line.reason) for line in told.memory]
+
+
+def test_a_pod_without_memory_qos_has_no_section() -> None:
+    told = explain(pod(*REPORT), profile())
+    assert told.memory == []
+    assert "MEMORY" not in screen.text(told, NOW)
+
+
+def test_the_amounts_are_those_of_the_plan() -> None:
+    found, governing = pod(container("app", "1Gi", "2Gi")), profile(memory_qos=SOFT)
+    told = explain(found, governing)
+    planned = model.explain(seen(found, governing)).planned
+    assert planned is not None
+    swap = int(planned.swap_max or 0)
+    assert files(told) == [
+        ("requested", "", GI, ""),
+        ("protected", "memory.low", GI, "RequestProtected"),
+        ("throttled", "memory.high", max(2 * GI - swap, GI + GI * 8 // 10 // 4096 * 4096), told.memory[-1].reason),
+    ]
+    shown = screen.text(told, NOW)
+    for line in told.memory:
+        assert line.text in shown
+        assert memory.result(line) in shown
+
+
+def test_each_of_several_containers_has_a_line() -> None:
+    told = explain(pod(*REPORT), profile(memory_qos=SOFT))
+    assert [line.of for line in told.memory] == [
+        "requested",
+        "protected",
+        "throttled",
+        "throttled app",
+        "throttled proxy",
+    ]
+    assert told.memory[-1].reason == names.ThrottlingReason.REQUEST_IS_LIMIT
+    assert told.memory[0].value == GI + 64 * MI
+
+
+def test_tiered_reservation_of_a_guaranteed_pod_is_hard() -> None:
+    tiered = settings.MemoryQoS(reservation=names.ReservationPolicy.TIERED_RESERVATION)
+    found = pod(container("app", "1Gi", "1Gi"), status={"qosClass": "Guaranteed"})
+    assert ("protected", "memory.min", GI, "RequestProtected") in files(explain(found, profile(memory_qos=tiered)))
+
+
+def test_whose_share_it_is() -> None:
+    override = compiled.Override("caches", memory_throttling=70)
+    for own, overrides, share in (
+        ({}, (), "80%"),
+        ({}, (override,), "70%"),
+        ({names.MEMORY_THROTTLING_ANNOTATION: "60%"}, (override,), "60%"),
+    ):
+        made = profile(names.Behavior.WORKLOAD_CONTROLLED, memory_qos=SOFT, overrides=overrides)
+        limited = {**own, names.LIMIT_ANNOTATION: "4Gi"}
+        told = explain(pod(container("app", "1Gi", "2Gi"), annotations=limited), made)
+        assert told.memory[-1].reason == names.ThrottlingReason.PERCENT
+        assert share in told.memory[-1].text
+
+
+def test_a_pod_that_asks_by_annotations_only() -> None:
+    told = explain(pod(container("app", "1Gi", "2Gi"), annotations={RESERVATION: "None"}), profile())
+    assert [line.reason for line in told.memory] == ["", "ReservationNone", "ThrottlingNone"]
+    assert all(line.value is None for line in told.memory[1:])
+
+
+@pytest.mark.parametrize("reason", list(names.ThrottlingReason))
+def test_each_reason_of_throttling_has_words(reason: names.ThrottlingReason, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided = qos.PodMemory(None, None, None, names.ProtectionReason.REQUEST, reason, ())
+    monkeypatch.setattr(qos, "decide", lambda *_: decided)
+    assert explain(pod(*REPORT), profile()).memory[-1].text
+
+
+@pytest.mark.parametrize("reason", list(names.ProtectionReason))
+def test_each_reason_of_protection_has_words(reason: names.ProtectionReason, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided = qos.PodMemory(None, None, None, reason, names.ThrottlingReason.NO_LIMIT, ())
+    monkeypatch.setattr(qos, "decide", lambda *_: decided)
+    assert explain(pod(*REPORT), profile()).memory[1].text
