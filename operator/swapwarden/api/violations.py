@@ -25,6 +25,8 @@ class ViolationReason(enum.StrEnum):
     """More swap is in use than wanted; the limit follows it down."""
     YIELDED = "Yielded"
     """Another writer keeps lowering the value, and the agent leaves it alone for a time."""
+    THROTTLING_EASED = "ThrottlingEased"
+    """The guard holds memory.high above the plan: the pod stood still there."""
     AUDIT = "Audit"
     """The value would be written in mode Enforce."""
     NOT_SUPPORTED = "NotSupported"

@@ -149,6 +149,18 @@ class OpenExposure(NamedTuple):
     """Why its pod may have run before the file had its value; None if another writer replaced that."""
 
 
+class Eased(NamedTuple):
+    """The value that the guard holds a memory.high at."""
+
+    value: int = 0
+    """The least that it must hold, in bytes; 0: as planned."""
+    why: str = ""
+    """For the status."""
+
+
+NOT_EASED: Final = Eased()
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Times:
     """When something last happened to a file. The file reconciler writes all."""
@@ -251,8 +263,8 @@ class ControlFile(FileIdentity):
     open_exposure: OpenExposure | None = dataclasses.field(default=None, init=False)
     retries: Retries | None = dataclasses.field(default=None, init=False)
     """None if the last try succeeded."""
-    eased: int = dataclasses.field(default=0, init=False)
-    """The least that memory.high must hold beyond its planned value, in bytes: the guard writes it."""
+    eased: Eased = dataclasses.field(default=NOT_EASED, init=False)
+    """The guard writes it."""
     created_at: float = dataclasses.field(default=NEVER, init=False)
     """When its cgroup appeared; NEVER if it existed before."""
     systemd: SystemdHold = dataclasses.field(default_factory=SystemdHold, init=False)

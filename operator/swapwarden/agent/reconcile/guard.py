@@ -122,11 +122,12 @@ class ThrottleGuard:
             else:
                 self._watch(guarded)
             return
-        trip = guarded.throttle.observe(sample, self._settings)
+        trip, why = guarded.throttle.observe(sample, self._settings), guarded.file.eased.why
         if trip is not None:
             self._report(guarded.file, trip)
+            why = f"{trip.cause} at memory.high: tasks stalled for {trip.stalled:.0f} s; now {trip.phase.value}"
         if self._action is names.GuardAction.RELEASE:
-            self._ease(guarded.file, guarded.throttle.value)
+            self._ease(guarded.file, guarded.throttle.value, why)
         wait = guarded.throttle.next(now)
         if wait is not None:
             guarded.due = now + wait
@@ -142,12 +143,12 @@ class ThrottleGuard:
             self._work.watching.release(guarded)
             self._arm()
 
-    def _ease(self, file: records.ControlFile, value: int) -> None:
-        if file.eased != value:
-            file.eased = value
+    def _ease(self, file: records.ControlFile, value: int, why: str = "") -> None:
+        if file.eased.value != value:
+            file.eased = records.Eased(value, why) if value else records.NOT_EASED
             self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self._work.clock()))
             self._work.reports.touch()
-            EASED.set(sum(each.eased > 0 for each in self.guarded))
+            EASED.set(sum(each.eased.value > 0 for each in self.guarded))
 
     def _report(self, file: records.ControlFile, trip: throttle.Trip) -> None:
         TRIPS.inc(trip.cause.value, trip.phase.value)

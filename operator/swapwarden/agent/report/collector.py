@@ -227,6 +227,8 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         reason, message = ViolationReason.YIELDED, "another writer keeps lowering it; its value stays for a time"
     elif file.status.draining:
         reason, message = ViolationReason.DRAINING, _draining(file)
+    elif file.eased.value:
+        reason, message = ViolationReason.THROTTLING_EASED, file.eased.why
     elif would_write:
         reason, message = ViolationReason.AUDIT, ""
     else:

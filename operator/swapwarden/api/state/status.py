@@ -134,6 +134,7 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     reason: Annotated[str, msgspec.Meta(max_length=64)]
     """WriteFailed, AccessDenied (the container's owner keeps the agent out of its cgroup), Unreadable, InternalError (a
     mistake in the agent), Draining (more swap is in use than the limit), Yielded (another writer keeps lowering it),
+    ThrottlingEased (the pod stood still at memory.high, which the agent raised),
     Audit (would be written in Enforce), NotSupported (a setting that the agent does not know) or AwaitingState."""
     container: Annotated[str, msgspec.Meta(max_length=128)] = ""
     """Container id, for a violation of one."""

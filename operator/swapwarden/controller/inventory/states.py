@@ -26,6 +26,8 @@ class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
     pod: str = ""
     reason: str = ""
     container: str = ""
+    setting: str = ""
+    """Empty: the limit of swap."""
     desired: str = ""
     swap_bytes: int = 0
 
@@ -248,7 +250,8 @@ def project(wire: WireState) -> StateRow:
             and each.swap_bytes
             and not each.container
         ),
-        violations=tuple(each for each in status.violations if each.reason in PRESENT),
+        # Pods' events and conditions are about swap.
+        violations=tuple(each for each in status.violations if each.reason in PRESENT and not each.setting),
         abnormal_conditions=tuple(
             each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)
         ),

@@ -7,8 +7,9 @@ from swapwarden.agent.desired import spec, throttle
 from swapwarden.agent.reconcile import guard, queue, reconciler, schedule
 from swapwarden.api import names
 from swapwarden.api import state as api
+from swapwarden.api.violations import ViolationReason
 
-from tests.unit.agent.agent_node import Node, apply, due, settle, state, until
+from tests.unit.agent.agent_node import Node, apply, due, settle, snapshot, state, until
 from tests.unit.agent.cgroup_tree import uid
 
 MIB = 1 << 20
@@ -77,10 +78,14 @@ async def test_a_stuck_pod_is_released_and_armed_again_when_it_uses_little(stuck
     await stuck.stalls(agent, 6)
     assert stuck.high == "max"
     assert guard.TRIPS.value("Stuck", "Released") == before + 1
+    (eased,) = snapshot(agent).violations
+    assert (eased.reason, eased.setting, eased.observed) == (ViolationReason.THROTTLING_EASED, "memoryHigh", "max")
     stuck.use(PLAN // 2)
     for _ in range(60):
         stuck.pass_time(agent, throttle.CALM_SAMPLE_SECONDS)
     await until(lambda: stuck.high == str(PLAN))
+    settle(agent)
+    assert snapshot(agent).violations == []
 
 
 async def test_a_released_pod_stays_so_when_its_file_is_written_and_compared(stuck: Stuck) -> None:

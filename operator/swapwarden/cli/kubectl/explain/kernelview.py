@@ -106,7 +106,8 @@ def _stands(
     verdict = health.judge(spec, status, has_agent=has_agent)
     if verdict.health in _OF_NODE:
         return _OF_NODE[verdict.health], verdict.why
-    wrong = next((each for each in status.violations if each.pod == row.key and each.reason in _WRONG), None)
+    of_swap = (each for each in status.violations if each.pod == row.key and not each.setting)
+    wrong = next((each for each in of_swap if each.reason in _WRONG), None)
     if wrong is not None:
         held, before = _WRONG[wrong.reason]
         return held, _violation(wrong, before)
