@@ -50,6 +50,7 @@ class Tier:
 OLDEST = (
     "test_crds.py",
     "rbac/test_rights.py",
+    "webhook/test_memory.py",
     "webhook/test_policies.py",
     "webhook/test_calls.py",
     "chart/test_release.py",
