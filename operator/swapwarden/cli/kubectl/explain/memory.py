@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names, throttling
+from swapwarden.api import names, state, throttling
+from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy.memory import amounts, qos, settings
@@ -20,7 +21,7 @@ class MemoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     """One file of a pod or of a container, or its request."""
 
     of: str
-    """requested, protected or throttled; with the name of the container if it is about one."""
+    """requested, protected or throttled, with the name of the container if it is about one; node: why files differ."""
     text: str
     file: str = ""
     value: int | None = None
@@ -28,8 +29,8 @@ class MemoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     reason: str = ""
 
 
-def lines(planned: PlannedPod) -> Iterator[MemoryLine]:
-    """Yield the parts of a pod's memory QoS; nothing if nobody asks for any."""
+def lines(planned: PlannedPod, status: state.StateStatus | None = None) -> Iterator[MemoryLine]:
+    """Yield the parts of a pod's memory QoS; nothing if nobody asks for any. `status` is the node's, if it is known."""
     row, profile = planned.row, planned.profile
     memory = qos.decide(profile, planned.facts, row, planned.trace.decision, planned.override)
     if memory is None:
@@ -45,6 +46,9 @@ def lines(planned: PlannedPod) -> Iterator[MemoryLine]:
     if memory.throttling is Throttling.PER_CONTAINER:
         for one in memory.containers:
             yield _high(f"throttled {one.name}", one.high, one.throttling, words)
+    for condition in status.conditions if status else ():
+        if condition.type == ConditionType.MEMORY_QOS and condition.status == "False":
+            yield MemoryLine("node", condition.message, reason=condition.reason)
 
 
 def _high(of: str, high: int | None, reason: names.ThrottlingReason, words: dict[Throttling, str]) -> MemoryLine:

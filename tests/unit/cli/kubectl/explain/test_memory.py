@@ -4,12 +4,12 @@ import datetime
 from typing import Any
 
 import pytest
-from swapwarden.api import names
+from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import memory, model, screen
 from swapwarden.policy.memory import qos, settings
 from swapwarden.policy.profile import compiled
 
-from tests.unit.cli.kubectl.explained import GI, MI, container, pod, profile, seen
+from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported, seen
 
 NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
 SOFT = settings.MemoryQoS(reservation=names.ReservationPolicy.SOFT, throttling_percent=80)
@@ -34,9 +34,8 @@ def test_a_pod_without_memory_qos_has_no_section() -> None:
 def test_the_amounts_are_those_of_the_plan() -> None:
     found, governing = pod(container("app", "1Gi", "2Gi")), profile(memory_qos=SOFT)
     told = explain(found, governing)
-    planned = model.explain(seen(found, governing)).planned
-    assert planned is not None
-    swap = int(planned.swap_max or 0)
+    assert told.planned is not None
+    swap = int(told.planned.swap_max or 0)
     assert files(told) == [
         ("requested", "", GI, ""),
         ("protected", "memory.low", GI, "RequestProtected"),
@@ -46,6 +45,16 @@ def test_the_amounts_are_those_of_the_plan() -> None:
     for line in told.memory:
         assert line.text in shown
         assert memory.result(line) in shown
+
+
+def test_files_that_are_left_to_the_kubelet_are_named() -> None:
+    found, governing = pod(*REPORT), profile(memory_qos=SOFT)
+    owned = state.Condition("MemoryQoS", "False", "KubeletOwned", message="memory.low is left to the kubelet")
+    applied = state.Condition("MemoryQoS", "True", "AsSpecified", message="as specified")
+    for condition, shown in ((owned, [(owned.message, owned.reason)]), (applied, [])):
+        node_state = reported(planned(found, governing), conditions=(condition,))
+        told = model.explain(seen(found, governing, state=node_state))
+        assert [(line.text, line.reason) for line in told.memory if line.of == "node"] == shown
 
 
 def test_each_of_several_containers_has_a_line() -> None:
