@@ -21,6 +21,9 @@ VICTIM = 48
 HOG = 112
 BUSY = 300
 REWRITES = 600
+WINDOW = 6
+SLACK = 10
+"""Seconds, on an emulated CPU."""
 WAIT = 2.0
 """Seconds."""
 
@@ -124,3 +127,23 @@ def test_a_restore_leaves_the_values_from_before(node: test_agent.Node) -> None:
     test_agent.until(lambda: node.vm.read(node.burstable / "memory.low").split() == [str(16 * MIB)], "it is repaired")
     node.applied(node.put({**spec, "mode": "Restore"}), "Restored")
     assert [node.vm.read(file) for file in files] == before
+
+
+def test_a_pod_that_stands_still_at_memory_high_is_released_and_goes_on(node: test_agent.Node) -> None:
+    """Without swap nothing of it can be reclaimed: on its way to its limit it would sleep for minutes."""
+    pod = node.pod("stuck")
+    entry = {"swapMax": "0", "memoryHigh": str(32 * MIB)}
+    generation = node.put({"memoryGuard": {"windowSeconds": WINDOW}, "pods": {pod.uid: entry}})
+    node.start()
+    pod.make()
+    node.applied(generation)
+    running = pod.hog(56)
+    test_agent.until(lambda: pod.number("memory.current") > 33 * MIB, "it is above memory.high")
+    begun = time.monotonic()
+    test_agent.until(lambda: node.vm.read(pod.path / "memory.high").strip() == "max", "it is released")
+    assert time.monotonic() - begun < WINDOW + SLACK
+    test_agent.until(lambda: "round 1:" in running.output(), "it goes on", seconds=SLACK)
+    test_agent.until(
+        lambda: [each["reason"] for each in node.status.get("violations", [])] == ["ThrottlingEased"], "it is reported"
+    )
+    assert pod.oom_kills == 0
