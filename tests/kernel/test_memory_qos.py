@@ -129,7 +129,7 @@ def test_a_restore_leaves_the_values_from_before(node: test_agent.Node) -> None:
     assert [node.vm.read(file) for file in files] == before
 
 
-def test_a_pod_that_stands_still_at_memory_high_is_released_and_goes_on(node: test_agent.Node) -> None:
+def test_a_pod_that_stands_still_at_memory_high_is_released_and_continues(node: test_agent.Node) -> None:
     """Without swap nothing of it can be reclaimed: on its way to its limit it would sleep for minutes."""
     pod = node.pod("stuck")
     entry = {"swapMax": "0", "memoryHigh": str(32 * MIB)}
@@ -142,7 +142,7 @@ def test_a_pod_that_stands_still_at_memory_high_is_released_and_goes_on(node: te
     begun = time.monotonic()
     test_agent.until(lambda: node.vm.read(pod.path / "memory.high").strip() == "max", "it is released")
     assert time.monotonic() - begun < WINDOW + SLACK
-    test_agent.until(lambda: "round 1:" in running.output(), "it goes on", seconds=SLACK)
+    test_agent.until(lambda: "round 1:" in running.output(), "it continues", seconds=SLACK)
     test_agent.until(
         lambda: [each["reason"] for each in node.status.get("violations", [])] == ["ThrottlingEased"], "it is reported"
     )
