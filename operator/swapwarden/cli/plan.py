@@ -17,6 +17,7 @@ from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
 from swapwarden.policy.memory import qos
+from swapwarden.policy.node import observations
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import limits
@@ -114,12 +115,6 @@ def _printed(form: str, found: objects.Inputs, only: str | None) -> placement.Pr
     return placement.Printed(text, tuple(made.notes), problem)
 
 
-_OVERCOMMITTED: Final = (
-    "its pods ask for more protected memory than it has beside system.slice: the kernel gives each a part;"
-    " lower memoryQoS.reservationPercent or the pods' requests"
-)
-
-
 class _Plan(NamedTuple):
     """The plans made from the input."""
 
@@ -148,7 +143,7 @@ def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
     chosen = [only] if only is not None else [*found.nodes]
     bound, free = placement.place(found, rows, only, notes)
     plans = {name: _of_node(found, name, bound[name], free[name], notes) for name in chosen}
-    notes += (f"node {name}: {_OVERCOMMITTED}" for name in chosen if plans[name].protection.overcommitted)
+    notes += (f"node {name}: {observations.OVERCOMMITTED}" for name in chosen if plans[name].protection.overcommitted)
     counted = sum(len(bound[name]) + len(free[name]) for name in chosen)
     return _Plan(plans, (), notes), f"none of {len(rows)} pods was planned" if rows and not counted else ""
 

@@ -13,6 +13,7 @@ import msgspec
 from swapwarden.api import merge, names, state
 from swapwarden.policy import pod_settings
 from swapwarden.policy.memory import qos as memory_qos
+from swapwarden.policy.memory import settings
 from swapwarden.policy.node import extended_resource, kernel_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, overrides, requirements
@@ -22,7 +23,6 @@ _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
 _NONE: Final[namespaces.Labels] = {}
 _UNPROTECTED: Final = memory_qos.Sums()
-_SYSTEM_SLICE: Final = "system.slice"
 _NO_SETTINGS: Final = state.CgroupSettings()
 _USUAL_REASONS: Final = {
     names.Behavior.KUBELET: names.Reason.KUBELET_DECIDES,
@@ -267,9 +267,9 @@ def _guard(profile: compiled.Profile) -> state.GuardSettings | None:
 def _units(profile: compiled.Profile, facts: nodes.NodeFacts) -> dict[str, state.UnitSettings]:
     units = dict(profile.units)
     low = memory_qos.system_low(profile, facts)
-    if low and (_SYSTEM_SLICE in units or len(units) < state.MAX_UNITS):
-        own = units.get(_SYSTEM_SLICE, state.UnitSettings())
-        units[_SYSTEM_SLICE] = msgspec.structs.replace(own, memory_low=str(low))
+    if low and (settings.SYSTEM_SLICE in units or len(units) < state.MAX_UNITS):
+        own = units.get(settings.SYSTEM_SLICE, state.UnitSettings())
+        units[settings.SYSTEM_SLICE] = msgspec.structs.replace(own, memory_low=str(low))
     return units
 
 

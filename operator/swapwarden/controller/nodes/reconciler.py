@@ -87,7 +87,7 @@ class Reconciler:
         self._requeue_after(name, again)
         PLANS.observe(time.perf_counter() - begun)
         row = self._inventory.state_of(name)
-        problems = () if view.restoring else observe(view.profile.require, view.profile.kernel, view.facts)
+        problems = () if view.restoring else observe(view.profile.require, view.profile.kernel, view.facts, spec)
         for notice in self._problems.notices(view.node, problems):
             self._recorder.post(notice)
         if view.restoring:

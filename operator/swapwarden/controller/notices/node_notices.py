@@ -43,7 +43,7 @@ def condition_notices(old: states.StateRow | None, new: states.StateRow, node: n
 PROBLEMS = metrics.gauge(
     "swapwarden_controller_node_problem",
     "1 for each problem of a node that follows from its profile, its Node and its agent's facts: RequirementUnmet,"
-    " SettingsRefused or KubeletRestartNeeded. Only the leader has it.",
+    " SettingsRefused, KubeletRestartNeeded or ProtectionOvercommitted. Only the leader has it.",
     labels=("node", "problem"),
 )
 
@@ -51,6 +51,7 @@ _PROBLEM_EVENTS: Final[dict[NodeProblem, str]] = {
     NodeProblem.REQUIREMENT_UNMET: "SwapRequirementUnmet",
     NodeProblem.SETTINGS_REFUSED: "SwapSettingsNotAsSpecified",
     NodeProblem.KUBELET_RESTART_NEEDED: NodeProblem.KUBELET_RESTART_NEEDED,
+    NodeProblem.PROTECTION_OVERCOMMITTED: NodeProblem.PROTECTION_OVERCOMMITTED,
 }
 
 

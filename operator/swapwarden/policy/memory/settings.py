@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from swapwarden.api import names
+
+SYSTEM_SLICE: Final = "system.slice"
+"""The node's daemons, which memory protects beside pods."""
 
 
 class Guard(msgspec.Struct, frozen=True):

@@ -6,11 +6,17 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from swapwarden.api import state
+from swapwarden.policy.memory import settings
 from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.profile import requirements
 
 _MIB = 1 << 20
+OVERCOMMITTED = (
+    "its pods ask for more protected memory than it has beside system.slice: the kernel gives each a part;"
+    " lower memoryQoS.reservationPercent or the pods' requests"
+)
 
 
 class NodeProblem(enum.StrEnum):
@@ -19,6 +25,7 @@ class NodeProblem(enum.StrEnum):
     REQUIREMENT_UNMET = "RequirementUnmet"
     SETTINGS_REFUSED = "SettingsRefused"
     KUBELET_RESTART_NEEDED = "KubeletRestartNeeded"
+    PROTECTION_OVERCOMMITTED = "ProtectionOvercommitted"
 
 
 class NodeObservation(NamedTuple):
@@ -29,9 +36,12 @@ class NodeObservation(NamedTuple):
 
 
 def observe(
-    required: requirements.Require | None, kernel: Iterable[tuple[str, str]], facts: nodes.NodeFacts
+    required: requirements.Require | None,
+    kernel: Iterable[tuple[str, str]],
+    facts: nodes.NodeFacts,
+    planned: state.StateSpec | None = None,
 ) -> tuple[NodeObservation, ...]:
-    """Return the problems under a profile that requires this, and has these settings of the kernel.
+    """Return the problems under a profile that requires this, has these settings of the kernel, and is `planned` so.
 
     There are none before an agent has reported: unknown facts are no problem yet.
     """
@@ -41,6 +51,7 @@ def observe(
         NodeProblem.REQUIREMENT_UNMET: _listed(requirements.unmet(required, facts) or {}),
         NodeProblem.SETTINGS_REFUSED: _listed(kernel_settings.plan(kernel, facts).refused),
         NodeProblem.KUBELET_RESTART_NEEDED: _restart(facts),
+        NodeProblem.PROTECTION_OVERCOMMITTED: "" if planned is None else _overcommitted(planned, facts),
     }
     return tuple(NodeObservation(problem, message) for problem, message in found.items() if message)
 
@@ -57,3 +68,14 @@ def _restart(facts: nodes.NodeFacts) -> str:
         f"the kubelet found {counted / _MIB:.0f} MiB of swap at its start, the node now has"
         f" {facts.swap_bytes / _MIB:.0f} MiB: it computes limits from the old size; restart the kubelet"
     )
+
+
+def _overcommitted(planned: state.StateSpec, facts: nodes.NodeFacts) -> str:
+    """Report that the plan protects all memory that there is: it never protects more."""
+    above, system = planned.kubepods, planned.units.get(settings.SYSTEM_SLICE)
+    if above is None:
+        return ""
+    protected = int(above.memory_min or 0) + int(above.memory_low or 0)
+    own = 0 if system is None else int(system.memory_low or 0)
+    top = max(0, facts.memory_bytes - own) // facts.page_size * facts.page_size
+    return OVERCOMMITTED if 0 < top <= protected else ""

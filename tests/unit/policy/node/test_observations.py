@@ -3,12 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from swapwarden.api import state
+from swapwarden.api import names, state
+from swapwarden.policy import plan
+from swapwarden.policy.memory import settings
 from swapwarden.policy.node import kernel_settings, observations
 from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.profile import requirements
 
-from tests.unit.policy.rows import GI, facts
+from tests.unit.policy.rows import GI, container, facts, pod, profile
 
 ENCRYPTED = requirements.Require(encrypted=True)
 TOO_MUCH = ((kernel_settings.MIN_FREE, "99999999"), ("vm.swappiness", "60"))
@@ -46,3 +48,17 @@ def test_a_kubelet_that_counted_other_swap(counted: int, swap: int) -> None:
 
 def test_what_no_agent_has_reported_is_no_problem_yet() -> None:
     assert observed(ENCRYPTED, TOO_MUCH, reported=False, kubelet_swap_bytes=1) == {}
+
+
+def soft(*requests: int) -> dict[NodeProblem, str]:
+    """Return the problems of a node of 8 GiB with Burstable pods of such requests, all of them protected."""
+    memory = settings.MemoryQoS(names.ReservationPolicy.SOFT)
+    asked = profile(names.Behavior.NO_SWAP, memory_qos=memory)
+    pods = [pod(container(request=each), uid=f"uid-{number}") for number, each in enumerate(requests)]
+    return dict(observations.observe(None, (), facts(), plan.plan_node(asked, facts(), pods)))
+
+
+def test_pods_that_ask_for_more_protection_than_the_node_has() -> None:
+    assert soft(4 * GI, 3 * GI) == {}
+    assert list(soft(4 * GI, 3 * GI, GI)) == [NodeProblem.PROTECTION_OVERCOMMITTED]
+    assert soft() == {}

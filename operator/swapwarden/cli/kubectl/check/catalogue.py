@@ -144,6 +144,7 @@ NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {
     ),
     NodeProblem.SETTINGS_REFUSED: "docs/node-settings.md has the bounds",
     NodeProblem.KUBELET_RESTART_NEEDED: "restart the kubelet",
+    NodeProblem.PROTECTION_OVERCOMMITTED: "lower memoryQoS.reservationPercent or the pods' requests",
 }
 """Remedies of what follows from a node's profile and facts."""
 DIAGNOSTICS: Final[Mapping[str, Severity]] = {ConditionType.KUBELET_WILL_NOT_START: Severity.ERROR}

@@ -99,10 +99,10 @@ def _observed(
     facts = nodes.facts(nodes.project(node), found)
     profile = profiles.get(spec.profile_ref.name)
     if profile is None or profile.metadata.generation != spec.profile_ref.generation:
-        return observations.observe(None, (), facts)
+        return observations.observe(None, (), facts, spec)
     swap, least = profile.spec.swap, profile.spec.kernel.min_free_kbytes
     kernel = [] if least is None else [(kernel_settings.MIN_FREE, str(least))]
-    return observations.observe(requirements.require(swap.requirements, swap.allowed_backing), kernel, facts)
+    return observations.observe(requirements.require(swap.requirements, swap.allowed_backing), kernel, facts, spec)
 
 
 def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, profiles: Mapping[str, WireProfile]) -> str | None:
