@@ -139,6 +139,16 @@ max by (cluster, node) (max_over_time(swapwarden_agent_nri_connected[6h])) == 1"
         " write and its repair. With nri.mode required, containers of Disabled pods may not start.",
     ),
     Alert(
+        "SwapwardenPodStuckAtMemoryHigh",
+        "warning",
+        "1m",
+        "sum by (cluster, node) (increase(swapwarden_agent_throttle_trips_total[15m])) > 0",
+        "A pod stood still at memory.high.",
+        "On node {{ $labels.node }}, the kernel throttled pods at their memory.high until their tasks stood still,"
+        ' {{ $value | printf "%.0f" }} times in 15 minutes. The guard raises memory.high of such pods, unless'
+        " memoryQoS.guard.action is Report. The NodeSwapState's violations name them.",
+    ),
+    Alert(
         "SwapwardenNoLeader",
         "warning",
         "10m",

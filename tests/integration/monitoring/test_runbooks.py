@@ -29,6 +29,7 @@ PAGES = (
     "docs/runbooks/SwapwardenLimitedSwapNotEngaging.md",
     "docs/runbooks/SwapwardenNoLeader.md",
     "docs/runbooks/SwapwardenNodeThrashing.md",
+    "docs/runbooks/SwapwardenPodStuckAtMemoryHigh.md",
     "docs/runbooks/SwapwardenPodsNotPlanned.md",
     "docs/runbooks/SwapwardenRestoring.md",
     "docs/runbooks/SwapwardenSwapHidesMemoryLimit.md",

@@ -18,6 +18,7 @@ from swapwarden.api import names, quantity, runtime_link
 from swapwarden.controller import app
 from swapwarden.controller.watches import restore_request
 from swapwarden.kube import config
+from swapwarden.policy import pod_annotations
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import bodies, connections, review, server
 
@@ -28,7 +29,10 @@ Json = dict[str, Any]
 
 NAMESPACE = "swapwarden-system"
 EXCLUDED = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE]}
-OWN_KEYS = {names.POLICY_ANNOTATION, names.LIMIT_ANNOTATION, names.POLICY_SOURCE_ANNOTATION}
+OF_SWAP = {names.POLICY_ANNOTATION, names.LIMIT_ANNOTATION, names.POLICY_SOURCE_ANNOTATION}
+ALL_KEYS = {rule.key for rule in pod_annotations.RULES if not rule.per_container}
+OF_MEMORY = ALL_KEYS - OF_SWAP
+AMOUNTS = {names.LIMIT_ANNOTATION, names.MEMORY_LOW_ANNOTATION, names.MEMORY_HIGH_ANNOTATION}
 POLICIES = [policy.value for policy in names.Policy]
 
 
@@ -120,10 +124,14 @@ def test_wherever_our_annotations_are_listed_all_of_them_are() -> None:
         for text in expressions(document)
         for listed in re.findall(r"in \[('swapwarden\.dev/[^\]]*)\]", text)
     ]
-    assert len(lists) >= 5
+    assert sum(keys == ALL_KEYS for keys, _ in lists) >= 5
     for keys, text in lists:
-        assert keys == OWN_KEYS
-        assert f"startsWith('{names.CONTAINER_LIMIT_PREFIX}')" in text
+        # The webhook completes nothing about memory; what is no amount has a list of its own.
+        assert keys in (ALL_KEYS, OF_SWAP, OF_MEMORY, ALL_KEYS - AMOUNTS), keys
+        if names.LIMIT_ANNOTATION in keys:
+            assert f"startsWith('{names.CONTAINER_LIMIT_PREFIX}')" in text
+        if names.MEMORY_HIGH_ANNOTATION in keys:
+            assert f"startsWith('{names.CONTAINER_HIGH_PREFIX}')" in text
 
 
 def test_the_namespace_label_is_checked_against_the_policies_that_are_understood() -> None:
@@ -156,7 +164,8 @@ def test_every_policy_is_in_force_and_fails_closed() -> None:
     bindings = [document["spec"] for document in of_kind("ValidatingAdmissionPolicyBinding")]
     assert {binding["policyName"] for binding in bindings} == policies.keys()
     assert len(bindings) == len(policies)
-    lenient = {"swapwarden-templates", "swapwarden-cronjob-templates"}  # their pods are checked in any case
+    # Pods of templates are checked in any case.
+    lenient = {"swapwarden-templates", "swapwarden-cronjob-templates", "swapwarden-pod-memory-without-effect"}
     for binding in bindings:
         warns = binding["policyName"] in lenient
         assert binding["validationActions"] == (["Warn"] if warns else ["Deny"])

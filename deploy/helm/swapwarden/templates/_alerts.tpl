@@ -82,6 +82,19 @@
     runbook_url: {{ . | replace "{alert}" "SwapwardenNriUnavailable" | quote }}
     {{- end }}
 {{- end }}
+{{- if not (has "SwapwardenPodStuckAtMemoryHigh" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenPodStuckAtMemoryHigh
+  expr: sum by (cluster, node) (increase(swapwarden_agent_throttle_trips_total[15m])) > 0
+  for: 1m
+  labels:
+    severity: warning
+  annotations:
+    summary: A pod stood still at memory.high.
+    description: On node {{`{{`}} $labels.node }}, the kernel throttled pods at their memory.high until their tasks stood still, {{`{{`}} $value | printf "%.0f" }} times in 15 minutes. The guard raises memory.high of such pods, unless memoryQoS.guard.action is Report. The NodeSwapState's violations name them.
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenPodStuckAtMemoryHigh" | quote }}
+    {{- end }}
+{{- end }}
 {{- if not (has "SwapwardenNoLeader" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenNoLeader
   expr: absent(swapwarden_leader == 1)
