@@ -203,3 +203,9 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 def reason_of(spec: StateSpec, pod: PodSettings) -> names.Reason | None:
     """Return the rule that gave a pod of `spec` its swapMax; None where a controller of another version left it out."""
     return pod.reason or spec.default_reason
+
+
+def protected_bytes(settings: CgroupSettings | None) -> int:
+    """Return the sum of memory.min and memory.low in bytes; of `max`, more than any node has."""
+    values = (None, None) if settings is None else (settings.memory_min, settings.memory_low)
+    return sum(1 << 62 if each == names.MAX_SWAP else int(each or 0) for each in values)

@@ -72,10 +72,6 @@ def _restart(facts: nodes.NodeFacts) -> str:
 
 def _overcommitted(planned: state.StateSpec, facts: nodes.NodeFacts) -> str:
     """Report that the plan protects all memory that there is: it never protects more."""
-    above, system = planned.kubepods, planned.units.get(settings.SYSTEM_SLICE)
-    if above is None:
-        return ""
-    protected = int(above.memory_min or 0) + int(above.memory_low or 0)
-    own = 0 if system is None else int(system.memory_low or 0)
+    own = state.protected_bytes(planned.units.get(settings.SYSTEM_SLICE))
     top = max(0, facts.memory_bytes - own) // facts.page_size * facts.page_size
-    return OVERCOMMITTED if 0 < top <= protected else ""
+    return OVERCOMMITTED if 0 < top <= state.protected_bytes(planned.kubepods) else ""

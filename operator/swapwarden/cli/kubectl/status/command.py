@@ -39,6 +39,8 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     encrypted: bool | None = None
     devices: list[state.SwapDevice] = []
     kernel: str = ""
+    protected_bytes: int | None = None
+    """Memory that is planned to be protected for all its pods: memory.min and memory.low of kubepods."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -77,6 +79,7 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         encrypted=_encrypted(node, swap, devices),
         devices=devices,
         kernel=status.facts.kernel_release if status.facts else "",
+        protected_bytes=state.protected_bytes(spec.kubepods) if spec else None,
     )
 
 
@@ -172,6 +175,7 @@ COLUMNS: Final[tuple[tables.Column[NodeReport], ...]] = (
     tables.Column("ENCRYPTED", _encrypted_text),
     tables.Column("MODE", lambda shown: _or(shown.mode), wide=True),
     tables.Column("KERNEL", lambda shown: _or(shown.kernel), wide=True),
+    tables.Column("PROTECTED", lambda shown: sizes.rounded(shown.protected_bytes), right=True, wide=True),
     tables.Column("WHY", lambda shown: shown.why, wide=True),
 )
 

@@ -86,6 +86,15 @@ def table(known: nodes.Known, form: tables.Form, sort: str = "state") -> str:
     return out.getvalue()
 
 
+def test_the_memory_that_is_protected() -> None:
+    memory = state.CgroupSettings(memory_min=str(GIB), memory_low=str(2 * GIB))
+    found = reported("batch", GIB)
+    planned = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, kubepods=memory))
+    known = msgspec.structs.replace(KNOWN, states={"a": planned, "b": found})
+    assert [nodes.row(node(name), known).protected_bytes for name in "abc"] == [3 * GIB, 0, None]
+    assert state.protected_bytes(state.CgroupSettings(memory_low="max")) >= 1 << 62
+
+
 def test_the_table() -> None:
     assert table(KNOWN, tables.Form()) == TABLE
 
