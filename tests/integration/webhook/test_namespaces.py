@@ -15,6 +15,7 @@ from tests.integration.webhook.conftest import Admission
 @pytest.fixture(scope="module")
 def old(crds: ControlPlane) -> str:
     """A namespace that got its bad label before Swapwarden was installed."""
+    crds.wait_for_policies()  # an earlier module may just have deleted them
     name = f"old-{uuid.uuid4().hex[:8]}"
     body = {"metadata": {"name": name, "labels": {pods.LABEL: "Sometimes"}}}
     crds.create("/api/v1/namespaces", body)
