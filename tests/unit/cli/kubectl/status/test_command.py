@@ -89,6 +89,7 @@ def table(known: nodes.Known, form: tables.Form, sort: str = "state") -> str:
 def test_the_memory_that_is_protected() -> None:
     memory = state.CgroupSettings(memory_min=str(GIB), memory_low=str(2 * GIB))
     found = reported("batch", GIB)
+    assert found.spec is not None
     planned = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, kubepods=memory))
     known = msgspec.structs.replace(KNOWN, states={"a": planned, "b": found})
     assert [nodes.row(node(name), known).protected_bytes for name in "abc"] == [3 * GIB, 0, None]
