@@ -126,7 +126,7 @@ def test_wherever_our_annotations_are_listed_all_of_them_are() -> None:
     ]
     assert sum(keys == ALL_KEYS for keys, _ in lists) >= 5
     for keys, text in lists:
-        # The webhook completes nothing about memory; what is no amount has a list of its own.
+        # The webhook completes nothing about memory; choices have a list of their own.
         assert keys in (ALL_KEYS, OF_SWAP, OF_MEMORY, ALL_KEYS - AMOUNTS), keys
         if names.LIMIT_ANNOTATION in keys:
             assert f"startsWith('{names.CONTAINER_LIMIT_PREFIX}')" in text
