@@ -260,7 +260,7 @@ def _guard(profile: compiled.Profile) -> state.GuardSettings | None:
     if profile.memory_qos is None:
         return None
     asked = profile.memory_qos.guard
-    guard = state.GuardSettings(asked.action, asked.kubelet, asked.window, asked.hold)
+    guard = state.GuardSettings(asked.action, asked.window, asked.hold)
     return None if guard == state.GuardSettings() else guard
 
 

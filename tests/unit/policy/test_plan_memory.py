@@ -124,9 +124,9 @@ def test_swap_that_others_took_raises_the_throttle() -> None:
 
 def test_guard_is_written_unless_it_has_all_defaults() -> None:
     assert "memoryGuard" not in planned(burstable())
-    guard = settings.Guard(names.GuardAction.REPORT, names.GuardAction.RELEASE, window=20, hold=60)
+    guard = settings.Guard(names.GuardAction.REPORT, window=20, hold=60)
     found = planned(burstable(), memory=settings.MemoryQoS(guard=guard))
-    assert found["memoryGuard"] == {"action": "Report", "kubelet": "Release", "windowSeconds": 20, "holdSeconds": 60}
+    assert found["memoryGuard"] == {"action": "Report", "windowSeconds": 20, "holdSeconds": 60}
 
 
 def test_explanation_has_the_sums() -> None:

@@ -19,8 +19,6 @@ class MemoryGuard(rules.Model):
     hold_seconds: Annotated[int, pydantic.Field(ge=30, le=3600)] = 300
     """How long a released pod stays without memory.high, at least. It doubles each time the pod is stuck again, up to
     an hour."""
-    kubelet: Annotated[names.GuardAction, pydantic.Field()] = names.GuardAction.REPORT
-    """The same as action, about values that the kubelet wrote."""
 
 
 class MemoryQoSSpec(rules.Model):

@@ -122,8 +122,6 @@ class GuardSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
 
     action: names.GuardAction = names.GuardAction.RELEASE
     """About values of this state. Release: raise memory.high, and report. Report: report only."""
-    kubelet: names.GuardAction = names.GuardAction.REPORT
-    """The same, about values of the kubelet."""
     window_seconds: Annotated[int, msgspec.Meta(ge=4, le=600)] = 10
     """How long a pod must be stuck."""
     hold_seconds: Annotated[int, msgspec.Meta(ge=30, le=3600)] = 300

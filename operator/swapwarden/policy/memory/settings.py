@@ -17,8 +17,6 @@ class Guard(msgspec.Struct, frozen=True):
 
     action: names.GuardAction = names.GuardAction.RELEASE
     """About limits that Swapwarden set."""
-    kubelet: names.GuardAction = names.GuardAction.REPORT
-    """About limits that the kubelet set."""
     window: int = 10
     """How long a pod must be stuck."""
     hold: int = 300

@@ -96,17 +96,17 @@ def test_all_fields_of_memory_qos() -> None:
         "throttlingPercent": 90,
         "withoutSwap": "Bounded",
         "maxStallSeconds": 7,
-        "guard": {"action": "Report", "windowSeconds": 20, "holdSeconds": 60, "kubelet": "Release"},
+        "guard": {"action": "Report", "windowSeconds": 20, "holdSeconds": 60},
         "systemLow": "256Mi",
     }
-    report, release = names.GuardAction.REPORT, names.GuardAction.RELEASE
+    report = names.GuardAction.REPORT
     assert made({"memoryQoS": spec}).memory_qos == settings.MemoryQoS(
         reservation=names.ReservationPolicy.TIERED_RESERVATION,
         reservation_percent=50,
         throttling_percent=90,
         without_swap=names.WithoutSwap.BOUNDED,
         max_stall=7,
-        guard=settings.Guard(action=report, kubelet=release, window=20, hold=60),
+        guard=settings.Guard(action=report, window=20, hold=60),
         system_low="256Mi",
     )
 
