@@ -362,8 +362,10 @@ def test_systemd_itself_holds_a_slice_of_the_node_at_0(
             assert cgroups.swap_max(node, folder) == "0"
     eventually(lambda: cgroups.swap_max(node, folder) == "max", "the profile is gone")
     eventually(lambda: swapwarden.condition("SettingsApplied") == "False/ReloadNeeded", "systemd still holds it at 0")
-    swapwarden.upgrade(**{"agent.dropIns.slices": f"{{{SLICE}}}", "agent.dropIns.remove": "true"})
-    eventually(lambda: not is_there(), "the file is gone")
+    # Those of pods also: what runs later must not find them.
+    installed = {"agent.dropIns.mount": "true", "agent.dropIns.slices": f"{{{SLICE}}}"}
+    swapwarden.upgrade(**installed, **{"agent.dropIns.remove": "true"})
+    eventually(lambda: not is_there() and not any(files(node)), "the files are gone")
     node.daemon_reload()
     eventually(lambda: swapwarden.condition("SettingsApplied") == "", "nothing is left to say")
     assert cgroups.swap_max(node, folder) == "max"
