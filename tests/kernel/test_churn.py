@@ -8,17 +8,13 @@ import json
 import statistics
 import sys
 import uuid
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 from swapwarden.agent.inventory import exposure
 from swapwarden.agent.reconcile import swap_drain
 
-from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
 from testbed.standin import churn
-from testbed.vm.kernelvm import KernelVM
 from tests.kernel import test_agent
 
 MIB = 1 << 20
@@ -28,15 +24,6 @@ SECONDS = 180
 LIVES = 16
 METRICS = "127.0.0.1:18082"
 LIMIT = str(8 * MIB)
-
-
-@pytest.fixture
-def node(control_plane: ControlPlane, kernel_vm: KernelVM) -> Iterator[test_agent.Node]:
-    control_plane.apply_crds(test_agent.CRDS)
-    control_plane.apply(*manifests.other_manifests())
-    made = test_agent.Node(control_plane, kernel_vm, "systemd")
-    yield made
-    made.close()
 
 
 def plan_of(slots: int, lives: int) -> dict[str, dict[str, Any]]:

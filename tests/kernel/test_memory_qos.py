@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
-from testbed.vm.kernelvm import KernelVM
 from tests.kernel import test_agent
 
 MIB = 1 << 20
@@ -26,15 +22,6 @@ SLACK = 10
 """Seconds, on an emulated CPU."""
 WAIT = 2.0
 """Seconds."""
-
-
-@pytest.fixture
-def node(control_plane: ControlPlane, kernel_vm: KernelVM) -> Iterator[test_agent.Node]:
-    control_plane.apply_crds(test_agent.CRDS)
-    control_plane.apply(*manifests.other_manifests())
-    made = test_agent.Node(control_plane, kernel_vm, "systemd")
-    yield made
-    made.close()
 
 
 def low(mib: int) -> dict[str, str]:

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from collections.abc import Iterator
 
-import pytest
-
-from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
 from testbed.standin import hog
-from testbed.vm.kernelvm import CGROUPS, KernelVM
-from tests.kernel.test_agent import CRDS, MEMORY, PATIENCE, Node, until
+from testbed.vm.kernelvm import CGROUPS
+from tests.kernel.test_agent import MEMORY, PATIENCE, Node, until
 
 VM = pathlib.Path("/proc/sys/vm")
 WANTED = {"swappiness": "7", "min_free_kbytes": "8192", "watermark_scale_factor": "50", "page-cluster": "1"}
-
-
-@pytest.fixture
-def node(control_plane: ControlPlane, kernel_vm: KernelVM) -> Iterator[Node]:
-    control_plane.apply_crds(CRDS)
-    control_plane.apply(*manifests.other_manifests())
-    made = Node(control_plane, kernel_vm, "systemd")
-    yield made
-    made.close()
 
 
 def test_the_kernels_own_files_take_settings_and_have_them_back(node: Node) -> None:
