@@ -149,16 +149,28 @@ class OpenExposure(NamedTuple):
     """Why its pod may have run before the file had its value; None if another writer replaced that."""
 
 
-class Eased(NamedTuple):
-    """The value that the guard holds a memory.high at."""
+class Throttling(NamedTuple):
+    """How a memory.high throttled its cgroup, and what the guard made of it."""
 
-    value: int = 0
-    """The least that it must hold, in bytes; 0: as planned."""
+    least: int = 0
+    """The least that the file must hold, in bytes; 0: as planned."""
+    phase: str = ""
+    """How the guard raised it; empty: it did not."""
     why: str = ""
-    """For the status."""
+    """Why it did, for the status."""
+    trips: int = 0
+    """How often the guard found the cgroup at a standstill."""
+    since: str = ""
+    """When the sums began, RFC 3339."""
+    events: int = 0
+    """How often the kernel throttled."""
+    seconds: float = 0.0
+    """In which some task stalled meanwhile."""
+    last: float = NEVER
+    """When the kernel throttled last, as far as the agent noticed."""
 
 
-NOT_EASED: Final = Eased()
+NOT_THROTTLED: Final = Throttling()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -263,7 +275,7 @@ class ControlFile(FileIdentity):
     open_exposure: OpenExposure | None = dataclasses.field(default=None, init=False)
     retries: Retries | None = dataclasses.field(default=None, init=False)
     """None if the last try succeeded."""
-    eased: Eased = dataclasses.field(default=NOT_EASED, init=False)
+    throttling: Throttling = dataclasses.field(default=NOT_THROTTLED, init=False)
     """The guard writes it."""
     created_at: float = dataclasses.field(default=NEVER, init=False)
     """When its cgroup appeared; NEVER if it existed before."""

@@ -235,7 +235,7 @@ class FileReconciler:
                 self._limits.record(file.key, found, found, external=True)
         desired = file.desired
         if isinstance(desired.value, int) and not desired.at_most:
-            return max(desired.value, file.eased.value)
+            return max(desired.value, file.throttling.least)
         return resolve.limit_of(desired.value, self._limits.get(file.key), found)
 
     def _ended(self, file: records.ControlFile) -> repairs.CgroupWrite | None:

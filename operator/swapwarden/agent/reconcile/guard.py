@@ -11,13 +11,14 @@ import dataclasses
 import itertools
 import logging
 import re
+import time
 from typing import Final
 
 from swapwarden.agent.desired import throttle
 from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
-from swapwarden.agent.inventory import records
+from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import queue, schedule, work
-from swapwarden.api import names, state
+from swapwarden.api import names, state, times
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class Guarded(inotify.Watched):
     throttle: throttle.StallGuard
     events: int
     """`high` of memory.events when last read."""
+    some: int | None = None
+    """Microseconds of stall at the last sample; None: that was not a moment ago."""
     due: float | None = None
     """When it is sampled next, in monotonic seconds; None: after an event."""
 
@@ -65,8 +68,11 @@ class ThrottleGuard:
         plan, known = file.desired.value, self.guarded.get(file)
         if not isinstance(plan, int) or plan >= cgroupfs.NO_LIMIT or file.status.foreign:
             self.drop(file)
+            file.throttling = records.NOT_THROTTLED
         elif known is None or known.throttle.plan != plan:
             self.drop(file)
+            if not file.throttling.since:
+                file.throttling = file.throttling._replace(since=times.rfc3339(time.time()))
             limit = cgroupfs.NO_LIMIT
             with contextlib.suppress(cgroupfs.CgroupError):  # then no value lies between plan and limit
                 limit = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_MAX))
@@ -79,7 +85,7 @@ class ThrottleGuard:
         known = self.guarded.pop(file, None)
         if known is not None:
             self._work.watching.release(known)
-            self._ease(file, 0)
+            self._ease(file, None)
 
     def heard(self, guarded: Guarded) -> None:
         """Take an event of memory.events."""
@@ -114,7 +120,8 @@ class ThrottleGuard:
         except (cgroupfs.CgroupError, ValueError):  # the cgroup is gone, or the kernel has no pressure files
             guarded.due = None if armed else now + throttle.CALM_SAMPLE_SECONDS
             return
-        before, guarded.events = guarded.events, sample.events
+        before = guarded.events
+        self._count(guarded, sample)
         if armed and sample.events <= before and not guarded.throttle.samples:
             # It was another event, such as one of its limit. A cgroup can cause any number: they are heard rarely.
             if heard:
@@ -122,12 +129,12 @@ class ThrottleGuard:
             else:
                 self._watch(guarded)
             return
-        trip, why = guarded.throttle.observe(sample, self._settings), guarded.file.eased.why
+        trip, why = guarded.throttle.observe(sample, self._settings), guarded.file.throttling.why
         if trip is not None:
             self._report(guarded.file, trip)
             why = f"{trip.cause} at memory.high: tasks stalled for {trip.stalled:.0f} s; now {trip.phase.value}"
         if self._action is names.GuardAction.RELEASE:
-            self._ease(guarded.file, guarded.throttle.value, why)
+            self._ease(guarded.file, guarded.throttle, why)
         wait = guarded.throttle.next(now)
         if wait is not None:
             guarded.due = now + wait
@@ -136,6 +143,7 @@ class ThrottleGuard:
             self._watch(guarded)
 
     def _watch(self, guarded: Guarded) -> None:
+        guarded.some = None
         path = self._fs.absolute(guarded.file.path, cgroupfs.MEMORY_EVENTS)
         self._work.watching.watch(guarded, path, inotify.CONTENT)
         if self._events(guarded.file) > guarded.events:  # before the watch
@@ -143,14 +151,31 @@ class ThrottleGuard:
             self._work.watching.release(guarded)
             self._arm()
 
-    def _ease(self, file: records.ControlFile, value: int, why: str = "") -> None:
-        if file.eased.value != value:
-            file.eased = records.Eased(value, why) if value else records.NOT_EASED
+    def _count(self, guarded: Guarded, sample: throttle.StallSample) -> None:
+        """Add up what the kernel throttled since the last look, and the stall if that was a sample."""
+        more, known = sample.events - guarded.events, guarded.file.throttling
+        if more > 0:
+            stalled = 0 if guarded.some is None else max(0, sample.some - guarded.some) / 1e6
+            if sample.now - known.last >= exposure.RECENT_SECONDS:
+                self._work.reports.touch()
+            guarded.file.throttling = known._replace(
+                events=known.events + more, seconds=known.seconds + stalled, last=sample.now
+            )
+        guarded.events, guarded.some = sample.events, sample.some
+
+    def _ease(self, file: records.ControlFile, guard: throttle.StallGuard | None, why: str = "") -> None:
+        """Have the file raised as far as a guard has decided; None: not any more."""
+        least = 0 if guard is None else guard.value
+        if file.throttling.least != least:
+            phase = guard.phase.value if guard is not None and least else ""
+            file.throttling = file.throttling._replace(least=least, phase=phase, why=why if least else "")
             self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self._work.clock()))
             self._work.reports.touch()
-            EASED.set(sum(each.eased.value > 0 for each in self.guarded))
+            EASED.set(sum(each.throttling.least > 0 for each in self.guarded))
 
     def _report(self, file: records.ControlFile, trip: throttle.Trip) -> None:
+        file.throttling = file.throttling._replace(trips=file.throttling.trips + 1)
+        self._work.reports.touch()
         TRIPS.inc(trip.cause.value, trip.phase.value)
         STALLED.inc(by=max(0.0, trip.stalled))
         log.warning(

@@ -102,11 +102,14 @@ class Snapshot(NamedTuple):
     guarantee: ConditionVerdict | None = None
     """The condition StrictInEffect, or None."""
     memory: Memory = Memory()
+    throttled: Sequence[state.ThrottledCgroup] = ()
+    """Those that were throttled in the last minutes, or whose memory.high the guard has raised."""
 
     @property
     def passing(self) -> bool:
         """Whether it has events of the last minutes: no later event marks their end."""
-        return bool(self.recent.exposures or self.recent.drifting or self.recent.others or self.recent.lost)
+        recent = self.recent
+        return bool(recent.exposures or recent.drifting or recent.others or recent.lost or self.throttled)
 
 
 def collect(
@@ -125,6 +128,7 @@ def collect(
     exposures: list[state.ExposedPod] = []
     unreported: list[str] = []
     foreign: list[str] = []
+    throttled: list[state.ThrottledCgroup] = []
     to_restore = drifting = unseen = contested = of_memory = 0
     for file in known.files():
         unseen += file.status.reason is None and file.status.confirmed != file.desired.value is not _UNMANAGED
@@ -133,6 +137,8 @@ def collect(
         if not file.usage and isinstance(file.desired.if_enforced, int):
             of_memory += 1
             foreign += [f"/{file.name}"] * file.status.foreign
+        if file.throttling.least or now - file.throttling.last < exposure.RECENT_SECONDS:
+            throttled.append(of_throttling(file))
         found.append(of_file(file, audit=audit))
     for pod in known.pods.values():
         drifting += now - pod.tally.rewritten < exposure.RECENT_SECONDS
@@ -160,6 +166,7 @@ def collect(
         settings=progress.settings,
         guarantee=guarantee,
         memory=Memory(of_memory, tuple(foreign), progress.kubelet_owns if _plans_memory(current) else frozenset()),
+        throttled=throttled,
     )
 
 
@@ -227,8 +234,8 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         reason, message = ViolationReason.YIELDED, "another writer keeps lowering it; its value stays for a time"
     elif file.status.draining:
         reason, message = ViolationReason.DRAINING, _draining(file)
-    elif file.eased.value:
-        reason, message = ViolationReason.THROTTLING_EASED, file.eased.why
+    elif file.throttling.least:
+        reason, message = ViolationReason.THROTTLING_EASED, file.throttling.why
     elif would_write:
         reason, message = ViolationReason.AUDIT, ""
     else:
@@ -273,6 +280,21 @@ def of_exposure(pod: records.Pod) -> state.ExposedPod:
         milliseconds=round(tally.milliseconds),
         causes=causes(tally),
         since=tally.since,
+    )
+
+
+def of_throttling(file: records.ControlFile) -> state.ThrottledCgroup:
+    """Return how often and for how long a file of memory.high throttled its cgroup."""
+    known, plan = file.throttling, file.desired.if_enforced
+    return state.ThrottledCgroup(
+        pod="" if file.pod is None else file.pod.uid,
+        container=file.container,
+        high=cgroupfs.render(plan if isinstance(plan, int) else file.status.observed),
+        count=known.events,
+        milliseconds=round(known.seconds * 1000),
+        since=known.since,
+        trips=known.trips,
+        guard=known.phase,
     )
 
 

@@ -325,6 +325,10 @@ def _rank_exposure(exposure: state.ExposedPod, unreported: Container[str]) -> tu
     return not (exposure.causes and exposure.pod in unreported), -exposure.milliseconds, exposure.pod
 
 
+def _rank_throttled(one: state.ThrottledCgroup) -> tuple[bool, int, int, str, str]:
+    return not one.guard, -one.trips, -one.milliseconds, one.pod, one.container
+
+
 def build(
     snapshot: collector.Snapshot,
     facts: state.Facts,
@@ -356,6 +360,7 @@ def build(
     ]
     profile = ("", 0) if snapshot.spec is None else snapshot.spec.profile
     ranked = sorted(snapshot.violations, key=_rank)
+    throttled = sorted(snapshot.throttled, key=_rank_throttled)
     exposures = sorted(snapshot.recent.exposures, key=lambda each: _rank_exposure(each, snapshot.recent.unreported))
     return state.StateStatus(
         observed_generation=snapshot.generation,
@@ -366,6 +371,8 @@ def build(
         violations_omitted=max(0, len(ranked) - state.MAX_VIOLATIONS),
         exposures=exposures[: state.MAX_EXPOSURES],
         exposures_omitted=max(0, len(exposures) - state.MAX_EXPOSURES),
+        throttled=throttled[: state.MAX_THROTTLED],
+        throttled_omitted=max(0, len(throttled) - state.MAX_THROTTLED),
         preview_cost=snapshot.cost,
     )
 
@@ -385,7 +392,20 @@ def essence(status: Mapping[str, Any]) -> dict[str, Any]:
         (bool(each.get("swapBytes")), each.get("pod", ""), each.get("since", ""), *each.get("causes", ()))
         for each in status.get("exposures", [])
     )
+    # Of those that are only throttled, at least one pause for counters passes before they are listed.
+    eased = sorted(
+        (each.get("pod", ""), each.get("container", ""), each.get("guard", ""), each.get("trips", 0))
+        for each in status.get("throttled", [])
+        if each.get("trips")
+    )
     cost = {key: value for key, value in status.get("previewCost", {}).items() if key != "bytes"}
-    lean = {"conditions": conditions, "violations": listed, "exposures": exposed, "previewCost": cost}
+    lean = {
+        "conditions": conditions,
+        "violations": listed,
+        "exposures": exposed,
+        "throttled": eased,
+        "previewCost": cost,
+    }
     lean["holds"] = holds.essence(status.get("holds", {}))
-    return {**status, **lean, "violationsOmitted": 0, "exposuresOmitted": 0, "observedGeneration": 0}
+    omitted = {"violationsOmitted": 0, "exposuresOmitted": 0, "throttledOmitted": 0}
+    return {**status, **lean, **omitted, "observedGeneration": 0}

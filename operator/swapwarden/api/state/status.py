@@ -11,6 +11,7 @@ from swapwarden.api.state.spec import ProfileRef
 
 MAX_VIOLATIONS = 32
 MAX_EXPOSURES = 32
+MAX_THROTTLED = 32
 MAX_AGENT_ONLY = 32
 MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
@@ -171,6 +172,28 @@ class ExposedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     """The last observed value above it."""
 
 
+class ThrottledCgroup(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How often and for how long a pod or container was throttled at its memory.high, with its sums since a moment."""
+
+    pod: Annotated[str, msgspec.Meta(max_length=128)]
+    """Key of the pod in spec.pods, or its cgroup's UID."""
+    container: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    """Container id, if its own cgroup is throttled."""
+    high: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """The use from which the kernel throttles, in bytes, while the guard has not raised it."""
+    count: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many times the kernel throttled (high of memory.events)."""
+    milliseconds: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Total time in which a task stalled meanwhile (memory.pressure), while the agent sampled."""
+    since: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """When the sums began, RFC 3339: it got its first memory.high, or the agent started."""
+    trips: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many times the guard found it at a standstill."""
+    guard: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """How the guard has raised memory.high: Stepped (halfway to the memory limit), Released (none), or Latched (none
+    until the plan changes). Absent: it has not."""
+
+
 class Holds(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Who was observed to hold the limits of pods beside the agent, which always does."""
 
@@ -217,6 +240,10 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     """Pods that were above their values in the last ten minutes."""
     exposures_omitted: Annotated[int, msgspec.Meta(ge=0)] = 0
     """The number of such pods beyond those in exposures."""
+    throttled: Annotated[list[ThrottledCgroup], msgspec.Meta(max_length=MAX_THROTTLED)] = []
+    """Pods and containers whose memory.high the guard has raised, or that were throttled in the last ten minutes."""
+    throttled_omitted: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The number of such cgroups beyond those in throttled."""
     holds: Holds | None = None
     """Who was observed to hold the limits of pods. Absent: the agent alone."""
     preview_cost: PreviewCost | None = None

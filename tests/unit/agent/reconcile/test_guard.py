@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec, throttle
 from swapwarden.agent.reconcile import guard, queue, reconciler, schedule
@@ -86,6 +89,52 @@ async def test_a_stuck_pod_is_released_and_armed_again_when_it_uses_little(stuck
     await until(lambda: stuck.high == str(PLAN))
     settle(agent)
     assert snapshot(agent).violations == []
+
+
+def throttled(agent: reconciler.NodeReconciler) -> list[dict[str, object]]:
+    """Return the throttled cgroups of the status, without the time at which the sums began."""
+    found: list[dict[str, object]] = [msgspec.to_builtins(each) for each in snapshot(agent).throttled]
+    for each in found:
+        assert datetime.datetime.fromisoformat(str(each.pop("since"))).tzinfo is not None
+    return found
+
+
+async def test_the_status_has_how_often_and_how_long_a_pod_was_throttled(stuck: Stuck) -> None:
+    agent = await stuck.starts(window_seconds=600)
+    assert throttled(agent) == []
+    told = stuck.node.told
+    await stuck.stalls(agent, 8)
+    own = {"pod": uid(1), "high": str(PLAN)}
+    assert throttled(agent) == [own | {"count": 5, "milliseconds": 8000}], (
+        "the stall before the first sample is unknown"
+    )
+    assert stuck.node.told == told + 1, "counters that grow are no news"
+    stuck.use(PLAN)
+    stuck.pass_time(agent, 600)
+    await stuck.stalls(agent, 4)
+    assert throttled(agent) == [own | {"count": 8, "milliseconds": 12000}], "a pause between two is none"
+    stuck.pass_time(agent, 600)
+    assert throttled(agent) == [], "it was longer ago"
+
+
+async def test_the_status_has_a_pod_for_as_long_as_it_is_released(stuck: Stuck) -> None:
+    agent = await stuck.starts()
+    await stuck.stalls(agent, 14)
+    (one,) = throttled(agent)
+    assert (one["trips"], one["guard"]) == (1, "Released")
+    stuck.pass_time(agent, 1000)
+    assert [each["guard"] for each in throttled(agent)] == ["Released"]
+    apply(agent, state({1: 0}, generation=2))
+    assert throttled(agent) == [], "nothing is planned any more"
+
+
+async def test_sums_go_on_with_another_plan(stuck: Stuck) -> None:
+    agent = await stuck.starts()
+    await stuck.stalls(agent, 14)
+    entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN + MIB)}, {})
+    apply(agent, state(generation=2)._replace(pods={uid(1): entry}))
+    (one,) = throttled(agent)
+    assert (one["trips"], one["high"], "guard" in one) == (1, str(PLAN + MIB), False)
 
 
 async def test_a_released_pod_stays_so_when_its_file_is_written_and_compared(stuck: Stuck) -> None:

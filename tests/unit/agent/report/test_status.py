@@ -240,3 +240,25 @@ def test_a_setting_that_the_agent_does_not_know_is_reported_once_and_harms_nothi
     found = verdicts(GOOD._replace(violations=[unknown]))
     assert found["Applied"] == ("False", "NotSupported")
     assert found["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller continues"
+
+
+def test_throttled_cgroups_are_cut_and_those_that_the_guard_raised_come_first() -> None:
+    many = [state.ThrottledCgroup(f"p{n:03}", milliseconds=n) for n in range(40)]
+    tripped = state.ThrottledCgroup("t", trips=1)
+    raised = state.ThrottledCgroup("r", trips=1, guard="Released")
+    built = build(GOOD._replace(throttled=[*many, tripped, raised]), FACTS, [], "t")
+    assert (len(built.throttled), built.throttled_omitted) == (32, 10)
+    assert [each.pod for each in built.throttled[:3]] == ["r", "t", "p039"]
+    assert GOOD._replace(throttled=many).passing
+
+
+def test_throttling_is_written_at_once_only_where_the_guard_found_a_standstill() -> None:
+    def built(**fields: Any) -> dict[str, Any]:
+        snapshot = GOOD._replace(throttled=[state.ThrottledCgroup("p", **fields)])
+        return status.essence(status.as_json(build(snapshot, FACTS, [], "t")))
+
+    none = status.essence(status.as_json(build(GOOD, FACTS, [], "t")))
+    assert none == built(count=1) == built(count=9, milliseconds=50)
+    assert built(count=9, trips=1) != none
+    assert built(trips=1, guard="Stepped") != built(trips=1, guard="Released") != built(trips=2, guard="Released")
+    assert built(trips=1, milliseconds=7) == built(trips=1, milliseconds=9)
