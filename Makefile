@@ -110,9 +110,9 @@ bench-agent: venv ## Measure the agent in the kernel VM beside a loop in C: memo
 	@$(PYTHON) -m testbed setup kernel
 	$(PYTHON) -m bench.agent
 
-.PHONY: bench-walks
-bench-walks: venv ## Count the modules and calls that each kind of event goes through in the agent
-	$(PYTHON) -m bench.walks
+.PHONY: count-walks
+count-walks: venv ## Count the modules and calls that each kind of event goes through in the agent
+	$(PYTHON) -m hack.walks
 
 .PHONY: bench-storm
 bench-storm: venv ## Measure who swaps on a node VM without idle CPU, by who holds the limits (half an hour); STORM_SECONDS=20 is short, STORM="100m 100m,nri" chooses

@@ -7,6 +7,7 @@ import platform
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.base import cache, process, term
@@ -110,8 +111,11 @@ def apt_install(packages: list[str], purpose: str) -> None:
         )
 
 
-def apt_unpack(packages: list[str], into: Path, purpose: str) -> None:
-    """Download PACKAGES and unpack them into a folder; not installed, so no service starts and no host file changes."""
+def apt_unpack(packages: list[str], into: Path, purpose: str, options: Sequence[str] = ()) -> None:
+    """Download PACKAGES and unpack them into a folder; not installed, so no service starts and no host file changes.
+
+    OPTIONS are apt's: testbed.base.debian has those for another suite.
+    """
     need(
         has_apt() and shutil.which("dpkg-deb"),
         f"{purpose} is in Debian's packages ({', '.join(packages)}); there is no apt-get here",
@@ -121,7 +125,7 @@ def apt_unpack(packages: list[str], into: Path, purpose: str) -> None:
     downloads = into / ".download"
     downloads.mkdir()
     # The unprivileged sandbox user cannot write into the cache folder, and apt-get warns about it at length.
-    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *packages]
+    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", *options, "download", *packages]
     result = process.run(command, timeout=900, check=False, cwd=downloads)
     need(
         result.returncode == 0,

@@ -1,12 +1,22 @@
-"""The kernel VM's kernel and initial file system, made from Debian's (or Ubuntu's) packages without installing them."""
+"""The kernel VM's kernel and initial file system, made from Debian's (or Ubuntu's) packages without installing them.
+
+$TESTBED_KERNEL chooses another kernel than this machine's distribution has: that of a suite of Debian.
+"""
 
 import dataclasses
 import lzma
+import os
 import re
 import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.base import cache, host, process, term
+from testbed.base import cache, debian, host, process, term
+
+SUITES = {"6.1": "bookworm", "6.12": "trixie"}
+"""Debian's suite with each version of the kernel that may be chosen."""
+VARIABLE = "TESTBED_KERNEL"
 
 # Raise it when the files that are made from the packages change.
 FORMAT = 1
@@ -27,15 +37,19 @@ class Kernel:
 
 def ensure() -> Kernel:
     """The kernel, made on the first call; host.SetupError where it can't be had."""
-    folder = cache.made(f"kernel-vm-{FORMAT}", _make)
+    version = os.environ.get(VARIABLE, "")
+    host.need(version in {"", *SUITES}, f"no kernel {version}", f"set {VARIABLE} to one of {', '.join(SUITES)}")
+    name = f"kernel-vm-{FORMAT}{version and f'-{version}'}"
+    folder = cache.made(name, lambda made: _make(made, SUITES.get(version, "")))
     return Kernel(folder / "vmlinuz", folder / "initramfs.cpio", (folder / "release").read_text(encoding="ascii"))
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, suite: str) -> None:
     unpacked = folder / "unpacked"
     unpacked.mkdir()
-    with term.step("fetching and unpacking a kernel"):
-        host.apt_unpack([*kernel_packages(), "busybox-static"], unpacked, _PURPOSE)
+    with term.step("fetching and unpacking a kernel"), tempfile.TemporaryDirectory() as lists:
+        options = debian.options(suite, Path(lists), _PURPOSE) if suite else []
+        host.apt_unpack([*kernel_packages(options), "busybox-static"], unpacked, _PURPOSE, options)
     (image,) = (unpacked / "boot").glob("vmlinuz-*")
     release = image.name.removeprefix("vmlinuz-")
     (modules,) = [found for found in unpacked.glob(f"**/modules/{release}") if (found / "kernel").is_dir()]
@@ -55,12 +69,12 @@ def _make(folder: Path) -> None:
     shutil.rmtree(unpacked)
 
 
-def kernel_packages() -> list[str]:
+def kernel_packages(options: Sequence[str] = ()) -> list[str]:
     """The packages behind the distribution's kernel: Debian has one, Ubuntu keeps the modules in two others."""
     for meta in ("linux-image-amd64", "linux-image-generic"):
-        if images := _dependencies(meta, r"linux-image-\d\S+"):
-            modules = _dependencies(images[0], r"linux-modules-\d\S+")
-            extra = _dependencies(meta, r"linux-modules-extra-\d\S+")
+        if images := _dependencies(meta, r"linux-image-\d\S+", options):
+            modules = _dependencies(images[0], r"linux-modules-\d\S+", options)
+            extra = _dependencies(meta, r"linux-modules-extra-\d\S+", options)
             return [images[0], *modules[:1], *extra[:1]]
     raise host.SetupError(
         f"{_PURPOSE} needs a kernel package (linux-image-amd64 or linux-image-generic), and apt-get knows of none",
@@ -68,8 +82,8 @@ def kernel_packages() -> list[str]:
     )
 
 
-def _dependencies(package: str, pattern: str) -> list[str]:
-    said = process.run(["apt-cache", "depends", package], timeout=60, check=False).stdout
+def _dependencies(package: str, pattern: str, options: Sequence[str]) -> list[str]:
+    said = process.run(["apt-cache", *options, "depends", package], timeout=60, check=False).stdout
     return [found for found in re.findall(r"Depends: (\S+)", said) if re.fullmatch(pattern, found)]
 
 

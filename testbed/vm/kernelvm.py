@@ -25,7 +25,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 _GUEST = Path(__file__).with_name("guest.py")
 _GUESTS_OWN = ("/tmp", "/run", "/var/tmp")  # noqa: S108 - where the guest has file systems of its own
 _BOOT_TIMEOUT = {"kvm": 30.0, "tcg": 240.0}
-_CPUS, _MEMORY_MIB, _SWAP_BYTES = 2, 1024, 512 << 20
+_CPUS, _MEMORY_MIB, _SWAP_BYTES, _CACHED_BYTES = 2, 1024, 512 << 20, 1 << 30
 
 
 def ensure() -> initramfs.Kernel:
@@ -74,6 +74,8 @@ class KernelVM(GuestLink):
         argv = qemu.machine(accelerator, cpus=_CPUS, memory_mib=_MEMORY_MIB, console=self.console_file)
         argv += ["-kernel", str(self._kernel.image), "-initrd", str(archive), "-append", " ".join(qemu.KERNEL_WORDS)]
         argv += ["-drive", f"file={self.folder / 'swap.img'},if=virtio,format=raw,cache=unsafe"]
+        # /dev/vdb has room for cached files, which is all that experiments need of it: what they write is gone.
+        argv += ["-drive", f"driver=null-co,if=virtio,read-zeroes=on,size={_CACHED_BYTES}"]
         argv += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
         argv += qemu.shared_folder("host", Path("/"), readonly=True)
         argv += qemu.shared_folder("shared", self.shared)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.base import cache, host, process, term
+from testbed.base import cache, debian, host, process, term
 
 SUITE = "forky"
 """Of Debian, whose kernel (7.2) is new enough: it catches system calls without ptrace(2), and knows processors with
@@ -61,62 +61,18 @@ def _make(folder: Path) -> None:
 
 def _source(work: Path) -> Path:
     """Return the sources, unpacked in WORK."""
-    apt = _apt(work)
-    _apt_get([*apt, "update"], work)
-    said = process.run(["apt-cache", *apt[1:], "depends", "linux-source"], timeout=60, cwd=work).stdout
+    options = debian.options(SUITE, work, _PURPOSE)
+    said = process.run(["apt-cache", *options, "depends", "linux-source"], timeout=60, cwd=work).stdout
     package = re.search(r"Depends: (linux-source-\S+)", said)
     host.need(package, f"Debian's {SUITE} has no linux-source", "the node VM can do without: it will be slow")
     assert package  # noqa: S101 - for the types; said above
-    _apt_get([*apt, "download", package[1]], work)
+    debian.get(["download", package[1]], options, work, _PURPOSE)
     (archive,) = work.glob("linux-source-*.deb")
     process.run(["dpkg-deb", "-x", str(archive), str(work)], timeout=600)
     (sources,) = (work / "usr/src").glob("linux-source-*.tar.xz")
     unused = [f"--exclude=*/{name}/*.[ch]" for name in _UNUSED]
     process.run(["tar", "-x", "-f", str(sources), "-C", str(work), *unused], timeout=900)
     return work / sources.name.removesuffix(".tar.xz")
-
-
-def _apt(work: Path) -> list[str]:
-    """Run apt-get with package lists of its own, so that this machine's suite does not change."""
-    said = process.run(
-        ["apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(REPO_URI) $(RELEASE) $(COMPONENT)"],
-        timeout=60,
-    )
-    (work / "sources.list").write_text(f"deb {repository(said.stdout)} {SUITE} main\n", encoding="ascii")
-    for name in ("lists/partial", "cache/archives/partial"):
-        (work / name).mkdir(parents=True)
-    options = {
-        "Dir::Etc::SourceList": work / "sources.list",
-        "Dir::Etc::SourceParts": "-",
-        "Dir::State::Lists": work / "lists",
-        "Dir::Cache": work / "cache",
-        "APT::Sandbox::User": "root",
-        "Acquire::Languages": "none",
-    }
-    return ["apt-get", *(f"-o{name}={value}" for name, value in options.items())]
-
-
-def repository(targets: str) -> str:
-    """Return this machine's source of Debian packages; host.SetupError if it has none.
-
-    TARGETS is the output of apt-get about its sources: origin, codename, address, release and component by line.
-    """
-    found = re.findall(r"^Debian (\w+) (\S+) \1 main$", targets, re.MULTILINE)
-    host.need(
-        found,
-        f"{_PURPOSE} is built from Debian's sources, and this machine has no package sources of Debian",
-        "use Debian, or a machine with KVM; else the node VM has an emulated processor, which is slow",
-    )
-    return str(found[0][1])
-
-
-def _apt_get(command: list[str], work: Path) -> None:
-    done = process.run(command, timeout=900, check=False, cwd=work)
-    host.need(
-        done.returncode == 0,
-        f"apt-get could not {command[-1]} for {_PURPOSE}:\n{process.last_lines(done.stderr)}",
-        "check the network and the package sources",
-    )
 
 
 def _build(source: Path) -> None:

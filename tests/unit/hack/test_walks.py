@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from bench import walks
+from hack import walks
 
 BOUNDS = {
     walks.VERIFIED: (6, 40),

@@ -2,7 +2,7 @@
 
 The node is a directory tree with three pods of two containers each. sys.setprofile counts every function of the package
 swapwarden, metrics included; each resumption of a generator is a call. Comprehensions, lambdas and other packages do
-not count. `python -m bench.walks -v` lists the calls.
+not count. `python -m hack.walks -v` lists the calls.
 """
 
 from __future__ import annotations
