@@ -248,9 +248,8 @@ def test_uninstall_restores_the_earlier_values_and_a_second_installation_works(
 
         # Pods end a little after what owns them.
         eventually(lambda: not any(name.startswith("pod/") for name in left()), "all pods have ended")
-        # The mode, in memory, outlives the agent: the plugin may end later, and must adjust nothing.
         places = ["/var/lib/swapwarden", "/run/swapwarden", "/run/swapwarden-nri"]
-        files = ["find", *places, "-type", "f", "-not", "-name", "agent.lock", "-not", "-name", "mode"]
+        files = ["find", *places, "-not", "-type", "d", "-not", "-name", "agent.lock"]
         assert node.run(files, timeout=TIMEOUT).stdout == ""
         assert left() == ["configmap/kube-root-ca.crt", "serviceaccount/default"]
         # The webhook is also gone: a policy is an annotation like any other now.

@@ -13,6 +13,8 @@ SOCKET: Final = "agent.sock"
 """The agent's socket in the folder."""
 MODE_FILE: Final = "mode"
 """The mode in force, in the folder: for a plugin that starts while no agent runs. Absent: Enforce."""
+GONE_SECONDS: Final = 5.0
+"""An agent that ends in Restore, so long after the last plugin, takes the file away: both are uninstalled."""
 FOLDER: Final = "/run/swapwarden-nri"
 
 MAX_PACKET: Final = 64 * 1024

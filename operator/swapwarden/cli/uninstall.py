@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 import swapwarden
-from swapwarden.api import names, state
+from swapwarden.api import names, runtime_link, state
 from swapwarden.api.conditions import AppliedReason, ConditionType
 from swapwarden.cli import profiles, wire
 from swapwarden.controller.watches import node_features, restore_request
@@ -37,6 +37,8 @@ LABELS: Final = names.NODE_LABELS
 BACKOFF_SECONDS: Final = (0.5, 5.0)
 POLL_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 30.0
+PLUGINS_SECONDS: Final = 60.0
+"""How long to wait for the end of the pods beside the container runtimes; on a node that is down they never end."""
 PARALLEL: Final = 16
 ROUNDS: Final = 6
 ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -94,6 +96,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remove-startup-taint", action="store_true", help=f"also remove {names.STARTUP_TAINT} from all nodes"
     )
+    parser.add_argument(
+        "--nri-daemonset",
+        default="",
+        metavar="NAME",
+        help="also delete this DaemonSet, of the processes beside the container runtimes, and wait for their end",
+    )
     parser.add_argument("--node-features", action="store_true", help="also delete the NodeFeatures that ask for labels")
     profiles.add_connection(parser, patience=120.0, patience_help="how long to wait for the agents (default: 120)")
 
@@ -123,6 +131,11 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
         if silent is None:
             print(f"error: {WITHDRAWN}, so nothing is removed", file=sys.stderr)
             return 1
+        if arguments.nri_daemonset:
+            # Before the agents end, which then take away the mode that they left for it: without that it would enforce.
+            daemons = f"/apis/apps/v1/namespaces/{arguments.namespace}/daemonsets/{arguments.nri_daemonset}"
+            if await remove_plugins(api, daemons):
+                await asyncio.sleep(runtime_link.GONE_SECONDS + POLL_SECONDS)
         found = await read_all(api, PODS, BoundPod)
         pods = [each for each in found if each.spec.node_name and each.status.phase not in ENDED]
         for line in report(silent, pods):
@@ -166,6 +179,34 @@ async def _stands(api: client.Client, order: str) -> bool:
         if error.status == 404:
             return True
         raise
+
+
+async def remove_plugins(api: client.Client, path: str, seconds: float = PLUGINS_SECONDS) -> bool:
+    """Delete the DaemonSet at PATH, and wait until its pods have ended; say so if they have not within SECONDS.
+
+    Return whether they have ended in this time.
+    """
+    waits, deadline = backoff.Backoff(*BACKOFF_SECONDS), time.monotonic() + seconds
+    body = msgspec.json.encode({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"})
+    why = "pods of it have not ended"
+    is_deleted = False
+    while True:
+        try:
+            if is_deleted:
+                await api.get(path, timeout=REQUEST_SECONDS)
+            else:
+                await api.delete(path, body, timeout=REQUEST_SECONDS)
+                is_deleted = True
+        except errors.ApiError as error:
+            if error.status == 404:
+                return is_deleted
+            why = str(error)
+        except errors.KubeError as error:
+            why = str(error)
+        if time.monotonic() > deadline:
+            print(f"{path} is still there: {why}")
+            return False
+        await asyncio.sleep(POLL_SECONDS if is_deleted else waits.next())
 
 
 def has_restored(found: RestoringState) -> bool:

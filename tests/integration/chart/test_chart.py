@@ -765,13 +765,22 @@ def test_the_uninstallation_removes_drop_ins_by_pods_that_end(
     labels = daemons["spec"]["template"]["metadata"]["labels"]
     assert dict(each.split("=") for each in asked["selector"].split(",")).items() <= labels.items()
     assert (asked["name"], asked["timeout"]) == ("swapwarden-drop-ins", "7")
-    (rule,) = (
-        rule
-        for role in named(documents, "Role").values()
-        for rule in role["rules"]
-        if "daemonsets" in rule["resources"]
-    )
-    assert (rule["resourceNames"], rule["verbs"]) == (["swapwarden-drop-ins"], ["get"])
+    rights = {tuple(rule["resourceNames"]): rule["verbs"] for rule in daemon_set_rules(documents)}
+    assert rights == {("swapwarden-drop-ins",): ["get"], ("swapwarden-nri",): ["get", "delete"]}
+
+
+def daemon_set_rules(documents: list[Json]) -> list[Json]:
+    rules = [rule for role in named(documents, "Role").values() for rule in role["rules"]]
+    return [rule for rule in rules if "daemonsets" in rule["resources"]]
+
+
+@pytest.mark.parametrize(("mode", "named_so"), [("auto", ["swapwarden-nri"]), ("off", [])])
+def test_the_uninstallation_ends_the_plugins_first(mode: str, named_so: list[str], tmp_path: Path) -> None:
+    documents = rendered(tmp_path, {"nri": {"mode": mode}})
+    (container,) = named(documents, "Job")["swapwarden-uninstall"]["spec"]["template"]["spec"]["containers"]
+    asked = [each.partition("=")[2] for each in container["args"] if each.startswith("--nri-daemonset")]
+    assert asked == named_so
+    assert [rule["resourceNames"] for rule in daemon_set_rules(documents)] == [[each] for each in named_so]
 
 
 def test_without_drop_ins_nothing_removes_any(tmp_path: Path) -> None:

@@ -270,6 +270,16 @@ def test_the_hooks_rights_over_nodes_are_labels_of_ours(cluster: Cluster, eventu
     assert cluster.cp.request("PATCH", ORDER.replace("uninstall", "other"), {}, token=token)[0] == 403
 
 
+def test_the_hooks_right_over_daemonsets_is_to_end_the_plugins(cluster: Cluster) -> None:
+    token = cluster.cp.token(helm.NAMESPACE, "swapwarden-uninstall")
+    folder = f"/apis/apps/v1/namespaces/{helm.NAMESPACE}/daemonsets"
+    for method in ("GET", "DELETE"):
+        # It may, and there is none.
+        assert cluster.cp.request(method, f"{folder}/swapwarden-nri", token=token)[0] == 404
+    for method, path in (("DELETE", f"{folder}/swapwarden-agent?dryRun=All"), ("GET", folder), ("DELETE", folder)):
+        assert cluster.cp.request(method, path, token=token)[0] == 403
+
+
 def test_the_hooks_rights_over_profiles_are_one_finalizer(cluster: Cluster, eventually: Eventually) -> None:
     cluster.profile("held", {"no": "node"})
     token = cluster.cp.token(helm.NAMESPACE, "swapwarden-uninstall")
@@ -300,6 +310,7 @@ def test_the_job_runs_the_tested_command(hook: list[Json]) -> None:
         f"--namespace={helm.NAMESPACE}",
         f"--owner={helm.RELEASE}",
         "--timeout=120",
+        "--nri-daemonset=swapwarden-nri",
     ]
     # Helm waits for 300, and a second pod would begin again.
     assert 120 + 60 <= job["spec"]["activeDeadlineSeconds"] < 300

@@ -93,6 +93,46 @@ def node(name: str, *taints: str, uid: str = "u", labels: tuple[str, ...] = (SWA
     return {"metadata": metadata, "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]}}
 
 
+DAEMONS = "/apis/apps/v1/namespaces/swapwarden-system/daemonsets/swapwarden-nri"
+GONE = failure(404, "NotFound", "daemonsets swapwarden-nri not found")
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_the_end_of_all_plugins_is_awaited(
+    api: client.Client, server: Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(uninstall, "POLL_SECONDS", 0.0)
+    for each in (
+        failure(500, "InternalError", "etcd"),
+        reply({}),
+        reply({}),
+        failure(503, "Unavailable", "busy"),
+        GONE,
+    ):
+        server.answer(each)
+    assert await uninstall.remove_plugins(api, DAEMONS)
+    assert [each.method for each in server.requests] == ["DELETE", "DELETE", "GET", "GET", "GET"]
+    assert json.loads(server.requests[0].body)["propagationPolicy"] == "Foreground", "it is gone when its pods are"
+    assert capsys.readouterr().out == ""
+
+
+async def test_where_there_are_no_plugins_nothing_is_awaited(api: client.Client, server: Scripted) -> None:
+    server.answer(GONE)
+    assert not await uninstall.remove_plugins(api, DAEMONS)
+
+
+@pytest.mark.usefixtures("_no_backoff")
+@pytest.mark.parametrize("last", [reply({}), failure(403, "Forbidden", "no right")])
+async def test_plugins_that_do_not_end_are_named_and_keep_nothing_back(
+    api: client.Client, server: Scripted, last: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answer(last)
+    assert not await uninstall.remove_plugins(api, DAEMONS, seconds=-1.0)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{DAEMONS} is still there: ")
+    assert "no right" in said or "have not ended" in said
+
+
 @pytest.mark.usefixtures("_no_backoff")
 async def test_a_node_that_is_deleted_meanwhile_is_not_released(
     api: client.Client, server: Scripted, capsys: pytest.CaptureFixture[str]

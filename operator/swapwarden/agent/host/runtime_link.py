@@ -105,8 +105,8 @@ class RuntimeLink:
         self.failed = ""
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
-    def close(self) -> None:
-        """End all connections. The file of the mode stays: a plugin that starts without an agent reads it."""
+    def close(self, *, keep_mode: bool = True) -> None:
+        """End all connections. The file of the mode is for a plugin that starts without an agent."""
         for peer in list(self.peers.values()):
             self._end(peer)
         self._events.clear()
@@ -115,6 +115,10 @@ class RuntimeLink:
             self._unlisten()
             with contextlib.suppress(OSError):
                 (self._folder / protocol.SOCKET).unlink(missing_ok=True)
+        if not keep_mode:
+            self._mode = None
+            with contextlib.suppress(OSError):
+                (self._folder / protocol.MODE_FILE).unlink(missing_ok=True)
 
     def events(self) -> list[LinkEvent]:
         """Return the events since the last call, in their order."""

@@ -18,6 +18,7 @@ from swapwarden.agent.host import cgroupfs, faults, link_messages, runtime_link
 from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import pod_starts, queue, runtime_holds, schedule, work
+from swapwarden.api import names
 from swapwarden.api import runtime_link as protocol
 from swapwarden.telemetry import metrics
 
@@ -149,8 +150,10 @@ class RuntimePlugins:
         self._check()
 
     def close(self) -> None:
-        """End all connections."""
-        self.link.close()
+        """End all connections. Where it is uninstalled, nothing is left in the link's folder."""
+        alone = self.holds.alone_since
+        gone = not self._plugins and alone is not None and self._work.clock() - alone >= protocol.GONE_SECONDS
+        self.link.close(keep_mode=not gone or self._mode() != names.Mode.RESTORE)
 
     def follow(self) -> None:
         """Send the differences of the state in force to all plugins."""

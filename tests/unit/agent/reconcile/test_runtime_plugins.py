@@ -197,6 +197,37 @@ async def test_a_plugin_that_is_away_is_reported_once_that_lasts(plain: Node) ->
 
 
 @pytest.mark.parametrize(
+    ("mode", "later", "stays"),
+    [
+        (names.Mode.RESTORE, protocol.GONE_SECONDS, False),
+        (names.Mode.RESTORE, 0.0, True),
+        (names.Mode.AUDIT, protocol.GONE_SECONDS, True),
+        (names.Mode.ENFORCE, protocol.GONE_SECONDS, True),
+    ],
+)
+async def test_an_agent_that_is_uninstalled_after_the_plugin_takes_the_mode_away(
+    plain: Node, mode: names.Mode, later: float, *, stays: bool
+) -> None:
+    agent = plain.start(state(mode=mode), nri=True)
+    plugin = PluginOf(agent)
+    await plugin.heeded()
+    plugin.close()
+    await until(lambda: plugin.ended)
+    agent.catch_up()
+    plain.later += later
+    plain.stop()
+    assert (plain.folder / protocol.MODE_FILE).exists() is stays, "a plugin that starts without an agent reads it"
+
+
+async def test_an_agent_that_ends_before_the_plugin_leaves_the_mode(plain: Node) -> None:
+    agent = plain.start(state(mode=names.Mode.RESTORE), nri=True)
+    await PluginOf(agent, connected=False).heeded()
+    plain.later += protocol.GONE_SECONDS
+    plain.stop()
+    assert (plain.folder / protocol.MODE_FILE).read_text() == "Restore\n"
+
+
+@pytest.mark.parametrize(
     ("error", "reason", "message"),
     [
         ("NoSocket", "NoSocket", ""),
