@@ -241,7 +241,7 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
     else:
         return None
     return state.Violation(
-        pod="kubepods" if file.pod is None else file.pod.uid,
+        pod=_above_pods(file) if file.pod is None else file.pod.uid,
         reason=reason,
         container=file.container,
         setting="" if file.usage else file.setting,
@@ -250,6 +250,11 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         swap_bytes=file.status.in_use,
         message=message[:512],
     )
+
+
+def _above_pods(file: records.ControlFile) -> str:
+    """Return the name of a cgroup above pods in spec."""
+    return spec.BURSTABLE if records.is_burstable(file.path.rpartition("/")[2]) else spec.KUBEPODS
 
 
 def _draining(file: records.ControlFile) -> str:

@@ -1,4 +1,4 @@
-"""Words for the memory QoS of a pod; every amount is the planner's. Pure."""
+"""Words for the memory QoS of a pod; every amount is the planner's, or follows from the agent's report. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy.memory import amounts, qos, settings
+from swapwarden.policy.memory import amounts, protection, qos, settings
 
 Protection = names.ProtectionReason
 Throttling = names.ThrottlingReason
@@ -21,7 +21,8 @@ class MemoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     """One file of a pod or of a container, or its request."""
 
     of: str
-    """requested, protected or throttled, with the name of the container if it is about one; node: why files differ."""
+    """requested, protected, in effect or throttled, with the name of the container if it is about one; node: why files
+    differ."""
     text: str
     file: str = ""
     value: int | None = None
@@ -29,8 +30,8 @@ class MemoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     reason: str = ""
 
 
-def lines(planned: PlannedPod, status: state.StateStatus | None = None) -> Iterator[MemoryLine]:
-    """Yield the parts of a pod's memory QoS; nothing if nobody asks for any. `status` is the node's, if it is known."""
+def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iterator[MemoryLine]:
+    """Yield the parts of a pod's memory QoS; nothing if nobody asks for any. `found` is its node's state, if known."""
     row, profile = planned.row, planned.profile
     memory = qos.decide(profile, planned.facts, row, planned.trace.decision, planned.override)
     if memory is None:
@@ -41,14 +42,43 @@ def lines(planned: PlannedPod, status: state.StateStatus | None = None) -> Itera
     amount = memory.low if memory.minimum is None else memory.minimum
     why = _PROTECTED[memory.protection](own)
     yield MemoryLine("protected", why, file if amount else "", amount, memory.protection.value)
+    if found is not None and (reached := _in_effect(planned, found)) is not None:
+        yield reached
     words = _throttled(planned, own)
     yield _high("throttled", memory.high, memory.throttling, words)
     if memory.throttling is Throttling.PER_CONTAINER:
         for one in memory.containers:
             yield _high(f"throttled {one.name}", one.high, one.throttling, words)
-    for condition in status.conditions if status else ():
+    for condition in found.status.conditions if found else ():
         if condition.type == ConditionType.MEMORY_QOS and condition.status == "False":
             yield MemoryLine("node", condition.message, reason=condition.reason)
+
+
+def _in_effect(planned: PlannedPod, found: state.NodeSwapState) -> MemoryLine | None:
+    """Return what of the protection is in effect; None if none is planned."""
+    row = planned.row
+    for hard, file in ((True, "memory.min"), (False, "memory.low")):
+        reached = protection.in_effect(found, row.key, row.qos, hard=hard)
+        if reached is not None:
+            has_less = _ABOVE.get(reached.cgroup, f"the cgroup /{reached.cgroup}")
+            text = _EFFECTS[reached.effect].format(cgroup=has_less, file=file, mode=found.spec and found.spec.mode)
+            return MemoryLine("in effect", text, value=reached.amount, reason=reached.effect.value)
+    return None
+
+
+_ABOVE: Final = {
+    protection.ROOT: "the cgroup above all pods (kubepods)",
+    protection.BURSTABLE: "the cgroup above all Burstable pods",
+    protection.POD: "the pod's cgroup",
+}
+_EFFECTS: Final = {
+    protection.Effect.IN_EFFECT: "all cgroups above the pod have as much",
+    protection.Effect.ANCESTOR_HAS_LESS: "{cgroup} has too little {file}, if all pods use what they may",
+    protection.Effect.POD_HAS_LESS: "{cgroup} has another {file}",
+    protection.Effect.NOT_WRITTEN: "mode {mode}: {file} is not written",
+    protection.Effect.KUBELET_OWNED: "not known: some files are left to the kubelet or to another writer",
+    protection.Effect.UNKNOWN: "not known: the agent has not reported all cgroups",
+}
 
 
 def _high(of: str, high: int | None, reason: names.ThrottlingReason, words: dict[Throttling, str]) -> MemoryLine:

@@ -163,7 +163,7 @@ def explain(seen: Observed) -> PodExplanation:
         if planned
         else [],
         numbers=list(rules.numbers(row, planned)) if planned else [],
-        memory=list(memory.lines(planned, seen.state.status if seen.state else None)) if planned else [],
+        memory=list(memory.lines(planned, seen.state)) if planned else [],
         behaviors=[] if planned or row.terminal else list(rules.by_behavior(row)),
         desired=desired,
         planned=_given(planned.trace.decision) if planned else None,

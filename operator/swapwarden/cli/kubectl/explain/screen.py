@@ -61,7 +61,7 @@ def text(
         ("RULES", "the first that matches decides", _rules(explained), 2),
         ("BY BEHAVIOR", "of the profile that governs its node", _behaviors(explained), 1),
         ("NUMBERS", "", _numbers(explained), 1),
-        ("MEMORY", "as planned", _memory(explained), 1),
+        ("MEMORY", "as planned, and in effect", _memory(explained), 1),
         ("TO CHANGE IT", "", _changes(explained), 1),
     ):
         if body := block(lines, fold, _INDENT):

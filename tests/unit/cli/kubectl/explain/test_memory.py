@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import memory, model, screen
-from swapwarden.policy.memory import qos, settings
+from swapwarden.policy.memory import protection, qos, settings
 from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported, seen
@@ -39,6 +39,7 @@ def test_the_amounts_are_those_of_the_plan() -> None:
     assert files(told) == [
         ("requested", "", GI, ""),
         ("protected", "memory.low", GI, "RequestProtected"),
+        ("in effect", "", GI, "InEffect"),
         ("throttled", "memory.high", max(2 * GI - swap, GI + GI * 8 // 10 // 4096 * 4096), told.memory[-1].reason),
     ]
     shown = screen.text(told, NOW)
@@ -57,11 +58,40 @@ def test_files_that_are_left_to_the_kubelet_are_named() -> None:
         assert [(line.text, line.reason) for line in told.memory if line.of == "node"] == shown
 
 
+@pytest.mark.parametrize(("above", "words"), [("kubepods", "all pods"), ("burstable", "all Burstable pods")])
+def test_an_ancestor_that_spoils_the_protection_is_named(above: str, words: str) -> None:
+    found, governing = pod(container("app", "1Gi", "2Gi")), profile(memory_qos=SOFT)
+    refused = state.Violation(above, "WriteFailed", setting="memoryLow", desired=str(GI), observed="4096")
+    told = model.explain(seen(found, governing, state=reported(planned(found, governing), refused)))
+    (line,) = (each for each in told.memory if each.of == "in effect")
+    assert (line.value, line.reason) == (4096, "AncestorHasLess")
+    assert words in line.text
+    assert line.text in screen.text(told, NOW)
+
+
+@pytest.mark.parametrize("effect", list(protection.Effect))
+@pytest.mark.parametrize("cgroup", ["", protection.ROOT, protection.BURSTABLE, protection.POD, "kubelet.slice"])
+def test_each_effect_has_words(effect: protection.Effect, cgroup: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = protection.InEffect(effect, None, cgroup)
+    monkeypatch.setattr(protection, "in_effect", lambda *_, **__: reached)
+    (line,) = (each for each in explain(pod(*REPORT), profile(memory_qos=SOFT)).memory if each.of == "in effect")
+    assert line.text
+    assert not {"{", "}", "None"} & {*line.text.split(), *line.text}
+
+
+def test_without_a_state_nothing_is_said_of_its_effect() -> None:
+    found, governing = pod(*REPORT), profile(memory_qos=SOFT)
+    told = model.explain(seen(found, governing, state=None))
+    assert "protected" in {line.of for line in told.memory}
+    assert "in effect" not in {line.of for line in told.memory}
+
+
 def test_each_of_several_containers_has_a_line() -> None:
     told = explain(pod(*REPORT), profile(memory_qos=SOFT))
     assert [line.of for line in told.memory] == [
         "requested",
         "protected",
+        "in effect",
         "throttled",
         "throttled app",
         "throttled proxy",
