@@ -23,7 +23,7 @@ BURSTABLE: Final = "burstable"
 POD: Final = "pod"
 
 
-class Level(msgspec.Struct, frozen=True):
+class ProtectedCgroup(msgspec.Struct, frozen=True):
     """A cgroup on the way to a pod."""
 
     name: str
@@ -49,7 +49,7 @@ class Share(msgspec.Struct, frozen=True):
     empty if there is none."""
 
 
-def along(levels: Sequence[Level], *, recursive: bool) -> Share:
+def along(levels: Sequence[ProtectedCgroup], *, recursive: bool) -> Share:
     """Return the protection in effect for the last level, below all others; the first is a child of the root.
 
     `recursive`: the mount option memory_recursiveprot.
@@ -66,21 +66,21 @@ def along(levels: Sequence[Level], *, recursive: bool) -> Share:
     return Share(effective, cut_by if effective < claimed else "")
 
 
-def _below(parent: Level, level: Level, effective: int, *, recursive: bool) -> int:
+def _below(parent: ProtectedCgroup, level: ProtectedCgroup, effective: int, *, recursive: bool) -> int:
     """Return what of a parent's effective protection is in effect for one of its children."""
     claim, claims = level.claim, level.claim + level.siblings
     if claims > effective:
         return claim * effective // claims
     if not recursive or parent.usage is None or level.usage is None:
         return claim
-    # What no child claims is shared among them, by what each uses beyond its claim.
+    # Unclaimed protection is shared among all children, by their use beyond their claims.
     if effective > claims and parent.usage > claims and level.usage > claim:
         return claim + (effective - claims) * (level.usage - claim) // (parent.usage - claims)
     return claim
 
 
 class Effect(enum.StrEnum):
-    """What becomes of a pod's planned protection."""
+    """Whether a pod's planned protection is in effect."""
 
     IN_EFFECT = "InEffect"
     """All of it is in effect."""
@@ -97,7 +97,7 @@ class Effect(enum.StrEnum):
 
 
 class InEffect(msgspec.Struct, frozen=True):
-    """The part of a pod's planned protection that is in effect, if all pods use what is protected for them."""
+    """The effective part of a pod's planned protection, if all pods use theirs."""
 
     effect: Effect
     amount: int | None = None
@@ -107,7 +107,7 @@ class InEffect(msgspec.Struct, frozen=True):
 
 
 def in_effect(found: state.NodeSwapState, key: str, own: qos.Class, *, hard: bool) -> InEffect | None:
-    """Return what is in effect of a pod's planned memory.low (`hard`: memory.min); None if none is planned.
+    """Return the effective part of a pod's planned memory.low (`hard`: memory.min); None if none is planned.
 
     An agent reports deviations only: unlisted cgroups hold the values of the spec.
     """
@@ -140,7 +140,9 @@ def _hidden(spec: state.StateSpec, status: state.StateStatus) -> Effect | None:
     return Effect.UNKNOWN if not status.observed_generation or status.violations_omitted else None
 
 
-def _levels(spec: state.StateSpec, key: str, own: qos.Class, held: Mapping[str, int], *, hard: bool) -> list[Level]:
+def _levels(
+    spec: state.StateSpec, key: str, own: qos.Class, held: Mapping[str, int], *, hard: bool
+) -> list[ProtectedCgroup]:
     """Return the cgroups from the top to the pod, with the values that the agent last found in them.
 
     A state does not say of which class its pods are. The value above all Burstable pods is the sum of theirs, unless
@@ -149,14 +151,14 @@ def _levels(spec: state.StateSpec, key: str, own: qos.Class, held: Mapping[str, 
     planned = sum(_planned(each, hard=hard) for each in spec.pods.values())
     top, middle = _planned(spec.kubepods, hard=hard), _planned(spec.burstable, hard=hard)
     mine, others = _planned(spec.pods[key], hard=hard), max(0, planned - middle)
-    root = Level(ROOT, held.get(ROOT, top))
-    pod = Level(POD, held.get(key, mine))
+    root = ProtectedCgroup(ROOT, held.get(ROOT, top))
+    pod = ProtectedCgroup(POD, held.get(key, mine))
     if own is not qos.Class.BURSTABLE:
         siblings = max(0, others - mine) + held.get(BURSTABLE, middle)
         return [root, msgspec.structs.replace(pod, siblings=siblings)]
     if planned > top and middle >= top:
         others = (planned - top) // 2
-    level = Level(BURSTABLE, held.get(BURSTABLE, middle), siblings=others)
+    level = ProtectedCgroup(BURSTABLE, held.get(BURSTABLE, middle), siblings=others)
     return [root, level, msgspec.structs.replace(pod, siblings=max(0, planned - others - mine))]
 
 

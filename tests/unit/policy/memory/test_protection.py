@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.memory import protection, settings
-from swapwarden.policy.memory.protection import Effect, InEffect, Level, Share
+from swapwarden.policy.memory.protection import Effect, InEffect, ProtectedCgroup, Share
 from swapwarden.policy.swap.qos import Class
 
 from tests.unit.policy.rows import GI, MI, PAGE, container, facts, pod, profile
@@ -20,10 +20,10 @@ sizes = st.integers(0, 2**40)
 
 def along(*settings: int, recursive: bool = False) -> Share:
     named = zip(("top", "middle", "leaf"), settings, strict=False)
-    return protection.along([Level(name, setting) for name, setting in named], recursive=recursive)
+    return protection.along([ProtectedCgroup(name, setting) for name, setting in named], recursive=recursive)
 
 
-# What the kernel does: experiments of a victim with 120 MiB in use beside a hog with 420.
+# The kernel's rules, with a victim of 120 MiB beside a hog of 420
 
 
 def test_all_is_in_effect_if_each_cgroup_above_has_as_much() -> None:
@@ -39,42 +39,46 @@ def test_the_highest_ancestor_with_less_is_named(values: tuple[int, ...], cut_by
 
 
 def test_siblings_share_what_their_parent_has_by_their_claims() -> None:
-    levels = [Level("top", 100), Level("middle", 120, siblings=80), Level("leaf", 120)]
+    levels = [ProtectedCgroup("top", 100), ProtectedCgroup("middle", 120, siblings=80), ProtectedCgroup("leaf", 120)]
     assert protection.along(levels, recursive=False) == Share(60, "top")
 
 
 def test_a_cgroup_claims_no_more_than_it_uses() -> None:
-    levels = [Level("top", 100), Level("leaf", 120, usage=30, siblings=60)]
+    levels = [ProtectedCgroup("top", 100), ProtectedCgroup("leaf", 120, usage=30, siblings=60)]
     assert protection.along(levels, recursive=False) == Share(30)
 
 
 def test_unclaimed_protection_is_shared_by_usage_with_the_mount_option_alone() -> None:
-    levels = [Level("top", 120, usage=540), Level("middle", 0, usage=120), Level("leaf", 120, usage=120)]
+    levels = [
+        ProtectedCgroup("top", 120, usage=540),
+        ProtectedCgroup("middle", 0, usage=120),
+        ProtectedCgroup("leaf", 120, usage=120),
+    ]
     # 120 of 540 are used there: its share of the protection that nobody claims.
     assert protection.along(levels, recursive=True) == Share(120 * 120 // 540, "middle")
     assert protection.along(levels, recursive=False) == Share(0, "middle")
 
 
 def test_a_leaf_without_a_value_has_all_of_its_parent_s_if_it_is_alone() -> None:
-    levels = [Level("pod", 120, usage=120), Level("leaf", 0, usage=120)]
+    levels = [ProtectedCgroup("pod", 120, usage=120), ProtectedCgroup("leaf", 0, usage=120)]
     assert protection.along(levels, recursive=True) == Share(120)
     assert protection.along(levels, recursive=False) == Share(0)
 
 
-@given(st.lists(st.builds(Level, st.just("x"), sizes, st.none() | sizes, sizes), min_size=1, max_size=4))
-def test_protection_never_grows_downwards(levels: list[Level]) -> None:
+@given(st.lists(st.builds(ProtectedCgroup, st.just("x"), sizes, st.none() | sizes, sizes), min_size=1, max_size=4))
+def test_protection_never_grows_downwards(levels: list[ProtectedCgroup]) -> None:
     found = [protection.along(levels[: end + 1], recursive=False).amount for end in range(len(levels))]
     assert found == sorted(found, reverse=True)
     assert all(each >= 0 for each in found)
 
 
-@given(st.lists(st.builds(Level, st.just("x"), sizes, st.none() | sizes, sizes), min_size=1, max_size=4))
-def test_somebody_is_named_if_and_only_if_less_is_in_effect_than_claimed(levels: list[Level]) -> None:
+@given(st.lists(st.builds(ProtectedCgroup, st.just("x"), sizes, st.none() | sizes, sizes), min_size=1, max_size=4))
+def test_somebody_is_named_if_and_only_if_less_is_in_effect_than_claimed(levels: list[ProtectedCgroup]) -> None:
     share = protection.along(levels, recursive=False)
     assert bool(share.cut_by) is (share.amount < levels[-1].claim)
 
 
-# What becomes of a plan
+# Plans
 
 
 def planned(*pods: Any, memory: settings.MemoryQoS = SOFT, **fields: Any) -> state.StateSpec:
@@ -148,7 +152,7 @@ def test_tiered_reservation_is_looked_for_in_memory_min() -> None:
         ({"conditions": [state.Condition("MemoryQoS", "False", "KubeletOwned")]}, Effect.KUBELET_OWNED),
     ],
 )
-def test_what_is_not_known_is_not_guessed(told: dict[str, Any], expected: Effect) -> None:
+def test_unknown_values_are_not_guessed(told: dict[str, Any], expected: Effect) -> None:
     assert effect(planned(burstable("uid-1", GI)), **told) == InEffect(expected)
 
 
@@ -160,7 +164,9 @@ requests = st.integers(1, 12 * 1024).map(lambda size: size * MI)
 
 
 @given(requests, st.lists(requests, max_size=4), st.lists(requests, max_size=4), st.booleans())
-def test_no_pod_has_less_than_what_is_said(own: int, others: list[int], hard: list[int], is_burstable: bool) -> None:
+def test_each_pod_has_at_least_the_reported_amount(
+    own: int, others: list[int], hard: list[int], is_burstable: bool
+) -> None:
     """Against a walk with what a state does not have: the class of each pod."""
     makes = burstable if is_burstable else guaranteed
     rows = [makes("uid-own", own)]
@@ -170,10 +176,10 @@ def test_no_pod_has_less_than_what_is_said(own: int, others: list[int], hard: li
     kind = Class.BURSTABLE if is_burstable else Class.GUARANTEED
     said = effect(spec, "uid-own", kind)
     top, middle = (int(each.memory_low or 0) if each else 0 for each in (spec.kubepods, spec.burstable))
-    levels = [Level("kubepods", top), Level("pod", own, siblings=middle + sum(hard))]
+    levels = [ProtectedCgroup("kubepods", top), ProtectedCgroup("pod", own, siblings=middle + sum(hard))]
     if is_burstable:
-        levels = [Level("kubepods", top), Level("burstable", middle, siblings=sum(hard))]
-        levels += [Level("pod", own, siblings=sum(others))]
+        levels = [ProtectedCgroup("kubepods", top), ProtectedCgroup("burstable", middle, siblings=sum(hard))]
+        levels += [ProtectedCgroup("pod", own, siblings=sum(others))]
     known = protection.along(levels, recursive=False)
     assert said is not None
     assert said.amount is not None

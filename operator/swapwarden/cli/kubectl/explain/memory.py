@@ -9,6 +9,7 @@ import msgspec
 
 from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy.memory import amounts, protection, qos, settings
@@ -21,13 +22,17 @@ class MemoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     """One file of a pod or of a container, or its request."""
 
     of: str
-    """requested, protected, in effect or throttled, with the name of the container if it is about one; node: why files
-    differ."""
+    """requested, protected, in effect, throttled, so far or guard, with the name of the container if it is about one;
+    node: why files differ."""
     text: str
     file: str = ""
     value: int | None = None
     """Bytes; absent if nothing is written."""
     reason: str = ""
+    count: int = 0
+    """How many times the kernel throttled."""
+    milliseconds: int = 0
+    """For how long a task stalled meanwhile."""
 
 
 def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iterator[MemoryLine]:
@@ -49,6 +54,8 @@ def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iter
     if memory.throttling is Throttling.PER_CONTAINER:
         for one in memory.containers:
             yield _high(f"throttled {one.name}", one.high, one.throttling, words)
+    if found is not None and (memory.high or any(one.high for one in memory.containers)):
+        yield from _seen(planned, found.status)
     for condition in found.status.conditions if found else ():
         if condition.type == ConditionType.MEMORY_QOS and condition.status == "False":
             yield MemoryLine("node", condition.message, reason=condition.reason)
@@ -78,6 +85,43 @@ _EFFECTS: Final = {
     protection.Effect.NOT_WRITTEN: "mode {mode}: {file} is not written",
     protection.Effect.KUBELET_OWNED: "not known: some files are left to the kubelet or to another writer",
     protection.Effect.UNKNOWN: "not known: the agent has not reported all cgroups",
+}
+
+
+def _seen(planned: PlannedPod, status: state.StateStatus) -> Iterator[MemoryLine]:
+    """Yield how often and for how long the pod was throttled, and what the guard made of it."""
+    row = planned.row
+    listed = [each for each in status.throttled if each.pod == row.key]
+    for each in listed:
+        of = _container(planned, each.container)
+        often = "once" if each.count == 1 else f"{each.count} times"
+        since = f", since {each.since}" if each.since else ""
+        text = f"{often}; some task stalled for {each.milliseconds / 1000:.1f} s meanwhile{since}"
+        yield MemoryLine(f"so far{of}", text, count=each.count, milliseconds=each.milliseconds)
+        if each.guard:
+            why = next((one.message for one in status.violations if _is_eased(one, each)), "")
+            text = _GUARD.get(each.guard, f"the agent reports {each.guard}") + (f": {why}" if why else "")
+            yield MemoryLine(f"guard{of}", text, reason=each.guard)
+    if not listed and status.observed_generation and not status.throttled_omitted:
+        yield MemoryLine("so far", "not throttled in the last ten minutes")
+
+
+def _container(planned: PlannedPod, identity: str) -> str:
+    """Return the name of a container with this id, after a space; empty for a pod's own cgroup."""
+    if not identity:
+        return ""
+    return " " + next((one.name for one in planned.row.containers if one.id and identity.startswith(one.id)), identity)
+
+
+def _is_eased(violation: state.Violation, throttled: state.ThrottledCgroup) -> bool:
+    cgroups = (violation.pod, violation.container) == (throttled.pod, throttled.container)
+    return cgroups and violation.reason == ViolationReason.THROTTLING_EASED
+
+
+_GUARD: Final = {
+    "Stepped": "memory.high is raised halfway to the memory limit",
+    "Released": "memory.high is raised to max",
+    "Latched": "memory.high is raised to max until the plan or the cgroup changes",
 }
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import memory, model, screen
@@ -36,11 +37,13 @@ def test_the_amounts_are_those_of_the_plan() -> None:
     told = explain(found, governing)
     assert told.planned is not None
     swap = int(told.planned.swap_max or 0)
+    (high,) = lines(told, "throttled")
     assert files(told) == [
         ("requested", "", GI, ""),
         ("protected", "memory.low", GI, "RequestProtected"),
         ("in effect", "", GI, "InEffect"),
-        ("throttled", "memory.high", max(2 * GI - swap, GI + GI * 8 // 10 // 4096 * 4096), told.memory[-1].reason),
+        ("throttled", "memory.high", max(2 * GI - swap, GI + GI * 8 // 10 // 4096 * 4096), high.reason),
+        ("so far", "", None, ""),
     ]
     shown = screen.text(told, NOW)
     for line in told.memory:
@@ -86,6 +89,49 @@ def test_without_a_state_nothing_is_said_of_its_effect() -> None:
     assert "in effect" not in {line.of for line in told.memory}
 
 
+def throttled(*listed: state.ThrottledCgroup, **fields: Any) -> model.PodExplanation:
+    """A pod with two throttled containers, of whose cgroups an agent reports this."""
+    found = pod(container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "1Gi"))
+    governing = profile(memory_qos=SOFT)
+    return model.explain(
+        seen(found, governing, state=reported(planned(found, governing), throttled=list(listed), **fields))
+    )
+
+
+def lines(told: model.PodExplanation, of: str) -> list[memory.MemoryLine]:
+    return [line for line in told.memory if line.of.startswith(of)]
+
+
+def test_how_often_and_how_long_it_was_throttled() -> None:
+    since = "2026-01-01T00:10:00Z"
+    told = throttled(state.ThrottledCgroup("uid-1", "id-proxy", count=42, milliseconds=4560, since=since))
+    (line,) = lines(told, "so far")
+    assert (line.of, line.count, line.milliseconds) == ("so far proxy", 42, 4560)
+    for each in ("42", "4.6", since):
+        assert each in line.text
+    assert lines(told, "guard") == []
+
+
+@pytest.mark.parametrize("phase", ["Stepped", "Released", "Latched", "Unheard"])
+def test_the_guard_and_its_reason_are_named(phase: str) -> None:
+    eased = state.Violation("uid-1", "ThrottlingEased", "id-app-in-full", "memoryHigh", message="Stuck for 9 s")
+    told = throttled(
+        state.ThrottledCgroup("uid-1", "id-app-in-full", count=7, trips=1, guard=phase),
+        violations=[msgspec.structs.replace(eased, container="id-proxy", message="another"), eased],
+    )
+    (line,) = lines(told, "guard")
+    assert (line.of, line.reason) == ("guard app", phase)
+    assert line.text.endswith("Stuck for 9 s")
+
+
+def test_other_pods_and_unlisted_ones_do_not_count() -> None:
+    others = state.ThrottledCgroup("uid-2", count=9)
+    (line,) = lines(throttled(others), "so far")
+    assert line.count == 0
+    assert lines(throttled(others, throttled_omitted=1), "so far") == []
+    assert lines(throttled(observed_generation=0), "so far") == []
+
+
 def test_each_of_several_containers_has_a_line() -> None:
     told = explain(pod(*REPORT), profile(memory_qos=SOFT))
     assert [line.of for line in told.memory] == [
@@ -95,8 +141,9 @@ def test_each_of_several_containers_has_a_line() -> None:
         "throttled",
         "throttled app",
         "throttled proxy",
+        "so far",
     ]
-    assert told.memory[-1].reason == names.ThrottlingReason.REQUEST_IS_LIMIT
+    assert lines(told, "throttled proxy")[0].reason == names.ThrottlingReason.REQUEST_IS_LIMIT
     assert told.memory[0].value == GI + 64 * MI
 
 
@@ -116,8 +163,9 @@ def test_whose_share_it_is() -> None:
         made = profile(names.Behavior.WORKLOAD_CONTROLLED, memory_qos=SOFT, overrides=overrides)
         limited = {**own, names.LIMIT_ANNOTATION: "4Gi"}
         told = explain(pod(container("app", "1Gi", "2Gi"), annotations=limited), made)
-        assert told.memory[-1].reason == names.ThrottlingReason.PERCENT
-        assert share in told.memory[-1].text
+        (line,) = lines(told, "throttled")
+        assert line.reason == names.ThrottlingReason.PERCENT
+        assert share in line.text
 
 
 def test_a_pod_that_asks_by_annotations_only() -> None:
