@@ -40,6 +40,10 @@ class ConditionType(enum.StrEnum):
     EVENTS_LOST = "EventsLost"
     NRI_UNAVAILABLE = "NriUnavailable"
     """The container runtime does not hold the limits of containers: it offers no NRI, or its plugin is not there."""
+    THROTTLING_STORM = "ThrottlingStorm"
+    """Many pods stood still at their memory.high at once."""
+    PROTECTION_INEFFECTIVE = "ProtectionIneffective"
+    """A cgroup above all pods protects less memory than the plan has for them."""
 
     # Of a NodeSwapProfile.
     PROGRESSING = "Progressing"
@@ -57,6 +61,8 @@ DIAGNOSTICS: Final = (
     ConditionType.SECRETS_ON_DISK,
     ConditionType.EVENTS_LOST,
     ConditionType.NRI_UNAVAILABLE,
+    ConditionType.THROTTLING_STORM,
+    ConditionType.PROTECTION_INEFFECTIVE,
 )
 """Conditions of a NodeSwapState that are present only while true. Their messages end with the remedy."""
 

@@ -28,6 +28,9 @@ CALM_SHARE: Final = 0.9
 HOUR: Final = 3600.0
 LATCH_TRIPS: Final = 3
 """Trips in an hour after which a cgroup keeps no memory.high."""
+STORM_TRIPS: Final = 5
+STORM_SECONDS: Final = 60.0
+"""The time in which so many trips on a node have a common cause."""
 
 
 class Phase(enum.Enum):
@@ -82,6 +85,21 @@ class Trip(NamedTuple):
     phase: Phase
     stalled: float
     """Seconds in which tasks stalled during the window."""
+
+
+class Storm:
+    """Trips of all cgroups of a node."""
+
+    def __init__(self) -> None:
+        self._trips: collections.deque[float] = collections.deque(maxlen=STORM_TRIPS)
+        self.at = float("-inf")
+        """When there last were so many within a short time, in monotonic seconds."""
+
+    def record(self, now: float) -> None:
+        """Take a trip."""
+        self._trips.append(now)
+        if len(self._trips) == STORM_TRIPS and now - self._trips[0] <= STORM_SECONDS:
+            self.at = now
 
 
 class StallGuard:

@@ -57,6 +57,15 @@ class RuntimeStatus(NamedTuple):
     message: str = ""
 
 
+class MemoryQoSStatus(NamedTuple):
+    """Status of memory QoS beside that of its files."""
+
+    kubelet_owns: frozenset[resolve.Owned] = frozenset()
+    """Files of memory that the kubelet sets by a policy of its own."""
+    storm_at: float = float("-inf")
+    """When many cgroups last stood still at memory.high at once, in monotonic seconds."""
+
+
 class ReconcileProgress(NamedTuple):
     """The part of the report on reconciling that is not in the records of pods and files."""
 
@@ -81,8 +90,7 @@ class ReconcileProgress(NamedTuple):
     """Settings, and containers in the runtime, that still hold a value that the agent must restore."""
     runtime: RuntimeStatus | None = None
     """None if the agent has no link to the runtime."""
-    kubelet_owns: frozenset[resolve.Owned] = frozenset()
-    """Files of memory that the kubelet sets by a policy of its own."""
+    memory: MemoryQoSStatus = MemoryQoSStatus()
 
 
 class Board:

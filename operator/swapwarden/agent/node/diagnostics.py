@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from swapwarden.agent.desired import throttle
+from swapwarden.agent.host import cgroup_files
 from swapwarden.agent.inventory import board
-from swapwarden.agent.node import node_info
+from swapwarden.agent.node import node_info, protection
 from swapwarden.api import state
 from swapwarden.api.conditions import ConditionType
 
 _MIB: Final = 1 << 20
+_PROPERTIES: Final = {file.name: file.systemd_property for file in cgroup_files.OF_MEMORY}
 _LIMITED: Final = "LimitedSwap"
 _DETAIL: Final = 120
 """Characters of an error's text in a message."""
@@ -46,14 +49,22 @@ class Diagnostic(NamedTuple):
 
 
 def conditions(
-    facts: state.Facts, seen: node_info.NodeLook, lost: int = 0, runtime: board.RuntimeStatus | None = None
+    facts: state.Facts,
+    seen: node_info.NodeLook,
+    lost: int = 0,
+    runtime: board.RuntimeStatus | None = None,
+    *,
+    storm: bool = False,
+    short: protection.Shortfall | None = None,
 ) -> list[Diagnostic]:
     """Return what a node's state reports as conditions; most of it concerns nodes with swap only.
 
     `lost` is how often the kernel dropped events recently, `runtime` how the plugin of the container runtime stands;
-    None if there should be none.
+    None if there should be none. `storm`: many cgroups stood still at memory.high at once. `short` is the cgroup above
+    all pods that makes their protection ineffective.
     """
     found = list(_conditions(facts, seen)) if facts.devices else []
+    found += _of_memory(storm=storm, short=short)
     if runtime is not None and runtime.reason:
         message, remedy = _NRI.get(runtime.reason, _NRI["Refused"])
         detail = "".join(each if each.isprintable() else "?" for each in runtime.message[:_DETAIL])
@@ -73,6 +84,28 @@ def conditions(
             )
         )
     return found
+
+
+def _of_memory(*, storm: bool, short: protection.Shortfall | None) -> Iterator[Diagnostic]:
+    if storm:
+        yield Diagnostic(
+            ConditionType.THROTTLING_STORM,
+            "ManyStandstills",
+            f"pods stood still at memory.high {throttle.STORM_TRIPS} times or more within a minute: the node's swap is"
+            " full or too slow for them",
+            "give the node more or faster swap, raise memoryQoS.throttlingPercent, or set withoutSwap to Skip"
+            " (status.throttled has the pods)",
+        )
+    if short is not None:
+        what = "nothing" if short.found == 0 else f"no more than {_mib(short.found)}"
+        node = "" if short.path else " (the node itself runs in it)"
+        yield Diagnostic(
+            ConditionType.PROTECTION_INEFFECTIVE,
+            "AncestorTooLow",
+            f"{short.file} of the cgroup /{short.path[-_DETAIL:]}{node} is {short.found}, and pods below it ask for"
+            f" {_mib(short.needed)}: the kernel protects {what} of their memory",
+            f"set {short.file} of that cgroup to {short.needed} or more (as {_PROPERTIES[short.file]}= of its unit)",
+        )
 
 
 def _conditions(facts: state.Facts, seen: node_info.NodeLook) -> Iterator[Diagnostic]:

@@ -62,6 +62,7 @@ class ThrottleGuard:
         self._work = shared
         self._fs = cgroups
         self.guarded: dict[records.ControlFile, Guarded] = {}
+        self.storm = throttle.Storm()
 
     def follow(self, file: records.ControlFile) -> None:
         """Guard a memory.high that was reconciled, with its planned value; end that if it has none any more."""
@@ -176,6 +177,7 @@ class ThrottleGuard:
     def _report(self, file: records.ControlFile, trip: throttle.Trip) -> None:
         file.throttling = file.throttling._replace(trips=file.throttling.trips + 1)
         self._work.reports.touch()
+        self.storm.record(self._work.clock())
         TRIPS.inc(trip.cause.value, trip.phase.value)
         STALLED.inc(by=max(0.0, trip.stalled))
         log.warning(

@@ -233,7 +233,7 @@ class NodeReconciler:
             + (self._applied is not None)
             + (0 if runtime is None else runtime.holds.to_restore),
             runtime=None if runtime is None else runtime.status,
-            kubelet_owns=self.work.in_force.kubelet_owns,
+            memory=board.MemoryQoSStatus(self.work.in_force.kubelet_owns, self._files.guard.storm.at),
         )
 
     @property

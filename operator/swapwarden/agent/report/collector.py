@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroupfs, inotify
+from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
 from swapwarden.agent.inventory import board, exposure, inventory, layout, records
+from swapwarden.agent.node import protection
 from swapwarden.api import names, state
 from swapwarden.api.violations import FAILURES, ViolationReason
 from swapwarden.telemetry import metrics
@@ -51,6 +52,8 @@ class Recent(NamedTuple):
     """A description of other writers than systemd; empty if none is known."""
     lost: int = 0
     """How often the kernel dropped events; all cgroups were compared after each."""
+    storm: bool = False
+    """Whether many cgroups stood still at memory.high at once."""
     unreported: frozenset[str] = frozenset()
     """UIDs of pods that took swap while exposed, which no status has reported."""
     exposures: Sequence[state.ExposedPod] = ()
@@ -66,6 +69,8 @@ class Memory(NamedTuple):
     """Those with another writer's number, which stays."""
     kubelets: frozenset[resolve.Owned] = frozenset()
     """Those that the kubelet sets by a policy of its own."""
+    shortfall: protection.Shortfall | None = None
+    """The cgroup above all pods that makes their protection ineffective; None without one."""
 
 
 class Tree(NamedTuple):
@@ -109,7 +114,8 @@ class Snapshot(NamedTuple):
     def passing(self) -> bool:
         """Whether it has events of the last minutes: no later event marks their end."""
         recent = self.recent
-        return bool(recent.exposures or recent.drifting or recent.others or recent.lost or self.throttled)
+        of_memory = recent.storm or self.throttled
+        return bool(recent.exposures or recent.drifting or recent.others or recent.lost or of_memory)
 
 
 def collect(
@@ -161,11 +167,24 @@ def collect(
         refused=refused,
         to_restore=to_restore + progress.to_restore,
         unseen=unseen,
-        recent=Recent(drifting, contested, progress.others, progress.lost, frozenset(unreported), exposures),
+        recent=Recent(
+            drifting,
+            contested,
+            progress.others,
+            progress.lost,
+            now - progress.memory.storm_at < exposure.RECENT_SECONDS,
+            frozenset(unreported),
+            exposures,
+        ),
         cost=_cost(known, current, cgroups),
         settings=progress.settings,
         guarantee=guarantee,
-        memory=Memory(of_memory, tuple(foreign), progress.kubelet_owns if _plans_memory(current) else frozenset()),
+        memory=Memory(
+            of_memory,
+            tuple(foreign),
+            progress.memory.kubelet_owns if _plans_memory(current) else frozenset(),
+            _shortfall(known, progress, cgroups),
+        ),
         throttled=throttled,
     )
 
@@ -176,6 +195,22 @@ def _plans_memory(current: spec.NodeSpec | None) -> bool:
         return False
     of_pods = ((pod.settings, pod.each or {}, *pod.containers.values()) for pod in current.pods.values())
     return bool(current.above) or any(each.keys() - {cgroupfs.SWAP_MAX} for settings in of_pods for each in settings)
+
+
+def _shortfall(
+    known: inventory.Inventory, progress: board.ReconcileProgress, cgroups: cgroupfs.Cgroups
+) -> protection.Shortfall | None:
+    """Return the cgroup above all pods that protects less than the agent has that of all pods protect."""
+    current, root = progress.spec, known.root_path
+    if current is None or root is None or current.mode is not names.Mode.ENFORCE:
+        return None
+    needed = {
+        file.name: setting.value
+        for file in (cgroup_files.MEMORY_MIN, cgroup_files.MEMORY_LOW)
+        if (setting := current.above.get(spec.KUBEPODS, {}).get(file.name)) is not None
+        and not resolve.is_kubelets(progress.memory.kubelet_owns, file, container=False)
+    }
+    return protection.shortfall(cgroups, root, needed) if needed else None
 
 
 def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:

@@ -118,5 +118,6 @@ class Report:
     def _verdicts(self, snapshot: collector.Snapshot) -> Mapping[str, collector.ConditionVerdict]:
         facts = self._node.facts
         runtime = self._reconciled.progress.runtime
-        found = diagnostics.conditions(facts, self._node.look, snapshot.recent.lost, runtime)
+        recent, short = snapshot.recent, snapshot.memory.shortfall
+        found = diagnostics.conditions(facts, self._node.look, recent.lost, runtime, storm=recent.storm, short=short)
         return status.verdicts(snapshot, facts, found)

@@ -146,6 +146,18 @@ def test_trips_more_than_an_hour_ago_do_not_count() -> None:
         cgroup.now += throttle.HOUR
 
 
+def test_five_trips_within_a_minute_are_a_storm() -> None:
+    storm = throttle.Storm()
+    for now in (0, 10, 20, 30, 61):
+        storm.record(now)
+    assert storm.at == float("-inf")
+    storm.record(70)
+    assert storm.at == 70
+    for now in (100, 140, 180, 220):
+        storm.record(now)
+    assert storm.at == 70
+
+
 def test_nothing_is_sampled_while_the_kernel_does_not_throttle() -> None:
     cgroup = Cgroup()
     assert cgroup.guard.next(0) is None

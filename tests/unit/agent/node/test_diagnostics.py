@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.agent.inventory import board
-from swapwarden.agent.node import diagnostics, kubelet_config, node_info
+from swapwarden.agent.node import diagnostics, kubelet_config, node_info, protection
 from swapwarden.agent.reconcile import runtime_plugins
 from swapwarden.api import state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType
@@ -82,9 +82,13 @@ def test_all_of_them_together_are_short() -> None:
         containers=node_info.Containers(without=1),
     )
     runtime = board.RuntimeStatus(connected=False, reason="Refused", message="x" * 1000)
-    found = diagnostics.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1, runtime)
+    short = protection.Shortfall("x" * 4000, "memory.low", 0, 1 << 62)
+    found = diagnostics.conditions(
+        msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1, runtime, storm=True, short=short
+    )
     assert {each.kind for each in found} == set(DIAGNOSTICS)
-    assert max(len(f"{each.message}; {each.remedy}") for each in found) < 300
+    assert max(len(f"{each.message}; {each.remedy}") for each in found) < 400
+    assert not any("; " in each.remedy for each in found), "readers of a condition split it there"
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ PLAN, LIMIT, STUCK = 60 * MIB, 100 * MIB, 75 * MIB
 class Stuck:
     """A pod that stands still at its memory.high."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, number: int = 1) -> None:
         self.node = node
-        self.pod = node.tree.pod(1, memory_max=f"{LIMIT}\n", memory_current=f"{STUCK}\n")
+        self.pod = node.tree.pod(number, memory_max=f"{LIMIT}\n", memory_current=f"{STUCK}\n")
         self.events = self.stalled = 0
         self.stall(0)
 
@@ -159,6 +159,32 @@ async def test_a_guard_that_reports_writes_nothing(stuck: Stuck) -> None:
     await stuck.stalls(agent, 14)
     assert stuck.high == str(PLAN)
     assert guard.TRIPS.value("Stuck", "Released") == before + 1
+
+
+async def test_many_pods_that_stand_still_at_once_are_a_storm(plain: Node) -> None:
+    pods = [Stuck(plain, number) for number in range(1, 6)]
+    agent = plain.start()
+    entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN)}, {})
+    apply(agent, state()._replace(pods={uid(number): entry for number in range(1, 6)}))
+    await until(lambda: {each.high for each in pods} == {str(PLAN)})
+
+    async def stall(*some: Stuck) -> None:
+        known = len(snapshot(agent).throttled)
+        for each in some:
+            each.stall(1)
+        await until(lambda: len(snapshot(agent).throttled) == known + len(some))
+        for _ in range(7):
+            for each in some:
+                each.stall(throttle.SAMPLE_SECONDS)
+            some[0].pass_time(agent, throttle.SAMPLE_SECONDS)
+
+    await stall(*pods[:4])
+    assert (len(snapshot(agent).throttled), snapshot(agent).recent.storm) == (4, False)
+    await stall(pods[4])
+    found = snapshot(agent)
+    assert (found.recent.storm, found.passing) == (True, True)
+    plain.later += 600
+    assert not snapshot(agent).recent.storm
 
 
 async def test_a_longer_window_is_waited_for(stuck: Stuck) -> None:

@@ -315,3 +315,23 @@ async def test_the_condition_names_files_with_foreign_numbers_and_is_absent_with
     agent.look(swap_devices.Disks(), frozenset(resolve.Owned))
     compare(agent)
     assert "MemoryQoS" not in status.verdicts(snapshot(agent), FACTS)
+
+
+@pytest.mark.parametrize("node", ["kind"], indirect=True)
+async def test_a_cgroup_above_all_pods_that_takes_their_protection_away_is_found(node: Node) -> None:
+    above = node.tree.kubepods.parent
+    (above / "memory.low").write_text("0\n")
+    (above / "memory.min").write_text("max\n")
+    agent = node.start()
+
+    def short(desired: spec.NodeSpec, *owned: resolve.Owned) -> tuple[str, str, int] | None:
+        apply(agent, desired)
+        agent.look(swap_devices.Disks(), frozenset(owned))
+        found = snapshot(agent).memory.shortfall
+        return None if found is None else (found.path, found.file, found.needed)
+
+    assert short(parsed()) is None
+    assert short(qos(2)) == ("kubelet.slice", "memory.low", 64 * MIB)
+    assert short(qos(2), resolve.Owned.THROTTLING) == ("kubelet.slice", "memory.low", 64 * MIB)
+    assert short(qos(2), resolve.Owned.PROTECTION) is None, "it is the kubelet's protection"
+    assert short(qos(3, mode="Audit")) is None
