@@ -19,9 +19,10 @@ LOG_SECONDS: Final = 60.0
 class Knowledge:
     """Read and written for both connections."""
 
-    def __init__(self, *, adjusts: bool) -> None:
-        """`adjusts`: whether this node's kernel can limit swap."""
+    def __init__(self, *, adjusts: bool, required: bool = False) -> None:
+        """`adjusts`: whether this node's kernel can limit swap; `required`: whether starts fail without an answer."""
         self.adjusts = adjusts
+        self.required = required
         self.mode: str = names.Mode.ENFORCE
         self.decisions = decisions.Decisions()
         self.inventory = inventory.RuntimeInventory()

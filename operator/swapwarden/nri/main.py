@@ -53,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_index,
         help="place among the runtime's plugins, two digits (default: %(default)s)",
     )
+    parser.add_argument(
+        "--required",
+        action="store_true",
+        help="have the runtime refuse a container if this process does not answer (from NRI 0.12.4)",
+    )
     log_lines.add_arguments(parser)
 
 
@@ -75,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not adjusts:
         logs.warning("main", f"nothing is adjusted: {arguments.cgroup_root} has no {runtime_link.SWAP_MAX}")
     logs.info("main", "started", version=swapwarden.__version__)
-    known = knowledge.Knowledge(adjusts=adjusts)
+    known = knowledge.Knowledge(adjusts=adjusts, required=arguments.required)
     agent = AgentSide(known, arguments.link_dir, time.monotonic)
     registration = messages.register(arguments.name, arguments.index)
     runtime = RuntimeSide(known, registration, arguments.socket_dir, clock=time.monotonic, notify=agent.notify)

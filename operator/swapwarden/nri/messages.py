@@ -283,12 +283,15 @@ def register(name: str, index: str) -> bytes:
     return protobuf.field(1, name) + protobuf.field(2, index) + protobuf.field(3, "v0.12.5")
 
 
-def configured(events: Iterable[int]) -> bytes:
-    """Encode a ConfigureResponse: the mask of events. No event would mean each."""
+def configured(events: Iterable[int], *, required: bool = False) -> bytes:
+    """Encode a ConfigureResponse: the mask of events. No event would mean each.
+
+    With `required` the runtime fails requests that the plugin does not answer; before 0.12.4 it ignores that.
+    """
     mask = 0
     for event in events:
         mask |= 1 << event - 1
-    return protobuf.field(2, mask)
+    return protobuf.field(2, mask) + (protobuf.field(3, protobuf.field(1, 1)) if required else b"")
 
 
 def synchronized(*, more: bool) -> bytes:

@@ -20,7 +20,6 @@ REGISTER_SECONDS: Final = 15.0
 MAX_WAITING: Final = 64
 """Pods whose start waits for the agent; the runtime starts one at a time."""
 
-CONFIGURED: Final = messages.configured(messages.EVENTS.values())
 _METHODS: Final = {number: method for method, number in messages.EVENTS.items()}
 _REGISTER_STREAM: Final = 1
 
@@ -114,7 +113,7 @@ class RuntimeSession:
                 change = messages.read_state_change(payload)
                 answer = self._about(_METHODS.get(change.event, ""), change.request, message.stream, notices)
             elif method == "Configure":
-                answer = CONFIGURED
+                answer = messages.configured(messages.EVENTS.values(), required=self._known.required)
                 self._configure(payload)
             elif method == "Synchronize":
                 answer = self._synchronize(messages.read_synchronize(payload), notices)

@@ -783,6 +783,12 @@ def test_the_uninstallation_ends_the_plugins_first(mode: str, named_so: list[str
     assert [rule["resourceNames"] for rule in daemon_set_rules(documents)] == [[each] for each in named_so]
 
 
+@pytest.mark.parametrize(("mode", "required"), [("auto", False), ("required", True)])
+def test_a_required_plugin_knows_it(mode: str, required: bool, tmp_path: Path) -> None:
+    (container,) = nri_pod(rendered(tmp_path, {"nri": {"mode": mode}}))["containers"]
+    assert ("--required" in container["args"]) is required
+
+
 def test_without_drop_ins_nothing_removes_any(tmp_path: Path) -> None:
     assert "drop-ins" not in manifests.written(rendered(tmp_path, {"nri": {"mode": "off"}}))
 

@@ -14,7 +14,7 @@ import pytest
 from swapwarden.api import names, runtime_link
 from swapwarden.api.runtime_link import SWAP_MAX, Away, FromAgent, FromPlugin
 
-from testbed.standin.runtime import NEWEST, REQUEST_TIMEOUT, Container, Outcome, Pod, Runtime
+from testbed.standin.runtime import NEWEST, REQUEST_TIMEOUT, VERSIONS, Container, Outcome, Pod, Runtime
 from tests.integration.nri.conftest import StartPlugin
 from tests.integration.nri.fake_agent import FakeAgent, decision, value
 from tests.integration.nri.plugin_process import PLUGIN, Plugin
@@ -57,6 +57,35 @@ def test_a_plugin_that_is_killed_during_a_request_lets_it_go_on_at_once(
     assert "error" not in made
     assert made["unified"] == {SWAP_MAX: KUBELET}
     assert made["seconds"] < REQUEST_TIMEOUT
+
+
+def test_a_required_plugin_that_does_not_answer_is_a_refusal_once(newest: Runtime, start_plugin: StartPlugin) -> None:
+    """Then the next plugin answers, or without one the runtime's validator."""
+    stopped = start_plugin(newest, "--required")
+    assert create(newest, "uid-1").unified[SWAP_MAX] == "0"
+    stopped.pause()
+    assert PLUGIN in create(newest, "uid-2").error
+    stopped.kill()
+    assert create(newest, "uid-2").error == ""
+    doomed = start_plugin(newest, "--required")
+    doomed.pause()
+    newest.populate([Pod("sandbox-3", "uid-3", DISABLED)], [])
+    wanted = Container("container-3", "sandbox-3", unified={SWAP_MAX: KUBELET})
+    answer = newest.begin("create", container=wanted.to_json())
+    doomed.kill()
+    assert PLUGIN in answer.result(10)["error"]
+    assert create(newest, "uid-3").error == ""
+
+
+@pytest.mark.parametrize("older", [each for each in VERSIONS if each != NEWEST])
+def test_older_runtimes_do_not_know_that_it_is_required(
+    older: str, folder: pathlib.Path, start_plugin: StartPlugin
+) -> None:
+    with Runtime(folder, older) as runtime:
+        runtime.start()
+        assert create(runtime, "uid-1").error == ""
+        start_plugin(runtime, "--required").pause()
+        assert create(runtime, "uid-2").error == ""
 
 
 def test_a_plugin_that_is_killed_again_and_again_fails_no_start(

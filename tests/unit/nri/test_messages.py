@@ -37,6 +37,7 @@ def test_the_adjustment_has_the_bytes_that_a_runtime_accepted_and_an_annotation(
 
 def test_the_mask_has_a_bit_for_each_event() -> None:
     assert messages.configured([4, 8]) == b"\x10\x88\x01"
+    assert messages.configured([4, 8], required=True) == b"\x10\x88\x01\x1a\x02\x08\x01"
     assert messages.configured(messages.EVENTS.values()) == runtime.field(2, 1 | 4 | 8 | 128 | 1024)
 
 
