@@ -50,7 +50,7 @@ def test_check(kernel_vm: KernelVM, pods: Path) -> None:
     assert done.rc == 0, done.stdout + done.stderr
     assert f"/{pods.name}/kubepods.slice" in table["pods below"]
     assert kernel_vm.read("/proc/sys/vm/min_free_kbytes").strip() in table["vm.min_free_kbytes"]
-    assert f"{low * 4096 / 2**20:.0f} MiB" in table["swapping begins below"]
+    assert f"{low * 4096 / 2**20:.0f} MiB" in table["kswapd starts below"]
     (device,) = (line for name, line in table.items() if name.startswith("swap on /dev/vd"))
     assert "512 MiB, partition" in device
     assert "Virtual, not encrypted" in device

@@ -36,6 +36,7 @@ class ConditionType(enum.StrEnum):
     KUBELET_WILL_NOT_START = "KubeletWillNotStart"
     KUBELET_SETS_NO_LIMITS = "KubeletSetsNoLimits"
     EVICTION_BEFORE_SWAP = "EvictionBeforeSwap"
+    OOM_KILL_BEFORE_EVICTION = "OOMKillBeforeEviction"
     SECRETS_ON_DISK = "SecretsOnDisk"
     EVENTS_LOST = "EventsLost"
     NRI_UNAVAILABLE = "NriUnavailable"
@@ -58,6 +59,7 @@ DIAGNOSTICS: Final = (
     ConditionType.KUBELET_WILL_NOT_START,
     ConditionType.KUBELET_SETS_NO_LIMITS,
     ConditionType.EVICTION_BEFORE_SWAP,
+    ConditionType.OOM_KILL_BEFORE_EVICTION,
     ConditionType.SECRETS_ON_DISK,
     ConditionType.EVENTS_LOST,
     ConditionType.NRI_UNAVAILABLE,

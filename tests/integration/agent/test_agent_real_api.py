@@ -16,7 +16,7 @@ from swapwarden.api.conditions import DIAGNOSTICS
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from tests.integration.agent.agent_process import AgentProcess, until
-from tests.unit.agent import host_tree
+from tests.unit.agent import cgroup_tree, host_tree
 from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, uid, write
 from tests.unit.agent.host_tree import HostTree
 
@@ -141,6 +141,13 @@ def test_it_reports_problems_of_the_kubelet_while_they_last(node: Node) -> None:
         assert len(json.dumps(worst)) < 2048
         drop_in.write_text("kind: KubeletConfiguration\nevictionHard: {memory.available: 1Gi}\n")
         until(lambda: found() == {"KubeletWillNotStart", "EvictionBeforeSwap", "SecretsOnDisk"}, "other things")
+        (before,) = (each["message"] for each in node.object["status"]["conditions"] if "Swap" in each["type"])
+        # The kernel uses 4 MiB more: no news, whatever else is.
+        more = host_tree.MEMINFO.replace("AnonPages:        786432", "AnonPages:        782336")
+        HostTree.file(node.tree.proc / "meminfo", more)
+        HostTree.file(node.tree.proc / "swaps", f"{cgroup_tree.PROC['swaps']}/dev/vdb\tpartition\t1024\t0\t-3\n")
+        until(lambda: len(node.object["status"]["facts"]["devices"]) == 2, "the other thing that changed")
+        assert before in {each.get("message") for each in node.object["status"]["conditions"]}
         drop_in.write_text("\x00garbage")
         until(lambda: found() == {"SecretsOnDisk"}, "unknown problems are not reported")
         until(lambda: node.object["status"]["facts"]["kubelet"]["inferred"], "the rest is inferred")

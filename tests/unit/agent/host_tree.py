@@ -26,7 +26,22 @@ Node 0, zone   Normal
         high     16807
 """
 """Of a machine with kernel 6.1; a CPU's sets of pages have lines of the same names."""
+MIN_PAGES = 66 + 11205
 LOW_PAGES = 82 + 14006
+MEMINFO = """\
+MemTotal:        4194304 kB
+MemFree:         3145728 kB
+MemAvailable:    3145728 kB
+Buffers:            8048 kB
+Cached:           250000 kB
+SwapCached:            0 kB
+Inactive(file):   204800 kB
+SwapTotal:       1048576 kB
+AnonPages:        786432 kB
+SReclaimable:       2048 kB
+"""
+KERNEL_KIB = 4096
+"""Of MEMINFO: neither free, anonymous nor of files."""
 
 LIMITED = """\
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -38,6 +53,7 @@ evictionHard: {memory.available: 50Mi}
 """
 
 PROC = {
+    "meminfo": MEMINFO,
     "zoneinfo": ZONEINFO,
     "pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
     "sys/vm/swappiness": "60\n",

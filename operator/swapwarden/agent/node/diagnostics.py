@@ -11,13 +11,15 @@ from typing import Final, NamedTuple
 from swapwarden.agent.desired import throttle
 from swapwarden.agent.host import cgroup_files
 from swapwarden.agent.inventory import board
-from swapwarden.agent.node import node_info, protection
+from swapwarden.agent.node import eviction_order, node_info, protection
 from swapwarden.api import state
 from swapwarden.api.conditions import ConditionType
 
 _MIB: Final = 1 << 20
 _PROPERTIES: Final = {file.name: file.systemd_property for file in cgroup_files.OF_MEMORY}
 _LIMITED: Final = "LimitedSwap"
+_PODS: Final = "pods"
+"""In enforceNodeAllocatable: the kubelet limits the memory of all pods together."""
 _DETAIL: Final = 120
 """Characters of an error's text in a message."""
 _LOOK: Final = "look at the log of the pod of swapwarden nri on this node"
@@ -125,15 +127,9 @@ def _conditions(facts: state.Facts, seen: node_info.NodeLook) -> Iterator[Diagno
             " it finds no swap controller in its own cgroup",
             "run the kubelet below the root cgroup (a systemd service), or have a profile give LimitedSwap",
         )
-    threshold = configuration.threshold(facts.memory_bytes) if configuration is not None else None
-    if threshold and 0 < seen.watermark_low < threshold:
-        yield Diagnostic(
-            ConditionType.EVICTION_BEFORE_SWAP,
-            "ThresholdAboveWatermark",
-            f"the kubelet evicts below {_mib(threshold)} of available memory, but the kernel may start to swap only"
-            f" below {_mib(seen.watermark_low)} of free memory",
-            "raise vm.min_free_kbytes or vm.watermark_scale_factor, or lower evictionHard memory.available",
-        )
+    order = order_of(seen)
+    if order is not None:
+        yield from _evictions(order)
     if secrets_reach_disk(facts, seen):
         yield Diagnostic(
             ConditionType.SECRETS_ON_DISK,
@@ -141,6 +137,45 @@ def _conditions(facts: state.Facts, seen: node_info.NodeLook) -> Iterator[Diagno
             "Secrets can be swapped to a disk in the clear: no tmpfs noswap, swap is not encrypted, and the kubelet,"
             " which owns their pages, may swap",
             "kernel 6.4 or newer, encrypted swap, or MemorySwapMax=0 for the kubelet's unit",
+        )
+
+
+def order_of(seen: node_info.NodeLook) -> eviction_order.EvictionOrder | None:
+    """Return the first event when the node runs out of memory; None if that is unknown."""
+    if seen.configuration is None or seen.memory is None:
+        return None
+    limits_pods = _PODS in seen.configuration.enforce_node_allocatable
+    return eviction_order.find(seen.memory, seen.configuration.threshold, limits_pods=limits_pods)
+
+
+def _evictions(order: eviction_order.EvictionOrder) -> Iterator[Diagnostic]:
+    between = f"set evictionHard memory.available between {_mib(order.safe)} and {_mib(order.swaps)}"
+    apart = "which a larger vm.watermark_scale_factor moves apart"
+    if order.first is eviction_order.FirstEvent.NODE_EVICTION:
+        yield Diagnostic(
+            ConditionType.EVICTION_BEFORE_SWAP,
+            "NodeThreshold",
+            f"the kubelet evicts below {_mib(order.threshold)} of memory.available, but the kernel swaps only below"
+            f" {_mib(order.swaps)}",
+            f"{between}, {apart}",
+        )
+    elif order.first is eviction_order.FirstEvent.PODS_EVICTION:
+        yield Diagnostic(
+            ConditionType.EVICTION_BEFORE_SWAP,
+            "AllocatableThreshold",
+            f"the kubelet evicts when pods use {_mib(order.pods_threshold)}, but the kernel swaps only when they use"
+            f" {_mib(order.pods_swap)}",
+            f"reserve at most {_mib(order.reservable)} (now {_mib(order.reserved)}) by systemReserved and kubeReserved,"
+            " or leave pods out of enforceNodeAllocatable",
+        )
+    elif order.first is eviction_order.FirstEvent.OOM_KILLER:
+        threshold = f"below {_mib(order.threshold)}" if order.threshold else "never"
+        yield Diagnostic(
+            ConditionType.OOM_KILL_BEFORE_EVICTION,
+            "ThresholdTooLow" if order.threshold else "NoThreshold",
+            f"the kernel is out of memory at {_mib(order.kills)} of memory.available and kills, but the kubelet evicts"
+            f" {threshold}",
+            f"{between}, {apart}",
         )
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from swapwarden.agent.host import block_devices, cgroupfs, files, mounts
 from swapwarden.agent.inventory import layout, records
-from swapwarden.agent.node import kubelet_config
+from swapwarden.agent.node import eviction_order, kubelet_config
 from swapwarden.api import names, state
 
 TMPFS_NOSWAP_KERNEL: Final = (6, 4)
@@ -59,7 +59,10 @@ _IN_A_FILE: Final = block_devices.UNKNOWN._replace(backing=names.Backing.FILE)
 _PODS: Final = 32
 """Most pods whose containers are read: a kubelet treats all pods alike."""
 _RUNTIMES: Final = {"cri-containerd-": "containerd", "crio-": "CRI-O", "docker-": "cri-dockerd"}
-_LOW: Final = re.compile(r"\s+low\s+([0-9]{1,12})\s*", re.ASCII)
+_WATERMARK: Final = re.compile(r"\s+(min|low)\s+([0-9]{1,12})\s*", re.ASCII)
+_FILE_PAGES: Final = ("Cached", "SwapCached", "Buffers")
+"""Of /proc/meminfo; together `file` of the root cgroup's memory.stat."""
+_NEEDED: Final = frozenset({"MemTotal", "MemFree", "AnonPages", "Inactive(file)", *_FILE_PAGES})
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SIZE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 """In KiB: as many digits as bytes have that fit into the status."""
@@ -78,13 +81,12 @@ class Containers(NamedTuple):
 
 
 class NodeLook(NamedTuple):
-    """Other findings. None, or 0 for sizes: unknown."""
+    """Other findings. None: unknown."""
 
     configuration: kubelet_config.Configuration | None = None
     unreadable: str = ""
     """Why the files have no valid configuration, or empty."""
-    watermark_low: int = 0
-    """Free memory in bytes below which the kernel starts to reclaim and to swap: the sum over all zones."""
+    memory: eviction_order.NodeMemory | None = None
     kubelet_swaps: bool | None = None
     """Whether the kubelet's unit may swap."""
     runtime_swaps: bool | None = None
@@ -118,7 +120,7 @@ def look(
     return NodeLook(
         configuration=found,
         unreadable=unreadable,
-        watermark_low=watermark_low(proc, cgroups.page),
+        memory=memory(proc, cgroups, root),
         kubelet_swaps=_may_one_swap(cgroups, KUBELET_UNITS),
         runtime_swaps=_may_one_swap(cgroups, RUNTIME_UNITS),
         containers=Containers() if root is None else containers(cgroups, root, ours),
@@ -173,10 +175,37 @@ def behavior(tally: Containers) -> str:
     return "LimitedSwap" if tally.swapping else ""
 
 
-def watermark_low(proc: pathlib.Path, page: int) -> int:
-    """Return the sum of all zones' low watermarks in bytes (/proc/zoneinfo), or 0."""
-    matches = (_LOW.fullmatch(line.rstrip("\n")) for line in files.lines(proc / "zoneinfo"))
-    return sum(int(match[1]) for match in matches if match) * page
+def memory(proc: pathlib.Path, cgroups: cgroupfs.Cgroups, root: str | None) -> eviction_order.NodeMemory | None:
+    """Return how the node's memory is used; None if /proc does not show it. `root` is the cgroup above all pods."""
+    sizes = meminfo(files.text(proc / "meminfo") or "")
+    marks = dict.fromkeys(("min", "low"), 0)
+    for line in files.lines(proc / "zoneinfo"):
+        if match := _WATERMARK.fullmatch(line.rstrip("\n")):
+            marks[match[1]] += int(match[2]) * cgroups.page
+    if not sizes.keys() >= _NEEDED or not marks["low"]:
+        return None
+    total, free = sizes["MemTotal"], sizes["MemFree"]
+    return eviction_order.NodeMemory(
+        total=total,
+        free=free,
+        inactive_file=sizes["Inactive(file)"],
+        kernel=max(0, total - free - sizes["AnonPages"] - sum(sizes[name] for name in _FILE_PAGES)),
+        slab=sizes.get("SReclaimable", 0),
+        minimum=marks["min"],
+        low=marks["low"],
+        pods=None if root is None else _pods_memory(cgroups, root),
+    )
+
+
+def _pods_memory(cgroups: cgroupfs.Cgroups, root: str) -> eviction_order.PodsMemory | None:
+    try:
+        limit, used = (
+            cgroups.read(cgroupfs.join(root, name)) for name in (cgroupfs.MEMORY_MAX, cgroupfs.MEMORY_CURRENT)
+        )
+        inactive = cgroups.stat(root).inactive_file
+    except cgroupfs.CgroupError:
+        return None
+    return eviction_order.PodsMemory(limit, max(0, used - inactive)) if limit < cgroupfs.NO_LIMIT else None
 
 
 def may_swap(cgroups: cgroupfs.Cgroups, path: str) -> bool | None:

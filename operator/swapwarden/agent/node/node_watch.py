@@ -13,7 +13,7 @@ import msgspec
 from swapwarden.agent.host import cgroupfs, worker
 from swapwarden.agent.inventory import board, inventory
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.node import kubelet_config, node_info, swap_devices
+from swapwarden.agent.node import eviction_order, kubelet_config, node_info, swap_devices
 from swapwarden.api import state
 from swapwarden.telemetry import metrics
 
@@ -157,5 +157,6 @@ class NodeWatch:
         if seen is not None:
             if seen.look.unreadable not in {"", self.look.unreadable}:
                 log.warning("the kubelet's configuration is not known: %s", seen.look.unreadable)
-            self._last, self.look, self.disks = seen, seen.look, seen.disks
+            memory = eviction_order.steady(self.look.memory, seen.look.memory)
+            self._last, self.look, self.disks = seen, seen.look._replace(memory=memory), seen.disks
         self._board.touch()

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroup_files, cgroupfs, files
 from swapwarden.agent.inventory import layout
-from swapwarden.agent.node import diagnostics, kubelet_config, node_info
+from swapwarden.agent.node import diagnostics, eviction_order, kubelet_config, node_info
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = 0
@@ -68,6 +68,12 @@ _SYSCTLS: Final = ("vm/swappiness", "vm/min_free_kbytes", "vm/watermark_scale_fa
 _SHARED: Final = {None: "disk shared: unknown", True: "disk not shared", False: "disk shared with file systems"}
 """By whether a swap device has a disk of its own."""
 _SYSTEM: Final = "system.slice"
+_FIRST: Final = {
+    eviction_order.FirstEvent.SWAP: "swapping, then evictions",
+    eviction_order.FirstEvent.NODE_EVICTION: "evictions before swapping",
+    eviction_order.FirstEvent.PODS_EVICTION: "evictions before swapping",
+    eviction_order.FirstEvent.OOM_KILLER: "OOM kills, no evictions",
+}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -221,8 +227,12 @@ def _memory_rows(node: Node) -> Iterator[Row]:
     yield Row("zswap", ", ".join(part for part in parts if part), "/sys/module/zswap")
     for name, number in node.sysctls.items():
         yield Row(name.replace("/", "."), _UNKNOWN if number is None else str(number), f"/proc/sys/{name}")
-    low = node.seen.watermark_low
-    yield Row("swapping begins below", f"{_size(low)} free" if low else _UNKNOWN, "low watermarks of /proc/zoneinfo")
+    used = node.seen.memory
+    yield Row(
+        "kswapd starts below",
+        _UNKNOWN if used is None else f"{_size(used.low)} free",
+        "low watermarks of /proc/zoneinfo",
+    )
     yield Row("memory pressure (PSI)", _yes(node.seen.pressure is True), "/proc/pressure/memory")
 
 
@@ -237,6 +247,7 @@ def _kubelet_rows(seen: node_info.NodeLook) -> Iterator[Row]:
         yield Row("kubelet: configuration", _UNKNOWN, seen.unreadable or "not found")
         yield Row("kubelet: swapBehavior", node_info.behavior(tally) or _UNKNOWN, "inferred from the containers")
         return
+    yield from _order_rows(seen)
     gate = "by its version" if found.memory_qos is None else _yes(found.memory_qos)
     for name, value in (
         ("failSwapOn", str(found.fail_swap_on).lower()),
@@ -249,6 +260,21 @@ def _kubelet_rows(seen: node_info.NodeLook) -> Iterator[Row]:
         ("containerRuntimeEndpoint", found.runtime_endpoint or "default"),
     ):
         yield Row(f"kubelet: {name}", value, found.source)
+
+
+def _order_rows(seen: node_info.NodeLook) -> Iterator[Row]:
+    order = diagnostics.order_of(seen)
+    if order is None:
+        yield Row("under memory pressure", _UNKNOWN, "/proc/meminfo, /proc/zoneinfo, evictionHard")
+        return
+    yield Row("under memory pressure", _FIRST[order.first], "the rows below")
+    evicts = f"below {_size(order.threshold)} available" if order.threshold else "never"
+    yield Row("kubelet evicts by the node", evicts, "evictionHard memory.available")
+    yield Row("kernel swaps", f"below {_size(order.swaps)} available", "low watermarks, memory of the kernel")
+    yield Row("kernel kills", f"below {_size(order.kills)} available", "min watermarks, memory of the kernel")
+    if order.pods_threshold:
+        yield Row("kubelet evicts by pods", f"above {_size(order.pods_threshold)}", "memory.max above all pods")
+        yield Row("kernel swaps by pods", f"above {_size(order.pods_swap)}", "the same, and the memory beside pods")
 
 
 # Gaps

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.agent.inventory import board
-from swapwarden.agent.node import diagnostics, kubelet_config, node_info, protection
+from swapwarden.agent.node import diagnostics, eviction_order, kubelet_config, node_info, protection
 from swapwarden.agent.reconcile import runtime_plugins
 from swapwarden.api import state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType
@@ -25,7 +25,16 @@ GOOD = kubelet_config.Configuration(
     "config.yaml", fail_swap_on=False, swap_behavior="LimitedSwap", eviction_memory="50Mi"
 )
 HOSTILE = "a\x1b[31m\nb"
-SEEN = node_info.NodeLook(GOOD, watermark_low=64 << 20, containers=node_info.Containers(limited=3))
+MEMORY = eviction_order.NodeMemory(
+    total=4 << 30,
+    free=1 << 30,
+    inactive_file=1 << 30,
+    kernel=10 << 20,
+    slab=2 << 20,
+    minimum=41 << 20,
+    low=60 << 20,
+)
+SEEN = node_info.NodeLook(GOOD, memory=MEMORY, containers=node_info.Containers(limited=3))
 
 
 def kinds(facts: state.Facts = FACTS, **changes: Any) -> list[str]:
@@ -34,7 +43,7 @@ def kinds(facts: state.Facts = FACTS, **changes: Any) -> list[str]:
 
 def test_nothing_to_say() -> None:
     assert kinds() == []
-    assert kinds(configuration=None, watermark_low=0) == []
+    assert kinds(configuration=None, memory=None) == []
 
 
 def test_without_swap_there_is_nothing_to_say() -> None:
@@ -55,10 +64,32 @@ def test_a_kubelet_that_sets_no_limits() -> None:
 def test_eviction_before_swap() -> None:
     assert kinds(configuration=GOOD._replace(eviction_memory="100Mi")) == ["EvictionBeforeSwap"]
     assert kinds(configuration=GOOD._replace(eviction_memory="5%")) == ["EvictionBeforeSwap"]
-    assert kinds(configuration=GOOD._replace(eviction_memory="")) == []
     assert kinds(configuration=GOOD._replace(eviction_memory="what")) == []
-    assert kinds(configuration=GOOD._replace(eviction_memory="64Mi")) == []
-    assert kinds(watermark_low=0) == []
+    assert kinds(configuration=GOOD._replace(eviction_memory="70Mi")) == []
+    assert kinds(configuration=GOOD._replace(eviction_memory="100Mi"), memory=None) == []
+
+
+def test_eviction_by_the_limit_of_pods_before_swap() -> None:
+    limited = MEMORY._replace(pods=eviction_order.PodsMemory(limit=1 << 30, working_set=512 << 20))
+    (found,) = diagnostics.conditions(FACTS, SEEN._replace(memory=limited))
+    assert (found.kind, found.reason) == ("EvictionBeforeSwap", "AllocatableThreshold")
+    # 4096 less the threshold of 50, and less 2500 at which the kernel swaps: 512, 2048 that are not in use, less 60.
+    assert "974 MiB" in found.message
+    assert "2500 MiB" in found.message
+    assert "at most 1546 MiB (now 3072 MiB)" in found.remedy
+    without = GOOD._replace(enforce_node_allocatable=("none",))
+    assert kinds(memory=limited, configuration=without) == []
+
+
+@pytest.mark.parametrize(
+    ("threshold", "reason", "says"), [("", "NoThreshold", "never"), ("40Mi", "ThresholdTooLow", "below 40 MiB")]
+)
+def test_the_oom_killer_before_an_eviction(threshold: str, reason: str, says: str) -> None:
+    (found,) = diagnostics.conditions(FACTS, SEEN._replace(configuration=GOOD._replace(eviction_memory=threshold)))
+    assert (found.kind, found.reason) == ("OOMKillBeforeEviction", reason)
+    assert "49 MiB" in found.message
+    assert found.message.endswith(says)
+    assert "between 51 MiB and 70 MiB" in found.remedy
 
 
 def test_secrets_on_disk() -> None:
@@ -86,6 +117,8 @@ def test_all_of_them_together_are_short() -> None:
     found = diagnostics.conditions(
         msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1, runtime, storm=True, short=short
     )
+    late = worst._replace(configuration=GOOD._replace(eviction_memory="1"))
+    found += diagnostics.conditions(FACTS, late)
     assert {each.kind for each in found} == set(DIAGNOSTICS)
     assert max(len(f"{each.message}; {each.remedy}") for each in found) < 400
     assert not any("; " in each.remedy for each in found), "readers of a condition split it there"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.node import kubelet_config, node_info
+from swapwarden.agent.node import eviction_order, kubelet_config, node_info
 from swapwarden.api import state
 
 from tests.unit.agent import host_tree
@@ -38,8 +38,34 @@ def test_look(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     found = seen(node, cgroups)
     assert found.configuration is not None
     assert found.configuration.swap_behavior == "LimitedSwap"
-    assert (found.watermark_low, found.kubelet_swaps) == (host_tree.LOW_PAGES * PAGE, True)
+    assert found.kubelet_swaps is True
     assert found.containers == node_info.Containers(without=1)
+
+
+def test_how_memory_is_used(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
+    found = seen(node, cgroups).memory
+    assert found == eviction_order.NodeMemory(
+        total=4194304 << 10,
+        free=3145728 << 10,
+        inactive_file=204800 << 10,
+        kernel=host_tree.KERNEL_KIB << 10,
+        slab=2048 << 10,
+        minimum=host_tree.MIN_PAGES * PAGE,
+        low=host_tree.LOW_PAGES * PAGE,
+    )
+    (node.kubepods / "memory.max").write_text("3221225472\n")
+    (node.kubepods / "memory.current").write_text("10485760\n")
+    (node.kubepods / "memory.stat").write_text("anon 1\ninactive_file 4194304\n")
+    assert seen(node, cgroups).memory == found._replace(pods=eviction_order.PodsMemory(3221225472, 6291456))
+    (node.proc / "zoneinfo").write_text("Node 0\n")
+    assert seen(node, cgroups).memory is None
+
+
+@pytest.mark.parametrize("name", ["MemTotal", "MemFree", "Inactive(file)", "AnonPages", "Cached", "Buffers"])
+def test_memory_is_unknown_without_one_of_its_sizes(node: HostTree, cgroups: cgroupfs.Cgroups, name: str) -> None:
+    lines = host_tree.MEMINFO.splitlines(keepends=True)
+    (node.proc / "meminfo").write_text("".join(line for line in lines if not line.startswith(name)))
+    assert seen(node, cgroups).memory is None
 
 
 def test_a_file_that_is_no_configuration_is_reported(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:

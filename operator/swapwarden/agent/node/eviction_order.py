@@ -1,0 +1,147 @@
+"""Decides which is first when a node runs out of memory: swapping, an eviction, or an OOM kill.
+
+The kubelet compares two sizes with evictionHard's memory.available. The first is the node's memory less anonymous and
+file pages, plus inactive file pages: memory that only the kernel uses counts as available (opencontainers/cgroups:
+fs2/memory.go). The second is what the working set of all pods leaves of the limit above them (k/k:
+pkg/kubelet/eviction/helpers.go).
+
+Both are estimated for two moments: when the kernel begins to swap, and when it kills. Before the first it drops file
+pages, so none of these count then. Kernel memory and the memory beside pods are taken as they are now. A verdict other
+than SWAP is certain under these terms: of reclaimable slab, each counts what contradicts it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+_DRIFT: Final = 8
+"""A size that changed by less than this part of it counts as the same."""
+_LITTLE: Final = 16 << 20
+"""Bytes by which any size may change and count as the same."""
+
+
+class PodsMemory(NamedTuple):
+    """Of the cgroup above all pods, in bytes."""
+
+    limit: int
+    """memory.max."""
+    working_set: int
+    """memory.current less inactive file pages."""
+
+
+class NodeMemory(NamedTuple):
+    """How a node's memory is used, in bytes."""
+
+    total: int
+    free: int
+    inactive_file: int
+    kernel: int
+    """Neither free, anonymous nor file pages."""
+    slab: int
+    """The part of it that the kernel can reclaim."""
+    minimum: int
+    """The sum of all zones' min watermarks."""
+    low: int
+    """The sum of their low watermarks: kswapd then starts."""
+    pods: PodsMemory | None = None
+    """None if their memory has no limit."""
+
+
+class FirstEvent(enum.Enum):
+    """Events on a node that runs out of memory."""
+
+    SWAP = enum.auto()
+    """Swapping, then an eviction."""
+    NODE_EVICTION = enum.auto()
+    """An eviction by the node's memory, before the kernel swaps."""
+    PODS_EVICTION = enum.auto()
+    """An eviction by the limit of all pods, before the kernel swaps."""
+    OOM_KILLER = enum.auto()
+    """The kernel's OOM killer: the kubelet never evicts."""
+
+
+class EvictionOrder(NamedTuple):
+    """The first event, and the sizes in bytes that decide it."""
+
+    first: FirstEvent
+    threshold: int
+    """The kubelet evicts below this size of memory.available; 0: never."""
+    swaps: int
+    """The kernel swaps below this size of memory.available."""
+    kills: int
+    """It kills below this size, at least."""
+    safe: int
+    """The least threshold with which the kubelet certainly evicts before that."""
+    pods_threshold: int = 0
+    """The kubelet evicts above this working set of all pods."""
+    pods_swap: int = 0
+    """The kernel swaps above this working set of all pods."""
+    reserved: int = 0
+    """Memory that the limit of all pods leaves to the rest of the node."""
+    reservable: int = 0
+    """The most that may be reserved for pods to swap before they are evicted."""
+
+
+def steady(before: NodeMemory | None, now: NodeMemory | None) -> NodeMemory | None:
+    """Return `now`, or `before` if only sizes that change all the time differ from it, and little."""
+    if before is None or now is None or _fixed(before) != _fixed(now):
+        return now
+    sizes = zip(_drifting(before), _drifting(now), strict=True)
+    return before if all(abs(new - old) <= max(old // _DRIFT, _LITTLE) for old, new in sizes) else now
+
+
+def _fixed(memory: NodeMemory) -> tuple[int | None, ...]:
+    return memory.total, memory.minimum, memory.low, None if memory.pods is None else memory.pods.limit
+
+
+def _drifting(memory: NodeMemory) -> tuple[int, ...]:
+    of_pods = 0 if memory.pods is None else memory.pods.working_set
+    return memory.kernel, memory.slab, memory.total - memory.free - memory.inactive_file - of_pods
+
+
+def find(memory: NodeMemory, threshold: Callable[[int], int | None], *, limits_pods: bool) -> EvictionOrder | None:
+    """Return the first event; None if the threshold is invalid.
+
+    `threshold` returns the kubelet's threshold on this much memory: 0 if it has none, None if it is invalid.
+    `limits_pods`: whether the kubelet enforces the limit of all pods.
+    """
+    of_node = threshold(memory.total)
+    if of_node is None:
+        return None
+    order = EvictionOrder(
+        FirstEvent.SWAP,
+        threshold=of_node,
+        swaps=memory.low + memory.kernel,
+        kills=memory.minimum + max(0, memory.kernel - memory.slab),
+        safe=memory.minimum + memory.kernel,
+    )
+    pods = memory.pods if limits_pods else None
+    of_pods = 0 if pods is None else threshold(pods.limit) or 0
+    if pods is None or not of_pods:
+        return order._replace(first=_of_node(order))
+    usable = memory.free + memory.inactive_file
+    order = order._replace(
+        pods_threshold=max(0, pods.limit - of_pods),
+        pods_swap=pods.working_set + max(0, usable - memory.low),
+        reserved=max(0, memory.total - pods.limit),
+    )
+    order = order._replace(reservable=max(0, memory.total - of_pods - order.pods_swap))
+    if order.pods_threshold >= order.pods_swap:
+        kills = pods.working_set + max(0, usable + memory.slab - memory.minimum)
+        by_pods = order.pods_threshold < kills
+        first = _of_node(order)
+        return order._replace(first=FirstEvent.SWAP if by_pods and first is FirstEvent.OOM_KILLER else first)
+    # Whichever the growth of pods reaches first.
+    to_node = usable + memory.kernel - of_node
+    if of_node > order.swaps and to_node < order.pods_threshold - pods.working_set:
+        return order._replace(first=FirstEvent.NODE_EVICTION)
+    return order._replace(first=FirstEvent.PODS_EVICTION)
+
+
+def _of_node(order: EvictionOrder) -> FirstEvent:
+    """Return the first event without a limit of all pods."""
+    if order.threshold > order.swaps:
+        return FirstEvent.NODE_EVICTION
+    return FirstEvent.OOM_KILLER if order.threshold < order.kills else FirstEvent.SWAP
