@@ -37,6 +37,7 @@ class Check(enum.StrEnum):
     NO_STATE = "NoState"
     NO_AGENT = "NoAgent"
     AGENT_BEHIND = "AgentBehind"
+    PLUGIN_NOT_READY = "PluginNotReady"
     NODE_CONDITION = "NodeCondition"
     INVALID_PROFILE = "InvalidProfile"
     PROFILE_CONFLICT = "ProfileConflict"
@@ -106,6 +107,10 @@ USUAL: Final[Mapping[Check, tuple[Severity, str]]] = {
     ),
     Check.AGENT_BEHIND: _error(
         f"check the agent's log, and whether it reaches the API server: kubectl -n {{where}} logs {_PODS}=agent"
+    ),
+    Check.PLUGIN_NOT_READY: _warning(
+        f"find the cause by kubectl -n {{where}} describe pods {_PODS}=nri; the DaemonSet must tolerate the taints of"
+        " the node"
     ),
     Check.NODE_CONDITION: _warning("see kubectl swap nodes -o wide and the agent's log"),
     Check.INVALID_PROFILE: _error("correct it; kubectl explain nodeswapprofile.spec has what each field takes"),

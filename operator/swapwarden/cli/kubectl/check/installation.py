@@ -116,6 +116,7 @@ def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.dateti
         yield from _webhooks(found.webhooks, found.mutating, view, now)
     if found.policies is not None and found.bindings is not None:
         yield from _policies(found.policies, found.bindings)
+    yield from _plugins(view)
 
 
 def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[ClusterProblem]:
@@ -203,6 +204,18 @@ def _webhooks(
                 number = tables.count(len(ready), "pod")
                 text = f"none of {number} of the webhook is Ready: new pods with a policy are refused, or not completed"
                 yield problem(Check.WEBHOOK_NOT_READY, here, text)
+
+
+def _plugins(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
+    """Yield nodes with an agent that lack what other nodes have beside the container runtime."""
+    where = view.agent_namespace()
+    ours = [part for part in view.parts if part.namespace == where]
+    plugins = [part for part in ours if part.component == "nri"]
+    ready = {part.node for part in plugins if part.ready}
+    text = "has no Ready pod beside its container runtime: the agent alone holds the limits of containers that start"
+    for part in ours:
+        if plugins and part.component == snapshot.AGENT and part.ready and part.node not in ready:
+            yield problem(Check.PLUGIN_NOT_READY, f"node/{part.node}", text, where=where or "")
 
 
 def is_ours(name: str) -> bool:

@@ -46,7 +46,7 @@ class ComponentPod(msgspec.Struct, frozen=True):
     """A pod of Swapwarden's own."""
 
     component: str
-    """agent, controller or webhook."""
+    """agent, controller, nri or webhook."""
     namespace: str
     name: str
     node: str

@@ -97,6 +97,21 @@ def test_without_the_kinds_there_is_nothing_else_to_say() -> None:
     )
 
 
+def test_nodes_without_a_plugin_where_others_have_one() -> None:
+    seen, where = read(), "swapwarden-system"
+
+    def part(component: str, node: str, *, ready: bool = True) -> snapshot.ComponentPod:
+        return snapshot.ComponentPod(component, where, f"{component}-{node}", node, ready)
+
+    seen.parts += [part("agent", node) for node in ("one", "two", "three")] + [part("agent", "four", ready=False)]
+    assert told(installed(), seen) == [], "nri.mode is off"
+    seen.parts += [part("nri", "one"), part("nri", "two", ready=False)]
+    seen.parts.append(snapshot.ComponentPod("nri", "a-tenants", "nri-three", "three", ready=True))
+    found = told(installed(), seen)
+    assert [check for check, _ in found] == ["PluginNotReady"] * 2
+    assert [text.partition(":")[0] for _, text in found] == ["node/two", "node/three"]
+
+
 def test_kinds_of_another_version() -> None:
     older, newer = installation.own_definitions()
     del older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["rollout"]
