@@ -87,6 +87,20 @@ def test_containers_and_forms(shop: Cluster) -> None:
     assert admin.rows("top", "pods", "queue", "web", "-o", "name", "--sort-by=name") == [["pod/queue"], ["pod/web"]]
 
 
+def test_memory_qos_is_shown_if_details_are_asked_for(shop: Cluster) -> None:
+    shop.node("three")
+    cache = shop.pod("cache", "three")
+    state = healthy("p", 0) | {"throttled": [{"pod": cache, "count": 42, "milliseconds": 4500, "guard": "Released"}]}
+    planned = {"reason": "LimitedSwap", "memoryLow": str(64 * MIB), "memoryHigh": str(96 * MIB)}
+    shop.state("three", {"profileRef": {"name": "p", "generation": 1}, "pods": {cache: planned}}, state)
+    admin = shop.user(EVERYTHING, everywhere=True)
+    row = admin("top", "pods", "cache", "-o", "wide", "--no-headers").stdout.split()
+    assert row[-5:] == ["64Mi", "96Mi", "42(4.5s,Released)", "<none>", shop.name("three")]
+    (found,) = json.loads(admin("top", "pods", "cache", "-o", "json").stdout)["items"]
+    assert (found["memoryQos"]["protectedBytes"], found["memoryQos"]["throttled"]) == (64 * MIB, 42)
+    assert "PROTECTED" not in admin("top", "pods", "cache").stdout
+
+
 def test_the_metrics_server_fills_in_for_agents(shop: Cluster) -> None:
     shop.front.measured["pods"] = [
         {

@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.api import names, quantity, state
 from swapwarden.cli import wire
-from swapwarden.cli.kubectl.cluster import agents
+from swapwarden.cli.kubectl.cluster import agents, memory_use
 from swapwarden.policy.observed import pods
 
 POD_USED: Final = "swapwarden_pod_swap_usage_bytes"
@@ -56,6 +56,8 @@ class PodUse(LimitedUse, frozen=True, kw_only=True, rename="camel"):
     node: str
     policy: str | None = None
     containers: list[LimitedUse] = []
+    memory_qos: memory_use.MemoryUse | None = None
+    """None if none is planned, or it was not read."""
 
 
 class NamespaceUse(LimitedUse, frozen=True, kw_only=True, rename="camel"):

@@ -15,8 +15,9 @@ import msgspec
 
 from swapwarden.api import state
 from swapwarden.cli.kubectl import completion, flags, groups
-from swapwarden.cli.kubectl.cluster import agents, session, usage
+from swapwarden.cli.kubectl.cluster import agents, memory_use, session, usage
 from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy.observed import nodes, pods
 
 T = TypeVar("T")
@@ -60,12 +61,13 @@ class StateLimits(msgspec.Struct, frozen=True):
 
     metadata: state.ObjectMeta = state.ObjectMeta()
     spec: state.StateSpec | None = None
+    status: state.StateStatus = state.StateStatus()
 
 
 async def pods_of(
-    asked: session.Session, chosen: Sequence[str], selector: str, spaces: Sequence[str]
+    asked: session.Session, chosen: Sequence[str], selector: str, spaces: Sequence[str], *, with_memory: bool = False
 ) -> list[usage.PodUse]:
-    """Return usage and limits of the running pods of these namespaces ("": of all)."""
+    """Return usage and limits of the running pods of these namespaces ("": of all); `with_memory` their memory QoS."""
     paths = [asked.namespaced("api/v1", "pods", space) for space in spaces]
     found = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
     rows = [row for each in found for row in map(pods.project, each) if row.node and not row.terminal]
@@ -79,14 +81,25 @@ async def pods_of(
     by_name = {(each.metadata.namespace, each.metadata.name): each for each in measured}
     uses = usage.of_pods(rows, scraped, {}, by_name)
     unlimited = {each.node for each in uses if each.limit_bytes is None}
-    if unlimited and (states := await specs(asked, unlimited)):
-        uses = usage.of_pods(rows, scraped, states, by_name)
+    wanted = desired if with_memory else unlimited
+    states = await states_of(asked, wanted) if wanted else {}
+    if unlimited & states.keys():
+        specs = {name: found.spec for name, found in states.items() if found.spec is not None}
+        uses = usage.of_pods(rows, scraped, specs, by_name)
+    if with_memory:
+        uses = [_with_memory(use, row, states.get(row.node)) for use, row in zip(uses, rows, strict=True)]
     unknown = [each for each in uses if each.swap_bytes is None]
     if unknown:
         listed = any(each.node in scraped for each in unknown)
         few = "agents list the pods that use most only (agent.metrics.topPods)" if listed else ""
         asked.note(f"swap in use by some pods is not known: {'; '.join(filter(None, (why, few, unmeasured)))}")
     return uses
+
+
+def _with_memory(use: usage.PodUse, row: pods.PodRow, found: StateLimits | None) -> usage.PodUse:
+    if found is None:
+        return use
+    return msgspec.structs.replace(use, memory_qos=memory_use.of_pod(row, found.spec, found.status))
 
 
 async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NamespaceUse]:
@@ -129,15 +142,15 @@ async def _scrape(
     return scraped, "; ".join(filter(None, (why, missing)))
 
 
-async def specs(asked: session.Session, desired: set[str]) -> dict[str, state.StateSpec]:
-    """Return the specs of these nodes' states, without those that the user may not read."""
+async def states_of(asked: session.Session, desired: set[str]) -> dict[str, StateLimits]:
+    """Return the states of these nodes, without those that the user may not read."""
     chosen = sorted(desired) if len(desired) <= FEW_NODES else ()
     try:
         found = await asked.objects(session.STATES, StateLimits, chosen, lenient=True)
     except (session.ForbiddenError, session.NotInstalledError) as error:
         asked.note(f"limits that no agent reports are not known: {error.message}")
         return {}
-    return {each.metadata.name: each.spec for each in found if each.spec is not None}
+    return {each.metadata.name: each for each in found if each.spec is not None}
 
 
 async def _measured(asked: session.Session, paths: Sequence[str], kind: type[T], selector: str) -> tuple[list[T], str]:
@@ -203,8 +216,20 @@ def _pod_columns(rows: Sequence[_Listed], *, containers: bool, all_namespaces: b
         tables.Column("SWAP", lambda row: sizes.rounded(row.use.swap_bytes), right=True),
         tables.Column("LIMIT", lambda row: _limit(row.use.limit_bytes), right=True),
         tables.Column("SWAP%", lambda row: _share(row.use.swap_bytes, row.use.limit_bytes), right=True),
+        *_memory_columns(rows),
         tables.Column("POLICY", lambda row: row.pod.policy or tables.NONE, wide=True),
         tables.Column("NODE", lambda row: row.pod.node, wide=True),
+    ]
+
+
+def _memory_columns(rows: Sequence[_Listed]) -> list[tables.Column[_Listed]]:
+    """Return the columns about memory QoS; none if no pod has any."""
+    if all(row.pod.memory_qos is None for row in rows):
+        return []
+    return [
+        tables.Column("PROTECTED", lambda row: memory.protected(row.pod.memory_qos), wide=True, right=True),
+        tables.Column("HIGH", lambda row: memory.high(row.pod.memory_qos, row.name[-1]), wide=True, right=True),
+        tables.Column("THROTTLED", lambda row: memory.throttled(row.pod.memory_qos), wide=True, right=True),
     ]
 
 
@@ -378,7 +403,12 @@ def pods_command(given: Given, *, containers: bool) -> None:
         columns = _pod_columns(rows, containers=containers, all_namespaces=target.all_namespaces)
         tables.show(given.form, rows, columns, name=lambda row: f"pod/{row.pod.name}", plain=_plain)
 
-    follow(given, lambda asked: pods_of(asked, given.names, given.selector, (asked.namespace,)), show)
+    details = given.form.output in {"wide", "json", "yaml"}
+
+    async def read(asked: session.Session) -> Sequence[usage.PodUse]:
+        return await pods_of(asked, given.names, given.selector, (asked.namespace,), with_memory=details)
+
+    follow(given, read, show)
 
 
 @_kind("namespaces", NAMESPACE_SORTS, completion.namespaces, "Show swap usage and limits of namespaces.")

@@ -42,13 +42,14 @@ async def test_a_state_of_another_version_hides_those_of_no_other_node() -> None
         two=session.NotUnderstoodError("/states/two is not understood"),
         three=session.NotFoundError("no such state"),
     )
-    assert await top.specs(states, set(states.found)) == {"one": SPEC}
+    found = await top.states_of(states, set(states.found))
+    assert {name: each.spec for name, each in found.items()} == {"one": SPEC}
     assert states.notes == ["/states/two is not understood"]
 
 
 async def test_without_the_right_to_states_that_is_said_once() -> None:
     states = States(one=session.ForbiddenError("not yours"), two=session.ForbiddenError("not yours"))
-    assert await top.specs(states, set(states.found)) == {}
+    assert await top.states_of(states, set(states.found)) == {}
     [note] = states.notes
     assert note.endswith(": not yours")
 
