@@ -41,6 +41,13 @@ UNASSIGNED = _gauge(
     "swapwarden_node_swap_unassigned_bytes",
     "Accessible swap less the pods' own limits; 0 where they come to more, or a pod has no limit of its own.",
 )
+MEMORY_TOTAL = _gauge("swapwarden_node_memory_total_bytes", "Memory that the node has (MemTotal of /proc/meminfo).")
+PROTECTED = _gauge(
+    "swapwarden_node_memory_protected_bytes",
+    "Memory that is protected for all pods together, by file: memory.low and memory.min of the cgroup above all pods,"
+    " of any writer.",
+    labels=("file",),
+)
 SWAPPED_IN = _counter(
     "swapwarden_node_swap_in_bytes_total",
     "Bytes read back from swap devices since boot (pswpin of /proc/vmstat); what zswap holds in memory is not counted.",
@@ -221,6 +228,7 @@ class SwapUsage:
         sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
         total, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
         found.put(TOTAL, total)
+        found.put(MEMORY_TOTAL, sizes.get("MemTotal"))
         if total is not None and free is not None:
             found.put(USED, max(0, total - free))
         counted = cgroupfs.counts(files.text(self._proc / "vmstat") or "")
@@ -260,6 +268,8 @@ class SwapUsage:
             found.put(ACCESSIBLE, accessible)
             found.put(RESERVED, total - accessible)
             found.put(UNASSIGNED, max(0, accessible - given))
+        for file in (cgroupfs.MEMORY_LOW, cgroupfs.MEMORY_MIN):
+            found.put(PROTECTED, self._bytes(root, file), file)
         for metric, event, count in self._events(root, PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS):
             found.put(metric, count, event)
         users.sort(reverse=True, key=lambda each: each[:2])
@@ -347,7 +357,7 @@ def _shown(limit: int) -> float:
 
 READINGS: Final = (
     *(TOTAL, USED, ACCESSIBLE, RESERVED, UNASSIGNED, SWAPPED_IN, SWAPPED_OUT, REFAULTS, STALLED),
-    *(SLICE_USED, SLICE_STALLED),
+    *(MEMORY_TOTAL, PROTECTED, SLICE_USED, SLICE_STALLED),
     *(POD_USED, POD_LIMIT, POD_SWAP_EVENTS, POD_MEMORY_EVENTS, CONTAINER_USED, CONTAINER_LIMIT),
     *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS),
     *(exposure.POD_EXPOSURES, exposure.POD_EXPOSED, exposure.POD_EXPOSED_BY_CAUSE, exposure.POD_GROWN),

@@ -162,6 +162,16 @@ async def test_events_of_a_pod_and_of_all(plain: Node) -> None:
     assert values(swap_metrics.PODS_MEMORY_EVENTS) == {(event,): count for event, count in memory.items()}
 
 
+async def test_protection_above_all_pods_is_counted_against_the_nodes_memory(plain: Node) -> None:
+    (plain.tree.proc / "meminfo").write_text("MemTotal: 2048 kB\n")
+    plain.tree.pod(1)
+    for name, pages in (("memory.low", 30), ("memory.min", 2)):
+        (plain.tree.kubepods / name).write_text(f"{pages * PAGE}\n")
+    await Reader(plain).read()
+    assert values(swap_metrics.MEMORY_TOTAL) == {(): 2 * MIB}
+    assert values(swap_metrics.PROTECTED) == {("memory.low",): 30 * PAGE, ("memory.min",): 2 * PAGE}
+
+
 async def test_the_largest_users_are_listed_and_the_rest_summed(plain: Node) -> None:
     for number in range(1, 6):
         pod = using(plain.tree.pod(number), number * PAGE)
