@@ -68,7 +68,7 @@ def test_a_container_could_swap_while_neither_it_nor_its_pod_was_at_0(
     assert cgroups.in_effect(samples(*rows), POD, 0.0) == expected
 
 
-def test_what_is_before_and_after_counts_for_none() -> None:
+def test_windows_are_cut_at_both_ends() -> None:
     seen = samples((1.0, APP, "created", MIB), (3.0, APP, "written", 0), (7.0, APP, "written", MIB))
     assert cgroups.in_effect(seen, POD, 2.0, 6.0) == [Window(2.0, 3.0, None)]
     assert cgroups.in_effect(seen, POD, 4.0, 6.0) == []
