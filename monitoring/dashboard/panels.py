@@ -4,6 +4,8 @@ import dataclasses
 from typing import Final, Literal
 
 WINDOW: Final = "$__rate_interval"
+POD: Final = "{{namespace}}/{{pod}}"
+"""The name of a series of a pod."""
 AGENTS: Final = 'namespace=~"$namespace"'
 _NODE: Final = 'namespace=~"$namespace",node="$node"'
 

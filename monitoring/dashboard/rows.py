@@ -8,8 +8,10 @@ from typing import Final
 
 from grafana_foundation_sdk.models import units
 
+from monitoring.dashboard import memory
 from monitoring.dashboard.panels import (
     AGENTS,
+    POD,
     WINDOW,
     Panel,
     Query,
@@ -24,10 +26,7 @@ from monitoring.dashboard.panels import (
 )
 
 _HITS: Final = rate_of_node("swapwarden_pod_memory_events_total", "pod_uid", matchers='event="max"')
-_THROTTLED: Final = rate_of_node("swapwarden_pod_memory_events_total", "pod_uid", matchers='event="high"')
-_PROTECTED: Final = "swapwarden_node_memory_protected_bytes"
 _LIMITED: Final = f"({of_node('swapwarden_pod_swap_limit_bytes', 'pod_uid')} < +Inf)"
-_POD: Final = "{{namespace}}/{{pod}}"
 
 FLEET: Final = Row(
     "Fleet",
@@ -198,7 +197,7 @@ PODS: Final = Row(
             "Swap of pods",
             "The largest users.",
             units.BytesIEC,
-            (Query(largest(of_node("swapwarden_pod_swap_usage_bytes", "pod_uid")), _POD),),
+            (Query(largest(of_node("swapwarden_pod_swap_usage_bytes", "pod_uid")), POD),),
             "stacked",
             12,
         ),
@@ -206,98 +205,22 @@ PODS: Final = Row(
             "Limits of pods",
             "The pod's limit in effect: the lowest of its cgroup and those above. Pods without one are left out.",
             units.BytesIEC,
-            (Query(named(_LIMITED), _POD),),
+            (Query(named(_LIMITED), POD),),
             width=12,
         ),
         Panel(
             "Memory limits met by pods",
             "How often a second a limit of its memory was met. Pods with much in swap go on only because of that.",
             units.OpsPerSecond,
-            (Query(largest(_HITS), _POD),),
+            (Query(largest(_HITS), POD),),
             width=12,
         ),
         Panel(
             "Exposure of pods",
             "For how long the pod was above its value, in all.",
             units.Seconds,
-            (Query(largest(of_node("swapwarden_agent_pod_exposed_seconds_total", "pod_uid")), _POD),),
+            (Query(largest(of_node("swapwarden_agent_pod_exposed_seconds_total", "pod_uid")), POD),),
             width=12,
-        ),
-    ),
-)
-
-MEMORY: Final = Row(
-    "Memory QoS",
-    (
-        Panel(
-            "Protected memory",
-            "Memory that is protected for all pods of a node, as a share of the node's: memory.low and memory.min"
-            " together. The ten nodes with the largest share.",
-            units.PercentUnit,
-            (
-                Query(
-                    f"topk(10, sum by (cluster, node) (max by (cluster, node, file) ({_PROTECTED}{{{AGENTS}}}))"
-                    f" / max by (cluster, node) (swapwarden_node_memory_total_bytes{{{AGENTS}}} > 0) > 0)",
-                    "{{node}}",
-                ),
-            ),
-        ),
-        Panel(
-            "Protected memory on $node",
-            "Memory that is protected for all pods of the node, by file, and the node's memory.",
-            units.BytesIEC,
-            (
-                Query(of_node(_PROTECTED, "file"), "{{file}}"),
-                Query(of_node("swapwarden_node_memory_total_bytes"), "the node's memory"),
-            ),
-        ),
-        Panel(
-            "Overcommitted protection",
-            "Nodes whose pods ask for more protected memory than the node has: each gets a part.",
-            units.Short,
-            (
-                Query(
-                    "max by (cluster, node) (swapwarden_controller_node_problem"
-                    f'{{{AGENTS},problem="ProtectionOvercommitted"}})',
-                ),
-            ),
-            "table",
-        ),
-        Panel(
-            "Throttled pods of $node",
-            "How often a second the kernel throttled a pod at its memory.high, or at that of one of its containers.",
-            units.OpsPerSecond,
-            (Query(largest(_THROTTLED), _POD),),
-        ),
-        Panel(
-            "Trips of the guard",
-            "Pods and containers that stood still at memory.high, by cause and what the guard made of it. In the last"
-            " hour.",
-            units.Short,
-            (
-                Query(
-                    f"sum by (cause, phase) (increase(swapwarden_agent_throttle_trips_total{{{AGENTS}}}[1h]) > 0)",
-                    "{{cause}}: {{phase}}",
-                ),
-            ),
-            "stacked",
-        ),
-        Panel(
-            "Eased cgroups",
-            "Pods and containers whose memory.high the guard holds above the plan, and the time a second for which such"
-            " ones stalled before the guard acted.",
-            units.Short,
-            (
-                Query(f"{fleet('swapwarden_agent_throttle_eased_cgroups')}", "eased"),
-                Query(of_nodes("swapwarden_agent_throttle_stalled_seconds_total"), "stalled seconds a second"),
-            ),
-        ),
-        Panel(
-            "Repairs of memory files",
-            "Files of memory QoS that systemd or a kubelet reset and that were repaired, a second.",
-            units.OpsPerSecond,
-            (Query(f"sum by (file) (rate(swapwarden_agent_memory_repairs_total{{{AGENTS}}}[{WINDOW}]))", "{{file}}"),),
-            "stacked",
         ),
     ),
 )
@@ -431,7 +354,7 @@ CONTROL: Final = Row(
     ),
 )
 
-ROWS: Final = (FLEET, NODE, PODS, MEMORY, CONTROL)
+ROWS: Final = (FLEET, NODE, PODS, memory.MEMORY, CONTROL)
 
 
 def queries() -> Iterator[Query]:

@@ -86,6 +86,8 @@ class Effect(enum.StrEnum):
     """All of it is in effect."""
     ANCESTOR_HAS_LESS = "AncestorHasLess"
     """A cgroup above the pod has less, or has too little for all of its pods."""
+    NODE_HAS_LESS = "NodeHasLess"
+    """A cgroup above the one of all pods has less: the condition ProtectionIneffective names it."""
     POD_HAS_LESS = "PodHasLess"
     """The pod's own cgroup does not hold its value."""
     NOT_WRITTEN = "NotWritten"
@@ -137,6 +139,8 @@ def _hidden(spec: state.StateSpec, status: state.StateStatus) -> Effect | None:
         return Effect.NOT_WRITTEN
     if any(each.type == ConditionType.MEMORY_QOS and each.status == "False" for each in status.conditions):
         return Effect.KUBELET_OWNED
+    if any(each.type == ConditionType.PROTECTION_INEFFECTIVE and each.status == "True" for each in status.conditions):
+        return Effect.NODE_HAS_LESS
     return Effect.UNKNOWN if not status.observed_generation or status.violations_omitted else None
 
 

@@ -150,6 +150,7 @@ def test_tiered_reservation_is_looked_for_in_memory_min() -> None:
         ({"observed_generation": 0}, Effect.UNKNOWN),
         ({"violations_omitted": 1}, Effect.UNKNOWN),
         ({"conditions": [state.Condition("MemoryQoS", "False", "KubeletOwned")]}, Effect.KUBELET_OWNED),
+        ({"conditions": [state.Condition("ProtectionIneffective", "True", "AncestorTooLow")]}, Effect.NODE_HAS_LESS),
     ],
 )
 def test_unknown_values_are_not_guessed(told: dict[str, Any], expected: Effect) -> None:

@@ -69,10 +69,13 @@ def _in_effect(planned: PlannedPod, found: state.NodeSwapState) -> MemoryLine | 
         if reached is not None:
             has_less = _ABOVE.get(reached.cgroup, f"the cgroup /{reached.cgroup}")
             text = _EFFECTS[reached.effect].format(cgroup=has_less, file=file, mode=found.spec and found.spec.mode)
+            if reached.effect is protection.Effect.NODE_HAS_LESS:
+                text = next((one.message for one in found.status.conditions if one.type == _INEFFECTIVE), text)
             return MemoryLine("in effect", text, value=reached.amount, reason=reached.effect.value)
     return None
 
 
+_INEFFECTIVE: Final = ConditionType.PROTECTION_INEFFECTIVE
 _ABOVE: Final = {
     protection.ROOT: "the cgroup above all pods (kubepods)",
     protection.BURSTABLE: "the cgroup above all Burstable pods",
@@ -81,6 +84,7 @@ _ABOVE: Final = {
 _EFFECTS: Final = {
     protection.Effect.IN_EFFECT: "all cgroups above the pod have as much",
     protection.Effect.ANCESTOR_HAS_LESS: "{cgroup} has too little {file}, if all pods use what they may",
+    protection.Effect.NODE_HAS_LESS: "a cgroup above that of all pods has too little {file}",
     protection.Effect.POD_HAS_LESS: "{cgroup} has another {file}",
     protection.Effect.NOT_WRITTEN: "mode {mode}: {file} is not written",
     protection.Effect.KUBELET_OWNED: "not known: some files are left to the kubelet or to another writer",

@@ -72,6 +72,15 @@ def test_an_ancestor_that_spoils_the_protection_is_named(above: str, words: str)
     assert line.text in screen.text(told, NOW)
 
 
+def test_a_cgroup_of_the_node_that_spoils_the_protection_is_named_as_the_agent_does() -> None:
+    found, governing = pod(container("app", "1Gi", "2Gi")), profile(memory_qos=SOFT)
+    message = "memory.low of the cgroup /kubelet.slice is 0"
+    condition = state.Condition("ProtectionIneffective", "True", "AncestorTooLow", message=message)
+    told = model.explain(seen(found, governing, state=reported(planned(found, governing), conditions=(condition,))))
+    (line,) = lines(told, "in effect")
+    assert (line.text, line.reason) == (message, "NodeHasLess")
+
+
 @pytest.mark.parametrize("effect", list(protection.Effect))
 @pytest.mark.parametrize("cgroup", ["", protection.ROOT, protection.BURSTABLE, protection.POD, "kubelet.slice"])
 def test_each_effect_has_words(effect: protection.Effect, cgroup: str, monkeypatch: pytest.MonkeyPatch) -> None:
