@@ -37,7 +37,7 @@ def override(**swap: Any) -> dict[str, Any]:
 
 
 def of_memory(**memory: Any) -> dict[str, Any]:
-    return {"overrides": [{"name": "one", "podSelector": {}, "memory": memory}]}
+    return {"memoryQoS": {}, "overrides": [{"name": "one", "podSelector": {}, "memory": memory}]}
 
 
 def memory(**fields: Any) -> dict[str, Any]:
@@ -189,8 +189,11 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
         (memory(reservationPolicy="Soft", systemLow=text), "spec.memoryQoS.systemLow", "percents from 0% to 100%")
         for text in ("101%", "1GB", "", -1)
     ),
-    (memory(systemLow="5%"), "spec.memoryQoS", "systemLow has no effect unless reservationPolicy is"),
-    (memory(reservationPolicy="None", systemLow=0), "spec.memoryQoS", "systemLow has no effect unless"),
+    (
+        {"overrides": of_memory(reservation="None")["overrides"]},
+        "spec",
+        "overrides[].memory has no effect without memoryQoS",
+    ),
     ({"memoryQos": {}}, "spec.memoryQos", "unknown field"),
     *(
         (disabling(podSelector={}, name=name), "spec.overrides[0].name", "should match")
@@ -301,13 +304,15 @@ ACCEPTED: list[dict[str, Any]] = [
         systemLow="512Mi",
     ),
     memory(reservationPolicy="Soft", systemLow=1073741824),
+    memory(reservationPolicy="None", systemLow="5%"),
     of_memory(reservation="None"),
     of_memory(reservation="Soft", throttling="Disabled"),
     *(of_memory(throttling=text) for text in ("1%", "9%", "50%", "99%")),
     {
+        **memory(),
         "overrides": [
             {"name": "one", "podSelector": {}, "swap": {"policy": "Disabled"}, "memory": {"reservation": "None"}}
-        ]
+        ],
     },
     {"guarantee": "Strict"},
     {"priority": -5, "mode": "Audit", "swap": {"beforePlan": "Unmanaged", "behavior": "NoSwap", "reserved": "10%"}},

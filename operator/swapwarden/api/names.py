@@ -284,6 +284,11 @@ class ProtectionReason(enum.StrEnum):
     """A container: the kernel shares the protection of its pod."""
     NOTHING_REQUESTED = "NothingRequested"
     RESERVATION_NONE = "ReservationNone"
+    """None: the profile's policy is None, and nobody else asks."""
+    POD_REFUSES = "PodRefuses"
+    OVERRIDE_REFUSES = "OverrideRefuses"
+    NOT_OFFERED = "NotOffered"
+    """None: the profile has no memoryQoS."""
 
 
 class ThrottlingReason(enum.StrEnum):
@@ -308,3 +313,8 @@ class ThrottlingReason(enum.StrEnum):
     PER_CONTAINER = "ContainersThrottled"
     """A pod of several containers: each has its own, so that none slows the others."""
     THROTTLING_NONE = "ThrottlingNone"
+    """None: nobody asks."""
+    POD_REFUSES = "PodRefuses"
+    OVERRIDE_REFUSES = "OverrideRefuses"
+    NOT_OFFERED = "NotOffered"
+    """None: the profile has no memoryQoS."""

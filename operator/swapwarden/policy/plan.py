@@ -250,7 +250,7 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts, protection: memor
         kubepods=None if kubepods == _NO_SETTINGS else kubepods,
         burstable=None if burstable == _NO_SETTINGS else burstable,
         memory_guard=_guard(profile),
-        units=_units(profile, facts),
+        units=_units(profile, protection),
         kernel_settings=kernel_settings.plan(profile.kernel, facts).values,
     )
 
@@ -264,9 +264,9 @@ def _guard(profile: compiled.Profile) -> state.GuardSettings | None:
     return None if guard == state.GuardSettings() else guard
 
 
-def _units(profile: compiled.Profile, facts: nodes.NodeFacts) -> dict[str, state.UnitSettings]:
+def _units(profile: compiled.Profile, protection: memory_qos.Sums) -> dict[str, state.UnitSettings]:
     units = dict(profile.units)
-    low = memory_qos.system_low(profile, facts)
+    low = protection.system_low
     if low and (settings.SYSTEM_SLICE in units or len(units) < state.MAX_UNITS):
         own = units.get(settings.SYSTEM_SLICE, state.UnitSettings())
         units[settings.SYSTEM_SLICE] = msgspec.structs.replace(own, memory_low=str(low))
@@ -299,7 +299,7 @@ def _decided(
     found = (one for one in explained if one is not None)
     total = limits.overcommit_budget(profile, facts)
     shared = found if total is None else _shared(found, total, facts.page_size)
-    if profile.memory_qos is None and not any(override.about_memory() for override in profile.overrides):
+    if profile.memory_qos is None:
         return (one if one.row.asks is None else _with_memory(profile, facts, one, known) for one in shared)
     return (_with_memory(profile, facts, one, known) for one in shared)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
@@ -87,21 +88,42 @@ def test_sums_stay_beside_the_nodes_swap() -> None:
 
 def test_settings_of_system_slice_stay() -> None:
     own = (("system.slice", state.UnitSettings(swap_max="0")), ("a.service", state.UnitSettings(swap_max="0")))
-    assert planned(units=own)["units"] == {
+    assert planned(burstable(), units=own)["units"] == {
         "system.slice": {"swapMax": "0", "memoryLow": str(8 * GI // 20 // 4096 * 4096)},
         "a.service": {"swapMax": "0"},
     }
     full = tuple((f"{number}.service", state.UnitSettings(swap_max="0")) for number in range(state.MAX_UNITS))
-    assert planned(units=full)["units"].keys() == dict(full).keys()
+    assert planned(burstable(), units=full)["units"].keys() == dict(full).keys()
 
 
-def test_pod_that_asks_without_a_profile() -> None:
+def test_pod_that_asks_is_protected_beside_the_nodes_daemons() -> None:
     asks = memory_asks.MemoryAsks(reservation=Reservation.SOFT)
-    found = planned(burstable(asks=asks), burstable("c"), memory=None)
+    found = planned(burstable(asks=asks), burstable("c"), memory=settings.MemoryQoS())
     assert "memoryLow" not in found["pods"]["uid-c"]
     assert found["pods"]["uid-b"]["memoryLow"] == str(GI)
     assert found["kubepods"] == found["burstable"] == {"memoryLow": str(GI)}
-    assert "units" not in found
+    assert found["units"] == {"system.slice": {"memoryLow": str(8 * GI // 20 // 4096 * 4096)}}
+
+
+@pytest.mark.parametrize("node", [NODE, facts(recursive_protection=False)])
+def test_without_memory_qos_a_plan_is_the_same_whatever_pods_ask(node: nodes.NodeFacts) -> None:
+    asks = memory_asks.MemoryAsks(Reservation.SOFT, MI, 50, 3 * GI // 2, (("app", 3 * GI // 2),))
+    override = compiled.Override("loud", memory_reservation=Reservation.SOFT, memory_throttling=50)
+    for overrides in ((), (override,)):
+        own = profile(LIMITED, overrides=overrides)
+        several = [pod(container(request=GI), container("b"), uid="s", asks=found) for found in (None, asks)]
+        plain, asking = (
+            plan.plan_node(own, node, [burstable(asks=found), guaranteed(asks=found), row])
+            for found, row in zip((None, asks), several, strict=True)
+        )
+        assert msgspec.json.encode(plain) == msgspec.json.encode(asking)
+        assert b"memory" not in msgspec.json.encode(plain)
+
+
+def test_explanation_says_that_nothing_is_offered() -> None:
+    asks = memory_asks.MemoryAsks(reservation=Reservation.SOFT)
+    explained = plan.explain_node(profile(LIMITED), NODE, [burstable(asks=asks), burstable("c")])
+    assert [one.memory and one.memory.protection for one in explained.pods] == ["NotOffered", None]
 
 
 def test_override_about_memory_is_named_where_it_changes_something() -> None:
@@ -111,7 +133,10 @@ def test_override_about_memory_is_named_where_it_changes_something() -> None:
     assert [one.override for one in explained.pods] == ["loud", "loud"]
     assert [one.memory and one.memory.low for one in explained.pods] == [None, None]
     unchanged = profile(LIMITED, memory_qos=settings.MemoryQoS(), overrides=(override,))
-    assert [one.override for one in plan.explain_node(unchanged, NODE, [burstable()]).pods] == [None]
+    assert [one.override for one in plan.explain_node(unchanged, NODE, [burstable()]).pods] == ["loud"]
+    swap = compiled.Override("calm", swap_limit=2**62)
+    neither = profile(LIMITED, memory_qos=SOFT, overrides=(swap,))
+    assert [one.override for one in plan.explain_node(neither, NODE, [burstable()]).pods] == [None]
 
 
 def test_swap_that_others_took_raises_the_throttle() -> None:

@@ -24,25 +24,15 @@ class MemoryGuard(rules.Model):
 class MemoryQoSSpec(rules.Model):
     """Protection of the memory that pods request, and throttling before they reach their memory limits."""
 
-    RULES = (
-        rules.Rule(
-            "!has(self.systemLow) || self.reservationPolicy != 'None'",
-            lambda qos: qos.system_low is None or qos.reservation_policy is not names.ReservationPolicy.NONE,
-            "systemLow has no effect unless reservationPolicy is Soft or TieredReservation: set the policy or remove"
-            " systemLow",
-            ".systemLow",
-        ),
-    )
-
     reservation_policy: Annotated[names.ReservationPolicy, pydantic.Field()] = names.ReservationPolicy.NONE
-    """None: no protection. Soft: the kernel reclaims the requested memory of Guaranteed and Burstable pods last
-    (memory.low). TieredReservation: as Soft, but it never reclaims that of Guaranteed pods (memory.min), so that others
-    are OOM-killed first."""
+    """None: no protection, except of pods that ask for it. Soft: the kernel reclaims the requested memory of Guaranteed
+    and Burstable pods last (memory.low). TieredReservation: as Soft, but it never reclaims that of Guaranteed pods
+    (memory.min), so that others are OOM-killed first."""
     reservation_percent: Annotated[int, pydantic.Field(ge=1, le=100)] = 100
     """The share of a pod's memory request that is protected, in percent."""
     throttling_percent: Annotated[int, pydantic.Field(ge=1, le=99)] | None = None
     """Where the kernel begins to slow a pod down (memory.high), in percent of the way from its memory request to its
-    memory limit. Absent: nowhere."""
+    memory limit. Absent: nowhere, except of pods that ask for it."""
     without_swap: Annotated[names.WithoutSwap, pydantic.Field()] = names.WithoutSwap.SKIP
     """memory.high of pods whose swap limit is less than what lies between it and the memory limit. Skip: never below
     the limit less the swap, so that pods without swap have none. Bounded: lower, as far as the slowest way up to the
@@ -52,8 +42,8 @@ class MemoryQoSSpec(rules.Model):
     guard: MemoryGuard = MemoryGuard()
     """The agent's answer to pods that are stuck at their memory.high."""
     system_low: values.QuantityOrPercent | None = None
-    """Memory of system.slice that is protected beside the pods: a quantity, or percent of the node's memory. Absent:
-    5 %, at most 1Gi."""
+    """Memory of system.slice that is protected as soon as a pod of the node is: a quantity, or percent of the node's
+    memory. Absent: 5 %, at most 1Gi."""
 
 
 class OverrideMemory(rules.Model):
@@ -68,7 +58,8 @@ class OverrideMemory(rules.Model):
     )
 
     reservation: Literal["None", "Soft"] | None = None
-    """None: no protection. Soft: the kernel reclaims the requested memory last (memory.low). Absent: as memoryQoS."""
+    """None: no protection, whatever the pod asks. Soft: the kernel reclaims the requested memory last (memory.low),
+    unless the pod asks otherwise. Absent: as memoryQoS."""
     throttling: values.ListedThrottling | None = None
-    """Disabled, or where memory.high lies on the way from the pod's memory request to its limit (90%). Absent: as
-    memoryQoS."""
+    """Disabled: no memory.high, whatever the pod asks. Or where memory.high lies on the way from the pod's memory
+    request to its limit (90%), unless the pod asks otherwise. Absent: as memoryQoS."""

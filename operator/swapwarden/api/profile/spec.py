@@ -241,7 +241,7 @@ class ProfileOverride(rules.Model):
     swap: OverrideSwap | None = None
     """The swap of these pods. Absent: as without the override."""
     memory: OverrideMemory | None = None
-    """Memory QoS of these pods. Absent: as without the override. A pod's own annotations win."""
+    """Memory QoS of these pods. Absent: as without the override. Needs memoryQoS."""
 
 
 class ProfileSpec(rules.Model):
@@ -259,6 +259,13 @@ class ProfileSpec(rules.Model):
             " that give no swap",
             ".scheduling.extendedResource",
         ),
+        rules.Rule(
+            "has(self.memoryQoS) || !has(self.overrides) || self.overrides.all(one, !has(one.memory))",
+            lambda spec: spec.memory_qos is not None or all(one.memory is None for one in spec.overrides),
+            "overrides[].memory has no effect without memoryQoS: set memoryQoS ({} offers it to pods that ask), or"
+            " remove memory from the overrides",
+            ".overrides",
+        ),
     )
 
     node_selector: selectors.LabelSelector
@@ -275,7 +282,8 @@ class ProfileSpec(rules.Model):
     """How pods on these nodes get swap."""
     memory_qos: MemoryQoSSpec | None = None
     """Protection of the memory that these nodes' pods request, and throttling before they reach their memory limits.
-    Absent: memory.min, memory.low and memory.high stay as they are, except for pods that ask by annotations."""
+    {}: only pods that ask by annotations, or by an override, have it. Absent: memory.min, memory.low and memory.high
+    stay as they are, whatever pods ask."""
     system_units: Annotated[
         list[SystemUnit], pydantic.Field(max_length=MAX_UNITS), pydantic.AfterValidator(_unique)
     ] = pydantic.Field(

@@ -21,8 +21,6 @@ Protection = names.ProtectionReason
 Throttling = names.ThrottlingReason
 Reservation = names.ReservationPolicy
 
-_SETTINGS: Final = settings.MemoryQoS()
-"""Without a profile's memoryQoS: for pods that ask by annotations, and those of overrides."""
 _ASKS: Final = memory_asks.MemoryAsks()
 _MAX_SYSTEM_LOW: Final = 2**30
 _MAX_OVERAGE: Final = 0.177
@@ -53,6 +51,11 @@ class PodMemory(msgspec.Struct, frozen=True):
     throttling: names.ThrottlingReason
     containers: tuple[ContainerMemory, ...]
 
+    @property
+    def is_protected(self) -> bool:
+        """Whether the pod has memory.min or memory.low."""
+        return self.minimum is not None or self.low is not None
+
 
 class Sums(msgspec.Struct, frozen=True):
     """The protection of the cgroups above pods; 0 where nothing is written."""
@@ -60,6 +63,8 @@ class Sums(msgspec.Struct, frozen=True):
     kubepods_min: int = 0
     kubepods_low: int = 0
     burstable_low: int = 0
+    system_low: int = 0
+    """memory.low of system.slice, beside protected pods: these move reclaim onto the node's daemons."""
     overcommitted: bool = False
     """Whether the pods ask for more protection than the node has: the kernel then scales all of it down."""
 
@@ -75,8 +80,12 @@ class _Case(msgspec.Struct, frozen=True):
     request: int
     """Memory that the pod requests in all."""
     reservation: names.ReservationPolicy
+    unprotected: names.ProtectionReason
+    """The reason of a reservation of NONE."""
     percent: int
     """Where memory.high lies; throttling.NEVER for nowhere."""
+    unthrottled: names.ThrottlingReason
+    """The reason of that."""
 
 
 def decide(
@@ -86,14 +95,16 @@ def decide(
     swap: limits.PodDecision,
     override: compiled.Override | None = None,
 ) -> PodMemory | None:
-    """Decide on one pod, whose swap limits are decided; None if neither profile nor override nor pod asks for any.
+    """Decide on one pod, whose swap limits are decided; None if the profile has no memoryQoS and the pod asks nothing.
 
-    A pod's own annotations take precedence over the override, which takes precedence over the profile.
+    A pod's own annotations take precedence over the override, which takes precedence over the profile. If the override
+    refuses, no annotation gives it.
     """
-    concerned = override is not None and override.about_memory()
-    if not node.compatible or not (profile.memory_qos or row.asks or concerned):
+    if not node.compatible:
         return None
-    case = _case(profile.memory_qos or _SETTINGS, node, row, override)
+    if profile.memory_qos is None:
+        return None if row.asks is None else _not_offered(row)
+    case = _case(profile.memory_qos, node, row, override)
     minimum, low, protection = _protection(case)
     on_pod = len(row.containers) == 1
     high, reason = (None, Throttling.PER_CONTAINER)
@@ -109,61 +120,92 @@ def decide(
     return PodMemory(minimum, low, high, protection, reason, tuple(containers))
 
 
-def system_low(profile: compiled.Profile, node: nodes.NodeFacts) -> int:
-    """Return memory.low of system.slice in bytes; 0 where the profile protects no pods.
+def sums(
+    profile: compiled.Profile, node: nodes.NodeFacts, decided: Iterable[tuple[pods.PodRow, PodMemory | None]]
+) -> Sums:
+    """Return the protection above these pods, without which theirs has no effect, and that of system.slice.
 
-    Protected pods move reclaim onto the node's daemons: these get a share as well, by percents at most 1 GiB.
+    All of it is at most the node's memory: pods that no kubelet ever runs must not protect others.
     """
-    memory = profile.memory_qos
-    if memory is None or memory.reservation is Reservation.NONE or not node.compatible:
-        return 0
+    minimum = low = burstable = asked = 0
+    for row, memory in decided:
+        if memory is not None and memory.is_protected:
+            hard, soft = memory.minimum or 0, memory.low or 0
+            minimum += hard
+            low += soft
+            burstable += soft if row.qos is qos.Class.BURSTABLE else 0
+            asked += max(hard, soft)
+    if not asked:
+        return Sums()
+    system = _system_low(profile.memory_qos or settings.MemoryQoS(), node)
+    top = limits.floor_to_page(max(0, node.memory_bytes - system), node.page_size)
+    minimum = min(minimum, top)
+    # Without recursive protection, memory.low has what memory.min has as well.
+    low = min(low, top - minimum if node.recursive_protection else top)
+    return Sums(minimum, low, min(burstable, low), system, overcommitted=asked > top)
+
+
+def _system_low(memory: settings.MemoryQoS, node: nodes.NodeFacts) -> int:
+    """Return memory.low of system.slice in bytes; by percents at most 1 GiB."""
     asked = quantity.percent_or_bytes(memory.system_low, node.memory_bytes)
     if memory.system_low.endswith("%"):
         asked = min(asked, _MAX_SYSTEM_LOW)
     return limits.floor_to_page(min(asked, node.memory_bytes), node.page_size)
 
 
-def sums(
-    profile: compiled.Profile, node: nodes.NodeFacts, decided: Iterable[tuple[pods.PodRow, PodMemory | None]]
-) -> Sums:
-    """Return the protection above these pods: without it, theirs has no effect.
-
-    It is at most the node's memory less that of system.slice: pods that no kubelet ever runs must not protect others.
-    """
-    minimum = low = burstable = 0
-    for row, memory in decided:
-        if memory is not None:
-            minimum += memory.minimum or 0
-            low += memory.low or 0
-            burstable += (memory.low or 0) if row.qos is qos.Class.BURSTABLE else 0
-    top = limits.floor_to_page(max(0, node.memory_bytes - system_low(profile, node)), node.page_size)
-    return Sums(min(minimum, top), min(low, top), min(burstable, top), overcommitted=minimum + low > top)
+def _not_offered(row: pods.PodRow) -> PodMemory:
+    why = None, None, Protection.NOT_OFFERED, Throttling.NOT_OFFERED
+    return PodMemory(None, *why, tuple(ContainerMemory(one.name, *why) for one in row.containers))
 
 
 def _case(
     memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: compiled.Override | None
 ) -> _Case:
     asks = row.asks or _ASKS
-    reservation, percent = memory.reservation, memory.throttling_percent or throttling.NEVER
-    if override is not None and override.memory_reservation is not None:
-        reservation = override.memory_reservation
-    if override is not None and override.memory_throttling is not None:
-        percent = override.memory_throttling
-    if asks.low is not None and reservation is Reservation.NONE:
-        reservation = Reservation.SOFT  # a pod that names an amount asks for protection
+    given = (None, None) if override is None else (override.memory_reservation, override.memory_throttling)
+    return _Case(
+        memory,
+        node.page_size,
+        node.recursive_protection,
+        row,
+        asks,
+        amounts.pod_request(row),
+        *_reservation(memory, asks, given[0]),
+        *_share(memory, asks, given[1]),
+    )
+
+
+def _reservation(
+    memory: settings.MemoryQoS, asks: memory_asks.MemoryAsks, given: names.ReservationPolicy | None
+) -> tuple[names.ReservationPolicy, names.ProtectionReason]:
+    """Return how a pod is protected, and the reason if that is NONE; `given` is the override's."""
+    if given is Reservation.NONE:
+        return given, Protection.OVERRIDE_REFUSES
     if asks.reservation is not None:
-        reservation = asks.reservation
+        return asks.reservation, Protection.POD_REFUSES
+    chosen = memory.reservation if given is None else given
+    if chosen is Reservation.NONE and asks.low is not None:
+        chosen = Reservation.SOFT  # a pod that names an amount asks for protection
+    return chosen, Protection.RESERVATION_NONE
+
+
+def _share(
+    memory: settings.MemoryQoS, asks: memory_asks.MemoryAsks, given: int | None
+) -> tuple[int, names.ThrottlingReason]:
+    """Return where memory.high lies, in percent, and the reason if that is NEVER; `given` is the override's."""
+    if given == throttling.NEVER:
+        return given, Throttling.OVERRIDE_REFUSES
     if asks.throttling is not None:
-        percent = asks.throttling
-    request = amounts.pod_request(row)
-    return _Case(memory, node.page_size, node.recursive_protection, row, asks, request, reservation, percent)
+        return asks.throttling, Throttling.POD_REFUSES
+    own = memory.throttling_percent if given is None else given
+    return own or throttling.NEVER, Throttling.THROTTLING_NONE
 
 
 def _protection(case: _Case) -> tuple[int | None, int | None, names.ProtectionReason]:
     """Return memory.min and memory.low of the pod, with the reason."""
     row, asks = case.row, case.asks
     if case.reservation is Reservation.NONE:
-        return None, None, Protection.RESERVATION_NONE
+        return None, None, case.unprotected
     request = 0 if row.qos is qos.Class.BEST_EFFORT else case.request
     if asks.low is None:
         amount, reason = request * case.memory.reservation_percent // 100, Protection.REQUEST
@@ -187,7 +229,7 @@ def _container_low(
     """
     if of_pod is None:
         reserves = case.reservation is not Reservation.NONE
-        return None, Protection.NOTHING_REQUESTED if reserves else Protection.RESERVATION_NONE
+        return None, Protection.NOTHING_REQUESTED if reserves else case.unprotected
     if case.recursive:
         return None, Protection.PER_POD
     amount = limits.floor_to_page(min(one.request * case.memory.reservation_percent // 100, of_pod), case.page)
@@ -235,8 +277,10 @@ def _high(
 
 def _unthrottled(case: _Case, request: int, limit: int, own: int | None) -> names.ThrottlingReason | None:
     """Return why there can be no memory.high, whatever the limit of swap; None if there can."""
-    if case.asks.throttling == throttling.NEVER or not (case.percent if own is None else own):
-        return Throttling.THROTTLING_NONE
+    if not case.percent and (own is None or case.unthrottled is not Throttling.THROTTLING_NONE):
+        return case.unthrottled
+    if own == throttling.NEVER:
+        return Throttling.POD_REFUSES
     if not limit:
         return Throttling.NO_LIMIT
     if request >= limit:

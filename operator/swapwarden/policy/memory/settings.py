@@ -36,8 +36,8 @@ class MemoryQoS(msgspec.Struct, frozen=True):
     """Seconds that a pod may be throttled on its way from memory.high to its limit, under Bounded."""
     guard: Guard = Guard()
     system_low: str = "5%"
-    """memory.low of system.slice where the reservation is not None: a quantity or percents of the node's memory, as
-    written. Percents give at most 1 GiB."""
+    """memory.low of system.slice where a pod is protected: a quantity or percents of the node's memory, as written.
+    Percents give at most 1 GiB."""
 
     def active(self) -> bool:
         """Return whether any file is written by the profile alone, without an annotation of a pod."""

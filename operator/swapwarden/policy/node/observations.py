@@ -72,6 +72,8 @@ def _restart(facts: nodes.NodeFacts) -> str:
 
 def _overcommitted(planned: state.StateSpec, facts: nodes.NodeFacts) -> str:
     """Report that the plan protects all memory that there is: it never protects more."""
-    own = state.protected_bytes(planned.units.get(settings.SYSTEM_SLICE))
+    own, of_pods = (
+        state.protected_bytes(settings) for settings in (planned.units.get(settings.SYSTEM_SLICE), planned.kubepods)
+    )
     top = max(0, facts.memory_bytes - own) // facts.page_size * facts.page_size
-    return OVERCOMMITTED if 0 < top <= state.protected_bytes(planned.kubepods) else ""
+    return OVERCOMMITTED if own + of_pods and top <= of_pods else ""

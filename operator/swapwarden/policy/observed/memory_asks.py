@@ -44,6 +44,18 @@ class MemoryAsks(msgspec.Struct, frozen=True, gc=False):
     container_high: tuple[tuple[str, int], ...] = ()
     """The same of containers, by name, in the order of the spec; throttling.NEVER where the value is invalid."""
 
+    @property
+    def wants_protection(self) -> bool:
+        """Whether the pod asks for memory.low."""
+        return self.reservation is names.ReservationPolicy.SOFT or (self.reservation is None and bool(self.low))
+
+    @property
+    def wants_throttling(self) -> bool:
+        """Whether the pod asks for memory.high."""
+        if self.throttling == throttling.NEVER:
+            return False
+        return bool(self.throttling or self.high or any(high for _, high in self.container_high))
+
 
 def read(annotations: Mapping[str, str], containers: Iterable[str]) -> MemoryAsks | None:
     """Return what a pod with these containers asks, None if nothing. Keys for other containers have no effect."""

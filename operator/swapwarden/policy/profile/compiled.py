@@ -99,7 +99,7 @@ class Profile(msgspec.Struct, frozen=True):
     """Settings of slices and services of its nodes, by name."""
     require: requirements.Require | None = None
     memory_qos: settings.MemoryQoS | None = None
-    """None: only pods that ask by annotations, and those of overrides, have memory QoS."""
+    """None: no pod has memory QoS, whatever it asks."""
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Return whether it selects a node with these labels."""

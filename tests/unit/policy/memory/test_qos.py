@@ -188,17 +188,22 @@ class TestAnnotationsAboutThrottling:
 
     def test_share_takes_precedence_over_the_profile(self) -> None:
         assert decided(self.row(throttling=25), swap=GI, throttling_percent=50).high == 70 * MI
-        assert decided(self.row(throttling=25), swap=GI, without=True).high == 70 * MI
+        assert decided(self.row(throttling=25), swap=GI).high == 70 * MI
 
     def test_disabled(self) -> None:
         found = decided(self.row(throttling=throttling.NEVER), swap=GI, throttling_percent=50)
+        assert (found.high, found.throttling) == (None, Throttling.POD_REFUSES)
+
+    def test_nobody_asks(self) -> None:
+        found = decided(BURSTABLE, swap=GI)
         assert (found.high, found.throttling) == (None, Throttling.THROTTLING_NONE)
+        assert highs(found) == [(None, Throttling.THROTTLING_NONE)]
 
     @pytest.mark.parametrize("fields", [{"high": 90 * MI}, {"container_high": (("app", 90 * MI),)}])
     def test_amount_takes_precedence_over_the_share(self, fields: dict[str, Any]) -> None:
         found = decided(self.row(**fields), swap=GI, throttling_percent=50)
         assert (found.high, found.throttling) == (90 * MI, Throttling.HIGH_ANNOTATION)
-        assert decided(self.row(**fields), swap=GI, without=True).high == 90 * MI
+        assert decided(self.row(**fields), swap=GI).high == 90 * MI
 
     def test_amount_of_a_container(self) -> None:
         row = pod(
@@ -211,7 +216,7 @@ class TestAnnotationsAboutThrottling:
         assert (found.high, found.throttling) == (None, Throttling.PER_CONTAINER)
         assert highs(found) == [
             (70 * MI, Throttling.HIGH_ANNOTATION),
-            (None, Throttling.THROTTLING_NONE),
+            (None, Throttling.POD_REFUSES),
             (50 * MI, Throttling.PERCENT),
         ]
 
@@ -269,15 +274,18 @@ class TestProtection:
             assert found.minimum is None
             return found.low, found.protection.value
 
-        assert of(reservation=Reservation.NONE) == (None, Protection.RESERVATION_NONE)
-        assert of(reservation=Reservation.NONE, low=MI) == (None, Protection.RESERVATION_NONE)
+        assert of(reservation=Reservation.NONE) == (None, Protection.POD_REFUSES)
+        assert of(reservation=Reservation.NONE, low=MI) == (None, Protection.POD_REFUSES)
         assert of(low=20 * MI + 1) == (20 * MI, Protection.LOW_ANNOTATION)
         assert of(low=GI) == (60 * MI, Protection.LOW_ANNOTATION)
 
     @pytest.mark.parametrize("fields", [{"reservation": SOFT}, {"low": 60 * MI}])
-    def test_annotations_without_a_profile(self, fields: dict[str, Any]) -> None:
+    def test_annotations_where_the_policy_is_none(self, fields: dict[str, Any]) -> None:
         row = pod(container(request=60 * MI), asks=asks(**fields))
-        assert decided(row, without=True).low == 60 * MI
+        assert decided(row).low == 60 * MI
+        unasked = decided(pod(container(request=60 * MI)))
+        assert (unasked.low, unasked.protection) == (None, Protection.RESERVATION_NONE)
+        assert [one.protection for one in unasked.containers] == [Protection.RESERVATION_NONE]
 
     def test_own_choice_of_soft_under_tiered(self) -> None:
         row = pod(container(request=MI, limit=MI), qos=Class.GUARANTEED, asks=asks(reservation=SOFT))
@@ -299,22 +307,70 @@ class TestProtection:
 
 class TestOverrides:
     def test_precedence_is_between_pod_and_profile(self) -> None:
-        override = compiled.Override("quiet", memory_reservation=Reservation.NONE, memory_throttling=25)
-        found = decided(BURSTABLE, swap=GI, override=override, reservation=SOFT, throttling_percent=50)
-        assert (found.low, found.high) == (None, 70 * MI)
-        own = pod(*BURSTABLE.containers, asks=asks(reservation=SOFT, throttling=75))
+        override = compiled.Override("quiet", memory_reservation=SOFT, memory_throttling=25)
+        found = decided(BURSTABLE, swap=GI, override=override, throttling_percent=50)
+        assert (found.low, found.high) == (60 * MI, 70 * MI)
+        own = pod(*BURSTABLE.containers, asks=asks(low=20 * MI, throttling=75))
         found = decided(own, swap=GI, override=override)
-        assert (found.low, found.high) == (60 * MI, 90 * MI)
+        assert (found.low, found.high) == (20 * MI, 90 * MI)
 
-    def test_without_a_profile(self) -> None:
-        assert decided(BURSTABLE, override=compiled.Override(memory_reservation=SOFT), without=True).low == 60 * MI
+    @pytest.mark.parametrize("fields", [{}, {"reservation": SOFT}, {"low": MI}, {"reservation": Reservation.NONE}])
+    def test_no_pod_has_protection_that_an_override_refuses(self, fields: dict[str, Any]) -> None:
+        override = compiled.Override("quiet", memory_reservation=Reservation.NONE)
+        row = pod(container(request=60 * MI), asks=asks(**fields))
+        for own in (SOFT, TIERED):
+            found = decided(row, override=override, reservation=own)
+            assert (found.minimum, found.low, found.protection) == (None, None, Protection.OVERRIDE_REFUSES)
+            assert [one.protection for one in found.containers] == [Protection.OVERRIDE_REFUSES]
 
-    def test_about_swap_alone_asks_nothing(self) -> None:
-        assert maybe(BURSTABLE, override=compiled.Override(swap_limit=MI), without=True) is None
+    @pytest.mark.parametrize(
+        "fields", [{}, {"throttling": 75}, {"high": 90 * MI}, {"container_high": (("app", 90 * MI),)}]
+    )
+    def test_no_pod_is_throttled_where_an_override_refuses(self, fields: dict[str, Any]) -> None:
+        override = compiled.Override("quiet", memory_throttling=throttling.NEVER)
+        for others in ((), (container("b"),)):
+            row = pod(*BURSTABLE.containers, *others, asks=asks(**fields))
+            found = decided(row, swap=GI, override=override, throttling_percent=50)
+            assert found.high is None
+            assert highs(found) == [(None, Throttling.OVERRIDE_REFUSES)] * len(row.containers)
+
+    def test_a_pod_may_refuse_what_an_override_gives(self) -> None:
+        override = compiled.Override("quiet", memory_reservation=SOFT, memory_throttling=25)
+        refuses = asks(reservation=Reservation.NONE, throttling=throttling.NEVER)
+        found = decided(pod(*BURSTABLE.containers, asks=refuses), swap=GI, override=override)
+        assert (found.low, found.protection) == (None, Protection.POD_REFUSES)
+        assert (found.high, found.throttling) == (None, Throttling.POD_REFUSES)
 
 
-def test_nothing_is_decided_unless_somebody_asks() -> None:
-    assert maybe(BURSTABLE, without=True) is None
+class TestNotOffered:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"reservation": SOFT},
+            {"low": MI},
+            {"throttling": 50},
+            {"high": 90 * MI},
+            {"container_high": (("app", 90 * MI),)},
+            {"reservation": Reservation.NONE},
+        ],
+    )
+    def test_no_annotation_has_an_effect_without_memory_qos(self, fields: dict[str, Any]) -> None:
+        override = compiled.Override("loud", memory_reservation=SOFT, memory_throttling=50)
+        for own in (None, override):
+            row = pod(*BURSTABLE.containers, container("b"), asks=asks(**fields))
+            found = decided(row, swap=GI, override=own, without=True)
+            assert (found.minimum, found.low, found.high) == (None, None, None)
+            assert (found.protection, found.throttling) == (Protection.NOT_OFFERED, Throttling.NOT_OFFERED)
+            none = None, None, Protection.NOT_OFFERED, Throttling.NOT_OFFERED
+            assert found.containers == (qos.ContainerMemory("app", *none), qos.ContainerMemory("b", *none))
+
+    def test_nothing_is_decided_unless_the_pod_asks(self) -> None:
+        override = compiled.Override("loud", memory_reservation=SOFT, memory_throttling=50)
+        assert maybe(BURSTABLE, without=True) is None
+        assert maybe(BURSTABLE, override=override, without=True) is None
+
+
+def test_nothing_is_decided_on_an_incompatible_node() -> None:
     assert maybe(BURSTABLE, node=facts(compatible=False), reservation=SOFT) is None
 
 
@@ -325,37 +381,50 @@ class TestAbove:
 
     GUARANTEED = pod(container(request=GI, limit=GI), qos=Class.GUARANTEED)
 
+    SYSTEM = facts().memory_bytes // 20 // PAGE * PAGE
+
     def test_soft(self) -> None:
         found = self.sums(BURSTABLE, self.GUARANTEED, pod(container(), qos=Class.BEST_EFFORT), reservation=SOFT)
-        assert found == qos.Sums(0, GI + 60 * MI, 60 * MI)
+        assert found == qos.Sums(0, GI + 60 * MI, 60 * MI, self.SYSTEM)
 
     def test_tiered_protects_hard_only_what_guaranteed_pods_need(self) -> None:
-        assert self.sums(BURSTABLE, self.GUARANTEED, reservation=TIERED) == qos.Sums(GI, 60 * MI, 60 * MI)
+        found = self.sums(BURSTABLE, self.GUARANTEED, reservation=TIERED)
+        assert found == qos.Sums(GI, 60 * MI, 60 * MI, self.SYSTEM)
 
-    def test_nothing_without_reservation(self) -> None:
-        assert self.sums(BURSTABLE, self.GUARANTEED) == qos.Sums()
+    def test_nothing_without_a_protected_pod(self) -> None:
+        assert self.sums(BURSTABLE, self.GUARANTEED, throttling_percent=50) == qos.Sums()
+        assert self.sums(pod(container(), qos=Class.BEST_EFFORT), reservation=SOFT) == qos.Sums()
+
+    def test_a_pod_that_asks_is_in_the_sums_with_the_share_of_the_system(self) -> None:
+        asking = pod(container(request=60 * MI), asks=asks(reservation=SOFT))
+        assert self.sums(asking, self.GUARANTEED) == qos.Sums(0, 60 * MI, 60 * MI, self.SYSTEM)
 
     def test_never_above_the_node(self) -> None:
         greedy = pod(container(request=2**62))
         found = self.sums(greedy, self.GUARANTEED, reservation=TIERED, system_low="1Gi")
-        assert found == qos.Sums(GI, 7 * GI, 7 * GI, overcommitted=True)
+        assert found == qos.Sums(GI, 6 * GI, 6 * GI, GI, overcommitted=True)
 
     def test_hard_protection_neither(self) -> None:
         greedy = pod(container(request=2**62, limit=2**62), qos=Class.GUARANTEED)
-        found = self.sums(greedy, reservation=TIERED, system_low="1Gi")
-        assert found == qos.Sums(7 * GI, 0, 0, overcommitted=True)
+        found = self.sums(greedy, BURSTABLE, reservation=TIERED, system_low="1Gi")
+        assert found == qos.Sums(7 * GI, 0, 0, GI, overcommitted=True)
+
+    def test_all_of_the_node_is_not_too_much(self) -> None:
+        row = pod(container(request=4 * GI, limit=4 * GI), qos=Class.GUARANTEED)
+        for recursive in (True, False):
+            node = facts(memory_bytes=5 * GI, recursive_protection=recursive)
+            own = profile(LIMITED, memory_qos=settings.MemoryQoS(TIERED, system_low="1Gi"))
+            found = qos.sums(own, node, [(row, maybe(row, node=node, reservation=TIERED))])
+            assert not found.overcommitted
 
     @pytest.mark.parametrize(
         ("memory", "asked", "expected"),
         [(8 * GI, "5%", 8 * GI // 20), (64 * GI, "5%", GI), (64 * GI, "2Gi", 2 * GI), (GI, "2Gi", GI), (GI, "0", 0)],
     )
     def test_system_slice(self, memory: int, asked: str, expected: int) -> None:
-        own = profile(LIMITED, memory_qos=settings.MemoryQoS(reservation=SOFT, system_low=asked))
-        assert qos.system_low(own, facts(memory_bytes=memory)) == expected // PAGE * PAGE
-
-    def test_system_slice_only_where_pods_are_protected(self) -> None:
-        own = profile(LIMITED, memory_qos=settings.MemoryQoS(throttling_percent=50))
-        assert qos.system_low(own, facts()) == qos.system_low(profile(LIMITED), facts()) == 0
+        node = facts(memory_bytes=memory)
+        found = self.sums(BURSTABLE, node=node, reservation=SOFT, system_low=asked)
+        assert found.system_low == expected // PAGE * PAGE
 
 
 class TestProperties:
@@ -441,6 +510,5 @@ class TestProperties:
         own = profile(LIMITED, memory_qos=settings.MemoryQoS(**memory))
         rows = [pod(container(request=request, limit=request), qos=kind) for request, kind in each]
         found = qos.sums(own, node, [(row, maybe(row, node=node, **memory)) for row in rows])
-        top = size - qos.system_low(own, node)
-        assert max(found.kubepods_min, found.kubepods_low, found.burstable_low) <= top
+        assert found.kubepods_min + found.kubepods_low + found.system_low <= size
         assert found.burstable_low <= found.kubepods_low

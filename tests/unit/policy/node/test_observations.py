@@ -50,15 +50,21 @@ def test_what_no_agent_has_reported_is_no_problem_yet() -> None:
     assert observed(ENCRYPTED, TOO_MUCH, reported=False, kubelet_swap_bytes=1) == {}
 
 
-def soft(*requests: int) -> dict[NodeProblem, str]:
-    """Return the problems of a node of 8 GiB with Burstable pods of such requests, all of them protected."""
-    memory = settings.MemoryQoS(names.ReservationPolicy.SOFT)
-    asked = profile(names.Behavior.NO_SWAP, memory_qos=memory)
+def soft(*requests: int, system_low: str = "5%", size: int = 8 * GI) -> dict[NodeProblem, str]:
+    """Return the problems of a node with Burstable pods of such requests, all of them protected."""
+    memory = settings.MemoryQoS(names.ReservationPolicy.SOFT, system_low=system_low)
+    asked, node = profile(names.Behavior.NO_SWAP, memory_qos=memory), facts(memory_bytes=size)
     pods = [pod(container(request=each), uid=f"uid-{number}") for number, each in enumerate(requests)]
-    return dict(observations.observe(None, (), facts(), plan.plan_node(asked, facts(), pods)))
+    return dict(observations.observe(None, (), node, plan.plan_node(asked, node, pods)))
 
 
 def test_pods_that_ask_for_more_protection_than_the_node_has() -> None:
     assert soft(4 * GI, 3 * GI) == {}
     assert list(soft(4 * GI, 3 * GI, GI)) == [NodeProblem.PROTECTION_OVERCOMMITTED]
     assert soft() == {}
+
+
+def test_a_node_whose_daemons_have_all_protection() -> None:
+    assert list(soft(GI, system_low="8Gi")) == [NodeProblem.PROTECTION_OVERCOMMITTED]
+    assert soft(system_low="8Gi") == {}
+    assert soft(size=1) == {}

@@ -122,7 +122,8 @@ def test_all_fields_of_memory_qos() -> None:
 def test_an_override_about_memory_only(
     memory: dict[str, str], reservation: names.ReservationPolicy | None, percent: int | None
 ) -> None:
-    (override,) = made({"overrides": [{"name": "one", "podSelector": {}, "memory": memory}]}).overrides
+    overriding = {"memoryQoS": {}, "overrides": [{"name": "one", "podSelector": {}, "memory": memory}]}
+    (override,) = made(overriding).overrides
     assert override == compiled.Override("one", memory_reservation=reservation, memory_throttling=percent)
     assert override.about_memory()
 

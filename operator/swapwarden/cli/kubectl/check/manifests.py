@@ -25,6 +25,11 @@ Json = dict[str, Any]
 _POD: Final = ("", "Pod")
 _NAMESPACE: Final = ("", "Namespace")
 _PROFILE: Final = (names.GROUP, names.PROFILE_KIND)
+_REFUSED: Final[frozenset[str]] = frozenset(
+    {names.ProtectionReason.NOT_OFFERED, names.ProtectionReason.OVERRIDE_REFUSES}
+    | {names.ThrottlingReason.NOT_OFFERED, names.ThrottlingReason.OVERRIDE_REFUSES}
+)
+_OFFER: Final = "set memoryQoS in a profile of these nodes, change the override that refuses, or remove the annotations"
 _LESS: Final = frozenset({names.Reason.BOUNDED, names.Reason.OVERRIDE_LIMIT})
 
 
@@ -157,13 +162,17 @@ def _effect(
         remedy = "turn on swap on a node whose profile gives it, or choose policy Preferred"
         yield problem(Check.NO_EFFECT, here, sentence, reason=names.Policy.REQUIRED, remedy=remedy)
         return
-    if not row.limited() or not kinds:
+    if not (row.limited() or row.asks) or not kinds:
         return
-    decided = [
-        one.decision
-        for profile, facts in kinds
-        for one in plan.explain_node(profile, facts, [row], setting.namespaces).pods
+    explained = [
+        one for profile, facts in kinds for one in plan.explain_node(profile, facts, [row], setting.namespaces).pods
     ]
+    for what, reasons in _refused(row, explained):
+        sentence = f"{called}: would have no {what} on any of {number}: {', '.join(reasons)}"
+        yield problem(Check.NO_EFFECT, here, sentence, reason="Memory", remedy=_OFFER)
+    if not row.limited():
+        return
+    decided = [one.decision for one in explained]
     reasons = sorted({one.reason for one in decided})
     if decided and all(one.swap_max == "0" and one.reason is not names.Reason.POLICY_DISABLED for one in decided):
         effect = f"its swap limit would have no effect on any of {number}"
@@ -175,6 +184,17 @@ def _effect(
         return
     sentence = f"{called}: {effect}: {', '.join(reasons)}"
     yield problem(Check.NO_EFFECT, here, sentence, reason="Limit", remedy=remedy)
+
+
+def _refused(row: pods.PodRow, explained: Iterable[plan.ExplainedPod]) -> Iterator[tuple[str, list[str]]]:
+    """Yield what the pod asks of memory QoS and is refused everywhere, with the reasons."""
+    decided = [one.memory for one in explained if one.memory is not None]
+    asked: list[tuple[str, set[str]]] = []
+    if row.asks is not None and row.asks.wants_protection:
+        asked.append(("protected memory", {one.protection for one in decided}))
+    if row.asks is not None and row.asks.wants_throttling:
+        asked.append(("memory.high", {each.throttling for one in decided for each in one.containers}))
+    yield from ((what, sorted(reasons)) for what, reasons in asked if reasons and reasons <= _REFUSED)
 
 
 def _profiles(setting: _Setting) -> Iterator[ClusterProblem]:

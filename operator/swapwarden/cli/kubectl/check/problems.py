@@ -20,6 +20,9 @@ from swapwarden.policy.observed.namespaces import UNDEFAULTED
 from swapwarden.policy.profile import compiled
 from swapwarden.webhook import validation
 
+_Specs = Mapping[str, state.StateSpec]
+"""Plans by node."""
+
 _SEE_NODE: Final = "see the problem NoAgent of the node"
 _TURN_ON: Final = "turn on swap on a node whose profile gives it"
 
@@ -32,10 +35,12 @@ def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterat
         return
     found = view.known_profiles()
     known = view.planned(found.valid, found.history)
-    yield from _nodes(view, known, behind)
+    specs = {name: plan.plan_node(node.profile, node.facts, node.pods, node.namespaces) for name, node in known.items()}
+    yield from _nodes(view, known, specs, behind)
     yield from _profiles(found, known)
     if "pods" not in view.unread:
-        yield from _pods(view, known)
+        yield from _pods(known, specs)
+        yield from _pending(view)
         yield from _held(view)
 
 
@@ -69,7 +74,7 @@ def condition(node: str, one: state.Condition) -> ClusterProblem | None:
 
 
 def _nodes(
-    view: snapshot.ClusterSnapshot, known: Mapping[str, snapshot.PlannedNode], behind: Collection[str]
+    view: snapshot.ClusterSnapshot, known: Mapping[str, snapshot.PlannedNode], specs: _Specs, behind: Collection[str]
 ) -> Iterator[ClusterProblem]:
     where = view.agent_namespace() or "swapwarden-system"
     for name, node in known.items():
@@ -87,8 +92,7 @@ def _nodes(
             yield problem(Check.AGENT_BEHIND, here, text, where=where)
         if report is not None and node.has_agent:
             yield from filter(None, (condition(name, one) for one in report.conditions))
-            planned = plan.plan_node(node.profile, node.facts, node.pods, node.namespaces)
-            for one in observe(node.profile.require, node.profile.kernel, node.facts, planned):
+            for one in observe(node.profile.require, node.profile.kernel, node.facts, specs[name]):
                 remedy = catalogue.NODE_PROBLEMS[one.problem]
                 text = one.message.removesuffix(f"; {remedy}")
                 yield problem(Check.NODE_CONDITION, here, text, reason=one.problem, remedy=remedy)
@@ -195,11 +199,9 @@ def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
 _not_enforced: Final = functools.partial(problem, Check.POD_NOT_ENFORCED)
 
 
-def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, snapshot.PlannedNode]) -> Iterator[ClusterProblem]:
-    labels = view.known_namespaces() or {}
-    for node in known.values():
-        rows = [row for row in node.pods if not row.terminal]
-        spec = plan.plan_node(node.profile, node.facts, rows, labels)
+def _pods(known: Mapping[str, snapshot.PlannedNode], specs: _Specs) -> Iterator[ClusterProblem]:
+    for name, node in known.items():
+        rows, spec = [row for row in node.pods if not row.terminal], specs[name]
         for notice in snapshot.pod_notices(rows, spec):
             severity, remedy = catalogue.PODS[notice.reason]
             here = f"pod/{notice.regarding.namespace}/{notice.regarding.name}"
@@ -207,7 +209,22 @@ def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, snapshot.PlannedNo
         for row in rows:
             if row.policy is not None or row.limited():
                 yield from _unenforced(row, spec, has_agent=node.has_agent)
-    yield from _pending(view)
+            if (
+                row.asks is not None
+                and (row.asks.wants_protection or row.asks.wants_throttling)
+                and node.profile.memory_qos is None
+            ):
+                yield _not_offered(row, node.profile)
+
+
+def _not_offered(row: pods.PodRow, profile: compiled.Profile) -> ClusterProblem:
+    if profile.name == names.BUILT_IN_PROFILE:
+        text, remedy = "no profile selects it", "select the node by a profile with memoryQoS"
+    else:
+        text, remedy = f"profile {profile.name} has no memoryQoS", f"set memoryQoS in {profile.name} ({{}} is enough)"
+    sentence = f"its annotations about memory have no effect on node {row.node}: {text}"
+    remedy += ", or remove the annotations"
+    return problem(Check.NO_EFFECT, _pod(row), sentence, reason=names.ProtectionReason.NOT_OFFERED, remedy=remedy)
 
 
 def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> Iterator[ClusterProblem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -36,7 +36,10 @@ class MemoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iterator[MemoryLine]:
-    """Yield the parts of a pod's memory QoS; nothing if nobody asks for any. `found` is its node's state, if known."""
+    """Yield the parts of a pod's memory QoS, with the remedy where it is refused; nothing if nobody asks for any.
+
+    `found` is its node's state, if known.
+    """
     row, profile = planned.row, planned.profile
     memory = qos.decide(profile, planned.facts, row, planned.trace.decision, planned.override)
     if memory is None:
@@ -45,7 +48,7 @@ def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iter
     yield MemoryLine("requested", "with its overhead" if row.whole.overhead else "", value=amounts.pod_request(row))
     file = "memory.low" if memory.minimum is None else "memory.min"
     amount = memory.low if memory.minimum is None else memory.minimum
-    why = _PROTECTED[memory.protection](own)
+    why = _protected(planned, own)[memory.protection]
     yield MemoryLine("protected", why, file if amount else "", amount, memory.protection.value)
     if found is not None and (reached := _in_effect(planned, found)) is not None:
         yield reached
@@ -133,13 +136,33 @@ def _high(of: str, high: int | None, reason: names.ThrottlingReason, words: dict
     return MemoryLine(of, words[reason], "memory.high" if high else "", high, reason.value)
 
 
-_PROTECTED: Final[dict[Protection, Callable[[settings.MemoryQoS], str]]] = {
-    Protection.REQUEST: lambda own: f"{own.reservation_percent}% of the memory request",
-    Protection.LOW_ANNOTATION: lambda _: f"annotation {names.MEMORY_LOW_ANNOTATION}, at most the request",
-    Protection.PER_POD: lambda _: "by the pod",
-    Protection.NOTHING_REQUESTED: lambda _: "the pod requests no memory",
-    Protection.RESERVATION_NONE: lambda _: "neither asked for by the profile nor by the pod, or refused",
-}
+def _not_offered(planned: PlannedPod) -> str:
+    name = planned.profile.name
+    if name == names.BUILT_IN_PROFILE:
+        return "not offered: no profile selects the node; one with memoryQoS does"
+    return f"not offered: set memoryQoS in {name} ({{}} is enough)"
+
+
+def _refused(planned: PlannedPod, field: str) -> str:
+    return f"refused: remove memory.{field} from {planned.override_name} of {planned.profile.name}"
+
+
+_ASKED_BY_NOBODY: Final = "neither the profile nor the pod asks for it"
+_POD_REFUSES: Final = "an annotation of the pod refuses it, or is invalid"
+
+
+def _protected(planned: PlannedPod, own: settings.MemoryQoS) -> dict[Protection, str]:
+    """Return the words for each reason of memory.min and memory.low."""
+    return {
+        Protection.REQUEST: f"{own.reservation_percent}% of the memory request",
+        Protection.LOW_ANNOTATION: f"annotation {names.MEMORY_LOW_ANNOTATION}, at most the request",
+        Protection.PER_POD: "by the pod",
+        Protection.NOTHING_REQUESTED: "the pod requests no memory",
+        Protection.RESERVATION_NONE: _ASKED_BY_NOBODY,
+        Protection.POD_REFUSES: _POD_REFUSES,
+        Protection.OVERRIDE_REFUSES: _refused(planned, "reservation"),
+        Protection.NOT_OFFERED: _not_offered(planned),
+    }
 
 
 def _throttled(planned: PlannedPod, own: settings.MemoryQoS) -> dict[Throttling, str]:
@@ -156,7 +179,10 @@ def _throttled(planned: PlannedPod, own: settings.MemoryQoS) -> dict[Throttling,
         Throttling.NO_ROOM: "it would not lie between request and limit",
         Throttling.PER_POD: "by the pod",
         Throttling.PER_CONTAINER: "each container by itself",
-        Throttling.THROTTLING_NONE: "neither asked for by the profile nor by the pod, or refused",
+        Throttling.THROTTLING_NONE: _ASKED_BY_NOBODY,
+        Throttling.POD_REFUSES: _POD_REFUSES,
+        Throttling.OVERRIDE_REFUSES: _refused(planned, "throttling"),
+        Throttling.NOT_OFFERED: _not_offered(planned),
     }
 
 

@@ -4,6 +4,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from swapwarden.api import names
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.check import manifests
@@ -15,6 +16,9 @@ from tests.unit.controller.objects import node, profile_object
 
 POLICY, LIMIT = "swapwarden.dev/swap-policy", "swapwarden.dev/swap-limit"
 DEFAULT = "swapwarden.dev/default-swap-policy"
+RESERVATION, LOW = names.MEMORY_RESERVATION_ANNOTATION, names.MEMORY_LOW_ANNOTATION
+THROTTLING = names.MEMORY_THROTTLING_ANNOTATION
+REFUSING = {"memoryQoS": {}, "overrides": [{"name": "quiet", "podSelector": {}, "memory": {"reservation": "None"}}]}
 
 
 def judge(*objects: dict[str, Any], read: snapshot.ClusterSnapshot | None = None) -> list[ClusterProblem]:
@@ -177,3 +181,31 @@ def test_only_nodes_count_that_the_pod_may_run_on() -> None:
     read = view([node(labels={"pool": "a"}), node("node-2")], [], [seen(), seen("node-2")], pools)
     assert told(pod({LIMIT: "1Gi"}), read=read) == []
     assert len(told(pod({LIMIT: "1Gi"}, nodeSelector={"pool": "a"}), read=read)) == 1
+
+
+@pytest.mark.parametrize(
+    ("memory", "annotations", "expected"),
+    [
+        ({}, {RESERVATION: "Soft"}, ["no protected memory on any of 1 node: NotOffered"]),
+        ({}, {RESERVATION: "None"}, []),
+        ({}, {THROTTLING: "Disabled"}, []),
+        (
+            {},
+            {LOW: "1Gi", THROTTLING: "50%"},
+            ["protected memory on any of 1 node: NotOffered", "memory.high on any of"],
+        ),
+        (REFUSING, {LOW: "1Gi", THROTTLING: "50%"}, ["no protected memory on any of 1 node: OverrideRefuses"]),
+        ({"memoryQoS": {}}, {RESERVATION: "Soft"}, []),
+    ],
+)
+def test_memory_that_no_node_offers(memory: dict[str, Any], annotations: dict[str, str], expected: list[str]) -> None:
+    read = view([node()], [], [seen()], [profile_object("p", **memory)])
+    limited = {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+    found = told(pod(annotations, containers=[{"name": "app", "resources": limited}]), read=read)
+    assert len(found) == len(expected)
+    for (severity, text), part in zip(found, expected, strict=True):
+        assert severity == "Warning"
+        assert part in text
+    # A profile in the manifests counts.
+    offering = profile("p", memoryQoS={})
+    assert told(pod(annotations, containers=[{"name": "app", "resources": limited}]), offering, read=read) == []

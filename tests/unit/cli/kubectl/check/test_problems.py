@@ -14,6 +14,7 @@ from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severi
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller.notices import pod_notices
 from swapwarden.policy.node.observations import NodeProblem
+from swapwarden.policy.observed import memory_asks
 
 from tests.unit.cli.kubectl.views import GI, facts, raw, seen, view
 from tests.unit.controller.objects import node, profile_object
@@ -277,6 +278,30 @@ def test_annotations_that_have_no_effect() -> None:
         ("NoEffect", "NoEffect", "pod/default/web"),
         ("NoEffect", "Contradiction", "pod/default/web"),
     }
+
+
+@pytest.mark.parametrize(
+    ("asks", "profiles", "expected"),
+    [
+        ({"low": 1}, [profile_object("p")], "set memoryQoS in p"),
+        ({"throttling": 50}, [], "select the node by a profile with memoryQoS"),
+        ({"low": 1}, [profile_object("p", memoryQoS={})], None),
+        ({"reservation": names.ReservationPolicy.NONE, "low": 1, "throttling": 0, "high": 1}, [], None),
+    ],
+)
+def test_memory_that_a_node_does_not_offer(asks: dict[str, Any], profiles: list[Any], expected: str | None) -> None:
+    row = pod(container(), asks=memory_asks.MemoryAsks(**asks))
+    state_row = following("p") if profiles else seen()
+    found = list(problems.live(view([node()], [row], [state_row], profiles)))
+    shown = [(one.check, one.reason, one.object, one.remedy.partition(" (")[0].partition(",")[0]) for one in found]
+    assert shown == ([(Check.NO_EFFECT, "NotOffered", "pod/default/pod", expected)] if expected else [])
+
+
+def test_a_node_whose_pods_ask_for_more_than_it_has() -> None:
+    greedy = pod(container(request=2**40))
+    profile = profile_object("p", memoryQoS={"reservationPolicy": "Soft"})
+    read = view([node()], [greedy], [following("p")], [profile], reports={"node-1": snapshot.AgentReport()})
+    assert told(read) == {("NodeCondition", "ProtectionOvercommitted", "node/node-1")}
 
 
 def test_what_cannot_be_read_is_not_judged() -> None:

@@ -15,7 +15,8 @@ from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, pr
 NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
 SOFT = settings.MemoryQoS(reservation=names.ReservationPolicy.SOFT, throttling_percent=80)
 REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
-RESERVATION, HIGH = names.MEMORY_RESERVATION_ANNOTATION, names.MEMORY_HIGH_ANNOTATION
+OFFERED = settings.MemoryQoS()
+RESERVATION, THROTTLING = names.MEMORY_RESERVATION_ANNOTATION, names.MEMORY_THROTTLING_ANNOTATION
 
 
 def explain(found: Any, governing: compiled.Profile) -> model.PodExplanation:
@@ -177,10 +178,37 @@ def test_whose_share_it_is() -> None:
         assert share in line.text
 
 
-def test_a_pod_that_asks_by_annotations_only() -> None:
-    told = explain(pod(container("app", "1Gi", "2Gi"), annotations={RESERVATION: "None"}), profile())
-    assert [line.reason for line in told.memory] == ["", "ReservationNone", "ThrottlingNone"]
+def test_a_pod_that_refuses() -> None:
+    told = explain(pod(container("app", "1Gi", "2Gi"), annotations={RESERVATION: "None"}), profile(memory_qos=OFFERED))
+    assert [line.reason for line in told.memory] == ["", "PodRefuses", "ThrottlingNone"]
     assert all(line.value is None for line in told.memory[1:])
+
+
+def test_the_remedy_of_a_profile_that_offers_nothing_is_to_set_memory_qos() -> None:
+    found = pod(container("app", "1Gi", "2Gi"), annotations={RESERVATION: "Soft", THROTTLING: "50%"})
+    told = explain(found, profile())
+    assert [line.reason for line in told.memory] == ["", "NotOffered", "NotOffered"]
+    assert all(line.value is None for line in told.memory[1:])
+    assert all(f"set memoryQoS in {profile().name}" in line.text for line in told.memory[1:])
+    remedied = explain(found, profile(memory_qos=OFFERED))
+    assert "NotOffered" not in [line.reason for line in remedied.memory]
+    assert remedied.memory[1].value == GI
+
+
+def test_a_node_without_a_profile_offers_nothing() -> None:
+    found = pod(container("app", "1Gi", "2Gi"), annotations={RESERVATION: "Soft"})
+    told = explain(found, compiled.BUILT_IN)
+    assert [line.reason for line in told.memory] == ["", "NotOffered", "NotOffered"]
+    assert "no profile selects the node" in told.memory[1].text
+
+
+def test_the_override_that_refuses_is_named() -> None:
+    found = pod(container("app", "1Gi", "2Gi"), annotations={RESERVATION: "Soft", THROTTLING: "50%"})
+    override = compiled.Override("caches", memory_reservation=names.ReservationPolicy.NONE, memory_throttling=0)
+    told = explain(found, profile(memory_qos=SOFT, overrides=(override,)))
+    assert [line.reason for line in told.memory] == ["", "OverrideRefuses", "OverrideRefuses"]
+    for line, field in zip(told.memory[1:], ("reservation", "throttling"), strict=True):
+        assert f"remove memory.{field} from overrides[caches] of {profile().name}" in line.text
 
 
 @pytest.mark.parametrize("reason", list(names.ThrottlingReason))
