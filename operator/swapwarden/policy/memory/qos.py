@@ -25,8 +25,8 @@ _ASKS: Final = memory_asks.MemoryAsks()
 _MAX_SYSTEM_LOW: Final = 2**30
 _MAX_OVERAGE: Final = 0.177
 """The share above memory.high from which the kernel's pause no longer grows: 64 * 0.177**2 are 2 seconds."""
-_STALL: Final = 85.0
-"""Seconds per MiB of memory.high that the walk to the limit takes, by the third power of the overage."""
+_STALL: Final = 64 * 85.0
+"""Seconds per MiB of memory.high that the walk to the limit takes at most, by the third power of the overage."""
 _MIB: Final = 2**20
 
 
@@ -300,7 +300,9 @@ def _floor(memory: settings.MemoryQoS, limit: int, swap: int | None) -> tuple[in
     Above it, all memory up to the limit has room in memory and swap. Without such room nothing can be reclaimed, and
     the kernel makes a process wait longer and longer on its way to the limit. Bounded admits so much of that as takes
     max_stall seconds for one thread: 85 * overage**3 for each MiB of memory.high (mm/memcontrol.c,
-    mem_cgroup_handle_over_high, integrated).
+    mem_cgroup_handle_over_high, integrated), where its cgroup is alone on the CPU. The kernel charges 64 pages at once,
+    pauses for all of them, and takes unused ones back as soon as another cgroup charges there: then it pauses for each
+    page.
     """
     room = limit - (swap or 0)
     reason = Throttling.SWAP_UNKNOWN if swap is None else Throttling.NO_SWAP if not swap else Throttling.SWAP_ROOM
