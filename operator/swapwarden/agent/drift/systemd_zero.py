@@ -84,6 +84,7 @@ class Evidence:
         self._proved: float | None = None
         """When the first of the slices at 0 was found since the last one at another value; None without one."""
         self._refuted = False
+        self._enforces = False
         self.wanted = False
 
     @property
@@ -99,6 +100,7 @@ class Evidence:
     def follow(self, state: spec.NodeSpec | None, root: str | None, known: Iterable[records.Pod]) -> None:
         """Take a new state: if it begins Strict, examine all pods before the agent writes for it."""
         before, self.wanted = self.wanted, wants(state)
+        self._enforces = state is not None and state.mode is names.Mode.ENFORCE
         if self.wanted and not (before or self.installed):
             for pod in known:
                 self.came(root, pod)
@@ -109,7 +111,11 @@ class Evidence:
         if entry is not None and entry.systemd_zero:
             pod.file.systemd.zero = True
             self._prove()
-        if not self.sought or not covers(root, pod.path):
+        if not covers(root, pod.path):
+            return
+        if not self.sought:
+            if self._enforces and entry is not None and entry.wrote and 0 not in entry.wrote:
+                self._leave(pod)
             return
         found = self._limit(pod)
         if (
@@ -143,6 +149,8 @@ class Evidence:
         found = self._limit(pod)
         if found == 0 and self.sought:
             self._zero(pod)
+        elif found == 0:
+            self._leave(pod)
         elif found == cgroupfs.NO_LIMIT:
             self._unlimited(pod)
         return before != (pod.file.systemd.zero, self._proved, self._refuted)
@@ -155,6 +163,11 @@ class Evidence:
         # If systemd holds none of the current pods at 0 (any more), evidence of earlier pods counts no longer.
         proved = self._proved is not None and (bool(held) or not mine)
         return ZeroEvidence(self.wanted, self.installed, root, proved, self._refuted, held, others)
+
+    def _leave(self, pod: records.Pod) -> None:
+        """Leave a 0 to systemd: nobody asks for it, and no file is seen that would make it the agent's own."""
+        if pod.file.systemd.zero and self._limit(pod) == 0:
+            self._limits.leave_zero(pod.file.key)
 
     def _limit(self, pod: records.Pod) -> int | None:
         try:

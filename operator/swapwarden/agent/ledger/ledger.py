@@ -250,6 +250,12 @@ class LimitRecords(_Records[LimitRecord]):
         found = record.unit or cgroupfs.NO_LIMIT if held and not record.found else record.found
         self._put(msgspec.structs.replace(record, found=found, systemd_zero=held))
 
+    def leave_zero(self, key: Key) -> None:
+        """Record that a 0 of systemd's is the file's own value from now on, and not the agent's by a drop-in."""
+        record = self.get(key)
+        if record is not None and record.found is not None:
+            self._put(LimitRecord(key, systemd_zero=True, unit=record.unit_value))
+
     def set_unit_value(self, key: Key, value: int) -> None:
         """Record systemd's value for the cgroup's unit from now on."""
         record = self.get(key)

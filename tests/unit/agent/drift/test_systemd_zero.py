@@ -18,6 +18,7 @@ from tests.unit.agent.agent_node import (
     Node,
     all_writes_heard,
     apply,
+    compare,
     reasons,
     snapshot,
     state,
@@ -352,6 +353,44 @@ async def test_once_the_files_are_removed_what_systemd_still_holds_is_named(plai
     assert told(plain) == ("False", "ReloadNeeded")
     write(pod, "max")
     await until(lambda: told(plain) is None)
+
+
+def at_most(number: int, limit: int, generation: int) -> spec.NodeSpec:
+    """A state that only lowers what others give the pod."""
+    entry = spec.PodEntry({cgroupfs.SWAP_MAX: spec.FileSetting(limit, at_most=True)}, {})
+    return state(generation=generation)._replace(pods={uid(number): entry})
+
+
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("visible", [True, False])
+async def test_files_left_behind_take_the_swap_of_pods_without_a_limit_of_their_own(
+    plain: Node, *, visible: bool, away: bool
+) -> None:
+    """Strict ends, the files stay, and systemd reads its units again: who holds 0 is known only where they are seen."""
+    prefixes = ["kubepods"] if visible else []
+    apply(plain.start(prefixes=prefixes), asked({1: MIB}))
+    pod = born(plain, 1)
+    await until(lambda: held(plain) == {uid(1)} and swap_max(pod) == str(MIB))
+    assert plain.agent is not None
+    apply(plain.agent, at_most(1, MIB, 2))
+    await until(lambda: swap_max(pod) == str(MIB))
+    if away:
+        plain.stop()
+        write(pod, "0")
+        plain.start(at_most(1, MIB, 2), prefixes=prefixes)
+    else:
+        await until(lambda: plain.agent is not None and all_writes_heard(plain.agent))
+        write(pod, "0")
+    expected = str(MIB) if visible else "0"
+    await until(lambda: plain.agent is not None and told(plain) is not None and swap_max(pod) == expected)
+    compare(plain.agent)
+    assert swap_max(pod) == expected
+    assert told(plain) == (("True", "NotAskedFor") if visible else ("False", "ReloadNeeded"))
+    # A limit of the pod's own is held in either case, and what there was before it is not forgotten.
+    apply(plain.agent, state({1: 2 * MIB}, generation=3))
+    await until(lambda: swap_max(pod) == str(2 * MIB))
+    apply(plain.agent, state(mode=names.Mode.RESTORE, generation=4))
+    assert swap_max(pod) == "max"
 
 
 async def test_files_of_others_that_were_there_before_are_evidence_when_it_is_asked_for(plain: Node) -> None:
