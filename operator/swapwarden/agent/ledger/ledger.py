@@ -251,7 +251,7 @@ class LimitRecords(_Records[LimitRecord]):
         self._put(msgspec.structs.replace(record, found=found, systemd_zero=held))
 
     def leave_zero(self, key: Key) -> None:
-        """Record that a 0 of systemd's is the file's own value from now on, and not the agent's by a drop-in."""
+        """Record that a 0 is systemd's own value from now on, and not the agent's by a drop-in."""
         record = self.get(key)
         if record is not None and record.found is not None:
             self._put(LimitRecord(key, systemd_zero=True, unit=record.unit_value))

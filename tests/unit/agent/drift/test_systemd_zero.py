@@ -356,7 +356,7 @@ async def test_once_the_files_are_removed_what_systemd_still_holds_is_named(plai
 
 
 def at_most(number: int, limit: int, generation: int) -> spec.NodeSpec:
-    """A state that only lowers what others give the pod."""
+    """A state that lowers others' limits, and raises none."""
     entry = spec.PodEntry({cgroupfs.SWAP_MAX: spec.FileSetting(limit, at_most=True)}, {})
     return state(generation=generation)._replace(pods={uid(number): entry})
 
