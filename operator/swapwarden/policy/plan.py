@@ -307,8 +307,13 @@ def _decided(
 def _with_memory(
     profile: compiled.Profile, facts: nodes.NodeFacts, one: ExplainedPod, known: namespaces.Labels
 ) -> ExplainedPod:
-    place = _place(profile, one.row, known) if profile.overrides else None
+    try:
+        place = overrides.find(profile, one.row, known) if profile.overrides else None
+    except overrides.UnknownNamespaceError:
+        return one  # a pod without swap does not wait; an override may refuse it memory QoS
     override = None if place is None else profile.overrides[place]
+    if override is not None and not override.about_memory():
+        override = None
     memory = memory_qos.decide(profile, facts, one.row, one.decision, override)
     changed = one.override
     if override is not None and memory != memory_qos.decide(profile, facts, one.row, one.decision):

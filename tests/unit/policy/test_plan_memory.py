@@ -139,6 +139,15 @@ def test_override_about_memory_is_named_where_it_changes_something() -> None:
     assert [one.override for one in plan.explain_node(neither, NODE, [burstable()]).pods] == [None]
 
 
+def test_no_memory_qos_while_an_override_may_refuse_it() -> None:
+    tier = compiled.LabelExpression("tier", "In", frozenset({"quiet"}))
+    override = compiled.Override("quiet", namespaces=(tier,), memory_reservation=Reservation.NONE, memory_throttling=0)
+    own = profile(LIMITED, memory_qos=SOFT, overrides=(override,))
+    for known, low in (({}, None), ({"default": {}}, str(GI)), ({"default": {"tier": "quiet"}}, None)):
+        spec = plan.plan_node(own, NODE, [burstable(policy="Disabled")], known)
+        assert (spec.pods["uid-b"].swap_max, spec.pods["uid-b"].memory_low) == ("0", low)
+
+
 def test_swap_that_others_took_raises_the_throttle() -> None:
     behavior = names.Behavior.WORKLOAD_CONTROLLED
     own = profile(behavior, memory_qos=SOFT, overcommit_percent=100)

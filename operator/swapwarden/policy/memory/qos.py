@@ -21,6 +21,8 @@ Protection = names.ProtectionReason
 Throttling = names.ThrottlingReason
 Reservation = names.ReservationPolicy
 
+_UNRESERVED, _UNTHROTTLED = Protection.RESERVATION_NONE, Throttling.THROTTLING_NONE
+"""The reasons where nobody asks."""
 _ASKS: Final = memory_asks.MemoryAsks()
 _MAX_SYSTEM_LOW: Final = 2**30
 _MAX_OVERAGE: Final = 0.177
@@ -161,18 +163,15 @@ def _not_offered(row: pods.PodRow) -> PodMemory:
 def _case(
     memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: compiled.Override | None
 ) -> _Case:
+    request = amounts.pod_request(row)
+    page, recursive = node.page_size, node.recursive_protection
+    if row.asks is None and override is None:
+        chosen = memory.reservation, _UNRESERVED, memory.throttling_percent or throttling.NEVER, _UNTHROTTLED
+        return _Case(memory, page, recursive, row, _ASKS, request, *chosen)
     asks = row.asks or _ASKS
     given = (None, None) if override is None else (override.memory_reservation, override.memory_throttling)
-    return _Case(
-        memory,
-        node.page_size,
-        node.recursive_protection,
-        row,
-        asks,
-        amounts.pod_request(row),
-        *_reservation(memory, asks, given[0]),
-        *_share(memory, asks, given[1]),
-    )
+    reserved, shared = _reservation(memory, asks, given[0]), _share(memory, asks, given[1])
+    return _Case(memory, page, recursive, row, asks, request, *reserved, *shared)
 
 
 def _reservation(
@@ -247,6 +246,8 @@ def _pod_high(case: _Case, one: pods.ContainerRow, swap: int | None) -> tuple[in
 
 def _own_high(case: _Case, name: str, *, pod: bool = False) -> int | None:
     """Return the memory.high that annotations ask for a container, or for a pod of one; None without any."""
+    if case.asks is _ASKS:
+        return None
     asked = [high for container, high in case.asks.container_high if container == name]
     if pod and case.asks.high is not None:
         asked.append(case.asks.high)
