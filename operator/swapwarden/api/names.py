@@ -161,6 +161,16 @@ class GuardAction(enum.StrEnum):
     REPORT = "Report"
 
 
+class KubeletGuard(enum.StrEnum):
+    """The agent's answer to a pod that is stuck at a memory.high of the kubelet or of another writer."""
+
+    RELEASE = "Release"
+    """Replace it by max, and report."""
+    REPORT = "Report"
+    OFF = "Off"
+    """Do not look."""
+
+
 class Cause(enum.StrEnum):
     """Why a limit was changed, or was late, as far as an agent without privileges can determine."""
 

@@ -27,6 +27,8 @@ class ViolationReason(enum.StrEnum):
     """Another writer keeps lowering the value, and the agent leaves it alone for a time."""
     THROTTLING_EASED = "ThrottlingEased"
     """The guard holds memory.high above the plan: the pod stood still there."""
+    THROTTLING_STUCK = "ThrottlingStuck"
+    """The pod stands still at memory.high, and the guard only reports that."""
     AUDIT = "Audit"
     """The value would be written in mode Enforce."""
     NOT_SUPPORTED = "NotSupported"

@@ -24,6 +24,7 @@ _UNCOMPARED: Final = "epoch"
 _NONE: Final[namespaces.Labels] = {}
 _UNPROTECTED: Final = memory_qos.Sums()
 _NO_SETTINGS: Final = state.CgroupSettings()
+_GUARD: Final = state.GuardSettings()
 _USUAL_REASONS: Final = {
     names.Behavior.KUBELET: names.Reason.KUBELET_DECIDES,
     names.Behavior.NO_SWAP: names.Reason.PROFILE_NO_SWAP,
@@ -260,8 +261,15 @@ def _guard(profile: compiled.Profile) -> state.GuardSettings | None:
     if profile.memory_qos is None:
         return None
     asked = profile.memory_qos.guard
-    guard = state.GuardSettings(asked.action, asked.window, asked.hold)
-    return None if guard == state.GuardSettings() else guard
+    guard = {
+        "action": asked.action,
+        "window_seconds": asked.window,
+        "hold_seconds": asked.hold,
+        "kubelet": asked.kubelet,
+    }
+    # msgspec leaves out a default only if it is the same object, which not every equal number is.
+    others = {name: value for name, value in guard.items() if value != getattr(_GUARD, name)}
+    return msgspec.structs.replace(_GUARD, **others) if others else None
 
 
 def _units(profile: compiled.Profile, protection: memory_qos.Sums) -> dict[str, state.UnitSettings]:

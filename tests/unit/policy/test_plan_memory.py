@@ -156,11 +156,15 @@ def test_swap_that_others_took_raises_the_throttle() -> None:
     assert (found.swap_max, found.memory_high) == (str(64 * MI), str(2 * GI - 64 * MI))
 
 
-def test_guard_is_written_unless_it_has_all_defaults() -> None:
-    assert "memoryGuard" not in planned(burstable())
-    guard = settings.Guard(names.GuardAction.REPORT, window=20, hold=60)
+def test_guard_is_written_unless_it_has_all_defaults_of_an_agent() -> None:
+    assert planned(burstable())["memoryGuard"] == {"kubelet": "Report"}
+    asks = memory_asks.MemoryAsks(reservation=Reservation.SOFT)
+    assert "memoryGuard" not in planned(burstable(asks=asks), memory=None)
+    off = settings.Guard(kubelet=names.KubeletGuard.OFF)
+    assert "memoryGuard" not in planned(burstable(), memory=settings.MemoryQoS(guard=off))
+    guard = settings.Guard(names.GuardAction.REPORT, window=20, hold=60, kubelet=names.KubeletGuard.RELEASE)
     found = planned(burstable(), memory=settings.MemoryQoS(guard=guard))
-    assert found["memoryGuard"] == {"action": "Report", "windowSeconds": 20, "holdSeconds": 60}
+    assert found["memoryGuard"] == {"action": "Report", "windowSeconds": 20, "holdSeconds": 60, "kubelet": "Release"}
 
 
 def test_explanation_has_the_sums() -> None:
@@ -171,7 +175,7 @@ def test_explanation_has_the_sums() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(list(Class))), max_size=5),
     st.sampled_from(list(names.Behavior)),
-    st.sampled_from([None, settings.MemoryQoS()]),
+    st.sampled_from([None, settings.MemoryQoS(guard=settings.Guard(kubelet=names.KubeletGuard.OFF))]),
 )
 def test_a_plan_without_memory_is_what_it_was(
     each: list[tuple[int, int, Class]], behavior: names.Behavior, memory: settings.MemoryQoS | None

@@ -44,6 +44,19 @@ class Phase(enum.Enum):
     """It has none."""
     LATCHED = "Latched"
     """It has none until the plan or the cgroup changes."""
+    REPORTED = "Reported"
+    """It has the planned value, and stands still there."""
+
+
+class Answer(enum.Enum):
+    """The guard's answer to a standstill."""
+
+    RAISE = enum.auto()
+    """Raise the value, and take that back when little is in use."""
+    REMOVE = enum.auto()
+    """Another writer's value: replace it by none, until that writer has another one."""
+    REPORT = enum.auto()
+    """Write nothing."""
 
 
 class StallCause(enum.StrEnum):
@@ -105,15 +118,18 @@ class Storm:
 class StallGuard:
     """The guard of one cgroup with one planned value."""
 
-    def __init__(self, plan: int, limit: int, page: int) -> None:
+    def __init__(self, plan: int, limit: int, page: int, answer: Answer = Answer.RAISE) -> None:
         """`plan` is the planned memory.high, `limit` is memory.max; bytes."""
         self.plan = plan
+        self.answer = answer
         self._step = cgroupfs.NO_LIMIT if limit >= cgroupfs.NO_LIMIT else (plan + limit) // 2 // page * page
         self.phase = Phase.ARMED
         self.samples: collections.deque[StallSample] = collections.deque()
         self._thrashes: float | None = None
         """When the window began since which the cgroup thrashes."""
         self._trips: collections.deque[float] = collections.deque(maxlen=LATCH_TRIPS)
+        self._events = 0
+        """Of the last sample."""
         self._until = 0.0
         """When the hold is over."""
         self._calm: float | None = None
@@ -123,7 +139,7 @@ class StallGuard:
     def value(self) -> int:
         """The least that memory.high must hold, in bytes; 0: as planned."""
         match self.phase:
-            case Phase.ARMED:
+            case Phase.ARMED | Phase.REPORTED:
                 return 0
             case Phase.STEPPED:
                 return self._step
@@ -136,7 +152,7 @@ class StallGuard:
         match self.phase:
             case Phase.LATCHED:
                 return None
-            case Phase.RELEASED:
+            case Phase.RELEASED | Phase.REPORTED:
                 return max(self._until - now, CALM_SAMPLE_SECONDS)
             case Phase.STEPPED:
                 return SAMPLE_SECONDS if throttled else max(self._until - now, CALM_SAMPLE_SECONDS)
@@ -150,7 +166,10 @@ class StallGuard:
             self.samples.popleft()
         if self.phase in {Phase.RELEASED, Phase.STEPPED} and self._rearm(sample):
             return None
-        if self.phase in {Phase.RELEASED, Phase.LATCHED}:
+        if self.phase is Phase.REPORTED and sample.now >= self._until and sample.events <= self._events:
+            self.phase = Phase.ARMED  # it gets on
+        self._events = sample.events
+        if self.phase in {Phase.RELEASED, Phase.LATCHED, Phase.REPORTED}:
             self.samples.clear()
             return None
         cause = self._cause(settings)
@@ -185,7 +204,9 @@ class StallGuard:
         while self._trips and now - self._trips[0] > HOUR:
             self._trips.popleft()
         self._trips.append(now)
-        if len(self._trips) >= LATCH_TRIPS:
+        if self.answer is Answer.REPORT:
+            self.phase = Phase.REPORTED
+        elif self.answer is Answer.REMOVE or len(self._trips) >= LATCH_TRIPS:
             self.phase = Phase.LATCHED
         elif cause is StallCause.THRASHING and self.phase is Phase.ARMED and self._step < cgroupfs.NO_LIMIT:
             self.phase = Phase.STEPPED

@@ -157,9 +157,11 @@ class Throttling(NamedTuple):
     phase: str = ""
     """How the guard raised it; empty: it did not."""
     why: str = ""
-    """Why it did, for the status."""
+    """Why it did, or what it only reports, for the status."""
     trips: int = 0
     """How often the guard found the cgroup at a standstill."""
+    foreign: int = 0
+    """Another writer's value in bytes, which throttles; 0: the planned one does."""
     since: str = ""
     """When the sums began, RFC 3339."""
     events: int = 0

@@ -76,7 +76,7 @@ class CgroupReconciler:
         mark = queue.Mark(self._work.clock())
         old = self._work.in_force.spec
         self._work.failures.guard(functools.partial(self.follow, new))
-        everything = old is None or (old.mode, old.before_plan) != (new.mode, new.before_plan)
+        everything = old is None or _for_all(old) != _for_all(new)
         above = everything or old is None or (old.kubepods, old.above) != (new.kubepods, new.above)
         if above and self._inventory.root is not None:
             self.mark_above(mark)
@@ -143,6 +143,7 @@ class CgroupReconciler:
         """Forget a file of memory that no setting names (any more), once it holds nothing of the agent."""
         desired = file.desired.value, file.desired.if_enforced
         held = self._limits.holds_ours(file.key) or file in self._files.pending.writes or file.status.reason is not None
+        held = held or file in self._files.guard.guarded
         if not (file.usage or held or any(isinstance(value, int) for value in desired)):
             self._own.remove(cgroup, file)
             self._files.drop(file)
@@ -285,6 +286,8 @@ class CgroupReconciler:
         entry = None if state is None else state.pods.get(pod.uid)
         if entry is not None and len(entry.settings) > len(entry.settings.keys() & _SWAP):
             self._adopt(pod, entry.settings)
+        if self._files.guard.finds(pod.path):
+            self._own.add(pod, cgroup_files.MEMORY_HIGH)
         enforces, first = mode is names.Mode.ENFORCE, entry is not None and not pod.stated
         pod.enforced = pod.enforced or not enforces
         for file in pod.own:
@@ -334,6 +337,11 @@ class CgroupReconciler:
         if held or (desired.at_most and not resolve.differs(desired.value, status.observed, at_most=True)):
             pod.enforced = True
             ENFORCED_SECONDS.observe(self._work.clock() - pod.since)
+
+
+def _for_all(state: spec.NodeSpec) -> tuple[object, ...]:
+    """Return what decides about the files of all cgroups."""
+    return state.mode, state.before_plan, state.guard
 
 
 def end(container: records.Container, runtime: runtime_records.RuntimeRecords, now: float) -> None:

@@ -10,6 +10,7 @@ from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import container_files, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, queue, schedule, work
+from swapwarden.api import names
 
 YOUNG_SECONDS: Final = 3.0
 """How long runtimes and systemd normally take to write to a new container's files: a value of the agent's would be
@@ -102,11 +103,16 @@ class ContainerReconciler:
         These keep their value until a state has another one. `swap`: memory.swap.max needs one in any case.
         """
         paths, owns = container_files.paths(container), self._work.in_force.kubelet_owns
+        guarded = self._files.guard.finds(container.path)
+        young = container.since + YOUNG_SECONDS - self._work.clock()
+        if not guarded and young > 0 and self._files.guard.others is not names.KubeletGuard.OFF:
+            self._work.due_in(container, schedule.Why.SETTLED, young)  # its runtime may yet write a memory.high
         return [
             each
             for each in cgroup_files.OF_PODS
             if (each.name in entry and not resolve.is_kubelets(owns, each, container=True))
             or (swap and each is cgroup_files.SWAP_MAX)
+            or (guarded and each is cgroup_files.MEMORY_HIGH)
             or any(self._limits.has_name(each.name, path) for path in paths)
         ]
 

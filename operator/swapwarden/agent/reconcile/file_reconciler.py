@@ -234,6 +234,8 @@ class FileReconciler:
             if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
                 self._limits.record(file.key, found, found, external=True)
         desired = file.desired
+        if pending.is_released(file, found):
+            return file.throttling.least
         if isinstance(desired.value, int) and not desired.at_most:
             return max(desired.value, file.throttling.least)
         return resolve.limit_of(desired.value, self._limits.get(file.key), found)
@@ -402,11 +404,10 @@ class FileReconciler:
     def _pending(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float:
         """Handle a missing or empty file, which is normal for a moment."""
         file.status = file.status._replace(confirmed=None)
-        missing = _retries(file).missing
-        if missing.failures >= FILE_ATTEMPTS:
+        if _retries(file).missing.failures >= FILE_ATTEMPTS:
             # The owner of a container's cgroup can remove the files of the cgroups in it.
             _fail(file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error))
-        return missing.next()
+        return _retries(file).missing.next()
 
     def _refused(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         denied = isinstance(error, cgroupfs.DeniedError)

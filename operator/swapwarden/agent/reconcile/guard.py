@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 TRIPS = metrics.counter(
     "swapwarden_agent_throttle_trips_total",
     "Times that a pod or container stood still at memory.high, by cause (Stuck, Thrashing) and what the guard made of"
-    " it: Stepped (halfway to the limit), Released, Latched (released until the plan changes).",
+    " it: Stepped (halfway to the limit), Released, Latched (released until the plan changes), Reported (nothing).",
     labels=("cause", "phase"),
-    known=itertools.product(throttle.StallCause, ("Stepped", "Released", "Latched")),
+    known=itertools.product(throttle.StallCause, ("Stepped", "Released", "Latched", "Reported")),
 )
 STALLED = metrics.counter(
     "swapwarden_agent_throttle_stalled_seconds_total",
@@ -64,20 +64,45 @@ class ThrottleGuard:
         self.guarded: dict[records.ControlFile, Guarded] = {}
         self.storm = throttle.Storm()
 
+    @property
+    def others(self) -> names.KubeletGuard:
+        """The answer to values of the kubelet and of other writers."""
+        mode, asked = self._work.in_force.mode, self._asked.kubelet
+        if mode is names.Mode.RESTORE:
+            return names.KubeletGuard.OFF
+        report = mode is names.Mode.AUDIT and asked is names.KubeletGuard.RELEASE
+        return names.KubeletGuard.REPORT if report else asked
+
+    def finds(self, path: str) -> bool:
+        """Return whether a cgroup has a memory.high of another writer that must be guarded."""
+        if self.others is names.KubeletGuard.OFF:
+            return False
+        try:
+            return self._fs.read(cgroupfs.join(path, cgroup_files.MEMORY_HIGH.name)) < cgroupfs.NO_LIMIT
+        except cgroupfs.CgroupError:
+            return False
+
     def follow(self, file: records.ControlFile) -> None:
-        """Guard a memory.high that was reconciled, with its planned value; end that if it has none any more."""
-        plan, known = file.desired.value, self.guarded.get(file)
-        if not isinstance(plan, int) or plan >= cgroupfs.NO_LIMIT or file.status.foreign:
+        """Guard a memory.high that was reconciled; end that if it throttles no more."""
+        plan, known, foreign = file.desired.value, self.guarded.get(file), self._foreign(file)
+        if foreign:
+            plan = foreign
+            remove = self.others is names.KubeletGuard.RELEASE
+            answer = throttle.Answer.REMOVE if remove else throttle.Answer.REPORT
+        else:
+            raises = self._asked.action is names.GuardAction.RELEASE
+            answer = throttle.Answer.RAISE if raises else throttle.Answer.REPORT
+        if not isinstance(plan, int) or plan >= cgroupfs.NO_LIMIT or (file.status.foreign and not foreign):
             self.drop(file)
             file.throttling = records.NOT_THROTTLED
-        elif known is None or known.throttle.plan != plan:
+        elif known is None or (known.throttle.plan, known.throttle.answer) != (plan, answer):
             self.drop(file)
-            if not file.throttling.since:
-                file.throttling = file.throttling._replace(since=times.rfc3339(time.time()))
+            since = file.throttling.since or times.rfc3339(time.time())
+            file.throttling = file.throttling._replace(since=since, foreign=foreign)
             limit = cgroupfs.NO_LIMIT
             with contextlib.suppress(cgroupfs.CgroupError):  # then no value lies between plan and limit
                 limit = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_MAX))
-            found = Guarded(file, throttle.StallGuard(plan, limit, self._fs.page), self._events(file))
+            found = Guarded(file, throttle.StallGuard(plan, limit, self._fs.page, answer), self._events(file))
             self.guarded[file] = found
             self._watch(found)
 
@@ -104,8 +129,8 @@ class ThrottleGuard:
         self._arm()
 
     def disarm(self) -> None:
-        """End all throttling: nobody watches from now on. The next agent plans the values again."""
-        for guarded in list(self.guarded.values()):
+        """End all throttling but that of others: nobody watches from now on. The next agent plans the values again."""
+        for guarded in [each for each in self.guarded.values() if not each.file.throttling.foreign]:
             with contextlib.suppress(cgroupfs.CgroupError):  # the cgroup is gone, or keeps its throttling
                 self._fs.write(guarded.file.name, cgroupfs.NO_LIMIT)
 
@@ -134,8 +159,7 @@ class ThrottleGuard:
         if trip is not None:
             self._report(guarded.file, trip)
             why = f"{trip.cause} at memory.high: tasks stalled for {trip.stalled:.0f} s; now {trip.phase.value}"
-        if self._action is names.GuardAction.RELEASE:
-            self._ease(guarded.file, guarded.throttle, why)
+        self._ease(guarded.file, guarded.throttle, why)
         wait = guarded.throttle.next(now)
         if wait is not None:
             guarded.due = now + wait
@@ -165,14 +189,29 @@ class ThrottleGuard:
         guarded.events, guarded.some = sample.events, sample.some
 
     def _ease(self, file: records.ControlFile, guard: throttle.StallGuard | None, why: str = "") -> None:
-        """Have the file raised as far as a guard has decided; None: not any more."""
+        """Have the file raised as far as a guard has decided, and the standstill reported; None: not any more."""
         least = 0 if guard is None else guard.value
-        if file.throttling.least != least:
-            phase = guard.phase.value if guard is not None and least else ""
-            file.throttling = file.throttling._replace(least=least, phase=phase, why=why if least else "")
+        phase = guard.phase.value if guard is not None and least else ""
+        why = why if guard is not None and guard.phase is not throttle.Phase.ARMED else ""
+        before, file.throttling = file.throttling, file.throttling._replace(least=least, phase=phase, why=why)
+        if before.least != least:
             self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self._work.clock()))
-            self._work.reports.touch()
             EASED.set(sum(each.throttling.least > 0 for each in self.guarded))
+        if before != file.throttling:
+            self._work.reports.touch()
+
+    def _foreign(self, file: records.ControlFile) -> int:
+        """Return the value of another writer that throttles a file's cgroup, or did so until the guard replaced it.
+
+        It is 0 without one, or if nobody asks for a guard of it.
+        """
+        held, known = file.status.observed, file.throttling
+        if self.others is names.KubeletGuard.OFF or file.pod is None or not file.spec.reclaims:
+            return 0
+        if known.foreign and known.least and held >= cgroupfs.NO_LIMIT:
+            return known.foreign
+        theirs = file.status.foreign or not isinstance(file.desired.value, int)
+        return held if theirs and 0 < held < cgroupfs.NO_LIMIT and held != file.last_applied else 0
 
     def _report(self, file: records.ControlFile, trip: throttle.Trip) -> None:
         file.throttling = file.throttling._replace(trips=file.throttling.trips + 1)
@@ -185,7 +224,7 @@ class ThrottleGuard:
             extra={
                 "cgroup": f"/{file.path}",
                 "cause": trip.cause.value,
-                "guard": trip.phase.value if self._action is names.GuardAction.RELEASE else "reports only",
+                "guard": trip.phase.value,
                 "stalledSeconds": round(trip.stalled, 1),
             },
         )
@@ -194,10 +233,6 @@ class ThrottleGuard:
     def _asked(self) -> state.GuardSettings:
         current = self._work.in_force.spec
         return state.GuardSettings() if current is None else current.guard
-
-    @property
-    def _action(self) -> names.GuardAction:
-        return self._asked.action
 
     @property
     def _settings(self) -> throttle.GuardTimes:

@@ -31,10 +31,18 @@ def is_foreign(file: records.ControlFile, found: int, book: ledger.Ledger) -> bo
     ledger lost lines, any number may be the agent's.
     """
     wanted = file.desired.value
+    if is_released(file, found):
+        return False
     if not isinstance(wanted, int) or found in {wanted, file.last_applied, 0, cgroupfs.NO_LIMIT}:
         return False
     record = book.limits.get(file.key)
     return book.complete and (record is None or found not in record.wrote)
+
+
+def is_released(file: records.ControlFile, found: int) -> bool:
+    """Return whether the guard replaces another writer's memory.high, and `found` is that or no value at all."""
+    known = file.throttling
+    return known.foreign > 0 and known.least > 0 and found in {known.foreign, cgroupfs.NO_LIMIT}
 
 
 class PendingError(Exception):

@@ -142,8 +142,8 @@ def collect(
         to_restore += file.status.to_restore
         if not file.usage and isinstance(file.desired.if_enforced, int):
             of_memory += 1
-            foreign += [f"/{file.name}"] * file.status.foreign
-        if file.throttling.least or now - file.throttling.last < exposure.RECENT_SECONDS:
+            foreign += [f"/{file.name}"] * (file.status.foreign or file.throttling.foreign > 0)
+        if file.throttling.why or now - file.throttling.last < exposure.RECENT_SECONDS:
             throttled.append(of_throttling(file))
         found.append(of_file(file, audit=audit))
     for pod in known.pods.values():
@@ -271,6 +271,8 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         reason, message = ViolationReason.DRAINING, _draining(file)
     elif file.throttling.least:
         reason, message = ViolationReason.THROTTLING_EASED, file.throttling.why
+    elif file.throttling.why:
+        reason, message = ViolationReason.THROTTLING_STUCK, file.throttling.why
     elif would_write:
         reason, message = ViolationReason.AUDIT, ""
     else:
@@ -329,7 +331,8 @@ def of_throttling(file: records.ControlFile) -> state.ThrottledCgroup:
     return state.ThrottledCgroup(
         pod="" if file.pod is None else file.pod.uid,
         container=file.container,
-        high=cgroupfs.render(plan if isinstance(plan, int) else file.status.observed),
+        high=cgroupfs.render(known.foreign or (plan if isinstance(plan, int) else file.status.observed)),
+        foreign=known.foreign > 0,
         count=known.events,
         milliseconds=round(known.seconds * 1000),
         since=known.since,

@@ -19,6 +19,9 @@ class MemoryGuard(rules.Model):
     hold_seconds: Annotated[int, pydantic.Field(ge=30, le=3600)] = 300
     """How long a released pod stays without memory.high, at least. It doubles each time the pod is stuck again, up to
     an hour."""
+    kubelet: Annotated[names.KubeletGuard, pydantic.Field()] = names.KubeletGuard.REPORT
+    """About values that the kubelet or another writer set. Release: replace memory.high by max, until that writer sets
+    another value, and report. Report: report only. Off: do not look at them."""
 
 
 class MemoryQoSSpec(rules.Model):

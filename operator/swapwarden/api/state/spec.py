@@ -126,6 +126,9 @@ class GuardSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     """How long a pod must be stuck."""
     hold_seconds: Annotated[int, msgspec.Meta(ge=30, le=3600)] = 300
     """How long a released pod stays without memory.high, at least."""
+    kubelet: names.KubeletGuard = names.KubeletGuard.OFF
+    """About values of the kubelet or of another writer. Release: replace them by max, and report. Report: report only.
+    Off: do not look at them."""
 
 
 class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -135,7 +135,8 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     reason: Annotated[str, msgspec.Meta(max_length=64)]
     """WriteFailed, AccessDenied (the container's owner keeps the agent out of its cgroup), Unreadable, InternalError (a
     mistake in the agent), Draining (more swap is in use than the limit), Yielded (another writer keeps lowering it),
-    ThrottlingEased (the pod stood still at memory.high, which the agent raised),
+    ThrottlingEased (the pod stood still at memory.high, which the agent raised), ThrottlingStuck (it stands still at
+    memory.high, which stays),
     Audit (would be written in Enforce), NotSupported (a setting that the agent does not know) or AwaitingState."""
     container: Annotated[str, msgspec.Meta(max_length=128)] = ""
     """Container id, for a violation of one."""
@@ -181,6 +182,8 @@ class ThrottledCgroup(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
     """Container id, if its own cgroup is throttled."""
     high: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """The use from which the kernel throttles, in bytes, while the guard has not raised it."""
+    foreign: bool = False
+    """Whether the kubelet or another writer set that."""
     count: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How many times the kernel throttled (high of memory.events)."""
     milliseconds: Annotated[int, msgspec.Meta(ge=0)] = 0

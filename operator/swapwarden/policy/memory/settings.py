@@ -21,6 +21,8 @@ class Guard(msgspec.Struct, frozen=True):
     """How long a pod must be stuck."""
     hold: int = 300
     """How long a released pod stays without memory.high, at least."""
+    kubelet: names.KubeletGuard = names.KubeletGuard.REPORT
+    """About limits of the kubelet or of another writer."""
 
 
 class MemoryQoS(msgspec.Struct, frozen=True):

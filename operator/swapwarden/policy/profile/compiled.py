@@ -175,7 +175,7 @@ def _memory_qos(model: api.memory.MemoryQoSSpec | None) -> settings.MemoryQoS | 
         throttling_percent=model.throttling_percent,
         without_swap=model.without_swap,
         max_stall=model.max_stall_seconds,
-        guard=settings.Guard(guard.action, guard.window_seconds, guard.hold_seconds),
+        guard=settings.Guard(guard.action, guard.window_seconds, guard.hold_seconds, guard.kubelet),
         **({} if model.system_low is None else {"system_low": model.system_low}),
     )
 

@@ -19,8 +19,8 @@ STUCK = 75 * MIB
 class Cgroup:
     """A cgroup in the guard's eyes, sampled as it asks."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self.guard = throttle.StallGuard(PLAN, limit, PAGE)
+    def __init__(self, limit: int = LIMIT, answer: throttle.Answer = throttle.Answer.RAISE) -> None:
+        self.guard = throttle.StallGuard(PLAN, limit, PAGE, answer)
         self.now, self.events, self.some, self.full = 0.0, 0, 0.0, 0.0
 
     def sample(
@@ -144,6 +144,25 @@ def test_trips_more_than_an_hour_ago_do_not_count() -> None:
         assert [trip.phase for _, trip in cgroup.run(12)] == [Phase.RELEASED]
         cgroup.calm()
         cgroup.now += throttle.HOUR
+
+
+@pytest.mark.parametrize("current", [STUCK, PLAN])
+def test_a_value_that_stays_is_a_trip_for_as_long_as_the_kernel_throttles(current: int) -> None:
+    cgroup = Cgroup(answer=throttle.Answer.REPORT)
+    for _ in range(5):
+        assert [trip.phase for _, trip in cgroup.run(34, current)] == [Phase.REPORTED]
+        for _ in range(60):
+            cgroup.sample(cgroup.guard.next(cgroup.now) or 0, current)
+            assert (cgroup.guard.phase, cgroup.guard.value) == (Phase.REPORTED, 0)
+        cgroup.sample(10, current, high=0)
+        assert cgroup.guard.phase is Phase.ARMED
+
+
+@pytest.mark.parametrize("current", [STUCK, PLAN])
+def test_another_writers_value_is_replaced_once_and_for_all(current: int) -> None:
+    cgroup = Cgroup(answer=throttle.Answer.REMOVE)
+    assert [trip.phase for _, trip in cgroup.run(34, current)] == [Phase.LATCHED]
+    assert (cgroup.guard.value, cgroup.guard.next(cgroup.now)) == (cgroupfs.NO_LIMIT, None)
 
 
 def test_five_trips_within_a_minute_are_a_storm() -> None:

@@ -8,12 +8,23 @@ import msgspec
 import pytest
 from swapwarden.agent.desired import spec, throttle
 from swapwarden.agent.reconcile import guard, queue, reconciler, schedule
+from swapwarden.agent.report import collector
 from swapwarden.api import names
 from swapwarden.api import state as api
 from swapwarden.api.violations import ViolationReason
 
-from tests.unit.agent.agent_node import Node, apply, due, settle, snapshot, state, until
-from tests.unit.agent.cgroup_tree import uid
+from tests.unit.agent.agent_node import (
+    Node,
+    apply,
+    compare,
+    due,
+    settle,
+    snapshot,
+    state,
+    until,
+    watched,
+)
+from tests.unit.agent.cgroup_tree import container_id, uid, write
 
 MIB = 1 << 20
 PLAN, LIMIT, STUCK = 60 * MIB, 100 * MIB, 75 * MIB
@@ -50,7 +61,7 @@ class Stuck:
         entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN)}, {})
         asked = api.GuardSettings(**settings)  # type: ignore[arg-type]  # as they are given
         apply(agent, state()._replace(pods={uid(1): entry}, guard=asked))
-        await until(lambda: self.high == str(PLAN))
+        await until(lambda: self.high == str(PLAN) and not snapshot(agent).unseen)
         settle(agent)
         return agent
 
@@ -154,11 +165,23 @@ async def test_another_plan_begins_again(stuck: Stuck) -> None:
 
 
 async def test_a_guard_that_reports_writes_nothing(stuck: Stuck) -> None:
-    before = guard.TRIPS.value("Stuck", "Released")
+    before = guard.TRIPS.value("Stuck", "Reported")
     agent = await stuck.starts(action=names.GuardAction.REPORT)
     await stuck.stalls(agent, 14)
     assert stuck.high == str(PLAN)
-    assert guard.TRIPS.value("Stuck", "Released") == before + 1
+    assert guard.TRIPS.value("Stuck", "Reported") == before + 1
+    (found,) = snapshot(agent).violations
+    assert (found.reason, found.setting, found.observed) == ("ThrottlingStuck", "memoryHigh", str(PLAN))
+    assert found.message.startswith("Stuck at memory.high: tasks stalled for 1")
+    await stuck.stalls(agent, 400)
+    assert [each.reason for each in snapshot(agent).violations] == ["ThrottlingStuck"], "it still stands still"
+    assert guard.TRIPS.value("Stuck", "Reported") == before + 1
+    for _ in range(2):
+        stuck.pass_time(agent, throttle.CALM_SAMPLE_SECONDS)
+    assert snapshot(agent).violations == []
+    stuck.stall(1)
+    await stuck.stalls(agent, 14)
+    assert guard.TRIPS.value("Stuck", "Reported") == before + 2, "it is heard again"
 
 
 async def test_many_pods_that_stand_still_at_once_are_a_storm(plain: Node) -> None:
@@ -219,3 +242,138 @@ async def test_a_pod_that_is_gone_is_guarded_no_longer(stuck: Stuck) -> None:
     await until(lambda: not agent.inventory.pods)
     stuck.pass_time(agent, throttle.SAMPLE_SECONDS)
     assert due(agent, queue.Task.GUARD, schedule.Why.DUE) is None
+
+
+class Kubelets(Stuck):
+    """A pod at whose memory.high, which the kubelet wrote, it stands still."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self.write(PLAN)
+
+    def write(self, value: int) -> None:
+        write(self.pod, str(value), "memory.high")
+
+    async def guarded(
+        self,
+        kubelet: names.KubeletGuard,
+        mode: names.Mode = names.Mode.ENFORCE,
+        generation: int = 1,
+        settings: spec.FileSettings | None = None,
+    ) -> reconciler.NodeReconciler:
+        """The state has this guard, and asks for nothing else of the pod."""
+        agent = self.node.agent or self.node.start()
+        entry = spec.PodEntry(settings or {}, {})
+        asked = api.GuardSettings(kubelet=kubelet)
+        apply(agent, state(mode=mode, generation=generation)._replace(pods={uid(1): entry}, guard=asked))
+        await until(lambda: len(agent.inventory.pods) == 1)
+        settle(agent)
+        return agent
+
+
+@pytest.fixture
+def kubelets(plain: Node) -> Kubelets:
+    return Kubelets(plain)
+
+
+async def test_a_value_of_the_kubelet_is_reported(kubelets: Kubelets) -> None:
+    agent = await kubelets.guarded(names.KubeletGuard.REPORT)
+    assert throttled(agent) == []
+    await kubelets.stalls(agent, 14)
+    assert kubelets.high == str(PLAN)
+    (one,) = throttled(agent)
+    assert (one["high"], one["foreign"], one["trips"], "guard" in one) == (str(PLAN), True, 1, False)
+    (found,) = snapshot(agent).violations
+    assert (found.reason, found.desired, found.observed) == ("ThrottlingStuck", "", str(PLAN))
+    assert snapshot(agent).memory == collector.Memory(), "it is no file of the plan"
+
+
+async def test_a_value_of_the_kubelet_is_replaced_where_the_profile_says_so(kubelets: Kubelets) -> None:
+    agent = await kubelets.guarded(names.KubeletGuard.RELEASE)
+    await kubelets.stalls(agent, 14)
+    assert kubelets.high == "max"
+    (one,) = throttled(agent)
+    assert (one["high"], one["foreign"], one["guard"]) == (str(PLAN), True, "Latched")
+    assert [each.reason for each in snapshot(agent).violations] == ["ThrottlingEased"]
+    kubelets.use(MIB)
+    kubelets.pass_time(agent, 4000)
+    compare(agent)
+    assert kubelets.high == "max", "it never gets it back"
+    kubelets.write(PLAN)
+    await until(lambda: kubelets.high == "max")
+    kubelets.write(2 * PLAN)
+    await until(lambda: snapshot(agent).violations == [])
+    settle(agent)
+    assert kubelets.high == str(2 * PLAN), "the container has changed"
+    kubelets.use(3 * PLAN)
+    await kubelets.stalls(agent, 14)
+    assert kubelets.high == "max"
+    await kubelets.guarded(names.KubeletGuard.REPORT, generation=2)
+    await until(lambda: kubelets.high == str(2 * PLAN))
+
+
+async def test_a_released_value_of_the_kubelet_is_restored_and_outlives_the_agent(kubelets: Kubelets) -> None:
+    agent = await kubelets.guarded(names.KubeletGuard.RELEASE)
+    await kubelets.stalls(agent, 14)
+    kubelets.node.stop()
+    assert kubelets.high == "max"
+    agent = await kubelets.guarded(names.KubeletGuard.RELEASE, names.Mode.RESTORE)
+    await until(lambda: kubelets.high == str(PLAN))
+    settle(agent)
+    assert snapshot(agent).violations == []
+
+
+async def test_an_agent_that_ends_leaves_values_of_the_kubelet(kubelets: Kubelets) -> None:
+    await kubelets.guarded(names.KubeletGuard.RELEASE)
+    kubelets.node.stop()
+    assert kubelets.high == str(PLAN)
+
+
+async def test_audit_only_reports_values_of_the_kubelet(kubelets: Kubelets) -> None:
+    agent = await kubelets.guarded(names.KubeletGuard.RELEASE, names.Mode.AUDIT)
+    await kubelets.stalls(agent, 14)
+    assert kubelets.high == str(PLAN)
+    assert [each.reason for each in snapshot(agent).violations] == ["ThrottlingStuck"]
+
+
+async def test_without_a_guard_values_of_the_kubelet_have_no_record(kubelets: Kubelets) -> None:
+    agent = await kubelets.guarded(names.KubeletGuard.OFF)
+    assert [file for file in agent.inventory.files() if not file.usage] == []
+    before = watched(agent)
+    await kubelets.guarded(names.KubeletGuard.REPORT, generation=2)
+    assert watched(agent) == before + 2, "the value and the events"
+    await kubelets.guarded(names.KubeletGuard.OFF, generation=3)
+    assert watched(agent) == before
+    assert [file for file in agent.inventory.files() if not file.usage] == []
+
+
+async def test_a_value_of_the_kubelet_in_place_of_the_planned_one_is_guarded_too(kubelets: Kubelets) -> None:
+    planned = {"memory.high": spec.FileSetting(PLAN + MIB)}
+    agent = await kubelets.guarded(names.KubeletGuard.RELEASE, settings=planned)
+    assert snapshot(agent).memory.foreign
+    await kubelets.stalls(agent, 14)
+    assert kubelets.high == "max"
+    compare(agent)
+    assert (kubelets.high, len(snapshot(agent).memory.foreign)) == ("max", 1), "the planned one would throttle as well"
+
+
+async def test_a_value_that_a_runtime_writes_to_a_young_container_is_guarded(plain: Node) -> None:
+    pod = Kubelets(plain)
+    pod.write(1 << 40)
+    agent = await pod.guarded(names.KubeletGuard.RELEASE)
+    app = plain.tree.container(pod.pod, "app", memory_max=f"{LIMIT}\n", memory_current=f"{STUCK}\n")
+    (app / "memory.pressure").write_text("some total=0\nfull total=0\n")
+    (app / "memory.events").write_text("high 0\n")
+    await until(lambda: len(plain.known(pod.pod).containers) == 1)
+    settle(agent)
+    write(app, str(PLAN), "memory.high")
+    pod.pass_time(agent, 3)
+    before = pod.pod
+    pod.pod = app
+    await pod.stalls(agent, 14)
+    assert pod.high == "max"
+    (one,) = throttled(agent)
+    assert one["container"] == container_id("app")
+    plain.tree.remove(app)
+    await until(lambda: not throttled(agent))
+    pod.pod = before

@@ -96,7 +96,7 @@ def test_all_fields_of_memory_qos() -> None:
         "throttlingPercent": 90,
         "withoutSwap": "Bounded",
         "maxStallSeconds": 7,
-        "guard": {"action": "Report", "windowSeconds": 20, "holdSeconds": 60},
+        "guard": {"action": "Report", "windowSeconds": 20, "holdSeconds": 60, "kubelet": "Release"},
         "systemLow": "256Mi",
     }
     report = names.GuardAction.REPORT
@@ -106,7 +106,7 @@ def test_all_fields_of_memory_qos() -> None:
         throttling_percent=90,
         without_swap=names.WithoutSwap.BOUNDED,
         max_stall=7,
-        guard=settings.Guard(action=report, window=20, hold=60),
+        guard=settings.Guard(action=report, window=20, hold=60, kubelet=names.KubeletGuard.RELEASE),
         system_low="256Mi",
     )
 
