@@ -86,7 +86,7 @@ _ABOVE: Final = {
 }
 _EFFECTS: Final = {
     protection.Effect.IN_EFFECT: "all cgroups above the pod have as much",
-    protection.Effect.ANCESTOR_HAS_LESS: "{cgroup} has too little {file}, if all pods use what they may",
+    protection.Effect.ANCESTOR_HAS_LESS: "{cgroup} has too little {file} for its pods",
     protection.Effect.NODE_HAS_LESS: "a cgroup above that of all pods has too little {file}",
     protection.Effect.POD_HAS_LESS: "{cgroup} has another {file}",
     protection.Effect.NOT_WRITTEN: "mode {mode}: {file} is not written",

@@ -41,6 +41,9 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     kernel: str = ""
     protected_bytes: int | None = None
     """Memory that is planned to be protected for all its pods: memory.min and memory.low of kubepods."""
+    protection_asked_bytes: int | None = None
+    """Memory that is planned to be protected for each of its pods, in sum."""
+    memory_bytes: int | None = None
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -80,6 +83,8 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         devices=devices,
         kernel=status.facts.kernel_release if status.facts else "",
         protected_bytes=state.protected_bytes(spec.kubepods) if spec else None,
+        protection_asked_bytes=sum(map(state.protected_bytes, spec.pods.values())) if spec else None,
+        memory_bytes=status.facts.memory_bytes if status.facts else nodes.project(node).memory_bytes or None,
     )
 
 
@@ -154,6 +159,13 @@ def _share(shown: NodeReport) -> tables.Cell:
     return tables.Cell(text, "yellow" if full else "")
 
 
+def _protected_share(shown: NodeReport) -> tables.Cell:
+    """Return the protection that the pods ask for, of the node's memory; above 100% it is overcommitted."""
+    asked, memory = shown.protection_asked_bytes, shown.memory_bytes
+    over = asked is not None and memory is not None and asked > memory
+    return tables.Cell(tables.share(asked, memory), "yellow" if over else "")
+
+
 def _encrypted_text(shown: NodeReport) -> str:
     if shown.swap_bytes == 0:
         return tables.NONE
@@ -176,6 +188,7 @@ COLUMNS: Final[tuple[tables.Column[NodeReport], ...]] = (
     tables.Column("MODE", lambda shown: _or(shown.mode), wide=True),
     tables.Column("KERNEL", lambda shown: _or(shown.kernel), wide=True),
     tables.Column("PROTECTED", lambda shown: sizes.rounded(shown.protected_bytes), right=True, wide=True),
+    tables.Column("PROTECTED%", _protected_share, right=True, wide=True),
     tables.Column("WHY", lambda shown: shown.why, wide=True),
 )
 

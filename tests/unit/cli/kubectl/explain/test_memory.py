@@ -10,6 +10,7 @@ from swapwarden.cli.kubectl.explain import memory, model, screen
 from swapwarden.policy.memory import protection, qos, settings
 from swapwarden.policy.profile import compiled
 
+from testbed.base import paths
 from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported, seen
 
 NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
@@ -223,3 +224,16 @@ def test_each_reason_of_protection_has_words(reason: names.ProtectionReason, mon
     decided = qos.PodMemory(None, None, None, reason, names.ThrottlingReason.NO_LIMIT, ())
     monkeypatch.setattr(qos, "decide", lambda *_: decided)
     assert explain(pod(*REPORT), profile()).memory[1].text
+
+
+def test_the_page_shows_this_section() -> None:
+    found, governing = pod(container("cache", "2Gi", "3Gi")), profile(memory_qos=SOFT)
+    refused = state.Violation("burstable", "WriteFailed", setting="memoryLow", desired=str(2 * GI), observed="0")
+    why = "Stuck at memory.high: tasks stalled for 9 s; now Released"
+    eased = state.Violation("uid-1", "ThrottlingEased", setting="memoryHigh", observed="max", message=why)
+    since = "2026-01-01T01:10:00Z"
+    throttled = state.ThrottledCgroup("uid-1", count=412, milliseconds=11240, since=since, trips=1, guard="Released")
+    node_state = reported(planned(found, governing), refused, eased, throttled=[throttled])
+    shown = screen.text(model.explain(seen(found, governing, state=node_state)), NOW)
+    (section,) = (each for each in shown.split("\n\n") if each.startswith("MEMORY"))
+    assert f"```text\n{section.rstrip()}\n```\n" in (paths.DOCS / "memory-qos.md").read_text(encoding="utf-8"), section

@@ -93,7 +93,24 @@ def test_the_memory_that_is_protected() -> None:
     planned = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, kubepods=memory))
     known = msgspec.structs.replace(KNOWN, states={"a": planned, "b": found})
     assert [nodes.row(node(name), known).protected_bytes for name in "abc"] == [3 * GIB, 0, None]
+    assert [nodes.row(node(name), known).protection_asked_bytes for name in "abc"] == [0, 0, None]
     assert state.protected_bytes(state.CgroupSettings(memory_low="max")) >= 1 << 62
+
+
+def test_how_much_protection_pods_ask_for_of_the_nodes_memory() -> None:
+    found = reported("batch", GIB)
+    assert found.spec is not None
+    assert found.status.facts is not None
+    half = found.status.facts.memory_bytes // 2
+    pods = {f"uid-{number}": state.PodSettings(memory_low=str(half)) for number in range(3)}
+    asked = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, pods=pods))
+    wide = table(msgspec.structs.replace(KNOWN, states={"batch-1": asked, "batch-2": found}), tables.Form("wide"))
+    header, *rows = (line.split("  ") for line in wide.splitlines())
+    assert "PROTECTED%" in [cell.strip() for cell in header]
+    shares = {
+        row[0]: [cell.strip() for cell in row if cell.strip().endswith("%")][-1] for row in rows if "%" in str(row)
+    }
+    assert (shares["batch-1"], shares["batch-2"]) == ("150%", "0%")
 
 
 def test_the_table() -> None:
