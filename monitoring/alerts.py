@@ -277,6 +277,21 @@ min by (cluster) (swapwarden_webhook_certificate_expiry_timestamp_seconds > 0) -
         " the OOM killer takes over, and pods that reach their memory limit are killed instead of swapped.",
     ),
     Alert(
+        "SwapwardenHeadroomLow",
+        "warning",
+        "1m",
+        f"""\
+min by (cluster, node) (swapwarden_node_memory_headroom_bytes)
+  / on (cluster, node)
+{of_node("swapwarden_node_memory_total_bytes")}
+  < <headroomRatio>
+  and on (cluster, node)
+{of_node("swapwarden_node_swap_total_bytes")} > 0""",
+        "A node with swap is nearly out of memory.",
+        "Only {{ $value | humanizePercentage }} of the memory of node {{ $labels.node }} can still be taken, with all"
+        " that its pods can swap. Below that the OOM killer ends processes, often before the kubelet evicts.",
+    ),
+    Alert(
         "SwapwardenLimitedSwapNotEngaging",
         "warning",
         "15m",

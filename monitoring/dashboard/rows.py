@@ -147,6 +147,16 @@ NODE: Final = Row(
             ),
         ),
         Panel(
+            "Headroom of $node",
+            "Memory that can still be taken before the OOM killer ends processes, with what pods can swap; of the node,"
+            " and of all pods below their common limit.",
+            units.BytesIEC,
+            (
+                Query(of_node("swapwarden_node_memory_headroom_bytes", "scope"), "{{scope}}"),
+                Query(of_node("swapwarden_node_memory_total_bytes"), "memory"),
+            ),
+        ),
+        Panel(
             "Swap traffic of $node",
             "Pages read back, and written out.",
             units.BytesPerSecondIEC,

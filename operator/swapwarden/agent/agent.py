@@ -141,13 +141,12 @@ class Agent:
         )
         stack.callback(self._reconciler.close)
         known = self._reconciler.inventory
-        sources = node_watch.Sources(
-            proc, pathlib.Path(arguments.sys_root), preflight.configuration_files(arguments), state_dir
-        )
+        sys = pathlib.Path(arguments.sys_root)
+        sources = node_watch.Sources(proc, sys, preflight.configuration_files(arguments), state_dir)
         self._node = node_watch.NodeWatch(sources, cgroups, known, self._ledger.limits, self._board, disks=disks)
         stack.enter_context(priority_events.watch(proc / "swaps", self._node.check))
         self._report = report.Report(self._reconciler, self._node, self._board, cgroups, self._ledger.runtime)
-        self._usage = swap_metrics.SwapUsage(cgroups, proc, top=arguments.metrics_top_pods, known=known)
+        self._usage = swap_metrics.SwapUsage(cgroups, proc, sys, top=arguments.metrics_top_pods, known=known)
         boot = files.text(proc / "sys/kernel/random/boot_id") or ""
         self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot, disks)
         self._pulse = Pulse(alive, self._node, self._reconciler, self._report)

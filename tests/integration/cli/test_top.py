@@ -44,6 +44,8 @@ swapwarden_node_swap_usage_bytes {GIB}
 swapwarden_node_swap_reserved_bytes {GIB}
 swapwarden_node_swap_accessible_bytes {3 * GIB}
 swapwarden_node_swap_unassigned_bytes {2 * GIB}
+swapwarden_node_memory_headroom_bytes{{scope="node"}} {5 * GIB}
+swapwarden_node_memory_headroom_bytes{{scope="pods"}} {GIB + GIB // 2}
 swapwarden_pod_swap_usage_bytes{{pod_uid="{queue}"}} {600 * MIB}
 swapwarden_pod_swap_limit_bytes{{pod_uid="{queue}"}} {GIB}
 swapwarden_container_swap_usage_bytes{{pod_uid="{queue}",container_id="worker"}} {599 * MIB}
@@ -162,8 +164,8 @@ def test_nodes(shop: Cluster) -> None:
     admin = shop.user(EVERYTHING, everywhere=True)
     done = admin("top", "nodes", "-l", shop.selector, "--no-headers", "-o", "wide")
     assert [line.split() for line in done.stdout.splitlines()] == [
-        [shop.name("one"), "1Gi", "25%", "4Gi", "3Gi", "2Gi", "1Gi"],
-        [shop.name("two"), "<unknown>", "<unknown>", "2Gi", *["<unknown>"] * 3],
+        [shop.name("one"), "1Gi", "25%", "4Gi", "3Gi", "2Gi", "1Gi", "1.5Gi"],
+        [shop.name("two"), "<unknown>", "<unknown>", "2Gi", *["<unknown>"] * 4],
     ]
     assert "no agent is Ready on 1 of 2 nodes" in done.stderr
     shop.front.measured["nodes"] = [{"metadata": {"name": shop.name("two")}, "usage": {"swap": "1Gi"}}]

@@ -26,6 +26,7 @@ PAGES = (
     "docs/runbooks/SwapwardenDisabledPodUsesSwap.md",
     "docs/runbooks/SwapwardenDriftFight.md",
     "docs/runbooks/SwapwardenNriUnavailable.md",
+    "docs/runbooks/SwapwardenHeadroomLow.md",
     "docs/runbooks/SwapwardenLimitedSwapNotEngaging.md",
     "docs/runbooks/SwapwardenNoLeader.md",
     "docs/runbooks/SwapwardenNodeThrashing.md",

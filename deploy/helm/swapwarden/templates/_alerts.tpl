@@ -256,6 +256,25 @@
     runbook_url: {{ . | replace "{alert}" "SwapwardenSwapNearlyFull" | quote }}
     {{- end }}
 {{- end }}
+{{- if not (has "SwapwardenHeadroomLow" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenHeadroomLow
+  expr: |-
+    min by (cluster, node) (swapwarden_node_memory_headroom_bytes)
+      / on (cluster, node)
+    max by (cluster, node) (swapwarden_node_memory_total_bytes)
+      < {{ $.Values.prometheusRule.thresholds.headroomRatio }}
+      and on (cluster, node)
+    max by (cluster, node) (swapwarden_node_swap_total_bytes) > 0
+  for: 1m
+  labels:
+    severity: warning
+  annotations:
+    summary: A node with swap is nearly out of memory.
+    description: Only {{`{{`}} $value | humanizePercentage }} of the memory of node {{`{{`}} $labels.node }} can still be taken, with all that its pods can swap. Below that the OOM killer ends processes, often before the kubelet evicts.
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenHeadroomLow" | quote }}
+    {{- end }}
+{{- end }}
 {{- if not (has "SwapwardenLimitedSwapNotEngaging" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenLimitedSwapNotEngaging
   expr: max by (cluster, node) (swapwarden_agent_condition{type="KubeletSetsNoLimits",status="True"}) == 1

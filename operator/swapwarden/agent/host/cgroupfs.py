@@ -80,6 +80,10 @@ class Stat(NamedTuple):
 
     inactive_file: int = 0
     """Memory that the kernel can drop without swapping, as the kubelet counts it."""
+    active_file: int = 0
+    active_anon: int = 0
+    """With the next, the memory that the kernel can swap."""
+    inactive_anon: int = 0
     swapcached: int = 0
     """Pages in memory that still have their place in swap (kernel 5.11 and newer)."""
 

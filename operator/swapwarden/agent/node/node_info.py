@@ -175,14 +175,20 @@ def behavior(tally: Containers) -> str:
     return "LimitedSwap" if tally.swapping else ""
 
 
-def memory(proc: pathlib.Path, cgroups: cgroupfs.Cgroups, root: str | None) -> eviction_order.NodeMemory | None:
-    """Return how the node's memory is used; None if /proc does not show it. `root` is the cgroup above all pods."""
-    sizes = meminfo(files.text(proc / "meminfo") or "")
+def watermarks(proc: pathlib.Path, page: int) -> tuple[int, int]:
+    """Return the sums of all zones' min and low watermarks in bytes (/proc/zoneinfo); zeros if it is unreadable."""
     marks = dict.fromkeys(("min", "low"), 0)
     for line in files.lines(proc / "zoneinfo"):
         if match := _WATERMARK.fullmatch(line.rstrip("\n")):
-            marks[match[1]] += int(match[2]) * cgroups.page
-    if not sizes.keys() >= _NEEDED or not marks["low"]:
+            marks[match[1]] += int(match[2]) * page
+    return marks["min"], marks["low"]
+
+
+def memory(proc: pathlib.Path, cgroups: cgroupfs.Cgroups, root: str | None) -> eviction_order.NodeMemory | None:
+    """Return how the node's memory is used; None if /proc does not show it. `root` is the cgroup above all pods."""
+    sizes = meminfo(files.text(proc / "meminfo") or "")
+    minimum, low = watermarks(proc, cgroups.page)
+    if not sizes.keys() >= _NEEDED or not low:
         return None
     total, free = sizes["MemTotal"], sizes["MemFree"]
     return eviction_order.NodeMemory(
@@ -191,8 +197,8 @@ def memory(proc: pathlib.Path, cgroups: cgroupfs.Cgroups, root: str | None) -> e
         inactive_file=sizes["Inactive(file)"],
         kernel=max(0, total - free - sizes["AnonPages"] - sum(sizes[name] for name in _FILE_PAGES)),
         slab=sizes.get("SReclaimable", 0),
-        minimum=marks["min"],
-        low=marks["low"],
+        minimum=minimum,
+        low=low,
         pods=None if root is None else _pods_memory(cgroups, root),
     )
 

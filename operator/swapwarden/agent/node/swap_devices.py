@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import block_devices
+from swapwarden.agent.host import block_devices, files
+from swapwarden.agent.node import memory_headroom
 from swapwarden.api import state
 
 _FILE: Final = "file"
+_ZRAM: Final = re.compile(r"/dev/(zram[0-9]{1,4})", re.ASCII)
+_SIZE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 class Disks(NamedTuple):
@@ -40,3 +44,21 @@ def find(block: pathlib.Path, devices: Iterable[state.SwapDevice]) -> Disks:
             else:
                 numbers.add(number)
     return Disks(tuple(sorted(numbers)), tuple(unknown), tuple(without))
+
+
+def space(proc: pathlib.Path, block: pathlib.Path) -> list[memory_headroom.SwapSpace]:
+    """Return the free space of the swap devices, and the memory that zram keeps; invalid lines are skipped."""
+    found = []
+    for line in (files.text(proc / "swaps") or "").splitlines()[1 : state.MAX_DEVICES + 1]:
+        words = line.split()
+        if len(words) < 5 or not all(_SIZE.fullmatch(word) for word in words[2:4]):
+            continue
+        device = memory_headroom.SwapSpace(max(0, int(words[2]) - int(words[3])) * 1024)
+        if match := _ZRAM.fullmatch(words[0]):
+            # orig_data_size, compr_data_size, mem_used_total (Documentation/admin-guide/blockdev/zram.rst).
+            sizes = (files.text(block / match[1] / "mm_stat") or "").split()[:3]
+            known = len(sizes) == 3 and all(_SIZE.fullmatch(size) for size in sizes)
+            original, used = (int(sizes[0]), int(sizes[2])) if known else (0, 0)
+            device = device._replace(original=original, used=used, in_memory=True)
+        found.append(device)
+    return found

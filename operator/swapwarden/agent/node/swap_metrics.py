@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import exposure, inventory, records
-from swapwarden.agent.node import node_info
+from swapwarden.agent.node import headroom_metrics, node_info
 from swapwarden.telemetry import metrics
 
 _gauge: Final = functools.partial(metrics.reading, "gauge")
@@ -185,6 +185,7 @@ class SwapUsage:
         self,
         cgroups: cgroupfs.Cgroups,
         proc: pathlib.Path,
+        sys: pathlib.Path,
         *,
         top: int,
         known: inventory.Inventory,
@@ -199,6 +200,7 @@ class SwapUsage:
         self._read_at = -math.inf
         self._turn = -math.inf
         self._reading = asyncio.Lock()
+        self._headroom = headroom_metrics.HeadroomReader(cgroups, proc, sys / "block", known)
 
     async def refresh(self) -> None:
         """Read all, unless the values are fresh."""
@@ -211,6 +213,7 @@ class SwapUsage:
             self._slices(found)
             if self._known.root is not None:
                 await self._pods(found, self._known.root.path, total)
+            found.values.update(await self._headroom.read(self._pause))
             for metric in READINGS:
                 metric.hold(found.values.get(metric, {}))
             self._read_at = self._clock()
@@ -357,7 +360,7 @@ def _shown(limit: int) -> float:
 
 READINGS: Final = (
     *(TOTAL, USED, ACCESSIBLE, RESERVED, UNASSIGNED, SWAPPED_IN, SWAPPED_OUT, REFAULTS, STALLED),
-    *(MEMORY_TOTAL, PROTECTED, SLICE_USED, SLICE_STALLED),
+    *(MEMORY_TOTAL, PROTECTED, headroom_metrics.HEADROOM, SLICE_USED, SLICE_STALLED),
     *(POD_USED, POD_LIMIT, POD_SWAP_EVENTS, POD_MEMORY_EVENTS, CONTAINER_USED, CONTAINER_LIMIT),
     *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS),
     *(exposure.POD_EXPOSURES, exposure.POD_EXPOSED, exposure.POD_EXPOSED_BY_CAUSE, exposure.POD_GROWN),

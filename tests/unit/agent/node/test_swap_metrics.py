@@ -49,6 +49,7 @@ class Reader:
         self.usage = swap_metrics.SwapUsage(
             node.cgroups,
             node.tree.proc,
+            node.tree.proc.parent / "sys",
             top=top,
             known=agent.inventory,
             clock=self.clock,

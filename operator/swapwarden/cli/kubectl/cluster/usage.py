@@ -27,7 +27,8 @@ NODE_USED: Final = "swapwarden_node_swap_usage_bytes"
 NODE_RESERVED: Final = "swapwarden_node_swap_reserved_bytes"
 NODE_ACCESSIBLE: Final = "swapwarden_node_swap_accessible_bytes"
 NODE_UNASSIGNED: Final = "swapwarden_node_swap_unassigned_bytes"
-OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED})
+NODE_HEADROOM: Final = "swapwarden_node_memory_headroom_bytes"
+OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED, NODE_HEADROOM})
 
 Limit = int | Literal["max"] | None
 """In bytes; "max" for no limit; None if unknown."""
@@ -80,6 +81,8 @@ class NodeUse(Use, frozen=True, kw_only=True, rename="camel"):
     reserved_bytes: int | None = None
     unassigned_bytes: int | None = None
     """Accessible, less the limits of pods."""
+    headroom_bytes: int | None = None
+    """Memory that can still be taken before an OOM kill, on the node or by its pods: the lower value."""
 
 
 class _Usage(msgspec.Struct, frozen=True):
@@ -265,7 +268,11 @@ def of_node(
     name: str, found: Iterable[agents.MetricSample], total: int | None, measured: WireNodeMetrics | None
 ) -> NodeUse:
     """Return the swap usage of a node by its agent, else by metrics.k8s.io; `total` is the size by the Node."""
-    reported = {sample.name: int(sample.value) for sample in found if sample.value < 2**63}
+    reported: dict[str, int] = {}
+    for sample in found:
+        if sample.value < 2**63:
+            # The headroom has a value for each scope.
+            reported[sample.name] = min(int(sample.value), reported.get(sample.name, 2**63))
     used = reported.get(NODE_USED)
     if used is None and measured is not None:
         used = _bytes(measured.usage.swap)
@@ -276,6 +283,7 @@ def of_node(
         accessible_bytes=reported.get(NODE_ACCESSIBLE),
         reserved_bytes=reported.get(NODE_RESERVED),
         unassigned_bytes=reported.get(NODE_UNASSIGNED),
+        headroom_bytes=reported.get(NODE_HEADROOM),
         cpu_millicores=_millicores(measured.usage.cpu) if measured else None,
         memory_bytes=_bytes(measured.usage.memory) if measured else None,
     )

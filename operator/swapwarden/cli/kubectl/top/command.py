@@ -254,6 +254,7 @@ def _node_columns(rows: Sequence[usage.NodeUse]) -> list[tables.Column[usage.Nod
         tables.Column("ACCESSIBLE", lambda row: sizes.rounded(row.accessible_bytes), right=True),
         tables.Column("UNASSIGNED", lambda row: sizes.rounded(row.unassigned_bytes), right=True),
         tables.Column("RESERVED", lambda row: sizes.rounded(row.reserved_bytes), wide=True, right=True),
+        tables.Column("HEADROOM", lambda row: sizes.rounded(row.headroom_bytes), wide=True, right=True),
     ]
 
 

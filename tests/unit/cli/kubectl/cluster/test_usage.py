@@ -162,17 +162,26 @@ def test_namespaces() -> None:
 
 def test_nodes() -> None:
     told = [
-        agents.MetricSample(name, {}, value)
+        agents.MetricSample(name, {"scope": str(value)}, value)
         for name, value in (
             (usage.NODE_TOTAL, 100.0),
             (usage.NODE_USED, 10.0),
             (usage.NODE_RESERVED, 20.0),
             (usage.NODE_ACCESSIBLE, 80.0),
             (usage.NODE_UNASSIGNED, 30.0),
+            (usage.NODE_HEADROOM, 9.0),
+            (usage.NODE_HEADROOM, 5.0),
+            (usage.NODE_HEADROOM, 7.0),
         )
     ]
     assert usage.of_node("n", told, 7, None) == usage.NodeUse(
-        name="n", swap_bytes=10, total_bytes=100, accessible_bytes=80, reserved_bytes=20, unassigned_bytes=30
+        name="n",
+        swap_bytes=10,
+        total_bytes=100,
+        accessible_bytes=80,
+        reserved_bytes=20,
+        unassigned_bytes=30,
+        headroom_bytes=5,
     )
     assert usage.of_node("n", [], None, None) == usage.NodeUse(name="n")
     assert usage.of_node("n", [], 0, None) == usage.NodeUse(name="n", swap_bytes=0, total_bytes=0)

@@ -1,0 +1,78 @@
+"""Beside a recorded run on a real kernel: 960 MiB of memory, 512 MiB of swap on a disk, one process that grows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.agent.node import memory_headroom
+from swapwarden.agent.node.memory_headroom import NodeSizes, PodsSizes, SwapSpace, kept
+
+MIB = 1 << 20
+TOTAL = 960
+RUN = {
+    0.0: (899, 6, 511, 12),
+    30.6: (92, 6, 511, 826),
+    48.9: (54, 6, 331, 853),
+    54.1: (68, 6, 161, 830),
+    56.2: (65, 2, 76, 833),
+    57.2: (63, 2, 32, 826),
+    58.3: (55, 2, 5, 832),
+}
+"""By seconds, in MiB: free memory, file pages, free swap, anonymous memory. The OOM killer struck at 68.5 s."""
+
+
+def headroom(free: int, file: int, swap_free: int, anonymous: int, *, share_kept: float = 0.0) -> float:
+    memory = NodeSizes(free * MIB, minimum=43 * MIB, file=file * MIB, slab=0, swap_free=swap_free * MIB)
+    return memory_headroom.of_node(memory, anonymous * MIB, share_kept) / MIB
+
+
+def test_a_node_that_swaps_well_has_headroom_until_swap_is_nearly_full() -> None:
+    by_time = {at: headroom(*sizes) for at, sizes in RUN.items()}
+    assert [at for at, left in by_time.items() if left < 0.1 * TOTAL] == [57.2, 58.3]
+    assert [at for at, left in by_time.items() if left < 0.05 * TOTAL] == [58.3]
+    assert by_time[30.6] > 0.5 * TOTAL, "free memory was below 10 % then"
+
+
+def test_swap_that_nobody_can_use_is_no_headroom() -> None:
+    """One pod may not swap, and all of the other has been swapped: 500 MiB of swap are free."""
+    assert headroom(free=50, file=2, swap_free=500, anonymous=0) == 9
+
+
+def test_zram_gives_less_than_it_takes() -> None:
+    assert headroom(63, 0, 100, 100, share_kept=0.25) == 20 + 75
+
+
+def test_slab_counts_half_and_free_memory_below_the_watermark_not_at_all() -> None:
+    memory = NodeSizes(free=10 * MIB, minimum=43 * MIB, file=0, slab=8 * MIB, swap_free=0)
+    assert memory_headroom.of_node(memory, 0, 0.0) == 4 * MIB
+
+
+def test_of_all_pods() -> None:
+    assert memory_headroom.of_pods(PodsSizes(left=100, file=20), 3) == 123
+    assert memory_headroom.of_pods(PodsSizes(left=-5, file=20), 0) == 20
+
+
+@pytest.mark.parametrize(
+    ("devices", "share"),
+    [
+        ([], 0.0),
+        ([SwapSpace(MIB)], 0.0),
+        ([SwapSpace(MIB, in_memory=True)], memory_headroom.COMPRESSED),
+        ([SwapSpace(MIB, 100 * MIB, 30 * MIB, in_memory=True)], 0.3),
+        ([SwapSpace(MIB, 100 * MIB, 130 * MIB, in_memory=True)], 1.0),
+        ([SwapSpace(MIB, 100 * MIB, 40 * MIB, in_memory=True), SwapSpace(3 * MIB)], 0.1),
+        ([SwapSpace(0, 100 * MIB, 40 * MIB, in_memory=True), SwapSpace(3 * MIB)], 0.0),
+    ],
+)
+def test_memory_that_a_swapped_byte_keeps(devices: list[SwapSpace], share: float) -> None:
+    assert kept(devices) == pytest.approx(share)
+
+
+SIZES = st.integers(0, 1 << 50)
+
+
+@given(st.builds(NodeSizes, *[SIZES] * 5), SIZES, SIZES, st.floats(0, 1))
+def test_more_that_can_be_swapped_never_leaves_less(memory: NodeSizes, one: int, other: int, share: float) -> None:
+    less, more = (memory_headroom.of_node(memory, each, share) for each in sorted((one, other)))
+    assert 0 <= less <= more
