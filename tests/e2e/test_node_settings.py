@@ -7,18 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from hack.docs import commands
 from tests.e2e import cgroups
 from tests.e2e.cgroups import TIMEOUT
 from tests.e2e.conftest import Wait
 from tests.e2e.provider import Node, Provider
 from tests.e2e.release import Release
-from tests.e2e.test_pages import check
 
-PAGE = "docs/howto/eviction.md"
-TOO_LATE = "EvictionBeforeSwap"
 ZSWAP = Path("/sys/module/zswap/parameters")
 SWAPPINESS = Path("/proc/sys/vm/swappiness")
 WANTED = {"enabled": "Y", "compressor": "lzo-rle", "max_pool_percent": "30"}
@@ -77,17 +72,3 @@ def test_an_agent_that_runs_before_ordinary_processes_keeps_no_capability(node: 
     status = cgroups.status_of(node, process)
     assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
     assert swapwarden.total("agent", "swapwarden_agent_realtime") == 1
-
-
-@pytest.mark.usefixtures("given")
-def test_the_kernel_swaps_before_the_kubelet_evicts_with_the_watermarks_that_the_page_gives(
-    cluster: Provider, node: Node, swapwarden: Release, eventually: Wait
-) -> None:
-    documents = [yaml.safe_load(each.text) for each in commands.blocks(PAGE) if each.language == "yaml"]
-    (spec,) = [each["spec"] for each in documents if each["kind"] == "NodeSwapProfile"]
-    assert TOO_LATE in check(cluster, node)
-    with swapwarden.profile("e2e-watermarks", kernel=spec["kernel"]) as apply:
-        apply(**spec["swap"])
-        eventually(lambda: swapwarden.condition("SettingsApplied") == "True/AsSpecified", "the settings are in force")
-        assert TOO_LATE not in check(cluster, node)
-    eventually(lambda: TOO_LATE in check(cluster, node), "it is as it was")
