@@ -240,7 +240,10 @@ class Leader:
         for notice in node_notices.condition_notices(old, new, node):
             self._shared.recorder.post(notice)
         if old is not None:
-            for notice in pod_notices.violation_notices(old, new, self._shared.known.inventory.pods_on(new.name)):
+            known = list(self._shared.known.inventory.pods_on(new.name))
+            for notice in pod_notices.violation_notices(old, new, known):
+                self._shared.recorder.post(notice)
+            for notice in pod_notices.standstill_notices(old, new, known):
                 self._shared.recorder.post(notice)
 
     # Nodes

@@ -88,11 +88,14 @@ def test_a_pod_has_events_when_its_limit_does_not_hold_and_when_it_does(
     status = {"violations": None, "exposures": [{**exposed, "since": "2026-01-01T00:00:00.000000Z"}]}
     assert cluster.cp.request("PATCH", f"{STATES}/home/status", {"status": status})[0] == 200
     eventually(lambda: "SwappedAgainstPolicy" in described(cluster, "pod", "mine"), "that it swapped")
+    stuck = {"pod": uid, "high": "4096", "since": "2026-01-01T00:00:00Z", "trips": 1, "guard": "Released"}
+    assert cluster.cp.request("PATCH", f"{STATES}/home/status", {"status": {"throttled": [stuck]}})[0] == 200
+    eventually(lambda: "StuckAtMemoryHigh" in described(cluster, "pod", "mine"), "that it stood still")
     found = described(cluster, "pod", "mine")
     assert found["SwapDrained"].startswith("Normal swapwarden-controller")
     assert "4096 bytes of this pod, which must not swap, went to swap on node home" in found["SwappedAgainstPolicy"]
     assert "(OtherWriter), for 7 ms" in found["SwappedAgainstPolicy"]
-    assert len(found) == 5
+    assert len(found) == 6
     assert described(cluster, "pod", "another") == {}
 
 

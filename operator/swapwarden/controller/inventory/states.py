@@ -42,6 +42,17 @@ class WireExposure(msgspec.Struct, frozen=True, rename="camel"):
     since: str = ""
 
 
+class WireThrottled(msgspec.Struct, frozen=True, rename="camel"):
+    """A cgroup that was throttled at its memory.high: the fields that are read."""
+
+    pod: str = ""
+    container: str = ""
+    high: str = ""
+    since: str = ""
+    trips: int = 0
+    guard: str = ""
+
+
 class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     """The status of a NodeSwapState: the fields that are read."""
 
@@ -53,6 +64,7 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     violations: list[WireViolation] = []
     violations_omitted: int = 0
     exposures: list[WireExposure] = []
+    throttled: list[WireThrottled] = []
     holds: state.Holds | None = None
 
 
@@ -104,6 +116,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """Pods that have swap in use and should have none."""
     violations: tuple[WireViolation, ...] = ()
     """Cgroups whose values differ from the spec now."""
+    standstills: tuple[WireThrottled, ...] = ()
+    """Cgroups that the guard found at a standstill at memory.high."""
     unlisted: bool = False
     """Whether the agent's list was full, so that there may be more."""
     abnormal_conditions: tuple[state.Condition, ...] = ()
@@ -164,6 +178,7 @@ _ITEMS: Final[dict[str, type[msgspec.Struct]]] = {
     "conditions": state.Condition,
     "violations": WireViolation,
     "exposures": WireExposure,
+    "throttled": WireThrottled,
 }
 _S = TypeVar("_S", bound=msgspec.Struct)
 
@@ -256,6 +271,7 @@ def project(wire: WireState) -> StateRow:
             each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)
         ),
         holds=status.holds,
+        standstills=tuple(each for each in status.throttled if each.trips),
         # Present problems are listed before past ones.
         unlisted=status.violations_omitted > 0,
     )

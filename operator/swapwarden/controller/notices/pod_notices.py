@@ -80,6 +80,32 @@ def violation_notices(old: states.StateRow, new: states.StateRow, known: Iterabl
             yield Notice(_of(row), "Normal", DRAINED, text)
 
 
+STUCK: Final = "StuckAtMemoryHigh"
+_EASED: Final[dict[str, str]] = {
+    "Stepped": "memory.high is now halfway to the memory limit",
+    "Released": "it has no memory.high for a time: it runs on, up to its memory limit",
+    "Latched": "it has no memory.high until its plan changes: it runs on, up to its memory limit",
+}
+
+
+def standstill_notices(old: states.StateRow, new: states.StateRow, known: Iterable[pods.PodRow]) -> Iterator[Notice]:
+    """Yield a notice for each of a node's pods that stood still at its memory.high again. Two leaders give one key."""
+    if old.standstills == new.standstills:
+        return
+    before = {(each.pod, each.container, each.since): each.trips for each in old.standstills}
+    there = {row.key: row for row in known}
+    for found in new.standstills:
+        row = there.get(found.pod)
+        if row is not None and found.trips > before.get((found.pod, found.container, found.since), 0):
+            what = f"container {found.container[: state.ID_LENGTH]} of this pod" if found.container else "this pod"
+            text = (
+                f"{what} stood still at memory.high ({found.high} bytes) on node {row.node}, where the kernel found too"
+                f" little to reclaim; {_EASED.get(found.guard, 'its memory.high stays as it is')}"
+            )
+            key = f"{found.pod}/{found.container}/{found.since}/{found.trips}"
+            yield Notice(_of(row), "Warning", STUCK, text, key)
+
+
 def _violations(row: states.StateRow) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for each in row.violations:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_notices
+from swapwarden.kube.events import Notice
 
 from tests.unit.controller.notices.reports import told
 from tests.unit.policy.rows import container, pod
@@ -27,3 +31,32 @@ def test_no_end_is_reported_if_it_is_unknown_or_nothing_is_enforced() -> None:
     assert reasons(draining, told(("y", "Draining"), omitted=1)) == [("pod-y", "SwapDraining")]
     assert reasons(draining, told(mode="Audit")) == []
     assert reasons(draining, told(("x", "Audit"), mode="Audit")) == []
+
+
+def stuck(*cgroups: dict[str, Any]) -> states.StateRow:
+    """A state whose agent found these cgroups at a standstill."""
+    body = {
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
+        "spec": {"profileRef": {"name": "p"}},
+        "status": {"throttled": [{"high": "4096", "since": "t", **each} for each in cgroups]},
+    }
+    return states.decode(msgspec.json.encode(body))
+
+
+def test_a_pod_has_a_notice_each_time_that_it_stood_still() -> None:
+    def notices(old: states.StateRow, new: states.StateRow) -> list[Notice]:
+        return list(pod_notices.standstill_notices(old, new, PODS))
+
+    one, throttled = {"pod": "x", "trips": 1, "guard": "Released"}, {"pod": "y", "count": 9}
+    (found,) = notices(stuck(throttled), stuck(throttled, one, {"pod": "gone", "trips": 1}))
+    assert (found.regarding.name, found.reason, found.key) == ("pod-x", "StuckAtMemoryHigh", "x//t/1")
+    assert "4096 bytes) on node n" in found.message
+    assert "no memory.high for a time" in found.message
+    assert notices(stuck(one), stuck(one | {"count": 9}, throttled)) == []
+    assert notices(stuck(one), stuck()) == []
+    (again,) = notices(stuck(one), stuck({"pod": "x", "trips": 2}))
+    assert (again.key, again.message.endswith("its memory.high stays as it is")) == ("x//t/2", True)
+    (later,) = notices(stuck(one), stuck(one | {"since": "later"}))
+    assert later.key == "x//later/1", "its agent was restarted"
+    (container,) = notices(stuck(one), stuck(one, {"pod": "x", "container": "c" * 64, "trips": 1, "guard": "Odd"}))
+    assert container.message.startswith("container ccccccccccccc of this pod stood still")
