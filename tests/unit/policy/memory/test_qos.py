@@ -481,14 +481,15 @@ class TestProperties:
         numbers += [value for own in found.containers for value in (own.low, own.high)]
         assert all(value is None or (value > 0 and value % PAGE == 0) for value in numbers)
 
-    @given(sizes, sizes, sizes, swaps, memory)
+    @given(sizes, sizes, sizes, swaps, memory, st.sampled_from([Class.GUARANTEED, Class.BURSTABLE]))
     def test_more_requested_is_more_protected_and_throttled_no_earlier(
-        self, request: int, more: int, rest: int, swap: int | str | None, memory: dict[str, Any]
+        self, request: int, more: int, rest: int, swap: int | str | None, memory: dict[str, Any], kind: Class
     ) -> None:
         limit = request + more + rest
-        less = decided(pod(container(request=request, limit=limit)), swap=swap, **memory)
-        greater = decided(pod(container(request=request + more, limit=limit)), swap=swap, **memory)
+        less = decided(pod(container(request=request, limit=limit), qos=kind), swap=swap, **memory)
+        greater = decided(pod(container(request=request + more, limit=limit), qos=kind), swap=swap, **memory)
         assert (less.low or 0) <= (greater.low or 0)
+        assert (less.minimum or 0) <= (greater.minimum or 0)
         if less.high is not None and greater.high is not None:
             assert less.high <= greater.high
 
