@@ -318,6 +318,8 @@ class ThrottlingReason(enum.StrEnum):
     REQUEST_IS_LIMIT = "RequestIsLimit"
     NO_ROOM = "NoRoom"
     """None: it would not lie between the request and the limit."""
+    POD_ENDS = "PodEnds"
+    """None: the pod was deleted, and must not stand still on its way to the end."""
     PER_POD = "PodThrottled"
     """A container: the only one of its pod, whose cgroup has the value."""
     PER_CONTAINER = "ContainersThrottled"

@@ -278,6 +278,8 @@ def _high(
 
 def _unthrottled(case: _Case, request: int, limit: int, own: int | None) -> names.ThrottlingReason | None:
     """Return why there can be no memory.high, whatever the limit of swap; None if there can."""
+    if case.row.ending:
+        return Throttling.POD_ENDS
     if not case.percent and (own is None or case.unthrottled is not Throttling.THROTTLING_NONE):
         return case.unthrottled
     if own == throttling.NEVER:

@@ -194,6 +194,8 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     whole: pod_memory.WholePod = pod_memory.NOTHING
     asks: memory_asks.MemoryAsks | None = None
     """Its annotations about memory.low and memory.high; None without any."""
+    ending: bool = False
+    """Whether it was deleted, and its containers may still run."""
 
     def on(self, node_uid: str) -> PodRow:
         """Return the row as it counts on the Node with this UID.
@@ -252,6 +254,7 @@ def project(wire: WirePod) -> PodRow:
             spec.resources, spec.overhead, (one.resources for one in (*spec.init_containers, *spec.containers))
         ),
         asks=memory_asks.read(annotations, (one.name for one in (*spec.init_containers, *spec.containers))),
+        ending=bool(meta.deletion_timestamp),
     )
 
 

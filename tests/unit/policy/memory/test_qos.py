@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,6 +194,20 @@ class TestAnnotationsAboutThrottling:
     def test_disabled(self) -> None:
         found = decided(self.row(throttling=throttling.NEVER), swap=GI, throttling_percent=50)
         assert (found.high, found.throttling) == (None, Throttling.POD_REFUSES)
+
+    def test_a_deleted_pod_is_not_throttled_and_stays_protected(self) -> None:
+        for row in (self.row(throttling=25), pod(container("a", limit=GI), container("b", limit=GI))):
+            running = decided(row, swap=GI, throttling_percent=50, reservation=Reservation.SOFT)
+            found = decided(
+                msgspec.structs.replace(row, ending=True),
+                swap=GI,
+                throttling_percent=50,
+                reservation=Reservation.SOFT,
+            )
+            assert any(high for high, _ in [(running.high, None), *highs(running)])
+            assert found.high is None
+            assert set(highs(found)) == {(None, Throttling.POD_ENDS)}
+            assert found.low == running.low
 
     def test_nobody_asks(self) -> None:
         found = decided(BURSTABLE, swap=GI)

@@ -176,6 +176,7 @@ def test_a_forged_mirror_that_a_finalizer_keeps_has_ended() -> None:
         assert mirror(owner, **deleted).terminal
     assert not mirror(**deleted, status={"startTime": "2026-01-01T00:00:00Z"}).terminal, "its kubelet runs it"
     assert not project(**deleted).terminal, "it may run until its time is over"
+    assert (project(**deleted).ending, project().ending) == (True, False)
 
 
 @pytest.mark.parametrize("text", ["", "containerd://", "containerd://a<b", "containerd://" + "a" * 129, "x"])
