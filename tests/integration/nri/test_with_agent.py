@@ -136,6 +136,21 @@ def test_containers_are_decided_while_the_agent_is_dead(newest: Runtime, start_p
     assert made.adjusted == {}
 
 
+def test_an_uninstallation_leaves_nothing_in_the_folder_of_the_link(
+    newest: Runtime, start_plugin: StartPlugin, node: Node, folder: pathlib.Path
+) -> None:
+    """In its order: the nodes restore, the plugin ends, and after that the agent."""
+    node.api.put({"mode": names.Mode.RESTORE, **pods({})})
+    agent = node.begin().wait_ready()
+    plugin = start_plugin(newest)
+    until(lambda: agent.metric(CONNECTED) == 1, "the plugin is connected to both")
+    assert {each.name for each in (folder / "link").iterdir()} == {runtime_link.SOCKET, runtime_link.MODE_FILE}
+    plugin.stop()
+    until(lambda: node.api.condition("NriUnavailable")[0] == "True", "the agent says so")
+    agent.terminate()
+    assert list((folder / "link").iterdir()) == []
+
+
 def test_a_client_that_floods_the_link_stops_nobody(newest: Runtime, start_plugin: StartPlugin, node: Node) -> None:
     node.api.put({"pods": {uid(1): plan(app="4096")}})
     agent = node.start(newest, start_plugin)
