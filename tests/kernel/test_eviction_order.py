@@ -1,0 +1,89 @@
+"""A real kernel swaps, and kills, near the sizes that the check of a node expects; the headroom shrinks before."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+
+from testbed.vm.kernelvm import KernelVM
+
+MIB = 1 << 20
+CACHE = 200
+"""MiB of page cache, which the kernel drops before it swaps."""
+SWAPS = 4
+"""MiB: a few pages that it swaps while it drops page cache do not count."""
+SLACK = 24
+"""MiB of memory.available between an expected size and the one that a sample shows. Measured: at most 17."""
+
+
+def grow(cache: int) -> None:
+    """Run in the guest: have a child take all memory until it is killed, and print samples."""
+    import mmap
+    import os
+    import pathlib
+    import time
+
+    from swapwarden.agent.host import cgroupfs
+    from swapwarden.agent.node import eviction_order, memory_headroom, node_info
+
+    mib, page, proc = 1 << 20, os.sysconf("SC_PAGE_SIZE"), pathlib.Path("/proc")
+    cgroups = cgroupfs.Cgroups("/sys/fs/cgroup", page)
+    (proc / "sys/vm/drop_caches").write_text("3\n")
+    disk = os.open((proc / "swaps").read_text().splitlines()[1].split()[0], os.O_RDONLY)
+    for place in range(cache):
+        os.pread(disk, mib, place * mib)
+
+    def seen() -> dict[str, float]:
+        memory = node_info.memory(proc, cgroups, None)
+        sizes = node_info.meminfo((proc / "meminfo").read_text())
+        counted = cgroupfs.counts((proc / "vmstat").read_text())
+        assert memory is not None
+        order = eviction_order.find(memory, lambda _: 0, limits_pods=False)
+        assert order is not None
+        file = sizes["Active(file)"] + sizes["Inactive(file)"]
+        of_node = memory_headroom.NodeSizes(memory.free, memory.minimum, file, memory.slab, sizes["SwapFree"])
+        return {
+            "at": time.monotonic(),
+            "available": (memory.free + memory.inactive_file + memory.kernel) / mib,
+            "swaps": order.swaps / mib,
+            "kills": order.kills / mib,
+            "headroom": memory_headroom.of_node(of_node, sizes["AnonPages"], 0.0) / memory.total,
+            "swapped": counted["pswpout"] * page / mib,
+            "killed": counted["oom_kill"],
+        }
+
+    found = [seen()]
+    child = os.fork()
+    if not child:
+        (proc / "self/oom_score_adj").write_text("1000\n")
+        block, held = os.urandom(page), []
+        while True:
+            held.append(mmap.mmap(-1, 2 * mib, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            for place in range(0, 2 * mib, page):
+                held[-1][place : place + page] = block
+            time.sleep(0.01)
+    (proc / "self/oom_score_adj").write_text("-1000\n")
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        found.append(seen())
+        time.sleep(0.1)
+    found.append(seen())
+    print(json.dumps(found))  # noqa: T201
+
+
+def test_the_kernel_swaps_and_kills_where_the_check_expects_it(kernel_vm: KernelVM) -> None:
+    program = f"import json, sys\n{inspect.getsource(grow)}\ngrow(int(sys.argv[1]))"
+    env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    done = kernel_vm.run([sys.executable, "-c", program, str(CACHE)], env=env, timeout=500)
+    start, *samples, end = json.loads(done.stdout)
+    assert end["killed"] > start["killed"]
+    alive = [each for each in samples if each["killed"] == start["killed"]]
+    swapping = next(each for each in alive if each["swapped"] - start["swapped"] > SWAPS)
+    assert abs(swapping["available"] - start["swaps"]) < SLACK
+    assert abs(alive[-1]["available"] - start["kills"]) < SLACK
+    # Above a tenth of memory with 200 MiB in swap, below it seconds before the kill.
+    half = next(each for each in alive if each["swapped"] - start["swapped"] > 200)
+    assert half["headroom"] > 0.1
+    late = next(each for each in alive if each["headroom"] < 0.1)
+    assert alive[-1]["at"] - late["at"] > 2
