@@ -60,6 +60,7 @@ from testbed.vm.kernelvm import KernelVM
 FLOOR: Final = Path(__file__).with_name("agent_floor.c")
 RUNS: Final = 3
 PYTHON_VARIABLE: Final = "BENCH_PYTHON"
+MEMORY: Final = "memory"
 IDLE_SECONDS: Final = 60
 IDLE_MINUTES: Final = 4
 """Seconds under strace: long enough not to depend on the part of a watch within it."""
@@ -117,12 +118,14 @@ def cold(program: str, count: int) -> Json:
 
 
 @contextlib.contextmanager
-def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[..., None]]]:
-    """Yield its PID, and a function that gives all pods another limit, under a guarantee.
+def agent_at_work(count: int, folder: Path, *qos: str) -> Iterator[tuple[int, Callable[..., None]]]:
+    """Yield its PID, and a function that gives all pods another limit, under a guarantee; QOS is `memory`, or nothing.
 
     It finds the API server like in a pod, by its service account.
     """
-    serving = subprocess.Popen(role("serve", count, folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    serving = subprocess.Popen(
+        role("serve", count, folder, *qos), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     with tempfile.TemporaryDirectory() as name, serving as server:
         told, said = cast("IO[str]", server.stdin), cast("IO[str]", server.stdout)
         environment = os.environ | {
@@ -243,6 +246,7 @@ def inside(program: str, report: Path) -> None:
     pods = uids(LIVE_PODS)
     make_pods(pods)
     with agent_at_work(LIVE_PODS, report.parent) as (pid, give):
+        found["memory"] = process.resident(pid)
         found["repair"], found["creation"] = repairs(pods, "max"), creations()
         found["arrival"] = arrivals(pods, give)
         with pressure():
@@ -255,6 +259,11 @@ def inside(program: str, report: Path) -> None:
         give(LIMIT)
         time.sleep(30)  # Time to write the last status.
         found["idle"] = idle(pid)
+    make_pods(pods)
+    with agent_at_work(LIVE_PODS, report.parent, MEMORY) as (pid, _):
+        found["memory QoS: memory"] = process.resident(pid)
+        time.sleep(30)  # As above.
+        found["memory QoS: idle"] = idle(pid)
     make_pods(pods)
     with floor(program, "write", pods, str(LIMIT)) as loop:
         found["floor"] = float(cast("IO[str]", loop.stdout).read())
@@ -312,7 +321,8 @@ def main() -> None:
         case "reconcile":
             asyncio.run(reconcile(int(options.arguments[0])))
         case "serve":
-            asyncio.run(serve(int(options.arguments[0]), Path(options.arguments[1])))
+            count, folder, *qos = options.arguments
+            asyncio.run(serve(int(count), Path(folder), memory_qos=qos == [MEMORY]))
         case _:
             sys.exit(outside())
 

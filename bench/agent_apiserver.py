@@ -19,6 +19,7 @@ NODE: Final = "bench"
 SERVER: Final = "apiserver"
 ADDRESS: Final = "127.0.0.1"
 LIMIT: Final = 64 * MIB
+LOW: Final = 64 * MIB
 BOOKMARK_SECONDS: Final = 60
 
 
@@ -30,8 +31,11 @@ class ApiServer:
     always have.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, memory_qos: bool) -> None:
         self._pods = uids(count)
+        low = {"memoryLow": str(count * LOW)}
+        self._above = {"kubepods": low, "burstable": low} if memory_qos else {}
+        self._memory = {"memoryLow": str(LOW), "memoryHigh": str(2 * LOW)} if memory_qos else {}
         self._version = self._written = 1
         self._generation = 0
         self._watching: set[asyncio.StreamWriter] = set()
@@ -42,9 +46,10 @@ class ApiServer:
         self._generation += 1
         self._version += 1
         self._written = self._version
-        pods = {uid: {"swapMax": str(limit), "reason": "LimitedSwap"} for uid in self._pods}
+        pods = {uid: {"swapMax": str(limit), "reason": "LimitedSwap", **self._memory} for uid in self._pods}
         metadata = {"name": NODE, "uid": "u", "resourceVersion": str(self._version), "generation": self._generation}
-        item = {"metadata": metadata, "spec": {"profileRef": {"name": "p"}, "guarantee": guarantee, "pods": pods}}
+        spec = {"profileRef": {"name": "p"}, "guarantee": guarantee, "pods": pods, **self._above}
+        item = {"metadata": metadata, "spec": spec}
         # Ready before anything is measured: the real one is not on the node.
         self._item = json.dumps(item).encode()
         self._event = b'{"type": "MODIFIED", "object": ' + self._item + b"}\n"
@@ -96,11 +101,14 @@ def _parameter(head: bytes, name: str) -> str:
     return parse.parse_qs(parse.urlsplit(head.split(None, 2)[1].decode()).query)[name][0]
 
 
-async def serve(count: int, folder: Path) -> None:
-    """Imitate the API server; each line on standard input has limit and guarantee of the next state."""
+async def serve(count: int, folder: Path, *, memory_qos: bool) -> None:
+    """Imitate the API server, with memory in its states or without.
+
+    Each line on standard input has limit and guarantee of the next state.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / f"{SERVER}.crt", folder / f"{SERVER}.key")
-    played = ApiServer(count)
+    played = ApiServer(count, memory_qos=memory_qos)
     server = await asyncio.start_server(played.answer, ADDRESS, 0, ssl=context)
     print(server.sockets[0].getsockname()[1], flush=True)
     loop = asyncio.get_running_loop()

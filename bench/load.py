@@ -124,8 +124,8 @@ class Load:
 
         await _each(range(self.nodes), make)
 
-    async def make_profile(self, behavior: names.Behavior) -> None:
-        spec = {"nodeSelector": {}, "swap": {"behavior": behavior.value}}
+    async def make_profile(self, behavior: names.Behavior, **more: Json) -> None:
+        spec = {"nodeSelector": {}, "swap": {"behavior": behavior.value}, **more}
         kind = {"apiVersion": names.API_VERSION, "kind": names.PROFILE_KIND}
         await self._api.post(PROFILES, msgspec.json.encode({**kind, "metadata": {"name": "bench"}, "spec": spec}))
 

@@ -2,9 +2,10 @@
 
 For each size it reports the costs of a start, memory, CPU and the time from a pod's binding to its node's state at
 several rates of change, and the costs of a pod's life for etcd and the API server; then the growth of each figure from
-size to size. At the smallest size a controller on kopf alone does the same work in the same run. etcd syncs nothing to
-disk, agents are imitated (bench/agents.py), and all of it shares one machine, so absolute times are of this machine.
-The last line reports whether the budgets hold: exit status 1 if one is exceeded.
+size to size. At the smallest size, in the same run, a controller on kopf alone does the same work, and the controller
+itself plans memory QoS as well. etcd syncs nothing to disk, agents are imitated (bench/agents.py), and all of it shares
+one machine, so absolute times are of this machine. The last line reports whether the budgets hold: exit status 1 if one
+is exceeded.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ STARTS_PER_SECOND: Final = 10
 STORED: Final = "etcd_debugging_mvcc_total_put_size_in_bytes"
 LEADS: Final = '"this instance leads"'
 DEADLINE: Final = 900.0
+MEMORY_QOS: Final = {"reservationPolicy": "Soft", "throttlingPercent": 90}
 QUIET: Final = status_writer.GENERATION_SECONDS + 2.0
 """Seconds without a write after which no more are expected."""
 
@@ -75,6 +77,12 @@ def machine_seconds() -> tuple[float, float]:
     """Return the busy time of all cores, and their whole time, in ticks."""
     fields = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
     return float(sum(fields) - fields[3] - fields[4]), float(sum(fields))
+
+
+def whole_seconds(pid: int) -> float:
+    """Return the CPU time of a process, also in threads that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Bench:
@@ -210,11 +218,12 @@ class Bench:
             settled = process.resident(controller.pid)
             with term.step(f"{name}: what a pod costs"):
                 cost = await self.cost()
+            used = whole_seconds(controller.pid)
             paces = {}
             for rate, seconds in RATES.items():
                 with term.step(f"{name}: {rate} changes/s"):
                     paces[rate] = await self.pace(rate, seconds, controller)
-            return Found(cold, plan, math.nan, process.status(controller.pid, "VmHWM"), settled, paces, cost)
+            return Found(cold, plan, math.nan, process.status(controller.pid, "VmHWM"), settled, used, paces, cost)
 
     def is_complete(self) -> bool:
         return len(self.observer.informer.rows) == self._size.nodes and self.observer.pods >= self._size.pods
@@ -243,7 +252,7 @@ class Bench:
 
 
 async def measure(control_plane: ControlPlane, size: Size, *, beside: bool) -> Result:
-    """Measure at one size; with `beside`, also the controller on kopf and the built-in profile."""
+    """Measure at one size; with `beside`, also the controller on kopf, memory QoS and the built-in profile."""
     cfg = config.load(str(control_plane.kubeconfig))
     async with client.Client(cfg, user_agent="bench", max_connections=64) as api:
         bench = Bench(control_plane, api, size)
@@ -267,9 +276,13 @@ async def measure(control_plane: ControlPlane, size: Size, *, beside: bool) -> R
             term.say("both controllers write the same states")
             await bench.clear()
             await bench.load.remove_profile()
+            await bench.load.make_profile(names.Behavior.LIMITED_SWAP, memoryQoS=MEMORY_QOS)
+            memory = await bench.run("swapwarden, memory QoS", lambda: Controller(control_plane).process, LEADS)
+            await bench.clear()
+            await bench.load.remove_profile()
             with term.step("what a pod costs on a node that no profile selects"), Controller(control_plane):
                 await bench.until(bench.is_complete)
-                return Result(size, ours, bare, await bench.cost(), kopf)
+                return Result(size, ours, bare, await bench.cost(), kopf, memory)
 
 
 def run(size: Size, *, beside: bool) -> Result:
@@ -299,6 +312,9 @@ def main(arguments: Sequence[str]) -> int:
     if smallest.kopf and smallest.built_in:
         peers = {"swapwarden": smallest.ours, "kopf": smallest.kopf}
         show(f"beside kopf, {smallest.size}", {name: figures(each, smallest.bare) for name, each in peers.items()})
+        if smallest.memory_qos:
+            both = {"without": smallest.ours, "memory QoS": smallest.memory_qos}
+            show("beside memory QoS", {name: figures(each, smallest.bare) for name, each in both.items()})
         cost, own = smallest.built_in, smallest.bare.start_bytes
         print(
             f"on a node that no profile selects: {cost.start_bytes / 1024:.1f} KiB to etcd per pod start,"

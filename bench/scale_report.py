@@ -23,6 +23,8 @@ MAX_PLAN_SECONDS: Final = 10.0
 MAX_CORES: Final = 0.5
 MAX_ETCD_BYTES: Final = 16 << 10
 MAX_WRITES: Final = 2.0
+MAX_WITH_MEMORY_QOS: Final = 1.3
+"""The controller's CPU and memory with memory QoS, in times of those without."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +124,8 @@ class Found:
     """Seconds in which the next leader plans all nodes, if all states exist; NaN if that was not tried."""
     peak: int
     settled: int
+    cpu: float
+    """Seconds of CPU from its start until the lives of STARTS pods were over."""
     paces: dict[int, Pace]
     cost: Cost
 
@@ -143,6 +147,8 @@ class Result:
     built_in: Cost | None = None
     """The costs on nodes that no profile governs."""
     kopf: Found | None = None
+    memory_qos: Found | None = None
+    """With a profile that plans memory QoS."""
 
 
 def figures(found: Found, bare: Cost) -> dict[str, float]:
@@ -153,6 +159,7 @@ def figures(found: Found, bare: Cost) -> dict[str, float]:
         "next leader: full plan, s": found.next,
         "RSS peak, MiB": found.peak / MIB,
         "RSS settled, MiB": found.settled / MIB,
+        "CPU for all of that, s": found.cpu,
     }
     for rate, pace in found.paces.items():
         per_rate = {
@@ -219,6 +226,11 @@ def budgets(results: Sequence[Result]) -> Iterator[tuple[str, float, float]]:
         yield "RSS, MB", largest.ours.peak / 1e6, MAX_RSS / 1e6
         yield "full plan of the next leader, s", largest.ours.next, MAX_PLAN_SECONDS
         yield f"cores at {JUDGED} changes/s", largest.ours.paces[JUDGED].cores["controller"], MAX_CORES
-    added = max(each.ours.cost.start_bytes - each.bare.start_bytes for each in results)
+    if (memory := results[0].memory_qos) is not None:
+        off = results[0].ours
+        yield "x the CPU with memory QoS", memory.cpu / off.cpu, MAX_WITH_MEMORY_QOS
+        yield "x the RSS with memory QoS", memory.peak / off.peak, MAX_WITH_MEMORY_QOS
+    measured = [(found, each.bare) for each in results for found in (each.ours, each.memory_qos) if found]
+    added = max(found.cost.start_bytes - bare.start_bytes for found, bare in measured)
     yield "KiB that a pod's start adds to etcd", added / 1024, MAX_ETCD_BYTES / 1024
     yield "writes per container start", max(each.ours.cost.writes_per_container for each in results), MAX_WRITES
