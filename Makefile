@@ -55,6 +55,13 @@ test-matrix: venv ## Run the integration tests on each minor version of Kubernet
 test-kernel: venv ## Run the kernel tests: a VM with cgroup v2 and swap
 	@$(PYTHON) -m testbed.run.tiers kernel
 
+.PHONY: test-kernel-memory
+test-kernel-memory: venv ## Run the experiments with memory.low and memory.high on two kernels
+	@$(PYTHON) -m testbed setup controlplane
+	@for kernel in 6.1 6.12; do \
+	  TESTBED_KERNEL=$$kernel $(PYTHON) -m pytest -q -n0 tests/kernel/test_memory_facts.py tests/kernel/test_memory_qos.py || exit 1; \
+	done
+
 .PHONY: setup-cluster
 setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more programs (root; long the first time)
 	@$(PYTHON) -m testbed setup controlplane helm cluster

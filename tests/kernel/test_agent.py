@@ -63,8 +63,8 @@ runpy.run_module("swapwarden", run_name="__main__", alter_sys=True)
 class Pod:
     """A pod's cgroup in the guest, with one container that is limited like the pod."""
 
-    def __init__(self, node: Node, name: str) -> None:
-        self.uid = str(uuid.uuid4())
+    def __init__(self, node: Node, name: str, uid: str = "") -> None:
+        self.uid = uid or str(uuid.uuid4())
         self.vm = node.vm
         slug = self.uid.replace("-", "_")
         self.path = node.burstable / (f"kubepods-burstable-pod{slug}.slice" if node.systemd else f"pod{self.uid}")
@@ -149,8 +149,8 @@ class Node:
         broken["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
         (self.files / "unreachable").write_text(json.dumps(broken))
 
-    def pod(self, name: str) -> Pod:
-        made = Pod(self, name)
+    def pod(self, name: str, uid: str = "") -> Pod:
+        made = Pod(self, name, uid)
         self.pods.append(made)
         return made
 
