@@ -17,7 +17,7 @@ from bench import agent_apiserver as bench
 
 @pytest.fixture
 async def played() -> AsyncIterator[tuple[bench.ApiServer, client.Client]]:
-    made = bench.ApiServer(2)
+    made = bench.ApiServer(2, memory_qos=False)
     server = await asyncio.start_server(made.answer, bench.ADDRESS, 0)
     address = f"http://{bench.ADDRESS}:{server.sockets[0].getsockname()[1]}"
     async with client.Client(config.Config(address), user_agent="test") as api:
