@@ -103,7 +103,7 @@ def until(holds: Callable[[], object], what: str, seconds: float = PATIENCE) -> 
 
 @dataclasses.dataclass
 class Walk:
-    """A process on its way over memory.high. What it computes, and waits for a CPU, says how busy the machine is."""
+    """A process on its way over memory.high, without the time in which it computes or waits for a CPU."""
 
     path: Path
     high: int

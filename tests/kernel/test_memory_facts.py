@@ -1,4 +1,4 @@
-"""What the kernel does with memory.min, low and high: the facts that the plan's numbers and the guard rest on."""
+"""The kernel's part in memory.min, low and high: facts that the plan's numbers and the guard rest on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BESIDE = (48, 50)
 def test_how_long_a_pod_without_swap_stands_still_at_memory_high(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     """One thread alone on its CPU takes the time of the formula; with a pod beside it up to 64 times that.
 
-    The kernel charges 64 pages at once and pauses for all of them; what is unused it takes back when another cgroup
+    The kernel charges 64 pages at once and pauses for all of them; unused pages it takes back when another cgroup
     charges on the CPU (refill_stock in mm/memcontrol.c). Bounded counts with a pause for each page.
     """
     lines = []
@@ -137,7 +137,7 @@ def compete(lab: Lab, cases: Mapping[str, object], victim: str, mib: int = VICTI
     return {name: round(lab.number(f"{name}/{victim}") / MIB, 1) for name in cases}
 
 
-# Reads or writes so many MiB of a disk, from such a MiB on, and keeps the disk open: with it, its cache goes.
+# Reads or writes so many MiB of a disk, from such a MiB on, and keeps the disk open: the last one who closes it empties its cache.
 CACHE = """
 how, first, count = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 disk = os.open("/dev/vdb", os.O_RDWR)

@@ -7,10 +7,13 @@ import sys
 import time
 
 import pytest
+from swapwarden.api import names
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.controller import Controller
 from tests.kernel import memory, test_agent
+from tests.unit.policy import rows
+from tests.unit.policy.memory import test_qos
 
 MIB = 1 << 20
 NODE = 128
@@ -27,6 +30,7 @@ SLACK = 2
 SOON = 20
 """Seconds in which a pod that stood still takes the rest of its memory there."""
 TOP = test_agent.MEMORY // MIB
+MAX_STALL = 8
 PROFILES = "/apis/swapwarden.dev/v1alpha1/nodeswapprofiles"
 
 
@@ -111,7 +115,7 @@ def test_repairs_wait_for_no_reclaim_of_memory_high(node: test_agent.Node, capsy
             f" while its memory.high is lowered, within {slowest * 1000:.1f} ms ({slowest / least:.2f} times that)\n"
         )
     threads = writers.output().split()
-    assert threads, "the kernel was seen to reclaim for a write"
+    assert threads, "the kernel reclaims for a write of some thread"
     assert str(agent.pid) not in threads, "and never for one of the thread that repairs"
 
 
@@ -197,7 +201,69 @@ def test_pods_that_stand_still_at_memory_high_are_released_in_time(
     assert max(took) < WINDOW + SAMPLES + SLACK
 
 
-def test_what_is_protected_above_pods_follows_them(
+def test_bounded_ends_in_time_without_an_agent(node: test_agent.Node, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once it is killed nobody watches. Other pods on the same CPUs make the way to the limit the longest."""
+    pod, others = node.pod("bounded"), memory.Lab(node.vm)
+    row = rows.pod(rows.container(limit=TOP * MIB))
+    high = test_qos.decided(
+        row, swap=0, throttling_percent=10, without_swap=names.WithoutSwap.BOUNDED, max_stall=MAX_STALL
+    ).high
+    assert high
+    generation = node.put({"pods": {pod.uid: {"swapMax": "0", "memoryHigh": str(high)}}})
+    agent = node.start()
+    pod.make()
+    node.applied(generation)
+    agent.send_signal(9)
+    agent.wait(test_agent.PATIENCE)
+    try:
+        others.keep_busy()
+        walk = memory.Walk(pod.path, high, pod.hog(TOP + 8))
+        memory.until(lambda: walk.look(node.vm), "its limit ends it")
+    finally:
+        others.close()
+    with capsys.disabled():
+        sys.stdout.write(f"\nbounded to {MAX_STALL} s, without an agent: asleep for {walk.blocked:.1f} s\n")
+    assert pod.oom_kills == 1
+    assert MAX_STALL / 16 < walk.blocked < 1.3 * MAX_STALL
+
+
+def test_nothing_is_written_beside_a_kubelet_that_protects_nor_by_audit(node: test_agent.Node) -> None:
+    pod = node.pod("pod")
+    pod.make()
+    container = {"id": pod.container_id[:13], "memoryHigh": str(40 * MIB)}
+    entry = {"swapMax": str(8 * MIB), "memoryMin": str(4 * MIB), **low(8), "containers": {"app": container}}
+    spec = {"kubepods": {**low(16), "memoryMin": str(4 * MIB)}, "burstable": low(16), "pods": {pod.uid: entry}}
+    above = [path / name for path in (node.kubepods, node.burstable, pod.path) for name in ("memory.min", "memory.low")]
+    files = [*above, pod.container / "memory.high"]
+
+    def values() -> list[str]:
+        return [node.vm.read(file).strip() for file in files]
+
+    unset = [*["0"] * len(above), "max"]
+    text = "kind: KubeletConfiguration\nmemoryReservationPolicy: TieredReservation\nmemoryThrottlingFactor: 0.9\n"
+    (node.files / "kubelet.yaml").write_text(text)
+    generation = node.put(spec)
+    beside = node.start("kubeconfig", "--kubelet-config", str(node.files / "kubelet.yaml"))
+    test_agent.until(lambda: pod.swap_max == str(8 * MIB), "the agent works")
+    test_agent.until(lambda: node.status.get("observedGeneration") == generation, "all of the state was taken")
+    assert values() == unset
+    beside.stop()
+    generation = node.put({**spec, "mode": "Audit"})
+    node.start()
+    node.applied(generation, "Audit")
+    node.vm.write(pod.path / "memory.low", "0")
+    node.applied(node.put({**spec, "mode": "Audit", "defaultReason": "LimitedSwap"}), "Audit")
+    assert values() == unset
+    node.applied(node.put({**spec, "mode": "Enforce"}))
+    planned = [str(number * MIB) for number in (4, 16, 0, 16, 4, 8, 40)]
+    assert values() == planned
+    # As systemd and kubelets leave them.
+    for file, value in zip(files, unset, strict=True):
+        node.vm.write(file, value)
+    test_agent.until(lambda: values() == planned, "each is repaired")
+
+
+def test_protection_above_pods_follows_them(
     node: test_agent.Node, control_plane: ControlPlane, fresh_namespace: str
 ) -> None:
     """With the controller, which adds up; a pod that has ended counts no more, although its cgroup is still there."""
