@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from testbed.vm.kernelvm import KernelVM
-from tests.kernel.memory import MIB, Files, Lab, Walk, until, walk_seconds
+from tests.kernel.memory import MIB, WAITS, Files, Lab, Walk, until, walk_seconds
 
 
 @pytest.fixture
@@ -78,6 +78,28 @@ def test_a_pod_with_swap_stands_still_only_if_that_is_too_small(lab: Lab, capsys
     until(lambda: half.look(lab.vm), "it continues without memory.high", seconds=STUCK)
 
 
+def test_memory_high_of_a_container_slows_no_other_of_its_pod(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of their pod does: so a plan throttles the containers of a pod that has several."""
+    none = {"memory.swap.max": 0}
+    lab.make({"pod": {"memory.high": 32, **none}, "pod/stuck": {}, "pod/other": {}})
+    lab.make({"each": none, "each/stuck": {"memory.high": 32}, "each/other": {}})
+    go = f"/run/{lab.root.name}"
+    others = {name: lab.run(f"{name}/other", WAITS, go) for name in ("pod", "each")}
+    for name in others:
+        lab.hog(f"{name}/stuck", 96)
+    until(lambda: all(lab.number(f"{name}/stuck") > 35 * MIB for name in others), "both stand still")
+    lab.vm.write(go, "")
+    until(lambda: all(each.output() for each in others.values()), "each neighbour has its memory")
+    took = {name: float(each.output()) for name, each in others.items()}
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n1 MiB beside a container that stands still, with memory.high on their pod: {took['pod']:.2f} s;"
+            f" on the container: {took['each']:.3f} s\n"
+        )
+    assert took["pod"] > 1.0
+    assert took["each"] < took["pod"] / 4
+
+
 # --- protection ---
 
 NODE, VICTIM, HOG = 80, 32, 76
@@ -137,7 +159,7 @@ def compete(lab: Lab, cases: Mapping[str, object], victim: str, mib: int = VICTI
     return {name: round(lab.number(f"{name}/{victim}") / MIB, 1) for name in cases}
 
 
-# Reads or writes so many MiB of a disk, from such a MiB on, and keeps the disk open: the last one who closes it empties its cache.
+# Reads or writes so many MiB of a disk, from such a MiB on, and keeps it open: the cache of a closed one is empty.
 CACHE = """
 how, first, count = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 disk = os.open("/dev/vdb", os.O_RDWR)
