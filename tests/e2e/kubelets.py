@@ -1,0 +1,89 @@
+"""Gives the node VM's kubelet another configuration, and holds its values against `swapwarden plan --as-kubelet`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.base import process
+from tests.e2e import cgroups
+from tests.e2e.cgroups import TIMEOUT
+from tests.e2e.provider import Node, Provider
+
+FILE = "/etc/kubernetes/kubelet.yaml"
+FILES = ("memory.min", "memory.low", "memory.high")
+BURSTABLE = "kubepods-burstable.slice"
+GATE_OFF = "featureGates: {MemoryQoS: false}\n"
+POLICY = """\
+featureGates: {MemoryQoS: true}
+memoryReservationPolicy: TieredReservation
+memoryThrottlingFactor: 0.9
+"""
+
+
+@contextlib.contextmanager
+def configured(node: Node) -> Iterator[Callable[[str], None]]:
+    """The function adds lines to the kubelet's own configuration, in place of those before, and restarts it."""
+    try:
+        before = node.read(FILE)
+    except FileNotFoundError:
+        pytest.skip(f"only the kubelet of the node VM is configured in {FILE}")
+
+    def configure(lines: str) -> None:
+        node.write(FILE, before + lines)
+        node.restart("kubelet")
+
+    try:
+        yield configure
+    finally:
+        configure("")
+
+
+def values(node: Node, *files: Path) -> list[str]:
+    """Return what these files hold."""
+    return [node.read(file).strip() for file in files]
+
+
+def of_memory(node: Node, folder: Path) -> dict[str, str]:
+    """Return the values of a cgroup's FILES by name."""
+    return dict(zip(FILES, values(node, *(folder / name for name in FILES)), strict=True))
+
+
+def plan(cluster: Provider, node: Node) -> dict[str, Any]:
+    """Return the values of the suite's kubelet by `swapwarden plan --as-kubelet` for the live cluster."""
+    objects = cluster.kubectl("get", "nodes,ns,pods,nsp,nss", "--all-namespaces", "-o=json").stdout
+    found = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["nodeInfo"]["kubeletVersion"]
+    version = ".".join(found.removeprefix("v").split(".")[:2])
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        file.write(node.read(FILE))
+        file.flush()
+        argv = [sys.executable, "-m", "swapwarden", "plan", f"--as-kubelet={version}", f"--kubelet-config={file.name}"]
+        done = process.run([*argv, "--filename=-", "--output=json"], timeout=TIMEOUT, text=objects)
+    (one,) = [each for each in json.loads(done.stdout)["items"] if each["node"] == cluster.node_name]
+    answer: dict[str, Any] = one
+    return answer
+
+
+def differences(cluster: Provider, node: Node, pods: list[Any]) -> list[str]:
+    """Where the kernel does not hold what the plan says that the kubelet writes: above all pods, or for one of PODS."""
+    planned = plan(cluster, node)
+    expected = [(node.kubepods, planned["kubepods"]), (node.kubepods / BURSTABLE, planned["burstable"])]
+    for pod in pods:
+        entry = planned["pods"][f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"]
+        folder = cgroups.of_pod(node, pod)
+        expected.append((folder, {name: text for name, text in entry.items() if name != "containers"}))
+        for name, files in entry["containers"].items():
+            expected.append((folder / f"cri-containerd-{cgroups.container_id(pod, name)}.scope", files))
+    return [
+        f"{folder}/{name}: {held} in place of {text}"
+        for folder, files in expected
+        for name, text in files.items()
+        if name in FILES and (held := node.read(folder / name).strip()) != text
+    ]
