@@ -134,6 +134,8 @@ def collect(
     exposures: list[state.ExposedPod] = []
     unreported: list[str] = []
     foreign: list[str] = []
+    beside: list[str] = []
+    """As of the only container of a pod: the plan has the pod throttled."""
     throttled: list[state.ThrottledCgroup] = []
     to_restore = drifting = unseen = contested = of_memory = 0
     for file in known.files():
@@ -143,6 +145,8 @@ def collect(
         if not file.usage and isinstance(file.desired.if_enforced, int):
             of_memory += 1
             foreign += [f"/{file.name}"] * (file.status.foreign or file.throttling.foreign > 0)
+        elif file.throttling.foreign:
+            beside.append(f"/{file.name}")
         if file.throttling.why or now - file.throttling.last < exposure.RECENT_SECONDS:
             throttled.append(of_throttling(file))
         found.append(of_file(file, audit=audit))
@@ -156,6 +160,8 @@ def collect(
         # A pod without a container runs nothing, such as the rest of a deleted pod.
         if pod.containers and now - pod.since >= resolve.AWAIT_SECONDS and _awaits_entry(current, pod):
             found.append(of_silence(pod))
+    if beside and _plans(current, cgroupfs.MEMORY_HIGH):
+        foreign += beside
     found += [of_failure(each) for each in progress.failures]
     found += [of_unsupported(each) for each in (current.unsupported if current else ())]
     return Snapshot(
@@ -193,8 +199,13 @@ def _plans_memory(current: spec.NodeSpec | None) -> bool:
     """Return whether a state sets files of memory in cgroups of pods."""
     if current is None:
         return False
-    of_pods = ((pod.settings, pod.each or {}, *pod.containers.values()) for pod in current.pods.values())
-    return bool(current.above) or any(each.keys() - {cgroupfs.SWAP_MAX} for settings in of_pods for each in settings)
+    return bool(current.above) or any(_plans(current, file.name) for file in cgroup_files.OF_MEMORY)
+
+
+def _plans(current: spec.NodeSpec | None, name: str) -> bool:
+    """Return whether a state sets a file of this name in a cgroup of a pod or container."""
+    pods = () if current is None else current.pods.values()
+    return any(name in each for pod in pods for each in (pod.settings, pod.each or {}, *pod.containers.values()))
 
 
 def _shortfall(

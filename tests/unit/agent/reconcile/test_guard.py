@@ -377,3 +377,11 @@ async def test_a_value_that_a_runtime_writes_to_a_young_container_is_guarded(pla
     plain.tree.remove(app)
     await until(lambda: not throttled(agent))
     pod.pod = before
+
+
+async def test_a_value_of_the_kubelet_beside_planned_ones_is_left_to_it_and_said_so(kubelets: Kubelets) -> None:
+    agent = await kubelets.guarded(names.KubeletGuard.REPORT)
+    other = spec.PodEntry({"memory.high": spec.FileSetting(PLAN)}, {})
+    desired = state(generation=2)._replace(pods={uid(1): spec.PodEntry({}, {}), uid(2): other})
+    apply(agent, desired._replace(guard=api.GuardSettings(kubelet=names.KubeletGuard.REPORT)))
+    assert snapshot(agent).memory.foreign == (f"/{kubelets.pod.relative_to(kubelets.node.tree.root)}/memory.high",)
