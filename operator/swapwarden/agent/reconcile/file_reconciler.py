@@ -234,7 +234,7 @@ class FileReconciler:
             if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
                 self._limits.record(file.key, found, found, external=True)
         desired = file.desired
-        if pending.is_released(file, found):
+        if file.throttling.foreign and pending.is_released(file, found):
             return file.throttling.least
         if isinstance(desired.value, int) and not desired.at_most:
             return max(desired.value, file.throttling.least)
