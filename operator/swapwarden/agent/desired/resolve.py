@@ -59,6 +59,14 @@ def mode_of(state: spec.NodeSpec | None) -> names.Mode:
     return names.Mode.ENFORCE if state is None else state.mode
 
 
+def guards_others(state: spec.NodeSpec | None) -> names.KubeletGuard:
+    """Return the answer to pods that stand still at another writer's memory.high: nothing is written in Audit."""
+    if state is None or state.mode is names.Mode.RESTORE:
+        return names.KubeletGuard.OFF
+    report = state.mode is names.Mode.AUDIT and state.guard.kubelet is names.KubeletGuard.RELEASE
+    return names.KubeletGuard.REPORT if report else state.guard.kubelet
+
+
 def of_pod(
     state: spec.NodeSpec | None,
     pod: spec.PodEntry | None,

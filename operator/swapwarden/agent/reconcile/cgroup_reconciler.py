@@ -69,6 +69,7 @@ class CgroupReconciler:
     def follow(self, new: spec.NodeSpec | None) -> None:
         """Put a state in force, before anything is written for it."""
         self._work.in_force.spec, self._work.in_force.mode = new, resolve.mode_of(new)
+        self._work.in_force.guards_others = resolve.guards_others(new)
         self._evidence.follow(new, self._inventory.root_path, self._inventory.pods.values())
 
     def apply(self, new: spec.NodeSpec) -> None:
@@ -286,7 +287,7 @@ class CgroupReconciler:
         entry = None if state is None else state.pods.get(pod.uid)
         if entry is not None and len(entry.settings) > len(entry.settings.keys() & _SWAP):
             self._adopt(pod, entry.settings)
-        if self._files.guard.finds(pod.path):
+        if in_force.guards_others is not names.KubeletGuard.OFF and self._files.guard.finds(pod.path):
             self._own.add(pod, cgroup_files.MEMORY_HIGH)
         enforces, first = mode is names.Mode.ENFORCE, entry is not None and not pod.stated
         pod.enforced = pod.enforced or not enforces

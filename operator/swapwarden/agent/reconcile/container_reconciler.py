@@ -103,9 +103,10 @@ class ContainerReconciler:
         These keep their value until a state has another one. `swap`: memory.swap.max needs one in any case.
         """
         paths, owns = container_files.paths(container), self._work.in_force.kubelet_owns
-        guarded = self._files.guard.finds(container.path)
+        guards = self._work.in_force.guards_others is not names.KubeletGuard.OFF
+        guarded = guards and self._files.guard.finds(container.path)
         young = container.since + YOUNG_SECONDS - self._work.clock()
-        if not guarded and young > 0 and self._files.guard.others is not names.KubeletGuard.OFF:
+        if guards and not guarded and young > 0:
             self._work.due_in(container, schedule.Why.SETTLED, young)  # its runtime may yet write a memory.high
         return [
             each

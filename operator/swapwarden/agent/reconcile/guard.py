@@ -64,19 +64,8 @@ class ThrottleGuard:
         self.guarded: dict[records.ControlFile, Guarded] = {}
         self.storm = throttle.Storm()
 
-    @property
-    def others(self) -> names.KubeletGuard:
-        """The answer to values of the kubelet and of other writers."""
-        mode, asked = self._work.in_force.mode, self._asked.kubelet
-        if mode is names.Mode.RESTORE:
-            return names.KubeletGuard.OFF
-        report = mode is names.Mode.AUDIT and asked is names.KubeletGuard.RELEASE
-        return names.KubeletGuard.REPORT if report else asked
-
     def finds(self, path: str) -> bool:
         """Return whether a cgroup has a memory.high of another writer that must be guarded."""
-        if self.others is names.KubeletGuard.OFF:
-            return False
         try:
             return self._fs.read(cgroupfs.join(path, cgroup_files.MEMORY_HIGH.name)) < cgroupfs.NO_LIMIT
         except cgroupfs.CgroupError:
@@ -87,7 +76,7 @@ class ThrottleGuard:
         plan, known, foreign = file.desired.value, self.guarded.get(file), self._foreign(file)
         if foreign:
             plan = foreign
-            remove = self.others is names.KubeletGuard.RELEASE
+            remove = self._work.in_force.guards_others is names.KubeletGuard.RELEASE
             answer = throttle.Answer.REMOVE if remove else throttle.Answer.REPORT
         else:
             raises = self._asked.action is names.GuardAction.RELEASE
@@ -206,7 +195,7 @@ class ThrottleGuard:
         It is 0 without one, or if nobody asks for a guard of it.
         """
         held, known = file.status.observed, file.throttling
-        if self.others is names.KubeletGuard.OFF or file.pod is None or not file.spec.reclaims:
+        if self._work.in_force.guards_others is names.KubeletGuard.OFF or file.pod is None or not file.spec.reclaims:
             return 0
         if known.foreign and known.least and held >= cgroupfs.NO_LIMIT:
             return known.foreign

@@ -23,6 +23,8 @@ class InForce:
     """When the last agent was last seen on the node, in monotonic seconds; None if unknown."""
     kubelet_owns: frozenset[resolve.Owned] = frozenset()
     """The kubelet's own files, by its configuration."""
+    guards_others: names.KubeletGuard = names.KubeletGuard.OFF
+    """The answer to a memory.high of the kubelet or of another writer, as resolve.guards_others(spec)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

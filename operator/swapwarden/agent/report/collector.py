@@ -189,7 +189,7 @@ def collect(
             of_memory,
             tuple(foreign),
             progress.memory.kubelet_owns if _plans_memory(current) else frozenset(),
-            _shortfall(known, progress, cgroups),
+            _shortfall(known, progress, cgroups) if current is not None and current.above else None,
         ),
         throttled=throttled,
     )
@@ -199,7 +199,8 @@ def _plans_memory(current: spec.NodeSpec | None) -> bool:
     """Return whether a state sets files of memory in cgroups of pods."""
     if current is None:
         return False
-    return bool(current.above) or any(_plans(current, file.name) for file in cgroup_files.OF_MEMORY)
+    of_pods = ((pod.settings, pod.each or {}, *pod.containers.values()) for pod in current.pods.values())
+    return bool(current.above) or any(each.keys() - {cgroupfs.SWAP_MAX} for settings in of_pods for each in settings)
 
 
 def _plans(current: spec.NodeSpec | None, name: str) -> bool:
