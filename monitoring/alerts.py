@@ -146,7 +146,8 @@ max by (cluster, node) (max_over_time(swapwarden_agent_nri_connected[6h])) == 1"
         "A pod stood still at memory.high.",
         "On node {{ $labels.node }}, the kernel throttled pods at their memory.high until their tasks stood still,"
         ' {{ $value | printf "%.0f" }} times in 15 minutes. The guard raises memory.high of such pods, unless'
-        " memoryQoS.guard.action is Report. The NodeSwapState's violations name them.",
+        " memoryQoS.guard.action is Report, or memory.high is the kubelet's and memoryQoS.guard.kubelet is Report."
+        " The NodeSwapState's violations name them.",
     ),
     Alert(
         "SwapwardenNoLeader",

@@ -90,7 +90,7 @@
     severity: warning
   annotations:
     summary: A pod stood still at memory.high.
-    description: On node {{`{{`}} $labels.node }}, the kernel throttled pods at their memory.high until their tasks stood still, {{`{{`}} $value | printf "%.0f" }} times in 15 minutes. The guard raises memory.high of such pods, unless memoryQoS.guard.action is Report. The NodeSwapState's violations name them.
+    description: On node {{`{{`}} $labels.node }}, the kernel throttled pods at their memory.high until their tasks stood still, {{`{{`}} $value | printf "%.0f" }} times in 15 minutes. The guard raises memory.high of such pods, unless memoryQoS.guard.action is Report, or memory.high is the kubelet's and memoryQoS.guard.kubelet is Report. The NodeSwapState's violations name them.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenPodStuckAtMemoryHigh" | quote }}
     {{- end }}
