@@ -358,7 +358,7 @@ def test_of_two_that_begin_at_once_one_leads_and_the_other_after_it(
         assert other.leads()["epoch"] > max(audit.terms(leader))
         pod = cluster.pod("n11", "second", DISABLED)
         eventually(lambda: cluster.swap_max("n11", pod) == "0", "the other one plans")
-        assert audit.terms(other)
+        eventually(lambda: audit.terms(other), "the API server has logged its write")
 
 
 def test_an_api_server_that_restarts_leaves_one_leader(cluster: Cluster, eventually: Eventually, audit: Audit) -> None:
