@@ -56,10 +56,11 @@ test-kernel: venv ## Run the kernel tests: a VM with cgroup v2 and swap
 	@$(PYTHON) -m testbed.run.tiers kernel
 
 .PHONY: test-kernel-memory
-test-kernel-memory: venv ## Run the experiments with memory.low and memory.high on two kernels
+test-kernel-memory: venv ## Run what shows how the kernel swaps, protects and throttles, on two kernels (long)
 	@$(PYTHON) -m testbed setup controlplane
 	@for kernel in 6.1 6.12; do \
-	  TESTBED_KERNEL=$$kernel $(PYTHON) -m pytest -q -n0 tests/kernel/test_memory_facts.py tests/kernel/test_memory_qos.py || exit 1; \
+	  KERNEL_FACTS=1 TESTBED_KERNEL=$$kernel $(PYTHON) -m pytest -q -n0 tests/kernel/test_memory_facts.py \
+	    tests/kernel/test_memory_qos.py tests/kernel/test_eviction_order.py || exit 1; \
 	done
 
 .PHONY: setup-cluster

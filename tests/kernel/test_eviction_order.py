@@ -7,7 +7,14 @@ import json
 import os
 import sys
 
+import pytest
+
 from testbed.vm.kernelvm import KernelVM
+
+pytestmark = pytest.mark.skipif(
+    "KERNEL_FACTS" not in os.environ,
+    reason="an experiment with the kernel that takes minutes: `make test-kernel-memory` runs it",
+)
 
 MIB = 1 << 20
 CACHE = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -9,6 +10,11 @@ import pytest
 
 from testbed.vm.kernelvm import KernelVM
 from tests.kernel.memory import MIB, WAITS, Files, Lab, Walk, until, walk_seconds
+
+pytestmark = pytest.mark.skipif(
+    "KERNEL_FACTS" not in os.environ,
+    reason="an experiment with the kernel that takes minutes: `make test-kernel-memory` runs it",
+)
 
 
 @pytest.fixture
