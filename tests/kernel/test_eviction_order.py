@@ -21,8 +21,8 @@ CACHE = 200
 """MiB of page cache, which the kernel drops before it swaps."""
 SWAPS = 4
 """MiB: a few pages that it swaps while it drops page cache do not count."""
-SLACK = 24
-"""MiB of memory.available between an expected size and the one that a sample shows. Measured: at most 17."""
+SLACK = 40
+"""MiB of memory.available between an expected size and the one that a sample shows. Measured in four runs: 5 to 29."""
 
 
 def grow(cache: int) -> None:
