@@ -77,7 +77,7 @@ while True:
     time.sleep(0.005)
 """
 
-# Runs in the guest: writes `max` and waits for the repair, until a folder is there; prints how long each repair took.
+# Runs in the guest: writes `max` and waits for the repair, until a folder exists; prints how long each repair took.
 REWRITE_UNTIL = """
 import json, os, sys, time
 path, end = sys.argv[1:]
