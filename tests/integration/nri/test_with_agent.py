@@ -95,8 +95,9 @@ def test_running_containers_come_under_the_hold_and_a_restore_gives_them_back(
     oldest_and_newest: Runtime, start_plugin: StartPlugin, node: Node
 ) -> None:
     runtime = oldest_and_newest
-    for number in (1, 2):
-        node.tree.container(node.tree.pod(number), f"{number}app")
+    # This runtime writes no files; the first has what a real one would write.
+    for number, value in ((1, "0"), (2, "max")):
+        node.tree.container(node.tree.pod(number), f"{number}app", memory_swap_max=f"{value}\n")
     runtime.populate(
         [Pod(f"sandbox-{number}", uid(number)) for number in (1, 2)],
         [

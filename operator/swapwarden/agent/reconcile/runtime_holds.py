@@ -159,6 +159,8 @@ class RuntimeHolds:
             if seen is None or seen.asked is None:
                 continue
             failed = result.failed.get(container_id)
+            if failed is None and not self._took(seen):
+                failed = "it said that it did, and the container's cgroup has more"
             if failed is None:
                 self._refused.pop(container_id, None)
             else:
@@ -215,6 +217,20 @@ class RuntimeHolds:
         if state is None or runtime_values.wanted(seen, state) is None or of_pod.desired.value == 0 == target:
             return True
         return bool(own) and all(file.status.observed == file.desired.value == target for file in own)
+
+    def _took(self, seen: runtime_records.RuntimeRecord) -> bool:
+        """Return whether a container's cgroup has no more than the runtime was asked to put there.
+
+        For a container that it has made and not started yet, containerd changes its records alone, says that it is
+        done, and starts it with the earlier value (internal/cri/server/container_update_resources.go).
+        """
+        container, state = self._inventory.containers.get(seen.id), self._work.in_force.spec
+        if container is None or seen.asked is None or state is None or runtime_values.wanted(seen, state) is None:
+            return True
+        try:
+            return self._fs.read(cgroupfs.join(container.path, cgroupfs.SWAP_MAX)) <= seen.asked
+        except cgroupfs.CgroupError:
+            return True  # it is gone
 
     def _fits(self, container: records.Container, target: int) -> bool:
         """Return whether the container uses no more swap than `target`."""

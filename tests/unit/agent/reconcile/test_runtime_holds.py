@@ -27,9 +27,15 @@ def updates(plugin: PluginOf) -> list[dict[str, str]]:
     return [each["values"] for each in plugin.of(protocol.FromAgent.UPDATE)]
 
 
-async def answer(plugin: PluginOf, **failed: str) -> None:
-    """Answer the last request, as the runtime does when it has made all changes but those that failed."""
-    seq = plugin.of(protocol.FromAgent.UPDATE)[-1]["seq"]
+async def answer(node: Node, plugin: PluginOf, *, makes: bool = True, **failed: str) -> None:
+    """Answer the last request, as the runtime does when it has made all changes but those that failed.
+
+    `makes`: whether it wrote them to the cgroups, and not to its records alone.
+    """
+    seq, values = plugin.of(protocol.FromAgent.UPDATE)[-1]["seq"], updates(plugin)[-1]
+    for name in values.keys() - {container_id(each) for each in failed} if makes else ():
+        for folder in node.tree.root.rglob(f"*{name}*"):
+            write(folder, values[name])
     plugin.say(protocol.FromPlugin.UPDATED, seq=seq, failed={container_id(name): why for name, why in failed.items()})
     await plugin.heeded()
 
@@ -82,7 +88,7 @@ async def test_a_container_of_a_disabled_pod_gets_0_from_the_runtime_and_its_fil
     assert updates(plugin) == [{container_id("app"): "0"}]
     (container,) = plain.known(pod).containers.values()
     assert container.files == []
-    await answer(plugin)
+    await answer(plain, plugin)
     assert value_of(plain, "app") == (0, str(8 * MIB))
     compare(agent)
     assert len(updates(plugin)) == 1, "it was asked again"
@@ -201,13 +207,25 @@ async def test_what_the_runtime_refuses_is_tried_again_later_and_the_others_are_
     items = (APP, item(1, "side", str(8 * MIB)))
     agent, plugin, _ = await running(plain, state({1: 0}), *items, names_=("app", "side"))
     assert len(updates(plugin)[0]) == 2
-    await answer(plugin, app="busy")
+    await answer(plain, plugin, app="busy")
     assert value_of(plain, "side")[0] == 0
     assert value_of(plain, "app")[0] == 8 * MIB
     while len(updates(plugin)) == 1:  # the wait is random
         later(plain, agent, runtime_holds.ANSWER_SECONDS / 2)
         await plugin.heeded()
     assert updates(plugin)[1:] == [{container_id("app"): "0"}]
+
+
+async def test_what_the_runtime_says_and_does_not_do_is_tried_again(plain: Node) -> None:
+    """As for a container that it made, and starts a moment later with the value from before."""
+    agent, plugin, _ = await running(plain, state({1: 0}), APP)
+    await answer(plain, plugin, makes=False)
+    assert value_of(plain, "app")[0] == 8 * MIB
+    while len(updates(plugin)) == 1:  # the wait is random
+        later(plain, agent, runtime_holds.ANSWER_SECONDS / 2)
+        await plugin.heeded()
+    await answer(plain, plugin)
+    assert value_of(plain, "app") == (0, str(8 * MIB))
 
 
 async def test_a_plugin_that_never_answers_is_dropped_and_the_next_one_asked(plain: Node) -> None:
@@ -273,7 +291,7 @@ async def test_a_next_agent_learns_from_the_list_whether_the_change_was_made(pla
         assert (updates(other), value_of(plain, "app")) == ([], (0, str(8 * MIB)))
     else:
         assert updates(other) == [{container_id("app"): "0"}]
-        await answer(other)
+        await answer(plain, other)
         assert value_of(plain, "app") == (0, lists)
 
 
@@ -283,20 +301,20 @@ async def test_a_restore_ends_once_the_runtime_has_the_kubelets_numbers(plain: N
     agent, plugin, pod = await running(plain, wants, APP)
     app = plain.tree.container_path(pod, "app")
     assert (updates(plugin), swap_max(app)) == ([{container_id("app"): str(MIB)}], str(MIB))
-    await answer(plugin)
+    await answer(plain, plugin)
     apply(agent, state({1: 16 * MIB}, mode=mode, generation=2))
     assert swap_max(app) == str(8 * MIB), "the file precedes the runtime"
     assert (to_restore(agent), agent.progress.to_restore) == (1, 1)
     await plugin.heeded()
     assert updates(plugin)[1:] == [{container_id("app"): str(8 * MIB)}]
     assert to_restore(agent) == 1
-    await answer(plugin)
+    await answer(plain, plugin)
     assert (to_restore(agent), value_of(plain, "app")) == (0, (8 * MIB, None))
 
 
 async def test_a_container_without_a_number_before_is_restored_to_none(plain: Node) -> None:
     agent, plugin, _ = await running(plain, state({1: 0}), item(1, "app", None))
-    await answer(plugin)
+    await answer(plain, plugin)
     apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
     await plugin.heeded()
     assert updates(plugin)[-1] == {container_id("app"): "max"}
@@ -304,7 +322,7 @@ async def test_a_container_without_a_number_before_is_restored_to_none(plain: No
 
 async def test_a_pod_that_may_swap_again_has_its_containers_released(plain: Node) -> None:
     agent, plugin, pod = await running(plain, state({1: 0}), APP)
-    await answer(plugin)
+    await answer(plain, plugin)
     apply(agent, state({1: cgroupfs.NO_LIMIT}, generation=2))
     await plugin.heeded()
     assert swap_max(pod) == "max"
@@ -313,7 +331,7 @@ async def test_a_pod_that_may_swap_again_has_its_containers_released(plain: Node
 
 async def test_a_pod_that_leaves_the_state_is_held_until_it_is_gone(plain: Node) -> None:
     agent, plugin, _ = await running(plain, state({1: 0}), APP)
-    await answer(plugin)
+    await answer(plain, plugin)
     apply(agent, state({}, generation=2))
     plugin.say(protocol.FromPlugin.CONTAINERS, items=[item(1, "app", "0")])
     await plugin.heeded()
@@ -322,7 +340,7 @@ async def test_a_pod_that_leaves_the_state_is_held_until_it_is_gone(plain: Node)
 
 async def test_a_restore_without_a_plugin_ends_and_a_later_plugin_is_asked(plain: Node) -> None:
     agent, plugin, _ = await running(plain, state({1: 0}), APP)
-    await answer(plugin)
+    await answer(plain, plugin)
     plugin.close()
     await until(lambda: plugin.ended)
     agent.catch_up()
@@ -338,7 +356,7 @@ async def test_a_restore_without_a_plugin_ends_and_a_later_plugin_is_asked(plain
 
 async def test_a_restore_that_the_runtime_refuses_ends(plain: Node) -> None:
     agent, plugin, _ = await running(plain, state({1: 0}), APP)
-    await answer(plugin)
+    await answer(plain, plugin)
     apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
     await plugin.heeded()
     before = len(updates(plugin)) - 1
@@ -348,13 +366,13 @@ async def test_a_restore_that_the_runtime_refuses_ends(plain: Node) -> None:
             later(plain, agent, runtime_holds.ANSWER_SECONDS / 2)
             await plugin.heeded()
         assert to_restore(agent) == 1
-        await answer(plugin, app="never")
+        await answer(plain, plugin, app="never")
     assert to_restore(agent) == 0
 
 
 async def test_a_container_that_is_gone_holds_up_no_restore(plain: Node) -> None:
     agent, plugin, pod = await running(plain, state({1: 0}), APP)
-    await answer(plugin)
+    await answer(plain, plugin)
     plugin.close()
     plain.stop()
     plain.tree.remove(plain.tree.container_path(pod, "app"))
@@ -366,7 +384,7 @@ async def test_a_container_that_is_gone_holds_up_no_restore(plain: Node) -> None
 async def test_before_a_state_nothing_is_given_back(plain: Node) -> None:
     """The agent enforces the records of an earlier run until then."""
     _, plugin, _ = await running(plain, state({1: 0}), APP)
-    await answer(plugin)
+    await answer(plain, plugin)
     plugin.close()
     plain.stop()
     agent = plain.start(nri=True)
@@ -378,7 +396,7 @@ async def test_before_a_state_nothing_is_given_back(plain: Node) -> None:
 async def test_a_lower_number_of_the_runtimes_is_systemds_and_no_contention(plain: Node) -> None:
     """As of a container that the runtime holds at 0, and the state raised, while no plugin can be asked."""
     agent, plugin, pod = await running(plain, state({1: 0}), APP)
-    await answer(plugin)
+    await answer(plain, plugin)
     plugin.close()
     await until(lambda: plugin.ended)
     agent.catch_up()
