@@ -65,9 +65,12 @@ class Report:
         settings = progress.settings
         if sysctls.concerned:
             settings = (*(settings or ()), *sysctls.problems)
-        if slices.missing:
+        units = {} if progress.spec is None else progress.spec.units
+        # Without a setting, as after their removal, nothing asks for them.
+        missing = sorted(each for each in slices.missing if each in units and units[each].limit == 0)
+        if missing:
             message = (
-                f"systemd's drop-in files are missing for {', '.join(sorted(slices.missing))}: the log of the agent's"
+                f"systemd's drop-in files are missing for {', '.join(missing)}: the log of the agent's"
                 f" init container {systemd_dropins.INSTALLER} says why"
             )
             problem = problems.SettingProblem("systemUnits", names.Problem.WRITE_FAILED, message)
