@@ -77,22 +77,6 @@ while True:
     time.sleep(0.005)
 """
 
-# Runs in the guest: writes `max` and waits for the repair, until a folder exists; prints how long each repair took.
-REWRITE_UNTIL = """
-import json, os, sys, time
-path, end = sys.argv[1:]
-times = []
-while not os.path.exists(end):
-    with open(path, "w") as file:
-        file.write("max")
-    begun = time.monotonic()
-    while open(path).read() != "0\\n":
-        if time.monotonic() - begun > 60:
-            sys.exit("not repaired")
-    times.append(time.monotonic() - begun)
-print(json.dumps(times))
-"""
-
 
 def test_repairs_wait_for_no_reclaim_of_memory_high(node: test_agent.Node, capsys: pytest.CaptureFixture[str]) -> None:
     """Another thread than the one that repairs is in the kernel meanwhile. How long repairs take is said."""
@@ -111,7 +95,7 @@ def test_repairs_wait_for_no_reclaim_of_memory_high(node: test_agent.Node, capsy
     before: list[float] = sorted(json.loads(node.vm.run(rewrite, timeout=test_agent.PATIENCE).stdout))
     writers = node.vm.spawn([sys.executable, "-c", WRITERS, str(agent.pid)], log="writers")
     end = f"/tmp/lowered-{node.name}"  # noqa: S108 it is in the guest
-    rewrite_until = [sys.executable, "-c", REWRITE_UNTIL, str(other.path / "memory.swap.max"), end]
+    rewrite_until = [sys.executable, "-c", test_agent.REWRITE, str(other.path / "memory.swap.max"), end]
     writing = node.vm.spawn(rewrite_until, log="rewrites")
     node.put({"pods": {**pods, busy.uid: {**plain, "memoryHigh": str(50 * MIB)}}})
     seen, deadline = ["max"], time.monotonic() + test_agent.PATIENCE
