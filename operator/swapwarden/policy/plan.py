@@ -275,7 +275,7 @@ def _guard(profile: compiled.Profile) -> state.GuardSettings | None:
 def _units(profile: compiled.Profile, protection: memory_qos.Sums) -> dict[str, state.UnitSettings]:
     units = dict(profile.units)
     low = protection.system_low
-    if low and (settings.SYSTEM_SLICE in units or len(units) < state.MAX_UNITS):
+    if low:
         own = units.get(settings.SYSTEM_SLICE, state.UnitSettings())
         units[settings.SYSTEM_SLICE] = msgspec.structs.replace(own, memory_low=str(low))
     return units

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
+from swapwarden.api.profile import spec
 from swapwarden.policy import plan
 from swapwarden.policy.memory import settings
 from swapwarden.policy.observed import memory_asks, nodes, pods
@@ -92,8 +93,13 @@ def test_settings_of_system_slice_stay() -> None:
         "system.slice": {"swapMax": "0", "memoryLow": str(8 * GI // 20 // 4096 * 4096)},
         "a.service": {"swapMax": "0"},
     }
-    full = tuple((f"{number}.service", state.UnitSettings(swap_max="0")) for number in range(state.MAX_UNITS))
-    assert planned(burstable(), units=full)["units"].keys() == dict(full).keys()
+
+
+def test_system_slice_has_room_beside_as_many_units_as_a_profile_may_have() -> None:
+    full = tuple((f"{number}.service", state.UnitSettings(swap_max="0")) for number in range(spec.MAX_UNITS))
+    found = planned(burstable(), units=full)
+    assert found["units"].keys() == {"system.slice", *dict(full)}
+    msgspec.convert(found, state.StateSpec)
 
 
 def test_pod_that_asks_is_protected_beside_the_nodes_daemons() -> None:

@@ -34,7 +34,8 @@ POD_KEY = r"[0-9a-fA-F][0-9a-fA-F-]{6,126}[0-9a-fA-F]"
 """A UID as the names of pods' cgroups have it: agents find no other form."""
 
 MAX_SETTINGS = 16
-MAX_UNITS = 32
+MAX_UNITS = 33
+"""system.slice beside as many as a profile may have."""
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
 ID_LENGTH = 13
@@ -206,7 +207,11 @@ def reason_of(spec: StateSpec, pod: PodSettings) -> names.Reason | None:
     return pod.reason or spec.default_reason
 
 
-def protected_bytes(settings: CgroupSettings | None) -> int:
-    """Return the sum of memory.min and memory.low in bytes; of `max`, more than any node has."""
+def protected_bytes(settings: CgroupSettings | None, *, recursive: bool = True) -> int:
+    """Return what memory.min and memory.low protect together, in bytes; with `max`, more than any node has.
+
+    `recursive`: the mount option memory_recursiveprot. Without it, memory.low also counts what memory.min protects.
+    """
     values = (None, None) if settings is None else (settings.memory_min, settings.memory_low)
-    return sum(1 << 62 if each == names.MAX_SWAP else int(each or 0) for each in values)
+    amounts = [1 << 62 if each == names.MAX_SWAP else int(each or 0) for each in values]
+    return sum(amounts) if recursive else max(amounts)

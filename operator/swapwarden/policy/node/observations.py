@@ -73,7 +73,8 @@ def _restart(facts: nodes.NodeFacts) -> str:
 def _overcommitted(planned: state.StateSpec, facts: nodes.NodeFacts) -> str:
     """Report that the plan protects all memory that there is: it never protects more."""
     own, of_pods = (
-        state.protected_bytes(settings) for settings in (planned.units.get(settings.SYSTEM_SLICE), planned.kubepods)
+        state.protected_bytes(each, recursive=facts.recursive_protection)
+        for each in (planned.units.get(settings.SYSTEM_SLICE), planned.kubepods)
     )
     top = max(0, facts.memory_bytes - own) // facts.page_size * facts.page_size
     return OVERCOMMITTED if own + of_pods and top <= of_pods else ""

@@ -9,6 +9,7 @@ from swapwarden.policy.memory import settings
 from swapwarden.policy.node import kernel_settings, observations
 from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.profile import requirements
+from swapwarden.policy.swap import qos
 
 from tests.unit.policy.rows import GI, container, facts, pod, profile
 
@@ -62,6 +63,21 @@ def test_pods_that_ask_for_more_protection_than_the_node_has() -> None:
     assert soft(4 * GI, 3 * GI) == {}
     assert list(soft(4 * GI, 3 * GI, GI)) == [NodeProblem.PROTECTION_OVERCOMMITTED]
     assert soft() == {}
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_guaranteed_pods_that_are_protected_twice_over_count_once(*, recursive: bool) -> None:
+    """Without memory_recursiveprot, TieredReservation gives them memory.low beside memory.min."""
+    tiered = profile(names.Behavior.NO_SWAP, memory_qos=settings.MemoryQoS(names.ReservationPolicy.TIERED_RESERVATION))
+    node = facts(recursive_protection=recursive)
+
+    def problems(request: int) -> list[NodeProblem]:
+        guaranteed = pod(container(request=request, limit=request), qos=qos.Class.GUARANTEED)
+        planned = plan.plan_node(tiered, node, [guaranteed])
+        return [each.problem for each in observations.observe(None, (), node, planned)]
+
+    assert problems(5 * GI) == []
+    assert problems(8 * GI) == [NodeProblem.PROTECTION_OVERCOMMITTED]
 
 
 def test_a_node_whose_daemons_have_all_protection() -> None:

@@ -36,7 +36,8 @@ def of_pod(row: pods.PodRow, spec: state.StateSpec | None, status: state.StateSt
     planned = {name: _number(own.memory_high) for name, own in each.items() if own is not None}
     highs = {name: value for name, value in planned.items() if value is not None}
     high = _number(pod.memory_high)
-    protected = state.protected_bytes(pod)
+    recursive = status.facts is None or status.facts.recursive_protection
+    protected = state.protected_bytes(pod, recursive=recursive)
     if not protected and high is None and not highs:
         return None
     found = [one for one in status.throttled if one.pod == row.key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -68,6 +69,8 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         verdict = health.judge(spec, status, has_agent=has_agent, observed=observed)
     swap = _swap_bytes(node, status.facts)
     devices = status.facts.devices if status.facts else []
+    recursive = status.facts is None or status.facts.recursive_protection
+    protected = functools.partial(state.protected_bytes, recursive=recursive)
     return NodeReport(
         name=name,
         health=verdict.health,
@@ -82,8 +85,8 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         encrypted=_encrypted(node, swap, devices),
         devices=devices,
         kernel=status.facts.kernel_release if status.facts else "",
-        protected_bytes=state.protected_bytes(spec.kubepods) if spec else None,
-        protection_asked_bytes=sum(map(state.protected_bytes, spec.pods.values())) if spec else None,
+        protected_bytes=protected(spec.kubepods) if spec else None,
+        protection_asked_bytes=sum(map(protected, spec.pods.values())) if spec else None,
         memory_bytes=status.facts.memory_bytes if status.facts else nodes.project(node).memory_bytes or None,
     )
 

@@ -97,6 +97,21 @@ def test_the_memory_that_is_protected() -> None:
     assert state.protected_bytes(state.CgroupSettings(memory_low="max")) >= 1 << 62
 
 
+def test_memory_that_is_protected_twice_over_counts_once() -> None:
+    """Guaranteed pods of TieredReservation are, where the kernel has no memory_recursiveprot."""
+    found = reported("batch", GIB)
+    assert found.spec is not None
+    assert found.status.facts is not None
+    twice = state.PodSettings(memory_min=str(GIB), memory_low=str(GIB))
+    above = state.CgroupSettings(memory_min=str(GIB), memory_low=str(GIB))
+    spec = msgspec.structs.replace(found.spec, pods={"uid-1": twice}, kubepods=above)
+    facts = msgspec.structs.replace(found.status.facts, recursive_protection=False)
+    status = msgspec.structs.replace(found.status, facts=facts)
+    planned = msgspec.structs.replace(found, spec=spec, status=status)
+    shown = nodes.row(node("a"), msgspec.structs.replace(KNOWN, states={"a": planned}))
+    assert (shown.protected_bytes, shown.protection_asked_bytes) == (GIB, GIB)
+
+
 def test_how_much_protection_pods_ask_for_of_the_nodes_memory() -> None:
     found = reported("batch", GIB)
     assert found.spec is not None

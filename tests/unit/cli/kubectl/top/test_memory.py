@@ -2,16 +2,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import memory_use
 from swapwarden.cli.kubectl.cluster.memory_use import MemoryUse
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import memory
+from swapwarden.policy import plan
 from swapwarden.policy.memory import settings
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.swap import qos
 
-from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile
+from tests.unit.cli.kubectl.explained import FACTS, GI, MI, NODE, container, planned, pod, profile
 
 QOS = settings.MemoryQoS(reservation=names.ReservationPolicy.SOFT, throttling_percent=80)
 TWO = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "1Gi"))
@@ -69,6 +72,18 @@ def test_pods_without_memory_qos_and_those_of_an_audit_have_none() -> None:
     assert use(container("app")) is None
     assert use(*TWO, spec={"mode": names.Mode.AUDIT}) is None
     assert cells(None) == (tables.NONE,) * 3
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_a_guaranteed_pod_of_the_tiers_counts_once_whatever_the_kernel_shares(*, recursive: bool) -> None:
+    tiered = settings.MemoryQoS(names.ReservationPolicy.TIERED_RESERVATION)
+    burstable = pods.project(pod(container("app", "1Gi", "1Gi")))
+    guaranteed = msgspec.structs.replace(burstable, qos=qos.Class.GUARANTEED)
+    facts = msgspec.structs.replace(FACTS, recursive_protection=recursive)
+    made = plan.plan_node(profile(memory_qos=tiered), nodes.facts(NODE, facts), [guaranteed])
+    used = memory_use.of_pod(guaranteed, made, state.StateStatus(facts=facts))
+    assert used is not None
+    assert used.protected_bytes == GI
 
 
 def test_a_pod_that_is_only_protected_is_not_throttled() -> None:
