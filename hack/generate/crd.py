@@ -159,6 +159,7 @@ def profile_crd() -> Schema:
             profile,
             profile.spec,
             profile.memory,
+            profile.pressure,
             profile.status,
             profile.selectors,
         )

@@ -44,6 +44,14 @@ def memory(**fields: Any) -> dict[str, Any]:
     return {"memoryQoS": fields}
 
 
+def headroom(**fields: Any) -> dict[str, Any]:
+    return {"pressure": {"headroom": fields}}
+
+
+def stall(**fields: Any) -> dict[str, Any]:
+    return {"pressure": {"stall": fields}}
+
+
 def many(count: int) -> dict[str, Any]:
     """So many overrides by both selectors."""
     selectors = {"namespaceSelector": expression(), "podSelector": expression()}
@@ -196,6 +204,37 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
         "overrides[].memory has no effect without memoryQoS",
     ),
     ({"memoryQos": {}}, "spec.memoryQos", "unknown field"),
+    ({"pressure": {"mode": "Enforce"}}, "spec.pressure.mode", f'{SUPPORTED}"Off", "Observe"'),
+    ({"pressure": {"eviction": {}}}, "spec.pressure.eviction", "unknown field"),
+    (headroom(forSeconds=0), "spec.pressure.headroom.forSeconds", "greater than or equal to 1"),
+    (headroom(forSeconds=601), "spec.pressure.headroom.forSeconds", "less than or equal to 600"),
+    (headroom(forSeconds="5s"), "spec.pressure.headroom.forSeconds", "integer"),
+    (stall(overSeconds=1), "spec.pressure.stall.overSeconds", "greater than or equal to 2"),
+    (stall(overSeconds=601), "spec.pressure.stall.overSeconds", "less than or equal to 600"),
+    (stall(fullPercent=0), "spec.pressure.stall.fullPercent", "greater than or equal to 1"),
+    (stall(fullPercent=101), "spec.pressure.stall.fullPercent", "less than or equal to 100"),
+    *(
+        (headroom(below=text), "spec.pressure.headroom.below", "percents from 0% to 100%")
+        for text in ("101%", "1GB", "", -1)
+    ),
+    *(
+        (headroom(**fields), "spec.pressure.headroom", "below must be less than clear")
+        for fields in (
+            {"below": "10%"},
+            {"below": "11%"},
+            {"clear": "5%"},
+            {"clear": "0%"},
+            {"below": "512Mi"},
+            {"clear": "2Gi"},
+            {"below": 100},
+            {"below": "1Gi", "clear": "1024Mi"},
+            {"below": "2G", "clear": "1.5Gi"},
+            {"below": "1e+999", "clear": "9" * 64},
+            {"below": "9" * 62 + "Ki", "clear": "8Ei"},
+            {"below": 2, "clear": 1},
+            {"below": "2", "clear": 2},
+        )
+    ),
     *(
         (disabling(podSelector={}, name=name), "spec.overrides[0].name", "should match")
         for name in ("", "One", "-a", "a-", "a.b", "a\n")
@@ -306,6 +345,27 @@ ACCEPTED: list[dict[str, Any]] = [
     ),
     memory(reservationPolicy="Soft", systemLow=1073741824),
     memory(reservationPolicy="None", systemLow="5%"),
+    {"pressure": {}},
+    *({"pressure": {"mode": mode}} for mode in ("Off", "Observe")),
+    *(
+        headroom(**fields)
+        for fields in (
+            {},
+            {"below": "9%"},
+            {"clear": "6%"},
+            {"below": "99%", "clear": "100%", "forSeconds": 600},
+            {"below": "0%", "clear": "1%", "forSeconds": 1},
+            {"below": "512Mi", "clear": "1Gi"},
+            {"below": "1.5Gi", "clear": "2G"},
+            {"below": 1, "clear": 2},
+            {"below": "1", "clear": 2},
+            {"below": "100n", "clear": "200n"},
+            {"below": "9" * 62 + "Ki", "clear": "1e99"},
+        )
+    ),
+    *(headroom(below=text, clear="1e+999") for text, is_one in QUANTITIES.items() if is_one and text != "1e+999"),
+    stall(fullPercent=1, overSeconds=2),
+    stall(fullPercent=100, overSeconds=600),
     of_memory(reservation="None"),
     of_memory(reservation="Soft", throttling="Disabled"),
     *(of_memory(throttling=text) for text in ("1%", "9%", "50%", "99%")),

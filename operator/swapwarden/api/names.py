@@ -171,6 +171,31 @@ class KubeletGuard(enum.StrEnum):
     """Do not look."""
 
 
+class PressureMode(enum.StrEnum):
+    """The use of signals of memory pressure."""
+
+    OFF = "Off"
+    OBSERVE = "Observe"
+    """Report."""
+
+
+class PressureSignal(enum.StrEnum):
+    """How memory pressure of a node shows."""
+
+    HEADROOM = "Headroom"
+    """Little memory is left to hand out, counting file pages and swap."""
+    STALL = "Stall"
+    """All tasks wait for memory at once for much of the time."""
+
+
+class PressureScope(enum.StrEnum):
+    """Where the memory is short."""
+
+    NODE = "Node"
+    PODS = "Pods"
+    """At the limit of the cgroup above all pods."""
+
+
 class Cause(enum.StrEnum):
     """Why a limit was changed, or was late, as far as an agent without privileges can determine."""
 

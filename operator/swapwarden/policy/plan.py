@@ -16,6 +16,7 @@ from swapwarden.policy.memory import qos as memory_qos
 from swapwarden.policy.memory import settings
 from swapwarden.policy.node import extended_resource, kernel_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import compiled, overrides, requirements
 from swapwarden.policy.swap import limits
 
@@ -251,6 +252,7 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts, protection: memor
         kubepods=None if kubepods == _NO_SETTINGS else kubepods,
         burstable=None if burstable == _NO_SETTINGS else burstable,
         memory_guard=_guard(profile),
+        pressure=thresholds.of_node(profile.pressure, facts),
         units=_units(profile, protection),
         kernel_settings=kernel_settings.plan(profile.kernel, facts).values,
     )

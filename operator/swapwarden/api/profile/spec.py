@@ -9,6 +9,7 @@ import pydantic
 from swapwarden.api import names, rules, values
 from swapwarden.api.profile import selectors
 from swapwarden.api.profile.memory import MemoryQoSSpec, OverrideMemory
+from swapwarden.api.profile.pressure import PressureSpec
 
 
 class WorkloadControlled(rules.Model):
@@ -284,6 +285,8 @@ class ProfileSpec(rules.Model):
     """Protection of the memory that these nodes' pods request, and throttling before they reach their memory limits.
     {}: only pods that ask by annotations, or by an override, have it. Absent: memory.min, memory.low and memory.high
     stay as they are, whatever pods ask."""
+    pressure: PressureSpec | None = None
+    """When these nodes count as under memory pressure. Absent: as with mode Off."""
     system_units: Annotated[
         list[SystemUnit], pydantic.Field(max_length=MAX_UNITS), pydantic.AfterValidator(_unique)
     ] = pydantic.Field(

@@ -132,6 +132,35 @@ class GuardSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     Off: do not look at them."""
 
 
+class HeadroomThresholds(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """When the headroom of a node is a signal of memory pressure."""
+
+    below_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    """The signal is set below this headroom."""
+    clear_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    """The signal is cleared above this headroom."""
+    for_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=600_000)]
+    """How long the headroom must be below before the signal is set."""
+
+
+class StallThresholds(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """When the stall of a node is a signal of memory pressure."""
+
+    full_permille: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    """The signal is set once all tasks stall for more than this share of the time, and cleared below half of it."""
+    over_milliseconds: Annotated[int, msgspec.Meta(ge=1, le=600_000)]
+    """The time over which the share is taken."""
+
+
+class PressureSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """When the node counts as under memory pressure."""
+
+    headroom: HeadroomThresholds
+    """By the memory that can still be handed out."""
+    stall: StallThresholds
+    """By the time in which all tasks wait for memory at once."""
+
+
 class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The limits of a profile once it is in force on this node. None of them is enforced."""
 
@@ -163,6 +192,8 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     """For the cgroup above all Burstable pods: the sum of their protected memory. Absent: not written, or restored."""
     memory_guard: GuardSettings | None = None
     """For pods with memory.high. Absent: as with all of its defaults."""
+    pressure: PressureSettings | None = None
+    """When the agent reports memory pressure. Absent: never."""
     pods: Annotated[
         dict[str, PodSettings],
         msgspec.Meta(

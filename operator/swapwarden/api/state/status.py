@@ -13,6 +13,7 @@ MAX_VIOLATIONS = 32
 MAX_EXPOSURES = 32
 MAX_THROTTLED = 32
 MAX_AGENT_ONLY = 32
+MAX_PRESSURED = 64
 MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
@@ -197,6 +198,41 @@ class ThrottledCgroup(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
     until the plan changes). Absent: it has not."""
 
 
+class PressuredPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A pod's memory while its node is under pressure."""
+
+    pod: Annotated[str, msgspec.Meta(max_length=128)]
+    """Key of the pod in spec.pods, or its cgroup's UID."""
+    working_set_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Memory in use, less inactive file pages."""
+    swap_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Swap in use."""
+    refaults: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Pages that it read back soon after they were reclaimed, since the agent began to watch it for this report."""
+
+
+class PressureReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Memory pressure on the node, and its largest pods."""
+
+    seq: Annotated[int, msgspec.Meta(ge=1)]
+    """Another one with each report."""
+    signal: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """Headroom (little memory can still be handed out) or Stall (all tasks wait for memory at once); Headroom if it is
+    both."""
+    scope: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """Where memory is short. Node: everywhere. Pods: at the limit of the cgroup above all pods."""
+    headroom_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Memory that can still be handed out, counting file pages and swap."""
+    stall_permille: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """Share of the time in which all tasks waited for memory at once."""
+    since: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """When the signal was set, RFC 3339."""
+    pods: Annotated[list[PressuredPod], msgspec.Meta(max_length=MAX_PRESSURED)] = []
+    """The pods that use most memory and swap, the largest first."""
+    pods_omitted: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The number of pods beyond those."""
+
+
 class Holds(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Who was observed to hold the limits of pods beside the agent, which always does."""
 
@@ -247,6 +283,8 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     """Pods and containers whose memory.high the guard has raised, or that were throttled in the last ten minutes."""
     throttled_omitted: Annotated[int, msgspec.Meta(ge=0)] = 0
     """The number of such cgroups beyond those in throttled."""
+    pressure: PressureReport | None = None
+    """Memory pressure as spec.pressure defines it. Absent: none."""
     holds: Holds | None = None
     """Who was observed to hold the limits of pods. Absent: the agent alone."""
     preview_cost: PreviewCost | None = None

@@ -11,6 +11,7 @@ from swapwarden.api import names, quantity, state, throttling
 from swapwarden.api import profile as api
 from swapwarden.policy.memory import settings
 from swapwarden.policy.node import kernel_settings
+from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import requirements
 
 
@@ -100,6 +101,8 @@ class Profile(msgspec.Struct, frozen=True):
     require: requirements.Require | None = None
     memory_qos: settings.MemoryQoS | None = None
     """None: no pod has memory QoS, whatever it asks."""
+    pressure: thresholds.Pressure | None = None
+    """None: memory pressure is not reported."""
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Return whether it selects a node with these labels."""
@@ -162,6 +165,16 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         units=tuple((unit.name, _unit(unit)) for unit in spec.system_units),
         require=requirements.require(spec.swap.requirements, spec.swap.allowed_backing),
         memory_qos=_memory_qos(spec.memory_qos),
+        pressure=_pressure(spec.pressure),
+    )
+
+
+def _pressure(model: api.pressure.PressureSpec | None) -> thresholds.Pressure | None:
+    if model is None or model.mode is names.PressureMode.OFF:
+        return None
+    headroom, stall = model.headroom, model.stall
+    return thresholds.Pressure(
+        headroom.below, headroom.clear, headroom.for_seconds, stall.full_percent, stall.over_seconds
     )
 
 

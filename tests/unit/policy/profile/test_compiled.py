@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state, throttling
 from swapwarden.api import profile as api
 from swapwarden.policy.memory import settings
+from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import compiled, requirements
 
 
@@ -109,6 +110,21 @@ def test_all_fields_of_memory_qos() -> None:
         guard=settings.Guard(action=report, window=20, hold=60, kubelet=names.KubeletGuard.RELEASE),
         system_low="256Mi",
     )
+
+
+@pytest.mark.parametrize("spec", [{}, {"pressure": {}}, {"pressure": {"mode": "Off", "headroom": {"below": "1%"}}}])
+def test_pressure_is_off_by_default(spec: dict[str, Any]) -> None:
+    assert made(spec).pressure is None
+
+
+def test_all_fields_of_pressure() -> None:
+    assert made({"pressure": {"mode": "Observe"}}).pressure == thresholds.Pressure("5%", "10%", 5, 40, 10)
+    spec = {
+        "mode": "Observe",
+        "headroom": {"below": "512Mi", "clear": 1073741824, "forSeconds": 7},
+        "stall": {"fullPercent": 60, "overSeconds": 20},
+    }
+    assert made({"pressure": spec}).pressure == thresholds.Pressure("512Mi", "1073741824", 7, 60, 20)
 
 
 @pytest.mark.parametrize(

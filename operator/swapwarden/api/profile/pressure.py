@@ -1,0 +1,67 @@
+"""NodeSwapProfile.spec.pressure: when a node counts as under memory pressure, and its report."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pydantic
+
+from swapwarden.api import names, quantity, rules, values
+
+
+def _is_below(headroom: HeadroomSignal) -> bool:
+    below, clear = headroom.below, headroom.clear
+    if below.endswith("%") != clear.endswith("%"):
+        return False
+    if below.endswith("%"):
+        return int(below[:-1]) < int(clear[:-1])
+    return _exact(below) < _exact(clear)
+
+
+def _exact(text: str) -> int:
+    """Return billionths as the API server compares them: it caps quantities with a binary unit only."""
+    return min(quantity.nano(text), quantity.LARGEST * 10**9) if text.endswith("i") else quantity.nano(text)
+
+
+class HeadroomSignal(rules.Model):
+    """The memory that a node can still hand out, counting file pages and swap, before the kernel kills."""
+
+    RULES = (
+        rules.Rule(
+            "string(self.below).endsWith('%') == string(self.clear).endsWith('%')"
+            " && (string(self.below).endsWith('%')"
+            " ? int(string(self.below).replace('%', '')) < int(string(self.clear).replace('%', ''))"
+            " : quantity(string(self.below)).isLessThan(quantity(string(self.clear))))",
+            _is_below,
+            "below must be less than clear, and both must be quantities, or both percents",
+        ),
+    )
+
+    below: values.QuantityOrPercent = "5%"
+    """The signal is set once the headroom is below this: a quantity, or percent of the node's memory."""
+    clear: values.QuantityOrPercent = "10%"
+    """The signal is cleared once the headroom is above this; in the form of below."""
+    for_seconds: Annotated[int, pydantic.Field(ge=1, le=600)] = 5
+    """How long the headroom must be below before the signal is set."""
+
+
+class StallSignal(rules.Model):
+    """The time in which all tasks wait for memory at once (full of the kernel's PSI)."""
+
+    full_percent: Annotated[int, pydantic.Field(ge=1, le=100)] = 40
+    """The signal is set once the tasks stall for more than this share of the time, in percent, and cleared below half
+    of it."""
+    over_seconds: Annotated[int, pydantic.Field(ge=2, le=600)] = 10
+    """The time over which the share is taken."""
+
+
+class PressureSpec(rules.Model):
+    """When a node counts as under memory pressure, and its report."""
+
+    mode: Annotated[names.PressureMode, pydantic.Field()] = names.PressureMode.OFF
+    """Off: nothing is reported. Observe: the agent reports a node under pressure with its largest pods
+    (status.pressure of its NodeSwapState)."""
+    headroom: HeadroomSignal = HeadroomSignal()
+    """The memory that the node can still hand out."""
+    stall: StallSignal = StallSignal()
+    """The time in which all tasks wait for memory at once."""

@@ -1,0 +1,37 @@
+"""When a node counts as under memory pressure, by its profile."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swapwarden.api import quantity, state
+from swapwarden.policy.observed import nodes
+
+
+class Pressure(msgspec.Struct, frozen=True):
+    """A profile's pressure, compiled; times in seconds."""
+
+    below: str
+    """The headroom below which the signal is set: a quantity or percents of the node's memory, as written."""
+    clear: str
+    """The headroom above which it is cleared, in the same form."""
+    held: int
+    """How long the headroom must be below."""
+    full_percent: int
+    """The stall above which the signal is set."""
+    over: int
+    """The time over which the stall is taken."""
+
+
+def of_node(pressure: Pressure | None, facts: nodes.NodeFacts) -> state.PressureSettings | None:
+    """Return the thresholds of one node; None if its profile has none, or if its memory is not known."""
+    if pressure is None or not facts.compatible or facts.memory_bytes <= 0:
+        return None
+    return state.PressureSettings(
+        state.HeadroomThresholds(
+            below_bytes=quantity.percent_or_bytes(pressure.below, facts.memory_bytes),
+            clear_bytes=quantity.percent_or_bytes(pressure.clear, facts.memory_bytes),
+            for_milliseconds=1000 * pressure.held,
+        ),
+        state.StallThresholds(full_permille=10 * pressure.full_percent, over_milliseconds=1000 * pressure.over),
+    )
