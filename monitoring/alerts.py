@@ -293,6 +293,15 @@ min by (cluster, node) (swapwarden_node_memory_headroom_bytes)
         " that its pods can swap. Below that the OOM killer ends processes, often before the kubelet evicts.",
     ),
     Alert(
+        "SwapwardenMemoryPressure",
+        "warning",
+        "2m",
+        'max by (cluster, node, signal) (swapwarden_node_memory_pressure{scope!="pod"}) == 1',
+        "A node is under memory pressure, by the thresholds of its profile.",
+        "The signal {{ $labels.signal }} of spec.pressure has been on for 2 minutes on node {{ $labels.node }}. An OOM"
+        " kill is near (headroom), or all tasks wait for memory at once for much of the time (stall).",
+    ),
+    Alert(
         "SwapwardenLimitedSwapNotEngaging",
         "warning",
         "15m",

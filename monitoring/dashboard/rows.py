@@ -157,6 +157,16 @@ NODE: Final = Row(
             ),
         ),
         Panel(
+            "Stalls and signals of memory pressure on $node",
+            "Share of the time in which all tasks, of the node and of all pods together, waited for memory at once; and"
+            " 1 while a signal of spec.pressure is on. A stall of scope pod is a pod at its own limit.",
+            units.PercentUnit,
+            (
+                Query(of_node("swapwarden_node_memory_stall_ratio", "scope"), "stall {{scope}}"),
+                Query(of_node("swapwarden_node_memory_pressure", "signal", "scope"), "signal {{signal}} {{scope}}"),
+            ),
+        ),
+        Panel(
             "Swap traffic of $node",
             "Pages read back, and written out.",
             units.BytesPerSecondIEC,
@@ -172,6 +182,17 @@ NODE: Final = Row(
             (
                 Query(
                     rate_of_node("swapwarden_node_pressure_stalled_seconds_total", "resource", "kind"),
+                    "{{resource}} {{kind}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Pressure on pods of $node",
+            "Share of the time in which some, or all (full), tasks of all pods waited for memory or for disks (PSI).",
+            units.PercentUnit,
+            (
+                Query(
+                    rate_of_node("swapwarden_pods_pressure_stalled_seconds_total", "resource", "kind"),
                     "{{resource}} {{kind}}",
                 ),
             ),

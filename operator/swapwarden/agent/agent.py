@@ -18,7 +18,8 @@ from swapwarden.agent.desired import spec, state_cache, state_watch
 from swapwarden.agent.host import cgroupfs, faults, files, priority_events, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import heartbeat, ledger
-from swapwarden.agent.node import node_watch, preflight, swap_metrics
+from swapwarden.agent.node import headroom_reader, node_watch, preflight, swap_metrics
+from swapwarden.agent.pressure import sampler
 from swapwarden.agent.reconcile import dropin_view, reconciler, sysctls
 from swapwarden.agent.report import report, status_writer
 from swapwarden.api import names
@@ -105,7 +106,6 @@ class Agent:
     def __init__(self, arguments: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         """Open the node's files, which `stack` closes. StartError names the flag."""
         self._arguments = arguments
-        self._page = os.sysconf("SC_PAGE_SIZE")
         proc, run_dir, state_dir = map(pathlib.Path, (arguments.proc_root, arguments.run_dir, arguments.state_dir))
         with blamed("--run-dir", f"{run_dir}, the agent's files on the node,"):
             try:
@@ -116,7 +116,7 @@ class Agent:
             alive = heartbeat.Heartbeat(run_dir / "alive")
             stack.callback(alive.close)
         with blamed("--cgroup-root", arguments.cgroup_root):
-            cgroups = cgroupfs.Cgroups(arguments.cgroup_root, self._page)
+            cgroups = cgroupfs.Cgroups(arguments.cgroup_root, os.sysconf("SC_PAGE_SIZE"))
         stack.callback(cgroups.close)
         # Apart: a disk that hangs must not keep the kernel's settings waiting for a thread.
         disks, kernel = worker.Worker(), worker.Worker()
@@ -145,7 +145,11 @@ class Agent:
         sources = node_watch.Sources(proc, sys, preflight.configuration_files(arguments), state_dir)
         self._node = node_watch.NodeWatch(sources, cgroups, known, self._ledger.limits, self._board, disks=disks)
         stack.enter_context(priority_events.watch(proc / "swaps", self._node.check))
-        self._report = report.Report(self._reconciler, self._node, self._board, cgroups, self._ledger.runtime)
+        headroom = headroom_reader.HeadroomReader(cgroups, proc, sys / "block", known)
+        self._pressure = sampler.Sampler(headroom, cgroups, proc, known, self._board)
+        self._report = report.Report(
+            self._reconciler, self._node, self._board, cgroups, self._ledger.runtime, pressure=self._pressure
+        )
         self._usage = swap_metrics.SwapUsage(cgroups, proc, sys, top=arguments.metrics_top_pods, known=known)
         boot = files.text(proc / "sys/kernel/random/boot_id") or ""
         self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot, disks)
@@ -161,9 +165,10 @@ class Agent:
         self._reconciler.start(cached)
         if cached is not None:
             self._sysctls.set_desired(cached)
+            self._pressure.set_desired(cached.pressure)
 
     async def _cached(self) -> spec.NodeSpec | None:
-        found = await self._cache.load(self._page)
+        found = await self._cache.load(self._reconciler.inventory.page)
         if found is None:
             return None
         if self._cache.is_of_this_boot(found) and self._ledger.is_new:
@@ -172,7 +177,7 @@ class Agent:
             self._ledger.mark_incomplete()
         log.info("the cached state is in force", extra={"generation": found.state.metadata.generation})
         state_watch.GENERATION.set(found.state.metadata.generation)
-        return spec.parse(found.state, self._page)
+        return spec.parse(found.state, self._reconciler.inventory.page)
 
     async def run(self, api_config: config.Config) -> None:
         """Reconcile and report until cancelled."""
@@ -184,6 +189,7 @@ class Agent:
             write = functools.partial(self._write, writer)
             jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [follow, write, self._heed, self._keep_synced]
             jobs += [self._cache.run, self._pulse.run, self._node.run, self._sysctls.run, self._drop_ins.run]
+            jobs.append(self._pressure.run)
             async with asyncio.TaskGroup() as group:
                 for job in jobs:
                     group.create_task(_unending(job))
@@ -194,6 +200,7 @@ class Agent:
                 match event:
                     case state_watch.Fetched(status, state):
                         writer.found(status)
+                        self._pressure.resume(status)
                         self._accept(state)
                     case state_watch.Changed(status, state):
                         writer.seen(status)
@@ -207,7 +214,7 @@ class Agent:
         if wire is None:
             return
         try:
-            desired = spec.parse(wire, self._page)
+            desired = spec.parse(wire, self._reconciler.inventory.page)
         except ValueError as error:
             self._refuse(f"the state of generation {wire.metadata.generation} cannot be understood: {error}")
             log.error("%s; the last state stays in force", self._board.refused)  # noqa: TRY400 the message has it all
@@ -217,6 +224,7 @@ class Agent:
         if self._node.has_cgroup_v2:
             self._reconciler.set_desired(desired)
             self._sysctls.set_desired(desired)
+            self._pressure.set_desired(desired.pressure)
             state_watch.GENERATION.set(desired.generation)
             state_watch.ACCEPTED.set(time.time())
 

@@ -250,3 +250,33 @@ def _folder(parent: pathlib.Path) -> pathlib.Path:
     made = parent / "other"
     made.mkdir()
     return made
+
+
+def test_memory_pressure_is_in_the_status_while_it_lasts_and_is_asked_for(node: Node) -> None:
+    pod = node.tree.pod(1)
+    HostTree.file(pod / "memory.current", f"{100 * MIB}\n")
+    HostTree.file(pod / "memory.stat", f"inactive_file {30 * MIB}\nactive_anon {20 * MIB}\n")
+    HostTree.file(node.tree.proc / "zoneinfo", host_tree.ZONEINFO)
+    HostTree.file(
+        node.tree.proc / "meminfo",
+        "MemTotal: 4194304 kB\nMemFree: 65536 kB\nActive(file): 0 kB\nInactive(file): 0 kB\nSwapFree: 0 kB\n",
+    )
+    pressure = {
+        "headroom": {"belowBytes": 200 * MIB, "clearBytes": 400 * MIB, "forMilliseconds": 0},
+        "stall": {"fullPermille": 400, "overMilliseconds": 10_000},
+    }
+    node.put({1: {"swapMax": "0"}}, pressure=pressure)
+
+    def reported() -> dict[str, Any]:
+        found: dict[str, Any] = node.object.get("status", {}).get("pressure", {})
+        return found
+
+    with node.agent():
+        until(lambda: reported().get("pods"), "the pod is reported")
+        found = reported()
+        assert (found["signal"], found["scope"], found["seq"]) == ("Headroom", "Node", 1)
+        assert found["pods"] == [{"pod": uid(1), "workingSetBytes": 70 * MIB}]
+    with node.agent():
+        until(lambda: reported().get("seq") == 2, "the next agent continues the numbers")
+        node.put({1: {"swapMax": "0"}}, pressure=None)
+        until(lambda: not reported(), "nothing asks for it")

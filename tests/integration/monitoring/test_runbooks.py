@@ -28,6 +28,7 @@ PAGES = (
     "docs/runbooks/SwapwardenNriUnavailable.md",
     "docs/runbooks/SwapwardenHeadroomLow.md",
     "docs/runbooks/SwapwardenLimitedSwapNotEngaging.md",
+    "docs/runbooks/SwapwardenMemoryPressure.md",
     "docs/runbooks/SwapwardenNoLeader.md",
     "docs/runbooks/SwapwardenNodeThrashing.md",
     "docs/runbooks/SwapwardenPodStuckAtMemoryHigh.md",

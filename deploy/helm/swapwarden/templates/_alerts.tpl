@@ -275,6 +275,19 @@
     runbook_url: {{ . | replace "{alert}" "SwapwardenHeadroomLow" | quote }}
     {{- end }}
 {{- end }}
+{{- if not (has "SwapwardenMemoryPressure" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenMemoryPressure
+  expr: max by (cluster, node, signal) (swapwarden_node_memory_pressure{scope!="pod"}) == 1
+  for: 2m
+  labels:
+    severity: warning
+  annotations:
+    summary: A node is under memory pressure, by the thresholds of its profile.
+    description: The signal {{`{{`}} $labels.signal }} of spec.pressure has been on for 2 minutes on node {{`{{`}} $labels.node }}. An OOM kill is near (headroom), or all tasks wait for memory at once for much of the time (stall).
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenMemoryPressure" | quote }}
+    {{- end }}
+{{- end }}
 {{- if not (has "SwapwardenLimitedSwapNotEngaging" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenLimitedSwapNotEngaging
   expr: max by (cluster, node) (swapwarden_agent_condition{type="KubeletSetsNoLimits",status="True"}) == 1

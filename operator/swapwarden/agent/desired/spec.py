@@ -103,6 +103,8 @@ class NodeSpec(NamedTuple):
     """Of files of memory in the cgroups above pods: KUBEPODS and BURSTABLE."""
     guard: state.GuardSettings = state.GuardSettings()
     """For pods with memory.high."""
+    pressure: state.PressureSettings | None = None
+    """When to report memory pressure; None: never."""
 
 
 KUBEPODS: Final = "kubepods"
@@ -136,6 +138,7 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         guarantee=spec.guarantee,
         unsupported=unsupported,
         guard=spec.memory_guard or state.GuardSettings(),
+        pressure=spec.pressure,
         above={
             name: found
             for name, cgroup in ((KUBEPODS, spec.kubepods), (BURSTABLE, spec.burstable))

@@ -25,6 +25,8 @@ MEMORY_LOW: Final = "memory.low"
 MEMORY_MIN: Final = "memory.min"
 MEMORY_STAT: Final = "memory.stat"
 MEMORY_EVENTS: Final = "memory.events"
+MEMORY_EVENTS_LOCAL: Final = "memory.events.local"
+"""Those of the cgroup's own limits."""
 SWAP_EVENTS: Final = "memory.swap.events"
 CGROUP_EVENTS: Final = "cgroup.events"
 CONTROLLERS: Final = "cgroup.controllers"
@@ -76,7 +78,7 @@ def above(path: str) -> Iterator[str]:
 
 
 class Stat(NamedTuple):
-    """Some lines of memory.stat, in bytes."""
+    """Some lines of memory.stat, in bytes unless they say otherwise."""
 
     inactive_file: int = 0
     """Memory that the kernel can drop without swapping, as the kubelet counts it."""
@@ -86,6 +88,9 @@ class Stat(NamedTuple):
     inactive_anon: int = 0
     swapcached: int = 0
     """Pages in memory that still have their place in swap (kernel 5.11 and newer)."""
+    workingset_refault_anon: int = 0
+    """With the next, pages that were reclaimed and soon needed again, as a count."""
+    workingset_refault_file: int = 0
 
 
 class CgroupError(Exception):

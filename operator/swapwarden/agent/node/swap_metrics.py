@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import exposure, inventory, records
-from swapwarden.agent.node import headroom_metrics, node_info
+from swapwarden.agent.node import headroom_reader, node_info
 from swapwarden.telemetry import metrics
 
 _gauge: Final = functools.partial(metrics.reading, "gauge")
@@ -66,6 +66,12 @@ STALLED = _counter(
     "swapwarden_node_pressure_stalled_seconds_total",
     "Time since boot in which some or all (full) tasks with work to do waited for the resource, memory or io (total of"
     " /proc/pressure).",
+    labels=("resource", "kind"),
+)
+PODS_STALLED = _counter(
+    "swapwarden_pods_pressure_stalled_seconds_total",
+    "Time in which some or all (full) tasks of all pods of the node together, and that had work to do, waited for the"
+    " resource, memory or io (total of memory.pressure and io.pressure of the cgroup above all pods).",
     labels=("resource", "kind"),
 )
 SLICE_USED = _gauge(
@@ -140,6 +146,8 @@ _SLICES: Final = 32
 _SWAP_EVENTS: Final = ("high", "max", "fail")
 _MEMORY_EVENTS: Final = ("high", "max", "oom", "oom_kill")
 _RESOURCES: Final = ("memory", "io")
+_DIGITS: Final = 19
+"""Of a total: those of the kernel's largest number."""
 
 _Values = dict[tuple[str, ...], float]
 
@@ -153,7 +161,7 @@ def stalls(text: str) -> dict[str, float]:
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")
         total = rest.rpartition("total=")[2]
-        if kind in {"some", "full"} and total.isascii() and total.isdecimal():
+        if kind in {"some", "full"} and total.isascii() and total.isdecimal() and len(total) <= _DIGITS:
             found[kind] = int(total) / 1_000_000
     return found
 
@@ -200,7 +208,7 @@ class SwapUsage:
         self._read_at = -math.inf
         self._turn = -math.inf
         self._reading = asyncio.Lock()
-        self._headroom = headroom_metrics.HeadroomReader(cgroups, proc, sys / "block", known)
+        self._headroom = headroom_reader.HeadroomReader(cgroups, proc, sys / "block", known)
 
     async def refresh(self) -> None:
         """Read all, unless the values are fresh."""
@@ -213,7 +221,7 @@ class SwapUsage:
             self._slices(found)
             if self._known.root is not None:
                 await self._pods(found, self._known.root.path, total)
-            found.values.update(await self._headroom.read(self._pause))
+            found.values.update(headroom_reader.values(await self._headroom.read(self._pause)))
             for metric in READINGS:
                 metric.hold(found.values.get(metric, {}))
             self._read_at = self._clock()
@@ -275,6 +283,9 @@ class SwapUsage:
             found.put(PROTECTED, self._bytes(root, file), file)
         for metric, event, count in self._events(root, PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS):
             found.put(metric, count, event)
+        for resource in _RESOURCES:
+            for kind, seconds in stalls(self._pressure(root, resource)).items():
+                found.put(PODS_STALLED, seconds, resource, kind)
         users.sort(reverse=True, key=lambda each: each[:2])
         for each in users[: self._top]:
             self._pod(found, each, above)
@@ -360,9 +371,9 @@ def _shown(limit: int) -> float:
 
 READINGS: Final = (
     *(TOTAL, USED, ACCESSIBLE, RESERVED, UNASSIGNED, SWAPPED_IN, SWAPPED_OUT, REFAULTS, STALLED),
-    *(MEMORY_TOTAL, PROTECTED, headroom_metrics.HEADROOM, SLICE_USED, SLICE_STALLED),
+    *(MEMORY_TOTAL, PROTECTED, headroom_reader.HEADROOM, SLICE_USED, SLICE_STALLED),
     *(POD_USED, POD_LIMIT, POD_SWAP_EVENTS, POD_MEMORY_EVENTS, CONTAINER_USED, CONTAINER_LIMIT),
-    *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS),
+    *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS, PODS_STALLED),
     *(exposure.POD_EXPOSURES, exposure.POD_EXPOSED, exposure.POD_EXPOSED_BY_CAUSE, exposure.POD_GROWN),
 )
 """All that one reading fills."""

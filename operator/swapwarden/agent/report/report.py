@@ -16,6 +16,7 @@ from swapwarden.agent.host import cgroupfs, systemd_dropins
 from swapwarden.agent.inventory import board, inventory
 from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.node import diagnostics, node_watch
+from swapwarden.agent.pressure import sampler
 from swapwarden.agent.report import collector, holds, status
 from swapwarden.api import names, state, times
 
@@ -49,7 +50,10 @@ class Report:
         reports: board.Board,
         cgroups: cgroupfs.Cgroups,
         runtime: runtime_records.RuntimeRecords,
+        *,
+        pressure: sampler.Sampler,
     ) -> None:
+        self._pressure = pressure
         self._reconciled = reconciled
         self._node = node
         self._board = reports
@@ -98,7 +102,7 @@ class Report:
         facts = self._node.reported()
         now = times.rfc3339(time.time())
         built = status.build(snapshot, facts, self._verdicts(snapshot), previous, now)
-        return status.as_json(msgspec.structs.replace(built, holds=self._holds()))
+        return status.as_json(msgspec.structs.replace(built, holds=self._holds(), pressure=self._pressure.report))
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
         """Take note that the API server has this status."""

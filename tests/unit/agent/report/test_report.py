@@ -7,6 +7,7 @@ from typing import cast
 from swapwarden.agent.desired import spec
 from swapwarden.agent.inventory import board
 from swapwarden.agent.node import node_watch
+from swapwarden.agent.pressure import sampler
 from swapwarden.agent.report import report
 
 from tests.unit.agent.agent_node import Node, apply, state
@@ -18,7 +19,8 @@ async def test_a_drop_in_file_is_missing_only_for_a_slice_that_the_state_keeps_f
         visible=True, held=frozenset({"d.slice"}), missing=frozenset({"a.slice", "b.slice", "c.slice"})
     )
     no_watch = cast("node_watch.NodeWatch", None)  # settings come from the state and the board alone
-    reported = report.Report(agent, no_watch, plain.reports, plain.cgroups, plain.ledger.runtime)
+    no_pressure = cast("sampler.Sampler", None)
+    reported = report.Report(agent, no_watch, plain.reports, plain.cgroups, plain.ledger.runtime, pressure=no_pressure)
 
     def missing() -> list[str]:
         """Return the slices that the status names."""

@@ -45,6 +45,8 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     protection_asked_bytes: int | None = None
     """Memory that is planned to be protected for each of its pods, in sum."""
     memory_bytes: int | None = None
+    pressure: str | None = None
+    """Signal and scope of memory pressure, as Headroom/Node; empty without one, None if the profile asks for none."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -88,7 +90,15 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         protected_bytes=protected(spec.kubepods) if spec else None,
         protection_asked_bytes=sum(map(protected, spec.pods.values())) if spec else None,
         memory_bytes=status.facts.memory_bytes if status.facts else nodes.project(node).memory_bytes or None,
+        pressure=_pressure(spec, status),
     )
+
+
+def _pressure(spec: state.StateSpec | None, status: state.StateStatus) -> str | None:
+    if spec is None or spec.pressure is None:
+        return None
+    found = status.pressure
+    return "" if found is None else f"{found.signal}/{found.scope}"
 
 
 def _swap_bytes(node: nodes.WireNode, facts: state.Facts | None) -> int | None:
@@ -169,6 +179,12 @@ def _protected_share(shown: NodeReport) -> tables.Cell:
     return tables.Cell(tables.share(asked, memory), "yellow" if over else "")
 
 
+def _pressure_text(shown: NodeReport) -> tables.Cell:
+    if shown.pressure is None:
+        return tables.Cell(tables.NONE)
+    return tables.Cell(shown.pressure, "red") if shown.pressure else tables.Cell("No")
+
+
 def _encrypted_text(shown: NodeReport) -> str:
     if shown.swap_bytes == 0:
         return tables.NONE
@@ -192,6 +208,7 @@ COLUMNS: Final[tuple[tables.Column[NodeReport], ...]] = (
     tables.Column("KERNEL", lambda shown: _or(shown.kernel), wide=True),
     tables.Column("PROTECTED", lambda shown: sizes.rounded(shown.protected_bytes), right=True, wide=True),
     tables.Column("PROTECTED%", _protected_share, right=True, wide=True),
+    tables.Column("PRESSURE", _pressure_text, wide=True),
     tables.Column("WHY", lambda shown: shown.why, wide=True),
 )
 

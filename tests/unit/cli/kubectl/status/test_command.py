@@ -128,6 +128,20 @@ def test_how_much_protection_pods_ask_for_of_the_nodes_memory() -> None:
     assert (shares["batch-1"], shares["batch-2"]) == ("150%", "0%")
 
 
+def test_memory_pressure() -> None:
+    found = reported("batch", GIB)
+    assert found.spec is not None
+    thresholds = state.PressureSettings(state.HeadroomThresholds(1, 2, 0), state.StallThresholds(400, 10_000))
+    watched = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, pressure=thresholds))
+    report = state.PressureReport(seq=1, signal="Headroom", scope="Pods")
+    pressed = msgspec.structs.replace(watched, status=msgspec.structs.replace(watched.status, pressure=report))
+    states = {"batch-1": watched, "batch-2": pressed, "web-1": found}
+    header, *rows = table(msgspec.structs.replace(KNOWN, states=states), tables.Form("wide")).splitlines()
+    begin = header.index("PRESSURE")
+    shown = {row.split()[0]: row[begin:].split()[0] for row in rows}
+    assert (shown["batch-1"], shown["batch-2"], shown["web-1"]) == ("No", "Headroom/Pods", "<none>")
+
+
 def test_the_table() -> None:
     assert table(KNOWN, tables.Form()) == TABLE
 

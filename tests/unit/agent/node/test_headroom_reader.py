@@ -6,7 +6,7 @@ import asyncio
 import pathlib
 
 import pytest
-from swapwarden.agent.node import headroom_metrics
+from swapwarden.agent.node import headroom_reader
 
 from tests.unit.agent import host_tree
 from tests.unit.agent.agent_node import MIB, Node
@@ -48,11 +48,12 @@ def holding(path: pathlib.Path, anonymous: int, limit: str | int, used: int = 0)
 async def headroom(node: Node) -> dict[str, float]:
     """By scope, in MiB."""
     agent = node.start()
-    reader = headroom_metrics.HeadroomReader(
+    reader = headroom_reader.HeadroomReader(
         node.cgroups, node.tree.proc, node.tree.proc.parent / "block", agent.inventory
     )
-    found = await reader.read(lambda: asyncio.sleep(0))
-    return {scope: size / MIB for (scope,), size in found.get(headroom_metrics.HEADROOM, {}).items()}
+    sizes = await reader.read(lambda: asyncio.sleep(0))
+    (found,) = headroom_reader.values(sizes).values()
+    return {scope: size / MIB for (scope,), size in found.items()}
 
 
 async def test_without_pods(node: Node) -> None:

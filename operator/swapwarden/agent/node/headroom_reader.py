@@ -1,15 +1,18 @@
-"""Reads the headroom of a node's memory when metrics are scraped. Nothing is kept between scrapes."""
+"""Reads the headroom of a node's memory. Nothing is kept but the watermarks, for some seconds."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import pathlib
+import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import inventory, records
 from swapwarden.agent.node import memory_headroom, node_info, swap_devices
+from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
 HEADROOM = metrics.reading(
@@ -20,9 +23,10 @@ HEADROOM = metrics.reading(
     " may swap.",
     labels=("scope",),
 )
-NODE: Final = "node"
-PODS: Final = "pods"
-"""The values of the label scope."""
+Sizes = dict[names.PressureScope, int]
+"""Bytes by scope, without scopes that cannot be read."""
+WATERMARK_SECONDS: Final = 15.0
+"""How long the watermarks count as the same: /proc/zoneinfo has some lines for each CPU in each zone."""
 _CONTAINERS: Final = 64
 """Most containers of a pod that are read."""
 _TOP: Final = 64
@@ -30,46 +34,79 @@ _TOP: Final = 64
 _NEEDED: Final = ("MemFree", "Active(file)", "Inactive(file)", "SwapFree")
 
 
+class _Read(NamedTuple):
+    """The sizes from which the headroom follows, but for what can be swapped."""
+
+    memory: memory_headroom.NodeSizes
+    root: str | None
+    """The cgroup above all pods."""
+    pods: memory_headroom.PodsSizes | None
+    """None if it has no limit."""
+
+
+def values(sizes: Sizes) -> dict[metrics.Reading, dict[tuple[str, ...], float]]:
+    """Return the metric's values by labels."""
+    return {HEADROOM: {(scope.lower(),): size for scope, size in sizes.items()}}
+
+
 class HeadroomReader:
     """Not thread-safe: only the event loop may use it."""
 
     def __init__(
-        self, cgroups: cgroupfs.Cgroups, proc: pathlib.Path, block: pathlib.Path, known: inventory.Inventory
+        self,
+        cgroups: cgroupfs.Cgroups,
+        proc: pathlib.Path,
+        block: pathlib.Path,
+        known: inventory.Inventory,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`block` is /sys/block."""
         self._fs = cgroups
         self._proc = proc
         self._block = block
         self._known = known
+        self._clock = clock
+        self._minimum = 0
+        self._minimum_at = -math.inf
 
-    async def read(self, pause: Callable[[], Awaitable[None]]) -> dict[metrics.Reading, dict[tuple[str, ...], float]]:
-        """Return the values by metric and labels, without those that cannot be read; `pause` lets other work run."""
-        sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
-        minimum, low = node_info.watermarks(self._proc, self._fs.page)
-        if not low or any(name not in sizes for name in _NEEDED):
+    def without_swap(self) -> Sizes:
+        """Return the headroom without what can be swapped: some files, whatever the number of pods."""
+        found = self._read()
+        return {} if found is None else _sizes(found, 0, 0, 0.0)
+
+    async def read(self, pause: Callable[[], Awaitable[None]]) -> Sizes:
+        """Return the headroom; `pause` lets other work run."""
+        found = self._read()
+        if found is None:
             return {}
-        root = None if self._known.root is None else self._known.root.path
         left: dict[str, int] = {}
         of_pods = 0
         for pod in list(self._known.pods.values()):
             of_pods += self._pod(pod, left)
             await pause()
-        if root is not None:
-            of_pods = min(of_pods, self._left(root, left))
-        of_pods = min(of_pods, sizes["SwapFree"])
+        if found.root is not None:
+            of_pods = min(of_pods, self._left(found.root, left))
+        of_pods = min(of_pods, found.memory.swap_free)
+        share = memory_headroom.kept(swap_devices.space(self._proc, self._block))
+        return _sizes(found, of_pods, self._others(found.root, left), share)
+
+    def _read(self) -> _Read | None:
+        sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
+        now = self._clock()
+        if now - self._minimum_at >= WATERMARK_SECONDS:
+            self._minimum, low = node_info.watermarks(self._proc, self._fs.page)
+            self._minimum_at = now if low else -math.inf
+        if self._minimum_at == -math.inf or any(name not in sizes for name in _NEEDED):
+            return None
         memory = memory_headroom.NodeSizes(
             free=sizes["MemFree"],
-            minimum=minimum,
+            minimum=self._minimum,
             file=sizes["Active(file)"] + sizes["Inactive(file)"],
             slab=sizes.get("SReclaimable", 0),
             swap_free=sizes["SwapFree"],
         )
-        share = memory_headroom.kept(swap_devices.space(self._proc, self._block))
-        found = {NODE: memory_headroom.of_node(memory, of_pods + self._others(root, left), share)}
-        limited = None if root is None else self._limited(root)
-        if limited is not None:
-            found[PODS] = memory_headroom.of_pods(limited, of_pods)
-        return {HEADROOM: {(scope,): size for scope, size in found.items()}}
+        root = self._known.root_path
+        return _Read(memory, root, None if root is None else self._limited(root))
 
     def _pod(self, pod: records.Pod, left: dict[str, int]) -> int:
         """Return the bytes of a pod that can move to swap: its containers may have limits of their own."""
@@ -119,3 +156,10 @@ class HeadroomReader:
             return self._fs.read(cgroupfs.join(path, file))
         except cgroupfs.CgroupError:
             return None
+
+
+def _sizes(found: _Read, of_pods: int, others: int, share: float) -> Sizes:
+    sizes = {names.PressureScope.NODE: memory_headroom.of_node(found.memory, of_pods + others, share)}
+    if found.pods is not None:
+        sizes[names.PressureScope.PODS] = memory_headroom.of_pods(found.pods, of_pods)
+    return sizes

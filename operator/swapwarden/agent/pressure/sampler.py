@@ -1,0 +1,216 @@
+"""Looks at the node's memory while the state asks for it, and holds the report for the status while a signal is on.
+
+A look costs some files of the kernel. It is rare until memory is short; then the headroom is read with swap too, which
+takes some files of each pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import board, inventory
+from swapwarden.agent.node import headroom_reader
+from swapwarden.agent.pressure import kernel_totals, pods, signals
+from swapwarden.api import names, state, times
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+SIGNAL = metrics.reading(
+    "gauge",
+    "swapwarden_node_memory_pressure",
+    "1 while a signal of spec.pressure is on, else 0, by signal (headroom, stall) and scope (node, pods). A stall of"
+    " scope pod is no signal: tasks stall because a pod is at its own limit. Only where the profile has spec.pressure.",
+    labels=("signal", "scope"),
+)
+STALL = metrics.reading(
+    "gauge",
+    "swapwarden_node_memory_stall_ratio",
+    "Share of the time in which all tasks waited for memory at once, over the seconds that spec.pressure.stall gives or"
+    " longer, by scope: node and pods. Only where the profile has spec.pressure.",
+    labels=("scope",),
+)
+REPORT_SECONDS: Final = 30.0
+"""Between reports while a signal is on."""
+TURN_SECONDS: Final = 0.001
+"""How long files are read before other work gets a turn."""
+_SHARE: Final = 50
+"""A look is followed by a pause of so many times its length: it then takes 2 % of a CPU at most."""
+_LONGEST_WAIT: Final = 5.0
+"""Seconds of that pause, whatever the length: on a node that thrashes all takes long."""
+_SEQ_END: Final = 1 << 53
+"""Above any number of reports that agents make."""
+_SIGNALS: Final = tuple((signal, scope) for signal in names.PressureSignal for scope in names.PressureScope)
+_OF_A_POD: Final = (names.PressureSignal.STALL.lower(), "pod")
+
+
+class Sampler:
+    """Not thread-safe: only the event loop may use it."""
+
+    def __init__(
+        self,
+        headroom: headroom_reader.HeadroomReader,
+        cgroups: cgroupfs.Cgroups,
+        proc: pathlib.Path,
+        known: inventory.Inventory,
+        reports: board.Board,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._headroom = headroom
+        self._kernel = kernel_totals.KernelTotals(cgroups, proc, known)
+        self._pods = pods.PodWatch(cgroups, known)
+        self._board = reports
+        self._clock = clock
+        self._signals: signals.PressureSignals | None = None
+        self._due = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._seq = 0
+        """Of the last report."""
+        self._resumed = False
+        self._reported_at = 0.0
+        self.report: state.PressureReport | None = None
+        """For the status; None: no signal is on."""
+
+    def set_desired(self, settings: state.PressureSettings | None) -> None:
+        """MemoryReading by these thresholds from now on; None: not at all."""
+        if settings == (None if self._signals is None else self._signals.settings):
+            return
+        self._signals = None if settings is None else signals.PressureSignals(settings)
+        self._due.set()
+
+    def resume(self, status: Mapping[str, Any] | None) -> None:
+        """Continue the numbers of reports after that of the first status, which the agent before wrote."""
+        if self._resumed:
+            return
+        self._resumed = True
+        before = (status or {}).get("pressure")
+        seq = before.get("seq") if isinstance(before, dict) else None
+        if type(seq) is int and self._seq <= seq < _SEQ_END:
+            self._seq = seq
+            if self.report is not None:  # by the cached state, before there was a status
+                self._seq += 1
+                self.report = msgspec.structs.replace(self.report, seq=self._seq)
+
+    async def run(self) -> None:
+        """MemoryReading whenever it is due; never returns."""
+        self._due.set()
+        try:
+            while True:
+                await self._due.wait()
+                self._due.clear()
+                self._stop()
+                wait = await self.look()
+                if wait is not None:
+                    self._timer = asyncio.get_running_loop().call_later(wait, self._due.set)
+        finally:
+            self._stop()
+
+    async def look(self) -> float | None:
+        """MemoryReading now. Return the seconds until the next look; None: another one is due, or none at all."""
+        began, asked = self._clock(), self._signals
+        if asked is None:
+            self._end()
+            return None
+        verdict = await self._look(asked)
+        if asked is not self._signals:  # the thresholds changed meanwhile
+            return None
+        _publish(verdict)
+        await self._update(verdict)
+        return max(asked.pause, min(_SHARE * (self._clock() - began), _LONGEST_WAIT))
+
+    async def _look(self, asked: signals.PressureSignals) -> signals.Verdict:
+        turn = _Turn(self._clock)
+        cheap = self._headroom.without_swap()
+        stalls = self._kernel.read()
+        with_swap = self.report is not None or asked.is_low(cheap)
+        headroom = await self._headroom.read(turn.pause) if with_swap else cheap
+        verdict = asked.step(signals.MemoryReading(self._clock(), cheap, headroom, stalls))
+        if verdict.near:
+            await self._pods.begin(turn.pause)
+        else:
+            self._pods.end()
+        return verdict
+
+    async def _update(self, verdict: signals.Verdict) -> None:
+        """Make the report that is due, or remove the last one."""
+        before, now = self.report, self._clock()
+        if verdict.signal is None:
+            self._remove()
+            return
+        if before is not None and (before.signal, before.scope) == (verdict.signal, verdict.scope):
+            if now - self._reported_at < REPORT_SECONDS:
+                return
+            since = before.since
+        else:
+            since = times.rfc3339(time.time() - (now - verdict.since))
+            log.warning(
+                "the node is under memory pressure",
+                extra={
+                    "signal": verdict.signal,
+                    "scope": verdict.scope,
+                    "headroom_bytes": verdict.headroom,
+                    "stall_permille": verdict.stall,
+                },
+            )
+        largest = await self._pods.largest(_Turn(self._clock).pause)
+        self._seq += 1
+        self._reported_at = now
+        self.report = state.PressureReport(
+            seq=self._seq,
+            signal=verdict.signal,
+            scope=verdict.scope,
+            headroom_bytes=verdict.headroom or 0,
+            stall_permille=verdict.stall,
+            since=since,
+            pods=largest.pods,
+            pods_omitted=largest.omitted,
+        )
+        self._board.touch()
+
+    def _remove(self) -> None:
+        if self.report is not None:
+            log.info("the node is no longer under memory pressure")
+            self.report = None
+            self._board.touch()
+
+    def _end(self) -> None:
+        """Leave nothing of what the state no longer asks for."""
+        self._remove()
+        self._pods.end()
+        SIGNAL.hold({})
+        STALL.hold({})
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Turn:
+    """Work between two turns of others: a repair must not wait for it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
+
+    async def pause(self) -> None:
+        """Give other work a turn if this has lasted long enough."""
+        if self._clock() - self._began >= TURN_SECONDS:
+            await asyncio.sleep(0)
+            self._began = self._clock()
+
+
+def _publish(verdict: signals.Verdict) -> None:
+    on: dict[tuple[str, ...], float]
+    on = {(signal.lower(), scope.lower()): float((signal, scope) in verdict.on) for signal, scope in _SIGNALS}
+    SIGNAL.hold({**on, _OF_A_POD: float(verdict.of_a_pod)})
+    STALL.hold({(scope.lower(),): permille / 1000 for scope, permille in verdict.stalls.items()})

@@ -1,0 +1,216 @@
+"""Decides whether a node is under memory pressure. Pure: the caller reads the files and a monotonic clock.
+
+A stall is the time in which all tasks wait for memory at once (PSI, full), as a share of the time between two looks at
+the kernel's own total: its averages are decaying means. A pod at its own limit stalls too, with any amount of memory
+free. So a stall counts for the node only if the kernel reclaimed for want of memory meanwhile, and for all pods only if
+their common limit was hit.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from swapwarden.api import names, state
+
+NEAR_SECONDS: Final = 1.0
+"""Between looks while a signal is on or near."""
+RARE_SECONDS: Final = 15.0
+"""Between looks otherwise."""
+
+
+class StallTotals(NamedTuple):
+    """Totals of the kernel for one scope."""
+
+    full: float
+    """Seconds in which all tasks waited for memory."""
+    shortages: int | None
+    """Signs that memory is short in this scope: pages that the kernel scanned, or hits of limits. None: unknown."""
+
+
+class MemoryReading(NamedTuple):
+    """Sizes and totals at one time, without scopes that could not be read."""
+
+    at: float
+    """Monotonic seconds."""
+    cheap: Mapping[names.PressureScope, int]
+    """The headroom without swap, in bytes."""
+    headroom: Mapping[names.PressureScope, int]
+    """The headroom in bytes; without swap if that is enough."""
+    stalls: Mapping[names.PressureScope, StallTotals]
+
+
+class Verdict(NamedTuple):
+    """Whether the node is under pressure, and the numbers that show it."""
+
+    signal: names.PressureSignal | None = None
+    scope: names.PressureScope = names.PressureScope.NODE
+    headroom: int | None = None
+    """The lowest in bytes; None: unknown."""
+    since: float = 0.0
+    """When the signal came on, in monotonic seconds."""
+    on: frozenset[tuple[names.PressureSignal, names.PressureScope]] = frozenset()
+    stalls: Mapping[names.PressureScope, int] = {}
+    """Permille of the time, by scope."""
+    of_a_pod: bool = False
+    """Whether tasks stall though memory is short in neither scope: a pod is at its own limit."""
+    near: bool = False
+    """Whether a signal is on or may be soon."""
+
+    @property
+    def stall(self) -> int:
+        """The stall of the verdict's scope in permille; 0 if it is unknown."""
+        return self.stalls.get(self.scope, 0)
+
+
+QUIET: Final = Verdict()
+
+
+class _Stall(NamedTuple):
+    permille: int
+    whole: bool
+    """Whether the looks cover the whole time over which the share is taken."""
+    short: bool
+    """Whether memory was short in this scope meanwhile."""
+
+
+_NO_STALL: Final = _Stall(0, whole=False, short=False)
+
+
+class StallWindow:
+    """The totals of one scope at the looks of the last seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: collections.deque[tuple[float, StallTotals]] = collections.deque()
+
+    def restart(self) -> None:
+        """Forget all looks but the last."""
+        while len(self._seen) > 1:
+            self._seen.popleft()
+
+    def add(self, at: float, totals: StallTotals | None) -> _Stall:
+        """Return the stall at a new look. Totals or a clock that go back begin a new window."""
+        if totals is None:
+            self._seen.clear()
+            return _NO_STALL
+        if self._seen and not _follows((at, totals), self._seen[-1]):
+            self._seen.clear()
+        self._seen.append((at, totals))
+        while len(self._seen) > 1 and self._seen[1][0] <= at - self._seconds:
+            self._seen.popleft()
+        begin, before = self._seen[0]
+        passed = at - begin
+        if passed <= 0:
+            return _NO_STALL
+        permille = min(1000, round(1000 * (totals.full - before.full) / passed))
+        short = (totals.shortages or 0) > (before.shortages or 0)
+        return _Stall(permille, whole=passed >= self._seconds, short=short)
+
+
+def _follows(new: tuple[float, StallTotals], last: tuple[float, StallTotals]) -> bool:
+    (at, totals), (before, known) = new, last
+    if (totals.shortages is None) != (known.shortages is None):
+        return False
+    return at > before and totals.full >= known.full and (totals.shortages or 0) >= (known.shortages or 0)
+
+
+class _Latch:
+    """A signal of one scope: on once it has held for some seconds, off at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began: float | None = None
+        """When the condition to come on was met first; None: it is not met."""
+        self.since: float | None = None
+        """When it came on; None while it is off."""
+
+    def step(self, at: float, *, begins: bool, stays: bool) -> bool:
+        """Return whether it is on. `begins`: the condition to come on is met; `stays`: that to stay on."""
+        if self.since is not None:
+            if not stays:
+                self.since = self._began = None
+        elif not begins:
+            self._began = None
+        else:
+            if self._began is None or at < self._began:
+                self._began = at
+            if at - self._began >= self._seconds:
+                self.since = at
+        return self.since is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is on, or will be if the condition holds."""
+        return self._began is not None
+
+
+class PressureSignals:
+    """The signals of one node. Each look must be later than the one before."""
+
+    def __init__(self, settings: state.PressureSettings) -> None:
+        self.settings = settings
+        headroom, stall = settings.headroom, settings.stall
+        self._below = headroom.below_bytes
+        self._clear = headroom.clear_bytes
+        self._full = stall.full_permille
+        over = stall.over_milliseconds / 1000
+        self._headroom = _Latch(headroom.for_milliseconds / 1000)
+        self._windows = {scope: StallWindow(over) for scope in names.PressureScope}
+        self._stalls = {scope: _Latch(0.0) for scope in names.PressureScope}
+        self._last: MemoryReading | None = None
+        self._next = RARE_SECONDS
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return self._next
+
+    def is_low(self, cheap: Mapping[names.PressureScope, int]) -> bool:
+        """Return whether the headroom must be read with swap, by that without it."""
+        return any(size <= self._clear for size in cheap.values())
+
+    def step(self, look: MemoryReading) -> Verdict:
+        """Return the verdict at a look."""
+        on: dict[tuple[names.PressureSignal, names.PressureScope], float] = {}
+        lowest, scope = min(((size, each) for each, size in look.headroom.items()), default=(None, None))
+        begins, stays = lowest is not None and lowest < self._below, lowest is not None and lowest <= self._clear
+        if self._headroom.step(look.at, begins=begins, stays=stays) and scope is not None:
+            on[names.PressureSignal.HEADROOM, scope] = self._headroom.since or 0.0
+        found = {scope: self._windows[scope].add(look.at, look.stalls.get(scope)) for scope in names.PressureScope}
+        for each, stall in found.items():
+            latch = self._stalls[each]
+            was = latch.since is not None
+            begins = stall.whole and stall.short and stall.permille >= self._full
+            if latch.step(look.at, begins=begins, stays=stall.short and 2 * stall.permille >= self._full):
+                on[names.PressureSignal.STALL, each] = latch.since or 0.0
+            elif was:
+                self._windows[each].restart()
+        stalled = [stall for stall in found.values() if 2 * stall.permille >= self._full]
+        near = bool(on or stalled) or self._headroom.begun or self.is_low(look.cheap)
+        self._next = NEAR_SECONDS if near else self._until(look)
+        self._last = look
+        verdict = Verdict(
+            headroom=lowest,
+            on=frozenset(on),
+            stalls={each: stall.permille for each, stall in found.items() if each in look.stalls},
+            of_a_pod=any(stall.whole and stall.permille >= self._full for stall in stalled)
+            and not any(stall.short for stall in stalled),
+            near=near,
+        )
+        if not on:
+            return verdict
+        signal, where = min(on)
+        return verdict._replace(signal=signal, scope=where, since=on[signal, where])
+
+    def _until(self, look: MemoryReading) -> float:
+        """Return the seconds until the next look: at the rate at which the headroom fell it is then half way to low."""
+        last, soonest = self._last, RARE_SECONDS
+        if last is None or look.at <= last.at:
+            return NEAR_SECONDS
+        for scope, size in look.cheap.items():
+            fell = last.cheap.get(scope, size) - size
+            if fell > 0:
+                soonest = min(soonest, (size - self._clear) * (look.at - last.at) / fell / 2)
+        return max(NEAR_SECONDS, soonest)
