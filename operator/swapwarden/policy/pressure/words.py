@@ -1,0 +1,63 @@
+"""A decision under memory pressure with its numbers, for events and users."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from swapwarden.api import names, state
+from swapwarden.policy.pressure.candidates import SAFE_TO_EVICT
+from swapwarden.policy.pressure.ranking import LEAST_PERCENT, Ranked, Spared
+
+_MI: Final = 2**20
+
+WHY_SPARED: Final = {
+    Spared.NOT_MEASURED: "it is not among the node's largest pods",
+    Spared.NOT_RUNNING: "it does not run",
+    Spared.TERMINATING: "it ends already",
+    Spared.STATIC: "it is a static pod",
+    Spared.CRITICAL: "it is critical",
+    Spared.NAMESPACE_EXCLUDED: "its namespace is excluded",
+    Spared.DAEMON_SET: "a DaemonSet would start it again on this node",
+    Spared.UNMANAGED: "no controller would replace it",
+    Spared.KEPT_BY_OWNER: f"its annotation {SAFE_TO_EVICT} is false",
+    Spared.SMALL: f"it uses less than {LEAST_PERCENT}% of the node's memory",
+    Spared.NOT_SWAPPING: "it has nothing in swap and reads nothing back",
+    Spared.WITHIN_GRANT: "it keeps within its memory request and its swap",
+}
+"""Why a pod is not chosen, in words."""
+
+
+def arithmetic(one: Ranked) -> str:
+    """Return the usage of a measured pod beside what it may use: usage 912Mi (memory 700Mi + swap 212Mi) > ..."""
+    found = one.measured or state.PressuredPod("")
+    # Sizes in whole Mi could look equal, or add up to something else.
+    exact = abs(one.excess) < 4 * _MI
+    sign = ">" if one.excess > 0 else "<="
+    used = f"memory {_size(found.working_set_bytes, exact=exact)} + swap {_size(found.swap_bytes, exact=exact)}"
+    granted = f"request {_size(one.pod.request, exact=exact)} + swap {_size(one.pod.swap, exact=exact)}"
+    return f"usage {_size(one.usage, exact=exact)} ({used}) {sign} {granted}; priority {one.pod.priority}"
+
+
+def pressure(report: state.PressureReport, thresholds: state.PressureSettings | None) -> str:
+    """Return what the node's agent reports: headroom 310Mi < 400Mi."""
+    where = "pods" if report.scope == names.PressureScope.PODS else "node"
+    # A signal stays until it is cleared, at another bound.
+    if report.signal == names.PressureSignal.STALL:
+        if thresholds is None:
+            return f"{where} stalled {_share(report.stall_permille)} of the time"
+        full = thresholds.stall.full_permille
+        most = full if report.stall_permille > full else full / 2
+        return f"{where} stalled {_share(report.stall_permille)} > {_share(most)} of the time"
+    if thresholds is None:
+        return f"{where} headroom {_size(report.headroom_bytes)}"
+    below, clear = thresholds.headroom.below_bytes, thresholds.headroom.clear_bytes
+    least = below if report.headroom_bytes < below else clear
+    return f"{where} headroom {_size(report.headroom_bytes)} < {_size(least)}"
+
+
+def _share(permille: float) -> str:
+    return f"{permille / 10:g}%"
+
+
+def _size(number: int, *, exact: bool = False) -> str:
+    return str(number) if exact else f"{number // _MI}Mi"
