@@ -9,10 +9,10 @@ from swapwarden.api import names
 from swapwarden.api.runtime_link import FromPlugin
 from swapwarden.nri import decisions, inventory, link, logs, messages
 
-COUNTED: Final = ("requests", "adjusted", "kept", "errors", "late", "lost")
+COUNTED: Final = ("requests", "adjusted", "kept", "errors", "late", "lost", "dropped")
 """Requests of the runtime; containers that were adjusted; updates in which a value was kept; requests that got an empty
 answer because of an exception; pods whose start did not wait longer for the agent; connections to the runtime that were
-lost."""
+lost; those of them that the runtime ended and still listened."""
 LOG_SECONDS: Final = 60.0
 
 

@@ -38,6 +38,8 @@ class RuntimeSide:
         self.courier = courier.Courier(self._path, registration, clock)
         self._retry = retry.Retry(clock())
         self._session: session.RuntimeSession | None = None
+        self._file: tuple[int, int] | None = None
+        """The identity of the socket's file at the last connection, unless the runtime did not accept that one."""
         self._buffer = memoryview(bytearray(_BYTES))
         self.socket: socket.socket | None = None
         self.waits = False
@@ -95,11 +97,15 @@ class RuntimeSide:
             made.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL)
         try:
             made.connect(self._path)
+            file = os.stat(self._path)
         except OSError as error:
             made.close()
             self._away(_reason(error))
             return
         self.socket = made
+        # A runtime that restarts recreates its socket.
+        before, self._file = self._file, (file.st_ino, file.st_ctime_ns)
+        self._known.counts["dropped"] += before == self._file
         self._retry.connected(self._clock())
         self._session = session.RuntimeSession(
             self._known, send=made.sendall, notify=self._notify, carry=self.courier.carry, clock=self._clock
@@ -135,6 +141,8 @@ class RuntimeSide:
         self._known.counts["lost"] += 1
         if self._known.runtime is not None:
             logs.warning("runtime", f"the connection to the runtime ended: {error}")
+        else:
+            self._file = None
         self._known.runtime = None
         if ended is not None:
             ended.orders.fail()

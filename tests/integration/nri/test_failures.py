@@ -30,9 +30,16 @@ def create(runtime: Runtime, uid: str) -> Outcome:
 
 
 def test_a_stopped_plugin_costs_one_request_its_timeout_and_no_start(
-    runtime: Runtime, start_plugin: StartPlugin
+    runtime: Runtime, start_plugin: StartPlugin, folder: pathlib.Path
 ) -> None:
-    stopped = start_plugin(runtime)
+    with FakeAgent(folder / "link") as agent:
+        stopped = start_plugin(runtime)
+        agent.wait_connected()
+        _cost_one_request(runtime, stopped)
+        assert agent.wait_for(FromPlugin.COUNTS, dropped=1)["lost"] == 1
+
+
+def _cost_one_request(runtime: Runtime, stopped: Plugin) -> None:
     stopped.pause()
     late = create(runtime, "uid-1")
     assert (late.error, late.unified[SWAP_MAX]) == ("", KUBELET)

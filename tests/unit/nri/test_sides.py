@@ -154,7 +154,30 @@ def test_the_plugin_is_back_after_the_runtime_made_its_socket_again(world: World
     assert due is not None
     assert due <= world.now + retry.FIRST
     assert value_set(world.ask(world.with_runtime(), "CreateContainer", CREATE)) == "0"
-    assert (world.known.away, world.known.counts["lost"]) == ("", 1)
+    assert (world.known.away, world.known.counts["lost"], world.known.counts["dropped"]) == ("", 1, 0)
+
+
+def test_a_runtime_that_gave_the_plugin_up_and_runs_on_is_counted(world: World) -> None:
+    listening = world.listen(runtime_side.SOCKET, socket.SOCK_STREAM)
+    for dropped in range(3):
+        world.now = world.runtime.due() or world.now
+        world.runtime.tick()
+        assert world.known.counts["dropped"] == dropped
+        peer = world.accept(listening)
+        assert runtime.messages(peer.recv(1 << 16))
+        world.ask(peer, "Configure", runtime.configure())
+        peer.close()
+        world.runtime.readable()
+
+
+def test_a_runtime_that_accepts_no_registration_did_not_give_the_plugin_up(world: World) -> None:
+    listening = world.listen(runtime_side.SOCKET, socket.SOCK_STREAM)
+    for _ in range(2):
+        world.now = world.runtime.due() or world.now
+        world.runtime.tick()
+        world.accept(listening).close()
+        world.runtime.readable()
+    assert (world.known.counts["lost"], world.known.counts["dropped"]) == (2, 0)
 
 
 def test_a_runtime_that_hangs_up_each_time_is_tried_less_and_less_often(world: World) -> None:

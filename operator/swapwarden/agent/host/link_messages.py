@@ -111,6 +111,8 @@ class PluginCounts(msgspec.Struct, frozen=True):
     """Pods whose start did not wait longer for the agent."""
     lost: Sequence = 0
     """Connections to the runtime that ended."""
+    dropped: Sequence = 0
+    """Those that the runtime ended and still listened: an answer was too late."""
 
 
 PluginMessage = (

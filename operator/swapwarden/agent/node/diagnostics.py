@@ -31,6 +31,10 @@ _NRI: Final = {
     "PluginAway": ("swapwarden nri is not connected to this agent", "look at its pod on this node"),
     "Refused": ("the container runtime refuses swapwarden nri", _LOOK),
     "Lost": ("swapwarden nri has lost the container runtime", "look at the runtime's log on the node"),
+    "Dropped": (
+        "the runtime did not wait for a late answer of swapwarden nri and started a container without it",
+        "raise nri.resources.requests.cpu in the chart",
+    ),
     "LinkFailed": ("swapwarden nri cannot reach this agent", "give the agent a writable folder as --nri-dir"),
     "Slow": (
         "the start of pods did not wait for this agent, so their cgroups may have had no limit at first",

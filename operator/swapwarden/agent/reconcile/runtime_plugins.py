@@ -43,15 +43,20 @@ LOST = metrics.counter(
     "swapwarden_agent_nri_lost_total",
     "Connections to the runtime that the plugin lost: the runtime restarted, or did not wait for a slow answer.",
 )
+DROPS = metrics.counter(
+    "swapwarden_agent_nri_dropped_total",
+    "Connections to the plugin that the runtime ended while it ran on, as an answer was too late.",
+)
 MERGED: Final = 32
 """Containers of a list that are recorded in a turn."""
 AWAY_SECONDS: Final = 5.0
 """How long a plugin, or its connection to the runtime, may be away before that is reported: updates restart both."""
 SLOW_SECONDS: Final = 600.0
-"""How long it is reported that the start of a pod did not wait for the agent."""
+"""How long it is reported that the start of a pod did not wait for the agent, or a container's for the plugin."""
 PLUGIN_AWAY: Final = "PluginAway"
 LINK_FAILED: Final = "LinkFailed"
 SLOW: Final = "Slow"
+DROPPED: Final = "Dropped"
 REFUSED: Final = "Refused"
 REASONS: Final = ("NoSocket", REFUSED, "Lost")
 """Words for why a plugin is not connected to the runtime; other text is a message."""
@@ -115,6 +120,7 @@ class RuntimePlugins:
         self._told: spec.NodeSpec | None = None
         """The state that plugins know."""
         self._late_at = records.NEVER
+        self._dropped_at = records.NEVER
 
     @property
     def waits(self) -> bool:
@@ -126,9 +132,10 @@ class RuntimePlugins:
         """Return how plugins stand, for the report."""
         now, alone = self._work.clock(), self.holds.alone_since
         if alone is None:
-            if now - self._late_at < SLOW_SECONDS:
-                return board.RuntimeStatus(connected=True, reason=SLOW)
-            return board.RuntimeStatus(connected=True)
+            slow = SLOW if now - self._late_at < SLOW_SECONDS else ""
+            return board.RuntimeStatus(
+                connected=True, reason=DROPPED if now - self._dropped_at < SLOW_SECONDS else slow
+            )
         if now - alone < AWAY_SECONDS:
             return board.RuntimeStatus(connected=False)
         if self.link.failed:
@@ -287,7 +294,7 @@ class RuntimePlugins:
 
     def _count(self, plugin: _Plugin, counts: link_messages.PluginCounts) -> None:
         before, plugin.counts = plugin.counts, counts
-        late = max(0, counts.late - before.late)
+        late, dropped = max(0, counts.late - before.late), max(0, counts.dropped - before.dropped)
         for metric, more in (
             (REQUESTS, counts.requests - before.requests),
             (ADJUSTED, counts.adjusted - before.adjusted),
@@ -295,10 +302,15 @@ class RuntimePlugins:
             (ERRORS, counts.errors - before.errors),
             (LATE, late),
             (LOST, counts.lost - before.lost),
+            (DROPS, dropped),
         ):
             metric.inc(by=max(0, more))
+        now = self._work.clock()
         if late:
-            self._late_at = self._work.clock()
+            self._late_at = now
+        if dropped:
+            self._dropped_at = now
+        if late or dropped:
             self._work.reports.touch()
 
     # How plugins stand

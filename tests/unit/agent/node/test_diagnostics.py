@@ -126,7 +126,13 @@ def test_all_of_them_together_are_short() -> None:
 
 @pytest.mark.parametrize(
     "reason",
-    [*runtime_plugins.REASONS, runtime_plugins.PLUGIN_AWAY, runtime_plugins.LINK_FAILED, runtime_plugins.SLOW],
+    [
+        *runtime_plugins.REASONS,
+        runtime_plugins.PLUGIN_AWAY,
+        runtime_plugins.LINK_FAILED,
+        runtime_plugins.SLOW,
+        runtime_plugins.DROPPED,
+    ],
 )
 def test_a_runtime_without_a_plugin_is_a_finding_with_its_own_remedy(reason: str) -> None:
     (found,) = diagnostics.conditions(

@@ -264,6 +264,23 @@ async def test_late_answers_are_reported_for_a_while_and_counts_are_metrics(plai
     assert status(agent).reason == ""
 
 
+async def test_a_connection_that_the_runtime_gave_up_is_reported_for_a_while(plain: Node) -> None:
+    agent = plain.start(state(), nri=True)
+    before = runtime_plugins.DROPS.value()
+    plugin = PluginOf(agent)
+    plugin.say(protocol.FromPlugin.COUNTS, late=1, lost=1, dropped=0)
+    await plugin.heeded()
+    assert status(agent).reason == runtime_plugins.SLOW
+    told = plain.told
+    plugin.say(protocol.FromPlugin.COUNTS, late=1, lost=2, dropped=1)
+    await plugin.heeded()
+    assert status(agent) == board.RuntimeStatus(connected=True, reason=runtime_plugins.DROPPED)
+    assert runtime_plugins.DROPS.value() == before + 1
+    assert plain.told > told, "nothing has the status written"
+    plain.later += runtime_plugins.SLOW_SECONDS
+    assert status(agent).reason == ""
+
+
 async def test_a_plugin_that_lists_too_many_containers_is_dropped(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_records, "MOST", 3)
     agent = plain.start(state(), nri=True)
