@@ -154,9 +154,9 @@ class Node:
         self.pods.append(made)
         return made
 
-    def start(self, kubeconfig: str = "kubeconfig", *options: str, bare: bool = False) -> GuestProcess:
-        """With `bare`, an agent without capabilities, as the chart has it."""
-        argv = [sys.executable, *(("-c", BARE) if bare else ("-m", "swapwarden"))]
+    def start(self, kubeconfig: str = "kubeconfig", *options: str, program: str = "") -> GuestProcess:
+        """With BARE as the program, an agent without capabilities, as the chart has it."""
+        argv = [sys.executable, *(("-c", program) if program else ("-m", "swapwarden"))]
         argv += ["agent", "--node-name", self.name, "--cgroup-root", str(self.root)]
         argv += ["--run-dir", f"/run/{self.name}", "--state-dir", f"/var/tmp/{self.name}"]  # noqa: S108 the guest's own
         argv += ["--kubeconfig", str(self.files / kubeconfig), "--metrics-address", "127.0.0.1:0", *options]
@@ -450,7 +450,7 @@ def test_a_container_that_closes_its_cgroup_is_the_only_one_without_its_value(on
 
     close(early, "0")
     generation = one.put(spec)
-    one.start(bare=True)
+    one.start(program=BARE)
     one.applied(generation, "AccessDenied")
     held = {(str(8 * MIB), str(4 * MIB))}
     assert values(late, *others) == held, "in the same pass"
@@ -535,7 +535,7 @@ def test_what_a_container_does_to_a_cgroup_of_its_own_is_no_trouble_of_its_node(
 
     try:
         generation = put(8 * MIB, 4 * MIB)
-        one.start(bare=True)
+        one.start(program=BARE)
         one.applied(generation)
         assert one.vm.read(inner / "memory.swap.max").strip() == str(4 * MIB)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
 import pytest
+from swapwarden.agent.desired import throttle
 from swapwarden.api import names
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.controller import Controller
+from testbed.vm.kernelvm import GuestProcess
 from tests.kernel import memory, test_agent
 from tests.unit.policy import rows
 from tests.unit.policy.memory import test_qos
@@ -200,6 +203,84 @@ def test_pods_that_stand_still_at_memory_high_are_released_in_time(
         sys.stdout.write(
             f"\nreleased {max(took):.1f} s after they stood still, with a window of {WINDOW} s; 1 MiB of the container"
             f" beside one took {waited * 1000:.0f} ms\n"
+        )
+    assert max(took) < WINDOW + SAMPLES + SLACK
+
+
+# Runs in the guest: the agent, whose guard counts ten seconds of a hold and of calm as one hundred.
+HASTY = """
+import runpy, sys
+from swapwarden.agent.desired import throttle
+times = throttle.GuardTimes
+throttle.GuardTimes = lambda window, hold: times(window, hold / 10)
+throttle.CALM_SECONDS /= 10
+throttle.CALM_SAMPLE_SECONDS /= 10
+sys.argv[0] = "swapwarden"
+runpy.run_module("swapwarden", run_name="__main__", alter_sys=True)
+"""
+HOLD = 30
+"""Seconds, before that."""
+
+
+@pytest.mark.skipif("KERNEL_FACTS" not in os.environ, reason="it takes minutes: `make test-kernel-memory` runs it")
+def test_a_released_pod_is_throttled_again_once_it_is_calm_and_after_three_trips_no_more(
+    node: test_agent.Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The constants of the guard are ten times as long; the unit tests have them as they are."""
+    pod, plan, took = node.pod("pod"), str(32 * MIB), list[float]()
+    spec = {"memoryGuard": {"windowSeconds": WINDOW, "holdSeconds": HOLD}}
+
+    def want(high: str) -> None:
+        node.applied(node.put({**spec, "pods": {pod.uid: {"swapMax": "0", "memoryHigh": high}}}))
+
+    def high() -> str:
+        return node.vm.read(pod.path / "memory.high").strip()
+
+    def stands_still() -> GuestProcess:
+        taking = pod.hog(48, "--rounds", "1")
+        memory.until(lambda: pod.number("memory.current") > 33 * MIB, "it stands still")
+        begun = time.monotonic()
+        memory.until(lambda: high() == "max", "it is released")
+        took.append(time.monotonic() - begun)
+        test_agent.until(lambda: "round 1:" in taking.output(), "it continues", seconds=SOON)
+        return taking
+
+    def frees(taking: GuestProcess) -> float:
+        """Have it free its memory; return when."""
+        taking.send_signal(9)
+        taking.wait(test_agent.PATIENCE)
+        return time.monotonic()
+
+    def longest(trips: int) -> float:
+        """Seconds until a pod that frees its memory is throttled again at the latest."""
+        return ((HOLD << trips - 1) + throttle.CALM_SECONDS + 2 * throttle.CALM_SAMPLE_SECONDS) / 10 + SLACK
+
+    node.start(program=HASTY)
+    pod.make()
+    want(plan)
+    again = []
+    for count in (1, 2):
+        taking = stands_still()
+        if count == 1:
+            time.sleep(longest(count))
+            assert high() == "max", "all of it is still in use"
+        freed = frees(taking)
+        memory.until(lambda: high() == plan, "it has its memory.high again")
+        again.append(time.monotonic() - freed)
+        assert again[-1] < longest(count)
+    frees(stands_still())
+    test_agent.until(
+        lambda: [each["guard"] for each in node.status.get("throttled", [])] == ["Latched"], "the third is said"
+    )
+    time.sleep(longest(3))
+    assert high() == "max", "it stays so"
+    want(str(36 * MIB))
+    assert high() == str(36 * MIB), "another plan ends that"
+    trips, returns = (", ".join(f"{each:.1f}" for each in found) for found in (took, again))
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\nreleased {trips} s after it stood still, with a window of {WINDOW} s;"
+            f" throttled again {returns} s after it freed its memory\n"
         )
     assert max(took) < WINDOW + SAMPLES + SLACK
 
