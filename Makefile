@@ -58,10 +58,10 @@ test-kernel: venv ## Run the kernel tests: a VM with cgroup v2 and swap
 .PHONY: test-kernel-memory
 test-kernel-memory: venv ## Run what shows how the kernel swaps, protects and throttles, on two kernels (long)
 	@$(PYTHON) -m testbed setup controlplane
-	@for kernel in 6.1 6.12; do \
+	@failed=0; for kernel in 6.1 6.12; do \
 	  KERNEL_FACTS=1 TESTBED_KERNEL=$$kernel $(PYTHON) -m pytest -q -n0 tests/kernel/test_memory_facts.py \
-	    tests/kernel/test_memory_qos.py tests/kernel/test_eviction_order.py || exit 1; \
-	done
+	    tests/kernel/test_memory_qos.py tests/kernel/test_eviction_order.py || failed=1; \
+	done; exit $$failed
 
 .PHONY: setup-cluster
 setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more programs (root; long the first time)

@@ -79,7 +79,9 @@ def grow(cache: int) -> None:
     print(json.dumps(found))  # noqa: T201
 
 
-def test_the_kernel_swaps_and_kills_where_the_check_expects_it(kernel_vm: KernelVM) -> None:
+def test_the_kernel_swaps_and_kills_where_the_check_expects_it(
+    kernel_vm: KernelVM, capsys: pytest.CaptureFixture[str]
+) -> None:
     program = f"import json, sys\n{inspect.getsource(grow)}\ngrow(int(sys.argv[1]))"
     env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     done = kernel_vm.run([sys.executable, "-c", program, str(CACHE)], env=env, timeout=500)
@@ -87,8 +89,11 @@ def test_the_kernel_swaps_and_kills_where_the_check_expects_it(kernel_vm: Kernel
     assert end["killed"] > start["killed"]
     alive = [each for each in samples if each["killed"] == start["killed"]]
     swapping = next(each for each in alive if each["swapped"] - start["swapped"] > SWAPS)
-    assert abs(swapping["available"] - start["swaps"]) < SLACK
-    assert abs(alive[-1]["available"] - start["kills"]) < SLACK
+    seen = {"swaps": swapping["available"], "kills": alive[-1]["available"]}
+    with capsys.disabled():
+        text = "; ".join(f"{what} at {found:.0f}, expected {start[what]:.0f}" for what, found in seen.items())
+        sys.stdout.write(f"\nMiB of memory.available at which the kernel {text}\n")
+    assert max(abs(found - start[what]) for what, found in seen.items()) < SLACK
     # Above a tenth of memory with 200 MiB in swap, below it seconds before the kill.
     half = next(each for each in alive if each["swapped"] - start["swapped"] > 200)
     assert half["headroom"] > 0.1
