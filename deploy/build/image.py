@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,9 @@ INPUTS = (
     *("crds", "deploy/image", "locks/runtime.txt", "operator"),
 )
 """The sources of the image; .dockerignore keeps all other files out of the build."""
+
+TREE = "tree"
+IMAGE = "image.tar"
 
 SUITE = "bookworm"
 BASE_PACKAGES = ("python3", "python3-venv")
@@ -259,22 +263,52 @@ def ensure() -> Path:
             return ARCHIVE
         ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)
-        _build()
+        _build(paths.ROOT, REFERENCE, ARCHIVE, *_origin())
         stamp.write_text(wanted, encoding="ascii")
     return ARCHIVE
 
 
-def _build() -> None:
-    revision, created = _origin()
+def of_commit(commit: str) -> Path:
+    """Return a folder with an earlier commit's sources and chart (TREE) and its image (IMAGE, named as reference_of()).
+
+    It is made once. SetupError if this clone lacks the commit.
+    """
+
+    def make(folder: Path) -> None:
+        tree, archive = folder / TREE, folder / "tree.tar"
+        try:
+            _archive(commit, archive)
+        except process.ProcessError as error:
+            raise host.SetupError(f"this clone lacks the commit {commit}: {error}", "git fetch --unshallow") from error
+        with tarfile.open(archive) as sources:
+            sources.extractall(tree, filter="data")
+        archive.unlink()
+        with cache.lock("image"):  # a build removes all containers that it finds
+            _build(tree, reference_of(commit), folder / IMAGE, commit, _FILE_TIME)
+
+    return cache.made(f"commit-{commit}", make)
+
+
+def reference_of(commit: str) -> str:
+    """Return the name of the image of an earlier commit."""
+    return f"{REFERENCE.rpartition(':')[0]}:{commit}"
+
+
+def _archive(commit: str, archive: Path) -> None:
+    where = ["git", "-C", str(paths.ROOT), "archive", f"--output={archive}", commit]
+    process.run([*where, "--", *INPUTS, str(paths.CHART.relative_to(paths.ROOT))], timeout=60)
+
+
+def _build(tree: Path, reference: str, archive: Path, revision: str, created: int) -> None:
     builder = _builder()
     with tempfile.TemporaryDirectory(prefix="image-", dir=cache.root()) as made:
         folder = Path(made)
         with term.step(f"building the image with {builder.name}"):
             options = [f"--build-arg=BASE={_base(builder)}", *_labels(revision, created), *_secrets(folder)]
-            builder.build(paths.ROOT, REFERENCE, options, created)
-            builder.save(REFERENCE, folder / "image.tar")
-        ociarchive.name_image(folder / "image.tar", folder / "named.tar", REFERENCE)
-        shutil.move(folder / "named.tar", ARCHIVE)
+            builder.build(tree, reference, options, created)
+            builder.save(reference, folder / "image.tar")
+        ociarchive.name_image(folder / "image.tar", folder / "named.tar", reference)
+        shutil.move(folder / "named.tar", archive)
 
 
 def _report(archive: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from testbed.base import paths
@@ -78,12 +79,12 @@ class Release:
 
     # --- life cycle ---
 
-    def install(self, **values: str) -> None:
+    def install(self, chart: Path = paths.CHART, **values: str) -> None:
         """Install it; it is all Ready when this returns. ProviderError where somebody else has installed it."""
         if self._is_there():
             raise ProviderError(f"there is a release {NAME} in {NAMESPACE}, which is left alone; uninstall it first")
         self._made = True  # a failed installation also leaves a release
-        self._helm("install", "--create-namespace", **values)
+        self._helm("install", chart, "--create-namespace", **values)
 
     def remove(self) -> None:
         """Uninstall the rest of the release that this object installed."""
@@ -96,7 +97,7 @@ class Release:
 
     def upgrade(self, **values: str) -> None:
         """Upgrade it in the same way. Values that are not given have their default again."""
-        self._helm("upgrade", **values)
+        self._helm("upgrade", paths.CHART, **values)
 
     def rollback(self) -> None:
         """Go back to the revision before."""
@@ -108,7 +109,7 @@ class Release:
         said = self._cluster.helm("uninstall", NAME, *options, timeout=2 * _TIMEOUT)
         return said.stdout + said.stderr
 
-    def _helm(self, action: str, *options: str, **values: str) -> None:
+    def _helm(self, action: str, chart: Path, *options: str, **values: str) -> None:
         given = {
             **image_values(self._cluster.image),
             "controller.labelRemovalDelay": str(LABEL_REMOVAL_SECONDS),
@@ -119,7 +120,7 @@ class Release:
         }
         settings = [f"--set={key}={value}" for key, value in given.items()]
         where = [f"--namespace={NAMESPACE}", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
-        self._cluster.helm(action, NAME, str(paths.CHART), *where, *options, *settings, timeout=2 * _TIMEOUT)
+        self._cluster.helm(action, NAME, str(chart), *where, *options, *settings, timeout=2 * _TIMEOUT)
 
     # --- what it says ---
 

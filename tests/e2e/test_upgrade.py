@@ -6,25 +6,29 @@ import collections
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import pytest
+import yaml
 from swapwarden.cli import uninstall
 
 from deploy.build import image
-from testbed.base import process
+from testbed.base import paths, process
 from tests.e2e import cgroups, release
 from tests.e2e.cgroups import MIB, TIMEOUT, Window
 from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider, ProviderError
 from tests.e2e.release import Release
 from tests.e2e.test_labels import LABELS
-from tests.e2e.test_nri import units_value
+from tests.e2e.test_nri import held, is_connected, units_value
 
 DISABLED = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
 RESOURCES = {"requests": {"memory": str(16 * MIB)}, "limits": {"memory": str(32 * MIB)}}
 NEXT = "e2e-next"
+LANDED = "c47d324"
+"""The commit of the version before this one."""
+CRDS = sorted(each.stem for each in paths.CRDS.glob("*.yaml"))
 LEFT = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
 EVERYTHING = "all,configmaps,secrets,serviceaccounts,roles,rolebindings,leases,networkpolicies,poddisruptionbudgets"
 HOOKS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
@@ -207,7 +211,7 @@ def test_upgrade_and_rollback_while_pods_come_and_go(
     eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the plan is in force")
 
 
-def test_uninstall_restores_the_earlier_values_and_a_second_installation_works(
+def test_uninstall_restores_the_earlier_values_and_a_second_installation_is_upgraded(
     cluster: Provider, node: Node, swapwarden: Release, namespace: Namespace, eventually: Wait
 ) -> None:
     namespace.create_pod("disabled", metadata=DISABLED, resources=RESOURCES)
@@ -256,9 +260,59 @@ def test_uninstall_restores_the_earlier_values_and_a_second_installation_works(
         namespace.create_pod("later", metadata=DISABLED)
         assert cgroups.swap_max(node, cgroups.of_pod(node, namespace.wait_ready("later"))) == "max"
 
-        swapwarden.install()
+        install_the_version_before(cluster, swapwarden)
         for name in ("disabled", "later"):
             folder = cgroups.of_pod(node, namespace.pod(name))
             eventually(lambda folder=folder: cgroups.swap_max(node, folder) == "0", f"{name} holds 0 again")  # type: ignore[misc]  # mypy infers no lambda with defaults
         eventually(lambda: cgroups.swap_max(node, node.kubepods) != "max", "people's own profile counts again")
+        for name in ("disabled", "later"):
+            pod = namespace.pod(name)
+            eventually(lambda pod=pod: held(node, pod) == ("0", "0"), f"the runtime holds {name} again")  # type: ignore[misc]  # as above
+        eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the plan is in force")
+        upgrade_from_the_version_before(node, swapwarden, namespace, ["disabled", "later"], eventually)
+        assert {name: schemas(cluster, name) for name in CRDS} == {name: read_schemas(name) for name in CRDS}
     eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the plan is in force")
+
+
+def install_the_version_before(cluster: Provider, swapwarden: Release) -> None:
+    """Install it as it was: its image, its chart, and with them the agent's files that it writes."""
+    landed = image.of_commit(LANDED)
+    cluster.load_image(landed / image.IMAGE)
+    swapwarden.install(landed / image.TREE / paths.CHART.relative_to(paths.ROOT), **{"image.tag": LANDED})
+    assert images_of(swapwarden) == {LANDED}
+
+
+def upgrade_from_the_version_before(
+    node: Node, swapwarden: Release, namespace: Namespace, names: Sequence[str], eventually: Wait
+) -> None:
+    """Upgrade it to this one. Of the pods, which run and have policy Disabled, none could swap meanwhile."""
+    pods = {name: namespace.pod(name) for name in names}
+    with node.record() as recording:
+        swapwarden.upgrade()
+        eventually(lambda: is_connected(swapwarden), "the runtime has the plugin of this version")
+        eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the plan is in force")
+        samples = recording.samples()
+    assert images_of(swapwarden) == {image.REFERENCE.rpartition(":")[2]}
+    for name, pod in pods.items():
+        folder = cgroups.of_pod(node, pod)
+        mine = [each for each in samples if each.path.endswith((folder.name, cgroups.container_id(pod) + ".scope"))]
+        assert {each.max_bytes for each in mine} <= {0}, (name, mine)
+        assert (cgroups.swap_max(node, folder), held(node, pod)) == ("0", ("0", "0")), name
+    namespace.create_pod("newest", metadata=DISABLED, resources=RESOURCES)
+    newest = namespace.wait_ready("newest")
+    eventually(lambda: held(node, newest) == ("0", "0"), "the runtime holds a new pod's container")
+    eventually(lambda: cgroups.swap_max(node, cgroups.of_pod(node, newest)) == "0", "and the agent holds its cgroup")
+
+
+def schemas(cluster: Provider, name: str) -> Any:
+    """Return the schema of each version of a CRD in the cluster."""
+    return _schemas(cluster.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"))
+
+
+def read_schemas(name: str) -> Any:
+    """Return the same of this version."""
+    return _schemas(yaml.safe_load((paths.CRDS / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def _schemas(definition: Any) -> Any:
+    return {each["name"]: each["schema"]["openAPIV3Schema"] for each in definition["spec"]["versions"]}

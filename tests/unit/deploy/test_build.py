@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from deploy.build import image
+from testbed.base import host
 
 
 def test_pip_settings_variables_win_over_files(tmp_path: Path) -> None:
@@ -42,3 +45,12 @@ def test_fingerprint_sees_content_name_mode_and_options_but_no_bytecode(tmp_path
 
 def test_default_base() -> None:
     assert image.default_base("# x\nARG BASE=python:3-slim\nFROM ${BASE}\nARG BASE=other\n") == "python:3-slim"
+
+
+def test_a_commit_that_the_clone_lacks_is_an_error_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWAPWARDEN_CACHE", str(tmp_path))
+    with pytest.raises(host.SetupError, match="--unshallow"):
+        image.of_commit("0" * 40)
+    assert not (tmp_path / f"commit-{'0' * 40}").exists()
