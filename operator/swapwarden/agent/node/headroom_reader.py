@@ -25,7 +25,7 @@ HEADROOM = metrics.reading(
 )
 Sizes = dict[names.PressureScope, int]
 """Bytes by scope, without scopes that cannot be read."""
-WATERMARK_SECONDS: Final = 15.0
+WATERMARK_SECONDS: Final = 60.0
 """How long the watermarks count as the same: /proc/zoneinfo has some lines for each CPU in each zone."""
 _CONTAINERS: Final = 64
 """Most containers of a pod that are read."""

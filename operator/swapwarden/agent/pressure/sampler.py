@@ -42,9 +42,9 @@ REPORT_SECONDS: Final = 30.0
 """Between reports while a signal is on."""
 TURN_SECONDS: Final = 0.001
 """How long files are read before other work gets a turn."""
-_SHARE: Final = 50
-"""A look is followed by a pause of so many times its length: it then takes 2 % of a CPU at most."""
-_LONGEST_WAIT: Final = 5.0
+_SHARE: Final = 10
+"""A look is followed by a pause of so many times its length: it then takes a tenth of a CPU at most."""
+_LONGEST_WAIT: Final = 2.0
 """Seconds of that pause, whatever the length: on a node that thrashes all takes long."""
 _SEQ_END: Final = 1 << 53
 """Above any number of reports that agents make."""

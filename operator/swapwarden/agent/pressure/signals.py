@@ -9,6 +9,7 @@ their common limit was hit.
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -117,7 +118,7 @@ def _follows(new: tuple[float, StallTotals], last: tuple[float, StallTotals]) ->
 
 
 class _Latch:
-    """A signal of one scope: on once it has held for some seconds, off at once."""
+    """A signal of one scope: on once its condition has held for some seconds, off at once."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -125,18 +126,23 @@ class _Latch:
         """When the condition to come on was met first; None: it is not met."""
         self.since: float | None = None
         """When it came on; None while it is off."""
+        self._ended = -math.inf
 
-    def step(self, at: float, *, begins: bool, stays: bool) -> bool:
-        """Return whether it is on. `begins`: the condition to come on is met; `stays`: that to stay on."""
+    def step(self, at: float, *, begins: bool, stays: bool, hurries: bool = False) -> bool:
+        """Return whether it is on, where the condition to begin or to stay on is met.
+
+        One that `hurries` does not wait, unless it was on in the same time before.
+        """
         if self.since is not None:
             if not stays:
                 self.since = self._began = None
+                self._ended = at
         elif not begins:
             self._began = None
         else:
             if self._began is None or at < self._began:
                 self._began = at
-            if at - self._began >= self._seconds:
+            if at - self._began >= self._seconds or (hurries and not 0 <= at - self._ended < self._seconds):
                 self.since = at
         return self.since is not None
 
@@ -176,7 +182,8 @@ class PressureSignals:
         on: dict[tuple[names.PressureSignal, names.PressureScope], float] = {}
         lowest, scope = min(((size, each) for each, size in look.headroom.items()), default=(None, None))
         begins, stays = lowest is not None and lowest < self._below, lowest is not None and lowest <= self._clear
-        if self._headroom.step(look.at, begins=begins, stays=stays) and scope is not None:
+        hurries = lowest is not None and self._is_ending(look, lowest)
+        if self._headroom.step(look.at, begins=begins, stays=stays, hurries=hurries) and scope is not None:
             on[names.PressureSignal.HEADROOM, scope] = self._headroom.since or 0.0
         found = {scope: self._windows[scope].add(look.at, look.stalls.get(scope)) for scope in names.PressureScope}
         for each, stall in found.items():
@@ -203,6 +210,13 @@ class PressureSignals:
             return verdict
         signal, where = min(on)
         return verdict._replace(signal=signal, scope=where, since=on[signal, where])
+
+    def _is_ending(self, look: MemoryReading, lowest: int) -> bool:
+        """Return whether nothing is left before the headroom was low for its time, at the rate at which it falls."""
+        if self._last is None or not self._last.headroom:
+            return False
+        passed, fell = look.at - self._last.at, min(self._last.headroom.values()) - lowest
+        return passed > 0 and lowest * passed * 1000 <= fell * self.settings.headroom.for_milliseconds
 
     def _until(self, look: MemoryReading) -> float:
         """Return the seconds until the next look: at the rate at which the headroom fell it is then half way to low."""
