@@ -17,6 +17,7 @@ from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.pods import condition_publisher, plan_latency
+from swapwarden.controller.pressure import budgets, observer
 from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts, status_publisher
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features, profile_list, restore_request
@@ -113,8 +114,11 @@ class Leader:
             release=functools.partial(_release, shared.api, writes),
             restoring=lambda: shared.order.active,
         )
+        ask = functools.partial(budgets.ask, shared.api) if arguments.eviction_dry_run else None
+        self._pressure = observer.PressureObserver(shared.known, shared.api, term, shared.recorder, ask)
         self._parts: dict[str, supervise.Job] = {
             PART: self._reconcile,
+            observer.PART: self._pressure.run,
             rollouts.PART: self._rollouts.run,
             revision_history.PART: self._revisions.run,
             kopf_operator.PART: self._operator.run,
@@ -174,6 +178,7 @@ class Leader:
             if row is not None:
                 self._post_exposures(row)
                 self._post_conditions(None, row)
+                self._pressure.state_changed(name, None, row)
         self.restore_requested()
         if self._conditions is not None:
             self._conditions.request_sync(*inventory.nodes)
@@ -212,6 +217,7 @@ class Leader:
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a changed or deleted (None) NodeSwapState."""
         self._latency.observed(name, new)
+        self._pressure.state_changed(name, old, new)
         if self._conditions is not None:
             self._conditions.request_sync(name)
         if new is None:

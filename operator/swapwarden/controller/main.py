@@ -106,6 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " their status",
     )
     parser.add_argument(
+        "--eviction-dry-run",
+        action="store_true",
+        help="ask the API server whether disruption budgets allow to evict pods of nodes under memory pressure; needs"
+        " the right to create evictions, and evicts nothing",
+    )
+    parser.add_argument(
         "--webhook-service",
         default="",
         metavar="NAME",

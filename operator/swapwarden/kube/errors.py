@@ -40,13 +40,34 @@ class TooLarge(Unreachable):
 class ApiError(KubeError):
     """The API server answered with an error."""
 
-    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        retry_after: float = 0.0,
+        causes: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(f"{message} ({status} {reason})" if reason else f"{message} ({status})")
         self.status = status
         self.reason = reason
         """Machine-readable reason of the Status object, such as NotFound or Expired; empty if there is none."""
         self.message = message
         self.retry_after = retry_after
+        self.causes = causes
+        """Machine-readable reasons of its causes (details.causes)."""
+
+
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] | None = None
+
+
+class _Detailed(msgspec.Struct):
+    details: _Details | None = None
 
 
 class _ApiStatus(msgspec.Struct):
@@ -58,6 +79,8 @@ class _ApiStatus(msgspec.Struct):
 
 
 _STATUSES: Final = decoding.Decoder(_ApiStatus)
+_DETAILS: Final = decoding.Decoder(_Detailed)
+MAX_CAUSES: Final = 32
 
 
 def status_of(body: bytes | msgspec.Raw) -> _ApiStatus:
@@ -73,9 +96,15 @@ def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None
     message = found.message or body[:512].decode("utf-8", "replace").strip() or "no message"
     if len(message) > MAX_MESSAGE_CHARACTERS:
         message = f"{message[:MAX_MESSAGE_CHARACTERS]}... ({len(message)} characters)"
-    return ApiError(
-        status, found.reason[:MAX_MESSAGE_CHARACTERS], message, _retry_after((headers or {}).get("retry-after"))
-    )
+    wait = _retry_after((headers or {}).get("retry-after"))
+    return ApiError(status, found.reason[:MAX_MESSAGE_CHARACTERS], message, wait, _causes(body))
+
+
+def _causes(body: bytes) -> frozenset[str]:
+    with contextlib.suppress(msgspec.DecodeError):
+        details = _DETAILS.decode(body).details
+        return frozenset(one.reason for one in ((details and details.causes) or ())[:MAX_CAUSES] if one.reason)
+    return frozenset()
 
 
 def seconds_of(date: str) -> float:

@@ -58,6 +58,7 @@ SETS: dict[str, Json] = {
         "startupTaint": True,
         "extendedResource": True,
         "podConditions": True,
+        "evictionDryRun": True,
         "admission": {
             "failurePolicy": "Ignore",
             "objectSelector": {"matchLabels": {"tier": "batch"}},
@@ -464,6 +465,19 @@ def test_only_the_pod_condition_brings_the_right_to_write_the_status_of_pods(
 
     assert found({}) == (set(), False, False)
     assert found({"podConditions": True}) == ({"swapwarden-controller"}, True, True)
+
+
+def test_only_the_dry_run_brings_the_right_to_evict_which_a_policy_holds(tmp_path: Path) -> None:
+    def found(values: Json) -> tuple[set[str], bool, bool]:
+        documents = rendered(tmp_path, values)
+        roles = named(documents, "ClusterRole").items()
+        may = {name for name, role in roles for rule in role["rules"] if "pods/eviction" in rule["resources"]}
+        [container] = named(documents, "Deployment")["swapwarden-controller"]["spec"]["template"]["spec"]["containers"]
+        held = "swapwarden-controller-evictions" in named(documents, "ValidatingAdmissionPolicyBinding")
+        return may, held, "--eviction-dry-run" in container["args"]
+
+    assert found({}) == (set(), False, False)
+    assert found({"evictionDryRun": True}) == ({"swapwarden-controller"}, True, True)
 
 
 def test_who_sets_labels_needs_rights_for_it_and_no_others(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class PressureSpec(rules.Model):
 
     mode: Annotated[names.PressureMode, pydantic.Field()] = names.PressureMode.OFF
     """Off: nothing is reported. Observe: the agent reports a node under pressure with its largest pods
-    (status.pressure of its NodeSwapState)."""
+    (status.pressure of its NodeSwapState), and events name the pod that would be evicted first. Nothing is evicted."""
     headroom: HeadroomSignal = HeadroomSignal()
     """The memory that the node can still hand out."""
     stall: StallSignal = StallSignal()

@@ -65,6 +65,7 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     violations_omitted: int = 0
     exposures: list[WireExposure] = []
     throttled: list[WireThrottled] = []
+    pressure: state.PressureReport | None = None
     holds: state.Holds | None = None
 
 
@@ -124,6 +125,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """Conditions that report a problem of the node."""
     holds: state.Holds | None = None
     """Who holds limits of pods beside the agent; None: nobody."""
+    pressure: state.PressureReport | None = None
+    """Memory pressure that the agent reports."""
 
 
 class _PreviewHead(msgspec.Struct, rename="camel"):
@@ -271,6 +274,7 @@ def project(wire: WireState) -> StateRow:
             each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)
         ),
         holds=status.holds,
+        pressure=status.pressure,
         standstills=tuple(each for each in status.throttled if each.trips),
         # Present problems are listed before past ones.
         unlisted=status.violations_omitted > 0,

@@ -6,6 +6,7 @@ from typing import Final
 
 from swapwarden.api import names, state
 from swapwarden.policy.pressure.candidates import SAFE_TO_EVICT
+from swapwarden.policy.pressure.choice import HoldReason
 from swapwarden.policy.pressure.ranking import LEAST_PERCENT, Ranked, Spared
 
 _MI: Final = 2**20
@@ -25,6 +26,17 @@ WHY_SPARED: Final = {
     Spared.WITHIN_GRANT: "it keeps within its memory request and its swap",
 }
 """Why a pod is not chosen, in words."""
+
+
+WHY_HELD: Final = {
+    HoldReason.STALE: "its agent has yet to report again",
+    HoldReason.WIDESPREAD: "most nodes of its profile are under pressure, so that evictions would only move the load",
+    HoldReason.KUBELET_EVICTING: "the kubelet evicts a pod already",
+    HoldReason.POD_TERMINATING: "a pod that ends will free memory",
+    HoldReason.NO_CANDIDATE: "no pod that may be evicted uses more than its memory request and its swap",
+    HoldReason.BLOCKED: "the API server would evict none of the pods that exceed their memory requests and swap",
+}
+"""Why nothing would be evicted, in words."""
 
 
 def arithmetic(one: Ranked) -> str:

@@ -49,6 +49,18 @@ def test_a_state_is_kept_as_a_row() -> None:
     assert found.pods == {"x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
 
 
+def test_a_report_of_memory_pressure_is_kept_if_it_is_understood() -> None:
+    report = {"seq": 3, "signal": "Headroom", "pods": [{"pod": "x", "swapBytes": 7}]}
+    for found, kept in (
+        (report, state.PressureReport(3, "Headroom", pods=[state.PressuredPod("x", swap_bytes=7)])),
+        ({**report, "seq": "three"}, None),
+        ({**report, "pods": [{"pod": "x", "swapBytes": -7}]}, None),
+    ):
+        status = {**BODY["status"], "pressure": found}
+        row = states.decode(msgspec.json.encode({**BODY, "status": status}))
+        assert (row.pressure, row.observed) == (kept, 4)
+
+
 def test_a_fresh_state_has_no_status() -> None:
     row = states.decode(msgspec.json.encode({key: value for key, value in BODY.items() if key != "status"}))
     assert (row.observed, row.facts, row.applied, row.degraded) == (0, None, False, "")

@@ -1,0 +1,46 @@
+"""Notices about nodes under memory pressure, and about the pods that would be evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from swapwarden.api import state
+from swapwarden.controller.inventory import states
+from swapwarden.kube.events import Notice, Regarding
+from swapwarden.policy.observed import nodes
+from swapwarden.policy.pressure import words
+from swapwarden.policy.pressure.choice import Choice
+
+NODE_EVENT: Final = "MemoryPressureObserved"
+POD_EVENT: Final = "WouldBeEvicted"
+
+
+def notices(
+    node: nodes.NodeRow,
+    row: states.StateRow,
+    thresholds: state.PressureSettings,
+    chosen: Choice,
+    *,
+    allowed: bool,
+) -> Iterator[Notice]:
+    """Yield notices of the decision on a node's report, once for as long as the pressure lasts.
+
+    Two leaders give it the same key. `allowed` is whether the API server would evict the pod; else it was not asked.
+    """
+    report, victim = row.pressure, chosen.victim
+    if report is None:
+        return
+    of_node = Regarding("v1", "Node", "", node.name, node.uid)
+    pressure, key = words.pressure(report, thresholds), f"{row.uid}/{report.since}/{chosen.hold}"
+    if victim is None:
+        yield Notice(of_node, "Warning", NODE_EVENT, f"{pressure}; {words.WHY_HELD[chosen.hold]}", key)
+        return
+    pod, sums = victim.pod, words.arithmetic(victim)
+    asked = "disruption budgets allow it" if allowed else "disruption budgets were not asked"
+    key = f"{key}/{pod.uid}"
+    text = f"{pressure}; pod {pod.namespace}/{pod.name} would be evicted first: {sums}; {asked}"
+    yield Notice(of_node, "Warning", NODE_EVENT, text, key)
+    of_pod = Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
+    text = f"this pod would be evicted first from node {node.name}: {sums}; {pressure}; {asked}"
+    yield Notice(of_pod, "Warning", POD_EVENT, text, key)

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+import pytest
+from swapwarden.api import names, state
+from swapwarden.controller import cluster
+from swapwarden.controller.inventory import states
+from swapwarden.controller.pressure import observer
+from swapwarden.controller.pressure.budgets import EvictionAnswer
+from swapwarden.kube import errors, events, transport
+from swapwarden.policy.pressure.candidates import Candidate
+from swapwarden.policy.pressure.choice import HoldReason
+
+from tests.unit.controller.objects import Led, node, state_row, term
+
+MI = 2**20
+THRESHOLDS = state.PressureSettings(
+    state.HeadroomThresholds(400 * MI, 800 * MI, 5000), state.StallThresholds(400, 10_000)
+)
+SPEC = state.StateSpec(state.ProfileRef("p"), default_reason=names.Reason.PROFILE_NO_SWAP, pressure=THRESHOLDS)
+OWNER = {"kind": "ReplicaSet", "controller": True}
+
+
+def running(name: str, **spec: Any) -> dict[str, Any]:
+    """A pod, as the API server lists it."""
+    return {
+        "metadata": {"name": name, "namespace": "a", "uid": f"uid-{name}", "ownerReferences": [OWNER]},
+        "spec": {"containers": [], **spec},
+        "status": {"phase": "Running"},
+    }
+
+
+class Cluster:
+    """A node n with these pods, the observer, and what it did."""
+
+    def __init__(self, *listed: object, ask: dict[str, EvictionAnswer | Exception] | None = None) -> None:
+        self.known = cluster.Cluster()
+        self.read: list[dict[str, str]] = []
+        self.asked: list[str] = []
+        self.events: list[events.Notice] = []
+        self.listed = list(listed)
+        self.now = 0.0
+        self.led = Led()
+        self._answers = ask
+        self.known.node_changed("n", node("n"))
+        reader, recorder = cast("transport.Reader", self), cast("events.Recorder", self)
+        asks = self._ask if ask is not None else None
+        self.observer = observer.PressureObserver(
+            self.known, reader, term(led=self.led), recorder, asks, now=lambda: self.now
+        )
+
+    async def get(self, _: str, *, params: dict[str, str], accept: str) -> bytes:
+        assert accept == "application/json"
+        self.read.append(params)
+        return msgspec.json.encode({"items": self.listed, "metadata": {}})
+
+    def post(self, notice: events.Notice) -> None:
+        self.events.append(notice)
+
+    async def _ask(self, pod: Candidate) -> EvictionAnswer:
+        assert self._answers is not None
+        self.asked.append(pod.name)
+        answer = self._answers[pod.name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def reports(self, seq: int, name: str = "n", /, **sizes: int) -> None:
+        """Let an agent report the memory of pods in MiB; without any, that there is no pressure."""
+        found = [state.PressuredPod(f"uid-{pod}", size * MI) for pod, size in sizes.items()]
+        report = state.PressureReport(seq, "Headroom", "Node", 310 * MI, since="s", pods=found) if sizes else None
+        self.takes(name, state_row(name, seq + 1, SPEC, observed=1, pressure=report))
+
+    def takes(self, name: str, row: states.StateRow) -> None:
+        old = self.known.inventory.state_of(name)
+        self.known.state_changed(name, old, row)
+        self.observer.state_changed(name, old, row)
+
+    def decides(self) -> str:
+        """Decide on node n; the reason why nothing is evicted."""
+        before = {str(reason): observer.HOLDS.value(reason) for reason in HoldReason}
+        asyncio.run(self.observer.decide("n"))
+        [reason] = [each for each in before if observer.HOLDS.value(each) > before[each]] or [""]
+        return reason
+
+
+def waiting(one: Cluster) -> int:
+    return len(one.observer.queue)
+
+
+def pressed(*listed: object, **fields: Any) -> Cluster:
+    """A node that came under pressure while this instance led, by its two pods x and y."""
+    one = Cluster(*listed, **fields)
+    one.reports(1)
+    one.reports(2, x=900, y=800)
+    return one
+
+
+def test_a_new_report_is_decided_on_once() -> None:
+    one = Cluster()
+    one.reports(1)
+    assert waiting(one) == 0
+    one.reports(2, x=900)
+    assert waiting(one) == 1
+
+
+def test_pods_are_read_only_of_the_node_and_only_running_ones() -> None:
+    one = pressed(running("x"))
+    assert one.decides() == "Observe"
+    [params] = one.read
+    assert params["fieldSelector"] == "spec.nodeName=n,status.phase=Running"
+
+
+def test_pods_that_the_api_server_would_not_evict_are_not_asked_again_for_a_minute() -> None:
+    answers: dict[str, EvictionAnswer | Exception] = {"x": EvictionAnswer.BUDGET, "y": EvictionAnswer.ALLOWED}
+    one = pressed(running("x"), running("y"), ask=answers)
+    assert one.decides() == "Observe"
+    assert one.asked == ["x", "y"]
+    assert [each.regarding.name for each in one.events] == ["n", "y"]
+    one.reports(3, x=900, y=800)
+    one.now = 59.0
+    one.decides()
+    assert one.asked == ["x", "y", "y"]
+    one.now = 60.0
+    one.decides()
+    assert one.asked == ["x", "y", "y", "x", "y"]
+
+
+def test_where_all_are_blocked_the_node_has_the_reason() -> None:
+    one = pressed(running("x"), ask={"x": EvictionAnswer.SEVERAL_BUDGETS})
+    assert one.decides() == "Blocked"
+    assert [each.reason for each in one.events] == ["MemoryPressureObserved"]
+    assert one.events[0].message.startswith("node headroom 310Mi < 400Mi; the API server would evict none")
+
+
+def test_only_so_many_are_asked_of_one_report() -> None:
+    pods = [f"p{n}" for n in range(9)]
+    one = Cluster(*map(running, pods), ask=dict.fromkeys(pods, EvictionAnswer.BUDGET))
+    one.reports(1)
+    one.reports(2, **dict.fromkeys(pods, 900))
+    assert one.decides() == "Blocked"
+    assert len(one.asked) == observer.MAX_ASKED
+
+
+def test_an_overloaded_api_server_is_left_alone() -> None:
+    error = errors.ApiError(429, "TooManyRequests", "busy", 7.0)
+    one = pressed(running("x"), ask={"x": error})
+    with pytest.raises(errors.ApiError):
+        one.decides()
+    assert one.asked == ["x"]
+    assert one.events == []
+
+
+def test_a_report_of_an_earlier_term_counts_after_its_next() -> None:
+    one = Cluster(running("x"))
+    one.reports(4, x=900)
+    assert one.decides() == "Stale"
+    assert one.read == []
+    one.reports(5, x=900)
+    assert one.decides() == "Observe"
+
+
+def test_a_node_whose_agent_is_away_holds() -> None:
+    one = pressed(running("x"))
+    row = one.known.inventory.state_of("n")
+    assert row is not None
+    one.known.state_changed("n", row, msgspec.structs.replace(row, version=99, observed=0))
+    assert one.decides() == "Stale"
+
+
+def test_where_most_nodes_are_under_pressure_no_pods_are_read() -> None:
+    one = pressed(running("x"))
+    for name in ("n2", "n3"):
+        one.known.node_changed(name, node(name))
+        one.reports(1, name)
+        one.reports(2, name, z=900)
+    assert one.decides() == "Widespread"
+    assert one.read == []
+
+
+def ends(one: Cluster) -> None:
+    one.led.seconds = 0.0
+
+
+def goes_off(one: Cluster) -> None:
+    one.reports(3)
+
+
+def is_turned_off(one: Cluster) -> None:
+    row = one.known.inventory.state_of("n")
+    assert row is not None
+    spec = msgspec.json.encode(msgspec.structs.replace(SPEC, pressure=None))
+    one.takes("n", msgspec.structs.replace(row, version=99, spec=spec))
+
+
+def node_goes(one: Cluster) -> None:
+    one.known.node_changed("n", None)
+
+
+@pytest.mark.parametrize("change", [ends, goes_off, is_turned_off, node_goes])
+def test_nothing_is_decided_after(change: Callable[[Cluster], None]) -> None:
+    one = pressed(running("x"))
+    change(one)
+    assert one.decides() == ""
+    assert one.events == []
+
+
+def test_a_pod_that_cannot_be_read_hides_no_other() -> None:
+    broken = running("x", containers=[{"name": "c", "resources": {"requests": {"memory": "lots"}}}])
+    one = pressed(broken, {"metadata": 7}, running("y"))
+    assert one.decides() == "Observe"
+    assert one.events[-1].regarding.name == "y"
+
+
+def test_two_leaders_and_later_reports_post_one_event() -> None:
+    first, second = pressed(running("x")), pressed(running("x"))
+    first.decides()
+    second.decides()
+    first.reports(3, x=901)
+    first.decides()
+    keys = [[(each.regarding.kind, each.key) for each in one.events] for one in (first, second)]
+    assert keys[0] == keys[1] * 2
+    assert all(key for _, key in keys[1])
