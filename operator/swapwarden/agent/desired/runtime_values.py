@@ -110,6 +110,11 @@ def parse(text: str | None) -> int:
         return cgroupfs.NO_LIMIT
 
 
+def is_corrected(before: runtime_records.RuntimeRecord | None, now: runtime_records.RuntimeRecord) -> bool:
+    """Return whether the runtime has replaced the kubelet's value by the one that it was asked for."""
+    return before is not None and before.value == parse(before.original) != before.asked == now.value
+
+
 def asked(container: runtime_records.RuntimeRecord, value: int) -> runtime_records.RuntimeRecord:
     """Return the record for when the runtime is about to be asked for a value."""
     earlier = container.original

@@ -20,9 +20,14 @@ from swapwarden.agent.reconcile import container_reconciler, queue, schedule, wo
 from swapwarden.api import names
 from swapwarden.api import runtime_link as protocol
 from swapwarden.kube import backoff
+from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
+CORRECTED = metrics.counter(
+    "swapwarden_agent_nri_corrected_total",
+    "Containers that ran with the kubelet's number before the runtime held their limit.",
+)
 MOST_ASKED: Final = 256
 """Containers in one message to the plugin."""
 ANSWER_SECONDS: Final = 60.0
@@ -87,6 +92,7 @@ class RuntimeHolds:
 
     def learn(self, seen: runtime_records.RuntimeRecord) -> None:
         """Record how a container stands in the runtime. OverflowError if there are too many."""
+        CORRECTED.inc(by=runtime_values.is_corrected(self._records.get(seen.id), seen))
         self._records.put(seen)
         container = self._inventory.containers.get(seen.id)
         if container is not None:

@@ -88,7 +88,9 @@ async def test_a_container_of_a_disabled_pod_gets_0_from_the_runtime_and_its_fil
     assert updates(plugin) == [{container_id("app"): "0"}]
     (container,) = plain.known(pod).containers.values()
     assert container.files == []
+    before = runtime_holds.CORRECTED.value()
     await answer(plain, plugin)
+    assert runtime_holds.CORRECTED.value() == before + 1
     assert value_of(plain, "app") == (0, str(8 * MIB))
     compare(agent)
     assert len(updates(plugin)) == 1, "it was asked again"
@@ -285,6 +287,7 @@ async def test_a_next_agent_learns_from_the_list_whether_the_change_was_made(pla
     plugin.close()
     plain.stop()
     agent = plain.start(state({1: 0}), nri=True)
+    corrected = runtime_holds.CORRECTED.value()
     other = PluginOf(agent, item(1, "app", lists))
     await other.heeded()
     if lists == "0":
@@ -293,6 +296,7 @@ async def test_a_next_agent_learns_from_the_list_whether_the_change_was_made(pla
         assert updates(other) == [{container_id("app"): "0"}]
         await answer(plain, other)
         assert value_of(plain, "app") == (0, lists)
+    assert runtime_holds.CORRECTED.value() == corrected + 1
 
 
 @pytest.mark.parametrize("mode", [names.Mode.RESTORE, names.Mode.AUDIT])
@@ -302,6 +306,7 @@ async def test_a_restore_ends_once_the_runtime_has_the_kubelets_numbers(plain: N
     app = plain.tree.container_path(pod, "app")
     assert (updates(plugin), swap_max(app)) == ([{container_id("app"): str(MIB)}], str(MIB))
     await answer(plain, plugin)
+    corrected = runtime_holds.CORRECTED.value()
     apply(agent, state({1: 16 * MIB}, mode=mode, generation=2))
     assert swap_max(app) == str(8 * MIB), "the file precedes the runtime"
     assert (to_restore(agent), agent.progress.to_restore) == (1, 1)
@@ -310,6 +315,7 @@ async def test_a_restore_ends_once_the_runtime_has_the_kubelets_numbers(plain: N
     assert to_restore(agent) == 1
     await answer(plain, plugin)
     assert (to_restore(agent), value_of(plain, "app")) == (0, (8 * MIB, None))
+    assert runtime_holds.CORRECTED.value() == corrected
 
 
 async def test_a_container_without_a_number_before_is_restored_to_none(plain: Node) -> None:
