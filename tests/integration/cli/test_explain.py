@@ -201,3 +201,32 @@ def test_the_share_of_other_pods_and_labels_of_the_namespace(cluster: Cluster) -
         "containers": {"app": "max"},
     }
     assert told(cluster.admin, cluster, earlier)["planned"]["reason"] == "WorkloadLimit"
+
+
+def test_the_place_of_a_pod_while_its_node_is_under_memory_pressure(cluster: Cluster) -> None:
+    cluster.node("batch", swap=4 * GIB)
+    profile = make_profile(cluster, swap={"behavior": "NoSwap"}, pressure={"mode": "Observe"})
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "owner", "uid": "owner-uid", "controller": True}
+    uids = {name: make_pod(cluster, name, ownerReferences=[owner]) for name in ("small", "large")}
+    for name in uids:
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{name}/status"
+        cluster.patch(path, {"status": {"phase": "Running"}})
+    thresholds = {
+        "headroom": {"belowBytes": GIB, "clearBytes": 2 * GIB, "forMilliseconds": 5000},
+        "stall": {"fullPermille": 400, "overMilliseconds": 10_000},
+    }
+    sizes = {"small": 2 * GIB, "large": 3 * GIB}
+    measured = [{"pod": uids[name], "workingSetBytes": size} for name, size in sizes.items()]
+    report = {"seq": 1, "signal": "Headroom", "scope": "Node", "headroomBytes": GIB // 2, "pods": measured}
+    cluster.state(
+        "batch",
+        {"profileRef": {"name": profile, "generation": 1}, "pressure": thresholds},
+        {**healthy(profile, 4 * GIB), "pressure": report},
+    )
+    found = {name: told(cluster.admin, cluster, name)["pressure"] for name in uids}
+    assert {name: each["rank"] for name, each in found.items()} == {"large": 1, "small": 2}
+    assert found["large"]["text"].startswith(
+        "node headroom 512Mi < 1024Mi; this pod would be evicted first: usage 3072Mi"
+    )
+    user = cluster.user(READ_PODS)
+    assert "pressure" not in told(user, cluster, "large")

@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import usage, workloads
-from swapwarden.cli.kubectl.explain import kernelview, memory, remedies, rules
+from swapwarden.cli.kubectl.explain import kernelview, memory, pressure, remedies, rules
 from swapwarden.cli.kubectl.explain.advice import Advice
 from swapwarden.cli.kubectl.explain.memory import MemoryLine
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
@@ -52,6 +52,8 @@ class Observed(msgspec.Struct, frozen=True):
     """Labels of the pod's namespace; None if they may not be seen."""
     others: tuple[_PodRow, ...] | None = None
     """The other pods of the node; None if they may not be seen, or were not asked for."""
+    neighbours: tuple[pods.WirePod, ...] | None = None
+    """The other pods as they are; only while the node is under memory pressure."""
     has_agent: bool | None = None
     """Whether a Ready agent is on the node; None if unknown."""
     used: usage.PodUse | None = None
@@ -130,6 +132,8 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
     secrets: str = ""
+    pressure: pressure.PodPressure | None = None
+    """Whether the pod would be evicted; None unless its node is under memory pressure."""
     changes: list[Advice] = []
     unseen: list[str] = []
 
@@ -173,6 +177,9 @@ def explain(seen: Observed) -> PodExplanation:
         used_bytes=used.swap_bytes,
         used_containers={one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None},
         secrets=_secrets(seen),
+        pressure=pressure.of_pod(pod, seen.state, planned.facts, seen.node.uid, seen.neighbours)
+        if planned and seen.node
+        else None,
         changes=[] if row.terminal else list(remedies.changes(pod, row, planned)),
         unseen=list(seen.unseen),
     )

@@ -39,12 +39,14 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
     if any(profile.needs_namespaces() for profile in valid.values()):
         # Whose rules do not need it misses nothing by not seeing it.
         unseen += hidden
-    labels, others = namespaces.project(space) if space else None, None
-    if node and any(profile.overcommit_percent is not None for profile in valid.values()):
-        neighbours = asked.collect(session.PODS, pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
-        rows = await _seen(unseen, "pods of all namespaces", neighbours)
-        if rows is not None:
-            others = tuple(pods.project(each) for each in rows if each.metadata.uid != pod.metadata.uid)
+    labels, others, neighbours = namespaces.project(space) if space else None, None, None
+    pressed = found is not None and found.status.pressure is not None
+    if node and (pressed or any(profile.overcommit_percent is not None for profile in valid.values())):
+        on_node = asked.collect(session.PODS, pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
+        listed = await _seen(unseen, "pods of all namespaces", on_node)
+        if listed is not None:
+            neighbours = tuple(each for each in listed if each.metadata.uid != pod.metadata.uid)
+            others = tuple(map(pods.project, neighbours))
     has_agent, used = None, None
     if found:
         running, scraped, why = await agents.read(asked, {pod.spec.node_name}, usage.OF_PODS)
@@ -62,6 +64,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
         state=found,
         namespace=labels,
         others=others,
+        neighbours=neighbours,
         has_agent=has_agent,
         used=used,
         unseen=tuple(sorted(unseen)),

@@ -118,6 +118,8 @@ def _facts(explained: model.PodExplanation, now: datetime.datetime) -> Iterator[
             yield _label("EXPOSED"), Cell(explained.kernel.exposed_text, "yellow")
         if explained.kernel.drift:
             yield _label("DRIFT"), Cell(f"on the node: {explained.kernel.drift}", "yellow")
+    if explained.pressure is not None:
+        yield _label("PRESSURE"), Cell(explained.pressure.text, "yellow" if explained.pressure.spared is None else "")
     if explained.enforced is not None:
         yield _label("ENFORCED"), _enforced(explained.enforced)
     if explained.secrets:
