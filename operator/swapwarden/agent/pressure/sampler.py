@@ -131,8 +131,7 @@ class Sampler:
         turn = _Turn(self._clock)
         cheap = self._headroom.without_swap()
         stalls = self._kernel.read()
-        with_swap = self.report is not None or asked.is_low(cheap)
-        headroom = await self._headroom.read(turn.pause) if with_swap else cheap
+        headroom = await self._headroom.read(turn.pause) if asked.needs_swap(cheap) else cheap
         verdict = asked.step(signals.MemoryReading(self._clock(), cheap, headroom, stalls))
         if verdict.near:
             await self._pods.begin(turn.pause)

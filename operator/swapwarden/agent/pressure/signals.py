@@ -112,9 +112,7 @@ class StallWindow:
 
 def _follows(new: tuple[float, StallTotals], last: tuple[float, StallTotals]) -> bool:
     (at, totals), (before, known) = new, last
-    if (totals.shortages is None) != (known.shortages is None):
-        return False
-    return at > before and totals.full >= known.full and (totals.shortages or 0) >= (known.shortages or 0)
+    return at > before and totals.full >= known.full and (totals.shortages is None) == (known.shortages is None)
 
 
 class _Latch:
@@ -167,15 +165,16 @@ class PressureSignals:
         self._stalls = {scope: _Latch(0.0) for scope in names.PressureScope}
         self._last: MemoryReading | None = None
         self._next = RARE_SECONDS
+        self._near = False
 
     @property
     def pause(self) -> float:
         """Seconds until the next look."""
         return self._next
 
-    def is_low(self, cheap: Mapping[names.PressureScope, int]) -> bool:
+    def needs_swap(self, cheap: Mapping[names.PressureScope, int]) -> bool:
         """Return whether the headroom must be read with swap, by that without it."""
-        return any(size <= self._clear for size in cheap.values())
+        return self._near or any(size <= self._clear for size in cheap.values())
 
     def step(self, look: MemoryReading) -> Verdict:
         """Return the verdict at a look."""
@@ -195,9 +194,9 @@ class PressureSignals:
             elif was:
                 self._windows[each].restart()
         stalled = [stall for stall in found.values() if 2 * stall.permille >= self._full]
-        near = bool(on or stalled) or self._headroom.begun or self.is_low(look.cheap)
+        near = bool(on or stalled) or self._headroom.begun or any(each <= self._clear for each in look.cheap.values())
         self._next = NEAR_SECONDS if near else self._until(look)
-        self._last = look
+        self._last, self._near = look, near
         verdict = Verdict(
             headroom=lowest,
             on=frozenset(on),

@@ -193,16 +193,47 @@ async def test_a_pod_that_cannot_be_read_is_left_out(watched: Watched) -> None:
     assert ([each.pod for each in report.pods], report.pods_omitted) == ([uid(2)], 0)
 
 
+async def test_pods_are_read_only_when_memory_is_short(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    async def spied(reader: headroom_reader.HeadroomReader, _: object) -> headroom_reader.Sizes:
+        read.append(reader)
+        return {}
+
+    monkeypatch.setattr(headroom_reader.HeadroomReader, "read", spied)
+    await watched.look()
+    assert read == []
+    watched.holds(free=100)
+    await watched.look()
+    assert len(read) == 1
+
+
+async def test_the_report_of_a_stall_has_the_headroom_with_swap(plain: Node) -> None:
+    path = pod(plain, 1, 300)
+    with (path / "memory.stat").open("a") as stat:
+        stat.write(f"active_anon {60 * MIB}\n")
+    watched = watching(plain)
+    watched.holds(free=500, swap=200)
+    report = await stalled(watched)
+    assert report.headroom_bytes == 560 * MIB
+
+
 async def test_a_stall_of_the_node(watched: Watched) -> None:
+    report = await stalled(watched)
+    assert (report.signal, report.scope, report.stall_permille) == (PressureSignal.STALL, PressureScope.NODE, 500)
+    assert report.headroom_bytes == 500 * MIB
+    assert (signal("stall", "node"), signal("headroom", "node")) == (1, 0)
+
+
+async def stalled(watched: Watched) -> state.PressureReport:
+    """Have all tasks of the node stall for half of the time."""
     proc = watched.node.tree.proc
     for second in range(12):
         (proc / "pressure/memory").write_text(f"full avg10=0.00 avg60=0.00 avg300=0.00 total={second * 500_000}\n")
         (proc / "vmstat").write_text(f"pgscan_kswapd {second}\npgscan_direct {second}\npgscan_khugepaged 0\n")
         report = await watched.look()
     assert report is not None
-    assert (report.signal, report.scope, report.stall_permille) == (PressureSignal.STALL, PressureScope.NODE, 500)
-    assert report.headroom_bytes == 500 * MIB
-    assert (signal("stall", "node"), signal("headroom", "node")) == (1, 0)
+    return report
 
 
 @pytest.mark.parametrize(("limit", "scope"), [("max", "pod"), ("high", "pods")])

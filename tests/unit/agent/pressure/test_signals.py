@@ -163,6 +163,20 @@ def test_a_stall_ends_below_half_of_its_share() -> None:
     assert shares[-1] >= 200
 
 
+def test_a_stall_ends_as_one_of_the_node_when_the_kernel_reclaims_no_more() -> None:
+    signals = PressureSignals(SETTINGS)
+    last = run(stalling(30, 0.44, shortages=10), signals)[-1]
+    assert last.signal is STALL
+    scanned = 290
+    after = [
+        signals.step(look(30 + second, stalls={NODE: StallTotals(50 + 0.44 * (30 + second), scanned)}))
+        for second in range(20)
+    ]
+    assert on_at(after) == 0, "some of the time was before"
+    assert [each.signal for each in after[10:]] == [None] * 10
+    assert after[-1].of_a_pod
+
+
 def test_a_short_stall_is_no_signal() -> None:
     """As in a reclaim of some seconds: 2.5 % over the whole time, all of it within one second."""
     totals = [StallTotals(0, 0)] * 5 + [StallTotals(1, 5000)] * 30
@@ -289,10 +303,16 @@ def test_totals_that_restart_are_no_stall(full: float, when: int) -> None:
 
 
 @pytest.mark.parametrize("jump", [-1e6, -30.0])
-def test_a_clock_that_jumps_back_restarts_all(jump: float) -> None:
-    looks = list(stalling(12, 0.5, shortages=10))
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_clock_that_jumps_back_restarts_all(jump: float, share: float) -> None:
+    looks = list(stalling(12, share, shortages=10))
     moved = [each._replace(at=each.at + jump) for each in stalling(40, 0.5, shortages=10) if each.at >= 12]
     verdicts = run(itertools.chain(looks, moved))
-    assert verdicts[11].signal is STALL
+    assert verdicts[11].signal is (STALL if share else None)
     assert [each.signal for each in verdicts[12:22]] == [None] * 10
     assert verdicts[-1].signal is STALL
+
+
+def test_a_clock_that_jumps_back_restarts_the_time_of_the_headroom() -> None:
+    looks = [look(1000, 40), look(1004, 40), look(10, 40), look(14, 40), look(15, 40)]
+    assert on_at(run(looks)) == 4
