@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 
 from hack.docs import commands
-from tests.e2e.cgroups import TIMEOUT
+from tests.e2e import cgroups
+from tests.e2e.cgroups import MIB, TIMEOUT
 from tests.e2e.conftest import Wait
 from tests.e2e.provider import Node, Provider
 from tests.e2e.release import Release
 
 ME = "tests/e2e/test_pages.py"
+SERVICE = 120 * MIB
+"""The memory of the service in docs/howto/latency-critical.md."""
 PRESSURE = "some avg10="
 ON_CLUSTER = {
     "docs/runbooks/SwapwardenAgentSilent.md": ["swapwarden"],
@@ -67,3 +73,41 @@ def test_a_node_shows_that_its_swap_is_not_encrypted(cluster: Provider, swapward
     with swapwarden.profile("e2e-encrypted") as apply:
         apply(behavior="LimitedSwap", requirements=["Encrypted"])
         eventually(lambda: shown()[-2:] == ["false", "encrypted"], "the node says what it lacks")
+
+
+def test_the_memory_that_a_service_requests_stays_in_memory_beside_a_hog(
+    cluster: Provider, node: Node, swapwarden: Release, eventually: Wait, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not cluster.owns_swap:
+        pytest.skip(f"the commands fill the memory of {cluster.name}'s node")
+    before, protect, after, clean = commands.run_by(ME, "docs/howto/latency-critical.md")
+
+    def said(block: commands.Block) -> str:
+        done = cluster.shell(f"set -eu\n{block.text}")
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def shown(resident: int, swapped: int) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\nthe service has {resident / MIB:.1f} MiB in memory and {swapped / MIB:.1f} in swap\n")
+
+    def kills() -> int:
+        return cgroups.events(node, node.kubepods)["oom_kill"]
+
+    killed = kills()
+    swapwarden.upgrade(**{"agent.kernel.vm": "true"})
+    try:
+        resident, swapped = map(int, said(before).split()[-2:])
+        shown(resident, swapped)
+        assert swapped > SERVICE / 6
+        assert re.search(r"in effect .* = 136Mi", said(protect))
+        resident, swapped = map(int, said(after).split()[-2:])
+        shown(resident, swapped)
+        assert swapped < SERVICE / 20
+        assert resident > SERVICE * 0.9
+        assert kills() == killed
+    finally:
+        cleaned = cluster.shell(clean.text)
+        eventually(lambda: swapwarden.state()["spec"]["profileRef"]["name"] == "(built-in)", "no profile is left")
+        swapwarden.upgrade()
+    assert cleaned.returncode == 0, cleaned.stdout
