@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -33,6 +35,7 @@ BACKOFF_SECONDS: Final = (1.0, 30.0)
 READ_SECONDS: Final = 15.0
 BLOCKED_SECONDS: Final = 60.0
 """How long a pod that the API server would not evict is not asked about again."""
+COUNTED_SECONDS: Final = 1.0
 MAX_ASKED: Final = 5
 """Pods of one node about which one report asks."""
 
@@ -80,6 +83,8 @@ class PressureObserver:
         self._ask = ask
         self._now = now
         self._reports: dict[str, _Known] = {}
+        # When the nodes were counted, and the profiles with pressure on most of theirs.
+        self._counted: tuple[float, frozenset[str]] = (-math.inf, frozenset())
         self.queue: Final = WorkQueue(PART, now, waits=BACKOFF_SECONDS)
 
     async def run(self) -> None:
@@ -112,7 +117,7 @@ class PressureObserver:
         if not isinstance(spec, state.StateSpec) or spec.pressure is None:
             return
         facts = self._known.planner.facts(name)
-        flags = {"fresh": last.fresh and self._known.inventory.has_agent(name), "wide": self._is_wide(row)}
+        flags = {"fresh": last.fresh and self._known.inventory.has_agent(name), "wide": self._is_wide(row.profile.name)}
         allowed = False
         if flags["fresh"] and not flags["wide"]:
             found = await self._read(node, facts, spec)
@@ -140,11 +145,17 @@ class PressureObserver:
             last.blocked[chosen.victim.pod.uid] = self._now() + BLOCKED_SECONDS
         return Choice(HoldReason.BLOCKED), False
 
-    def _is_wide(self, row: states.StateRow) -> bool:
-        inventory = self._known.inventory
-        rows = (inventory.report_of(name) for name in inventory.nodes)
-        pressed = [each.pressure is not None for each in rows if each and each.profile.name == row.profile.name]
-        return choice.is_widespread(sum(pressed), len(pressed))
+    def _is_wide(self, profile: str) -> bool:
+        """Return whether most nodes of a profile are under pressure; all nodes are counted once a second at most."""
+        at, wide = self._counted
+        if self._now() - at >= COUNTED_SECONDS:
+            inventory = self._known.inventory
+            rows = [row for name in inventory.nodes if (row := inventory.report_of(name)) is not None]
+            governed = collections.Counter(row.profile.name for row in rows)
+            pressed = collections.Counter(row.profile.name for row in rows if row.pressure is not None)
+            wide = frozenset(name for name in pressed if choice.is_widespread(pressed[name], governed[name]))
+            self._counted = self._now(), wide
+        return profile in wide
 
     async def _read(
         self, node: nodes.NodeRow, facts: nodes.NodeFacts, spec: state.StateSpec

@@ -182,6 +182,26 @@ def test_where_most_nodes_are_under_pressure_no_pods_are_read() -> None:
     assert one.read == []
 
 
+def test_nodes_are_counted_once_a_second_and_by_profile() -> None:
+    one = pressed(running("x"))
+    assert one.decides() == "Observe"
+    for name in ("n2", "n3", "n4"):
+        one.known.node_changed(name, node(name))
+        one.reports(1, name)
+        one.reports(2, name, z=900)
+    one.now = 0.9
+    assert one.decides() == "Observe"
+    one.now = 1.0
+    assert one.decides() == "Widespread"
+    other = msgspec.structs.replace(SPEC, profile_ref=state.ProfileRef("other"))
+    for name in ("n3", "n4"):
+        row = one.known.inventory.state_of(name)
+        assert row is not None
+        one.takes(name, msgspec.structs.replace(row, version=99, profile=other.profile_ref))
+    one.now = 2.0
+    assert one.decides() == "Observe"
+
+
 def ends(one: Cluster) -> None:
     one.led.seconds = 0.0
 
