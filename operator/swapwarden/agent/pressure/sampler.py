@@ -145,7 +145,8 @@ class Sampler:
         if verdict.signal is None:
             self._remove()
             return
-        if before is not None and (before.signal, before.scope) == (verdict.signal, verdict.scope):
+        if before is not None and before.signal == verdict.signal:
+            # Also of another scope: with two of nearly the same headroom that may change each second.
             if now - self._reported_at < REPORT_SECONDS:
                 return
             since = before.since
