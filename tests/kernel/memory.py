@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 import uuid
@@ -43,6 +42,27 @@ while True:
         taken[at] = 1
     taken.close()
     time.sleep(0.002)
+"""
+# Prints how long a cgroup's first process slept since more than so many bytes were in use, until it is dead.
+FOLLOW = """
+import contextlib, pathlib, sys, time
+pod, procs, high = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2], "cgroup.procs"), int(sys.argv[3])
+print(0.0, flush=True)
+while not (pids := procs.read_text().split()):
+    time.sleep(0.01)
+process, begun = pathlib.Path("/proc", pids[0]), None
+with contextlib.suppress(OSError):
+    while True:
+        used = int((pod / "memory.current").read_text())
+        computed, waited, _ = map(int, (process / "schedstat").read_text().split())
+        slept = time.monotonic() - (computed + waited) / 1e9
+        if "Z" in (process / "stat").read_text().rpartition(")")[2]:
+            break
+        if begun is None and used > high:
+            begun = slept
+        if begun is not None:
+            print(slept - begun, flush=True)
+        time.sleep(0.02)
 """
 
 
@@ -101,35 +121,32 @@ def until(holds: Callable[[], object], what: str, seconds: float = PATIENCE) -> 
         time.sleep(0.1)
 
 
-@dataclasses.dataclass
 class Walk:
     """A process on its way over memory.high, without the time in which it computes or waits for a CPU."""
 
-    path: Path
-    high: int
-    """Bytes."""
-    running: GuestProcess
-    over: tuple[float, float] | None = None
-    """When more than memory.high was in use first, and the seconds that it had computed or waited for a CPU by then."""
-    blocked: float = 0.0
-    """Seconds in which it slept since then."""
-    ended: bool = False
+    def __init__(
+        self, vm: KernelVM, path: Path, high: int, begin: Callable[[], GuestProcess], runs_in: Path | None = None
+    ) -> None:
+        """`begin` starts the process, in the cgroup at `runs_in` if not in that at `path`. `high` is in bytes.
 
-    def look(self, vm: KernelVM) -> bool:
+        A program in the guest follows it: a busy machine delays the host's requests.
+        """
+        argv = [sys.executable, "-c", FOLLOW, str(path), str(runs_in or path), str(high)]
+        self._following = vm.spawn(argv, log=f"walk-{uuid.uuid4().hex[:8]}")
+        until(self._following.output, "it is followed")
+        self._running = begin()
+        self.blocked = 0.0
+        """Seconds in which it slept since more than memory.high was in use."""
+        self.ended = False
+
+    def look(self) -> bool:
         """Return whether it has ended: it is through, or dead."""
-        if self.ended:
-            return True
-        used = int(vm.read(self.path / "memory.current"))
-        try:
-            computed, waited, _ = map(int, vm.read(f"/proc/{self.running.pid}/schedstat").split())
-        except OSError:  # it was killed
-            computed = waited = 0
-        seen = time.monotonic(), (computed + waited) / 1e9
-        if used > self.high and self.over is None:
-            self.over = seen
-        self.ended = self.running.poll() is not None or "round 1:" in self.running.output()
-        if computed and self.over and not self.ended:
-            self.blocked = seen[0] - self.over[0] - (seen[1] - self.over[1])
+        if not self.ended:
+            dead = self._running.poll() is not None
+            if dead:
+                self._following.wait(PATIENCE)
+            self.blocked = float(self._following.output().rpartition("\n")[0].split()[-1])
+            self.ended = dead or "round 1:" in self._running.output()
         return self.ended
 
 

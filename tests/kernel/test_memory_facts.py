@@ -54,8 +54,8 @@ def test_how_long_a_pod_without_swap_stands_still_at_memory_high(lab: Lab, capsy
 def walked(lab: Lab, name: str, high: int, top: int, mib: int, swap: int = 0) -> Walk:
     """Let a process take so much memory; return its walk once it is through, or dead."""
     lab.make({name: {"memory.high": high, "memory.max": top, "memory.swap.max": swap}})
-    found = Walk(lab.root / name, high * MIB, lab.hog(name, mib, "--rounds", "1"))
-    until(lambda: found.look(lab.vm), f"{name} is through")
+    found = Walk(lab.vm, lab.root / name, high * MIB, lambda: lab.hog(name, mib, "--rounds", "1"))
+    until(found.look, f"{name} is through")
     return found
 
 
@@ -69,8 +69,8 @@ def test_a_pod_with_swap_stands_still_only_if_that_is_too_small(lab: Lab, capsys
     covers = walked(lab, "covers", HIGH, LIMIT, ALLOCATED, SWAP)
     planned = walked(lab, "planned", LIMIT - SWAP // 2, LIMIT, ALLOCATED, SWAP // 2)
     lab.make({"half": {"memory.high": HIGH, "memory.max": LIMIT, "memory.swap.max": SWAP // 2}})
-    half = Walk(lab.root / "half", HIGH * MIB, lab.hog("half", ALLOCATED, "--rounds", "1"))
-    until(lambda: half.look(lab.vm) or half.blocked > 2 * STUCK, "the last one stands still")
+    half = Walk(lab.vm, lab.root / "half", HIGH * MIB, lambda: lab.hog("half", ALLOCATED, "--rounds", "1"))
+    until(lambda: half.look() or half.blocked > 2 * STUCK, "the last one stands still")
     with capsys.disabled():
         sys.stdout.write(
             f"\n{ALLOCATED} MiB over memory.high {HIGH} MiB: asleep for {covers.blocked:.1f} s with {SWAP} MiB of swap;"
@@ -81,7 +81,7 @@ def test_a_pod_with_swap_stands_still_only_if_that_is_too_small(lab: Lab, capsys
     assert not half.ended
     assert lab.number("half") < ALLOCATED * MIB
     lab.vm.write(lab.root / "half/memory.high", "max")
-    until(lambda: half.look(lab.vm), "it continues without memory.high", seconds=STUCK)
+    until(half.look, "it continues without memory.high", seconds=STUCK)
 
 
 def test_memory_high_of_a_container_slows_no_other_of_its_pod(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -304,8 +304,8 @@ def test_bounded_ends_in_time_without_an_agent(node: test_agent.Node, capsys: py
     agent.wait(test_agent.PATIENCE)
     try:
         others.keep_busy()
-        walk = memory.Walk(pod.path, high, pod.hog(TOP + 8))
-        memory.until(lambda: walk.look(node.vm), "its limit ends it")
+        walk = memory.Walk(node.vm, pod.path, high, lambda: pod.hog(TOP + 8), pod.container)
+        memory.until(walk.look, "its limit ends it")
     finally:
         others.close()
     with capsys.disabled():
