@@ -23,7 +23,7 @@ SWAPS = 4
 """MiB: a few pages that it swaps while it drops page cache do not count."""
 SLACK = 40
 """MiB of memory.available between an expected size and the one that a sample shows. Measured in four runs: 5 to 29."""
-LATE = 48
+LATE = 32
 """MiB that can still be taken at least when the headroom falls below a tenth of the VM's memory."""
 
 

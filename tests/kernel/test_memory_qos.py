@@ -97,9 +97,9 @@ def test_repairs_wait_for_no_reclaim_of_memory_high(node: test_agent.Node, capsy
     node.applied(generation)
     running = busy.hog(BUSY, "--then", "1000")
     test_agent.until(lambda: "round 2:" in running.output(), "the pod is busy")
+    writers = node.vm.spawn([sys.executable, "-c", WRITERS, str(agent.pid)], log="writers")
     rewrite = [sys.executable, "-c", test_agent.REWRITE, str(other.path / "memory.swap.max"), str(REWRITES)]
     before: list[float] = sorted(json.loads(node.vm.run(rewrite, timeout=test_agent.PATIENCE).stdout))
-    writers = node.vm.spawn([sys.executable, "-c", WRITERS, str(agent.pid)], log="writers")
     end = f"/tmp/lowered-{node.name}"  # noqa: S108 it is in the guest
     rewrite_until = [sys.executable, "-c", test_agent.REWRITE, str(other.path / "memory.swap.max"), end]
     writing = node.vm.spawn(rewrite_until, log="rewrites")
@@ -109,6 +109,7 @@ def test_repairs_wait_for_no_reclaim_of_memory_high(node: test_agent.Node, capsy
         assert time.monotonic() < deadline, seen
         if (value := node.vm.read(busy.path / "memory.high").strip()) != seen[-1]:
             seen.append(value)
+        time.sleep(0.01)
     node.vm.mkdir(end)
     steps = [int(value) for value in seen[1:-1]]
     assert steps, "no write has the kernel reclaim all of it"
@@ -273,7 +274,7 @@ def test_a_released_pod_is_throttled_again_once_it_is_calm_and_after_three_trips
         assert again[-1] < longest(count)
     frees(stands_still())
     test_agent.until(
-        lambda: [each["guard"] for each in node.status.get("throttled", [])] == ["Latched"], "the third is said"
+        lambda: [each.get("guard") for each in node.status.get("throttled", [])] == ["Latched"], "the third is said"
     )
     time.sleep(longest(3))
     assert high() == "max", "it stays so"
