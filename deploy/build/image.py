@@ -268,10 +268,14 @@ def ensure() -> Path:
     return ARCHIVE
 
 
+class NoCommitError(host.SetupError):
+    """The clone lacks a commit, as shallow ones do."""
+
+
 def of_commit(commit: str) -> Path:
     """Return a folder with an earlier commit's sources and chart (TREE) and its image (IMAGE, named as reference_of()).
 
-    It is made once. SetupError if this clone lacks the commit.
+    It is made once. NoCommitError if this clone lacks the commit.
     """
 
     def make(folder: Path) -> None:
@@ -279,7 +283,7 @@ def of_commit(commit: str) -> Path:
         try:
             _archive(commit, archive)
         except process.ProcessError as error:
-            raise host.SetupError(f"this clone lacks the commit {commit}: {error}", "git fetch --unshallow") from error
+            raise NoCommitError(f"this clone lacks the commit {commit}: {error}", "git fetch --unshallow") from error
         with tarfile.open(archive) as sources:
             sources.extractall(tree, filter="data")
         archive.unlink()

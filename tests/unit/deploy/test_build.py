@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from deploy.build import image
-from testbed.base import host
 
 
 def test_pip_settings_variables_win_over_files(tmp_path: Path) -> None:
@@ -51,6 +50,6 @@ def test_a_commit_that_the_clone_lacks_is_an_error_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SWAPWARDEN_CACHE", str(tmp_path))
-    with pytest.raises(host.SetupError, match="--unshallow"):
+    with pytest.raises(image.NoCommitError, match="--unshallow"):
         image.of_commit("0" * 40)
     assert not (tmp_path / f"commit-{'0' * 40}").exists()
