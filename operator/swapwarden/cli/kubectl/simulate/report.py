@@ -40,6 +40,11 @@ def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
+def _why(one: simulation.PodChange, reason: Callable[[memory.SimulatedMemory], str]) -> str:
+    """Return the change of a reason about memory; there is none where nobody asks for memory QoS."""
+    return _change(*(reason(each.memory) or tables.NONE for each in (one.before, one.after)))
+
+
 def _most(given: simulation.SimulatedLimit, shown: Callable[[int], str]) -> str | None:
     """Return the most that the pod can use; None if unknown."""
     limit = given.bytes
@@ -76,7 +81,9 @@ PODS: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
 
 MEMORY: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
     tables.Column("MEMORY.LOW", lambda one: _change(one.before.memory.protected, one.after.memory.protected)),
+    tables.Column("PROTECTION", lambda one: _why(one, lambda found: found.protection_reason), wide=True),
     tables.Column("MEMORY.HIGH", lambda one: _change(one.before.memory.throttled, one.after.memory.throttled)),
+    tables.Column("THROTTLING", lambda one: _why(one, lambda found: found.throttling_reason), wide=True),
 )
 """Only if the plan of a pod has memory QoS."""
 

@@ -113,6 +113,15 @@ def test_memory_is_shown_where_it_changes(capsys: pytest.CaptureFixture[str]) ->
     assert not any(one.direction is not simulation.Direction.SAME for one in found.pods)
 
 
+def test_wide_has_the_reasons_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    found = memory_qos(reservation=names.ReservationPolicy.SOFT, throttling_percent=90, max_stall=3600)
+    assert "PROTECTION" not in shown(found, capsys)
+    wide = shown(found, capsys, "wide")
+    (two,) = [line for line in wide.splitlines() if line.split()[1:2] == ["two"]]
+    assert "<none> -> RequestProtected" in two
+    assert "<none> -> ContainersThrottled" in two
+
+
 def test_memory_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     found = memory_qos(reservation=names.ReservationPolicy.TIERED_RESERVATION, throttling_percent=90, max_stall=3600)
     document = json.loads(shown(found, capsys, "json"))
