@@ -164,6 +164,13 @@ def test_a_report_of_an_earlier_term_counts_after_its_next() -> None:
     assert one.decides() == "Observe"
 
 
+def test_another_change_of_the_status_is_no_new_report() -> None:
+    one = Cluster(running("x"))
+    one.reports(4, x=900)
+    one.reports(4, x=900)
+    assert one.decides() == "Stale"
+
+
 def test_a_node_whose_agent_is_away_holds() -> None:
     one = pressed(running("x"))
     row = one.known.inventory.state_of("n")
