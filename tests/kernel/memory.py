@@ -107,6 +107,10 @@ class Lab:
         words = self.vm.read(self.root / name / "memory.events").split()
         return {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
 
+    def stalled(self, name: str) -> float:
+        """Return the seconds in which a task waited for memory: the kernel's own count, with its waits for a CPU."""
+        return int(self.vm.read(self.root / name / "memory.pressure").partition("total=")[2].split()[0]) / 1e6
+
     def close(self) -> None:
         self.vm.write(self.root / "cgroup.kill", "1")
         self.vm.wait_for(self.root / "cgroup.events", lambda text: "populated 0" in text, PATIENCE)

@@ -34,13 +34,17 @@ def test_how_long_a_pod_without_swap_stands_still_at_memory_high(lab: Lab, capsy
 
     The kernel charges 64 pages at once and pauses for all of them; unused pages it takes back when another cgroup
     charges on the CPU (refill_stock in mm/memcontrol.c). Bounded counts with a pause for each page.
+
+    On a busy machine the seconds asleep may miss some, and those of stall have others: each is a bound on its side.
     """
     lines = []
     for high, top in SIZES:
         least = walk_seconds(high, top)
         walk = walked(lab, f"alone-{high}", high, top, top + 4)
-        lines.append(f"{high} to {top} MiB {walk.blocked:.2f} s, by the formula {least:.2f} s")
-        assert walk.blocked == pytest.approx(least, rel=0.3)
+        stalled = lab.stalled(f"alone-{high}")
+        lines.append(f"{high} to {top} MiB {walk.blocked:.2f} s, stalled {stalled:.2f} s, by the formula {least:.2f} s")
+        assert walk.blocked < 1.3 * least
+        assert stalled > 0.7 * least
         assert lab.events(f"alone-{high}")["oom_kill"] == 1, "memory.max ends it, and nothing before"
     lab.keep_busy()
     least = walk_seconds(*BESIDE)
