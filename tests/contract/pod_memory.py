@@ -12,7 +12,8 @@ from swapwarden.policy import pod_annotations as rules
 RESERVATION, LOW = names.MEMORY_RESERVATION_ANNOTATION, names.MEMORY_LOW_ANNOTATION
 THROTTLING, HIGH = names.MEMORY_THROTTLING_ANNOTATION, names.MEMORY_HIGH_ANNOTATION
 APP_HIGH, SIDE_HIGH = f"{names.CONTAINER_HIGH_PREFIX}app", f"{names.CONTAINER_HIGH_PREFIX}side"
-KEYS = (RESERVATION, LOW, THROTTLING, HIGH, APP_HIGH)
+RECLAIM = names.RECLAIM_ANNOTATION
+KEYS = (RESERVATION, LOW, THROTTLING, HIGH, APP_HIGH, RECLAIM)
 
 Spec = dict[str, Any]
 
@@ -57,6 +58,7 @@ ACCEPTED = [
     Case({RESERVATION: "None", THROTTLING: "Disabled"}, ONE),
     Case({RESERVATION: "None", LOW: "0"}, ONE),
     Case({LOW: "1"}, UNLIMITED),
+    *(Case({RECLAIM: mode}, BARE) for mode in ("Off", "Startup", "Continuous")),
     *(Case({HIGH: amount}, ONE) for amount in ("256Mi", "268435456", "0.5Gi", "1Gi")),
     *(Case({APP_HIGH: amount}, TWO) for amount in ("256Mi", "1Gi")),
     Case({LOW: "320Mi"}, TWO),

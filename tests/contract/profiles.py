@@ -52,6 +52,14 @@ def stall(**fields: Any) -> dict[str, Any]:
     return {"pressure": {"stall": fields}}
 
 
+def reclaim(**fields: Any) -> dict[str, Any]:
+    return {"reclaim": fields}
+
+
+def of_reclaim(asked: str, **fields: Any) -> dict[str, Any]:
+    return {**reclaim(**fields), "overrides": [{"name": "one", "podSelector": {}, "reclaim": {"mode": asked}}]}
+
+
 def many(count: int) -> dict[str, Any]:
     """So many overrides by both selectors."""
     selectors = {"namespaceSelector": expression(), "podSelector": expression()}
@@ -169,7 +177,11 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     (disabling(podSelector={}, nodeSelector={}), "spec.overrides[0].nodeSelector", "unknown field"),
     ({"overrides": [{"podSelector": {}, "policy": "Disabled"}]}, "spec.overrides[0].policy", "unknown field"),
     ({"overrides": [{"podSelector": {}, "swap": {"limit": "1Gi"}}]}, "spec.overrides[0].name", "Required value"),
-    ({"overrides": [{"name": "one", "podSelector": {}}]}, "spec.overrides[0]", "an override needs swap or memory"),
+    (
+        {"overrides": [{"name": "one", "podSelector": {}}]},
+        "spec.overrides[0]",
+        "an override needs swap, memory or reclaim",
+    ),
     (of_memory(), "spec.overrides[0].memory", "memory needs a reservation or a throttling"),
     (of_memory(reservation="TieredReservation"), "spec.overrides[0].memory.reservation", f'{SUPPORTED}"None", "Soft"'),
     *(
@@ -204,6 +216,21 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
         "overrides[].memory has no effect without memoryQoS",
     ),
     ({"memoryQos": {}}, "spec.memoryQos", "unknown field"),
+    (reclaim(mode="On"), "spec.reclaim.mode", f'{SUPPORTED}"Off", "Startup", "Continuous"'),
+    (reclaim(maxStallPermille=0), "spec.reclaim.maxStallPermille", "greater than or equal to 1"),
+    (reclaim(maxStallPermille=101), "spec.reclaim.maxStallPermille", "less than or equal to 100"),
+    (reclaim(intervalSeconds=1), "spec.reclaim.intervalSeconds", "greater than or equal to 2"),
+    (reclaim(intervalSeconds=601), "spec.reclaim.intervalSeconds", "less than or equal to 600"),
+    (reclaim(stepPercent=0), "spec.reclaim.stepPercent", "greater than or equal to 1"),
+    (reclaim(stepPercent=11), "spec.reclaim.stepPercent", "less than or equal to 10"),
+    (reclaim(keepSwapFree="101%"), "spec.reclaim.keepSwapFree", "percents from 0% to 100%"),
+    (reclaim(writesPerDay="10%"), "spec.reclaim.writesPerDay", QUANTITY),
+    (of_reclaim("On", mode="Startup"), "spec.overrides[0].reclaim.mode", f'{SUPPORTED}"Off", "Startup", "Continuous"'),
+    *(
+        (of_reclaim("Startup", **fields), "spec", "overrides[].reclaim has no effect with reclaim.mode Off")
+        for fields in ({}, {"stepPercent": 2}, {"mode": "Off"})
+    ),
+    ({"overrides": of_reclaim("Off")["overrides"]}, "spec", "overrides[].reclaim has no effect with reclaim.mode Off"),
     ({"pressure": {"mode": "Enforce"}}, "spec.pressure.mode", f'{SUPPORTED}"Off", "Observe"'),
     ({"pressure": {"eviction": {}}}, "spec.pressure.eviction", "unknown field"),
     (headroom(forSeconds=0), "spec.pressure.headroom.forSeconds", "greater than or equal to 1"),
@@ -366,6 +393,12 @@ ACCEPTED: list[dict[str, Any]] = [
     *(headroom(below=text, clear="1e+999") for text, is_one in QUANTITIES.items() if is_one and text != "1e+999"),
     stall(fullPercent=1, overSeconds=2),
     stall(fullPercent=100, overSeconds=600),
+    reclaim(),
+    reclaim(mode="Off", keepSwapFree="0", writesPerDay=0),
+    reclaim(
+        mode="Startup", maxStallPermille=100, intervalSeconds=2, stepPercent=10, keepSwapFree="1Gi", writesPerDay="20Gi"
+    ),
+    *(of_reclaim(asked, mode="Continuous") for asked in ("Off", "Startup", "Continuous")),
     of_memory(reservation="None"),
     of_memory(reservation="Soft", throttling="Disabled"),
     *(of_memory(throttling=text) for text in ("1%", "9%", "50%", "99%")),

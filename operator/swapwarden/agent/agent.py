@@ -20,6 +20,7 @@ from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import heartbeat, ledger
 from swapwarden.agent.node import headroom_reader, node_watch, preflight, swap_metrics
 from swapwarden.agent.pressure import sampler
+from swapwarden.agent.reclaim import runner
 from swapwarden.agent.reconcile import dropin_view, reconciler, sysctls
 from swapwarden.agent.report import report, status_writer
 from swapwarden.api import names
@@ -150,6 +151,8 @@ class Agent:
         self._report = report.Report(
             self._reconciler, self._node, self._board, cgroups, self._ledger.runtime, pressure=self._pressure
         )
+        self._reclaim = runner.Runner(cgroups, proc, run_dir, self._board)
+        stack.callback(self._reclaim.close)
         self._usage = swap_metrics.SwapUsage(cgroups, proc, sys, top=arguments.metrics_top_pods, known=known)
         boot = files.text(proc / "sys/kernel/random/boot_id") or ""
         self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot, disks)
@@ -247,6 +250,11 @@ class Agent:
             configuration = self._node.look.configuration
             owns = frozenset() if configuration is None else configuration.owns
             self._reconciler.look(self._node.disks, owns)
+            self._follow_reclaim()
+
+    def _follow_reclaim(self) -> None:
+        known = self._reconciler.inventory
+        self._reclaim.follow(self._reconciler.work.in_force.spec, known.root_path, known.pods.values())
 
     async def _keep_synced(self) -> None:
         while True:
@@ -255,6 +263,7 @@ class Agent:
                 self._reconciler.resync()
                 self._sysctls.check()
                 self._drop_ins.check()
+                self._follow_reclaim()
             self._cache.retry()
             self._node.check_all()
 
@@ -268,6 +277,7 @@ class Agent:
         restores = snapshot.spec is not None and snapshot.spec.mode is names.Mode.RESTORE
         if restores and snapshot.tree.root is not None and not snapshot.to_restore:
             try:
+                self._reclaim.remove()
                 alive.remove()
                 self._ledger.remove()
                 self._cache.remove()

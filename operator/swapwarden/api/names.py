@@ -28,6 +28,7 @@ MEMORY_LOW_ANNOTATION: Final = "swapwarden.dev/memory-low"
 MEMORY_THROTTLING_ANNOTATION: Final = "swapwarden.dev/memory-throttling"
 MEMORY_HIGH_ANNOTATION: Final = "swapwarden.dev/memory-high"
 CONTAINER_HIGH_PREFIX: Final = "memory-high.swapwarden.dev/"
+RECLAIM_ANNOTATION: Final = "swapwarden.dev/reclaim"
 POLICY_SOURCE_ANNOTATION: Final = "swapwarden.dev/policy-source"
 SOURCE_NAMESPACE: Final = "namespace"
 """Its value: the policy is the namespace's default."""
@@ -196,6 +197,15 @@ class PressureScope(enum.StrEnum):
     """At the limit of the cgroup above all pods."""
 
 
+class ReclaimMode(enum.StrEnum):
+    """When idle memory of a pod is moved to swap."""
+
+    OFF = "Off"
+    STARTUP = "Startup"
+    """Once, some time after its containers started."""
+    CONTINUOUS = "Continuous"
+
+
 class Cause(enum.StrEnum):
     """Why a limit was changed, or was late, as far as an agent without privileges can determine."""
 
@@ -355,3 +365,22 @@ class ThrottlingReason(enum.StrEnum):
     OVERRIDE_REFUSES = "OverrideRefuses"
     NOT_OFFERED = "NotOffered"
     """None: the profile has no memoryQoS."""
+
+
+class ReclaimReason(enum.StrEnum):
+    """Why a pod's idle memory is moved to swap, or is not."""
+
+    ANNOTATION = "ReclaimAnnotation"
+    OVERRIDE = "OverrideReclaim"
+    STARTUP_ONLY = "StartupOnly"
+    """Startup in place of Continuous: the profile offers no more."""
+    NO_SWAP = "NoSwap"
+    """None: the pod has no swap."""
+    POD_ENDS = "PodEnds"
+    """None: the pod was deleted."""
+    NOT_ASKED = "NotAsked"
+    """None: the profile offers it, and nobody asks."""
+    POD_REFUSES = "PodRefuses"
+    OVERRIDE_REFUSES = "OverrideRefuses"
+    NOT_OFFERED = "NotOffered"
+    """None: the profile's mode is Off."""

@@ -277,7 +277,14 @@ def _decision(pod: plan.ExplainedPod) -> Json:
         [None] * len(decision.containers) if memory is None else memory.containers
     )
     containers = {one.name: {**_entry(one), **_memory(own)} for one, own in zip(decision.containers, each, strict=True)}
-    return {**_entry(decision), **_memory(memory), **override, "containers": containers}
+    return {**_entry(decision), **_memory(memory), **_reclaim(pod), **override, "containers": containers}
+
+
+def _reclaim(pod: plan.ExplainedPod) -> Json:
+    """Return when idle memory is moved to swap, with the reason; nothing where the profile offers none."""
+    if pod.reclaim is None:
+        return {}
+    return {"reclaim": pod.reclaim.mode.value, "reclaimReason": pod.reclaim.reason.value}
 
 
 def _memory(memory: qos.PodMemory | qos.ContainerMemory | None) -> Json:

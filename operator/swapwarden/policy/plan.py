@@ -18,6 +18,7 @@ from swapwarden.policy.node import extended_resource, kernel_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import compiled, overrides, requirements
+from swapwarden.policy.reclaim import decisions as reclaim
 from swapwarden.policy.swap import limits
 
 _UNCOMPARED: Final = "epoch"
@@ -56,6 +57,8 @@ class ExplainedPod(msgspec.Struct, frozen=True):
     """Name of the profile's override that changes the decision."""
     memory: memory_qos.PodMemory | None = None
     """memory.min, memory.low and memory.high; None if nothing is asked for."""
+    reclaim: reclaim.PodReclaim | None = None
+    """None if the profile offers none."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -118,7 +121,7 @@ def plan_all(
         owners, left = share_room(owners, state.MAX_PODS)
     usual = _USUAL_REASONS[profile.behavior]
     decided = {one.row.key: one for one in _decided(profile, facts, owners, known)}
-    planned = {key: pod_settings.of(one.decision, one.memory, usual) for key, one in decided.items()}
+    planned = {key: pod_settings.of(one.decision, one.memory, usual, one.reclaim) for key, one in decided.items()}
     if _size(planned.values()) + len(planned) * _MAX_KEYS > state.MAX_PODS_BYTES:
         concerned = [row for row in owners if row.key in planned]
         owners, large = share_room(concerned, state.MAX_PODS_BYTES, lambda row: cost(row.key, planned[row.key]))
@@ -253,6 +256,7 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts, protection: memor
         burstable=None if burstable == _NO_SETTINGS else burstable,
         memory_guard=_guard(profile),
         pressure=thresholds.of_node(profile.pressure, facts),
+        reclaim=reclaim.bounds(profile.reclaim, facts),
         units=_units(profile, protection),
         kernel_settings=kernel_settings.plan(profile.kernel, facts).values,
     )
@@ -310,8 +314,21 @@ def _decided(
     total = limits.overcommit_budget(profile, facts)
     shared = found if total is None else _shared(found, total, facts.page_size)
     if profile.memory_qos is None:
-        return (one if one.row.asks is None else _with_memory(profile, facts, one, known) for one in shared)
-    return (_with_memory(profile, facts, one, known) for one in shared)
+        complete = (one if one.row.asks is None else _with_memory(profile, facts, one, known) for one in shared)
+    else:
+        complete = (_with_memory(profile, facts, one, known) for one in shared)
+    return complete if profile.reclaim is None else (_with_reclaim(profile, one, known) for one in complete)
+
+
+def _with_reclaim(profile: compiled.Profile, one: ExplainedPod, known: namespaces.Labels) -> ExplainedPod:
+    place = _place(profile, one.row, known)
+    override = None if place is None else profile.overrides[place]
+    given = None if override is None else override.reclaim
+    decision = reclaim.decide(profile.reclaim, one.row, one.decision, given)
+    changed = one.override
+    if override is not None and decision != reclaim.decide(profile.reclaim, one.row, one.decision, None):
+        changed = override.name
+    return ExplainedPod(one.row, one.decision, changed, one.memory, decision)
 
 
 def _with_memory(

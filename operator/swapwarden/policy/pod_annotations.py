@@ -31,6 +31,9 @@ TOLERATING: Final = (names.Policy.REQUIRED, names.Policy.PREFERRED)
 PLACING: Final = (names.Policy.REQUIRED, *PREFERRED_LABEL)
 """Policies with a meaning for the scheduler."""
 
+RECLAIM_MODES: Final = tuple(sorted(names.ReclaimMode))
+"""Values of the reclaim annotation."""
+
 RESERVATIONS: Final = (names.ReservationPolicy.NONE.value, names.ReservationPolicy.SOFT.value)
 """Values of the memory-reservation annotation: hard protection is the administrator's."""
 
@@ -97,7 +100,7 @@ class AnnotationRule(msgspec.Struct, frozen=True):
     is_throttling: bool = False
     """The values are those of api.throttling."""
     about_memory: bool = False
-    """It is about memory.low or memory.high. The webhook is not called for it: no pod depends on the webhook for it."""
+    """It is about memory beside swap limits. The webhook is not called for it: no pod depends on the webhook for it."""
 
     @property
     def is_amount(self) -> bool:
@@ -115,6 +118,7 @@ RULES: Final = (
     AnnotationRule(names.MEMORY_THROTTLING_ANNOTATION, is_throttling=True, about_memory=True),
     AnnotationRule(names.MEMORY_HIGH_ANNOTATION, about_memory=True),
     AnnotationRule(names.CONTAINER_HIGH_PREFIX, per_container=True, about_memory=True),
+    AnnotationRule(names.RECLAIM_ANNOTATION, RECLAIM_MODES, about_memory=True),
 )
 
 _BY_KEY: Final = {rule.key: rule for rule in RULES if not rule.per_container}

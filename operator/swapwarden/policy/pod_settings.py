@@ -9,12 +9,18 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.policy.memory import qos
+from swapwarden.policy.reclaim import decisions
 from swapwarden.policy.swap import limits
 
 _NOTHING: Final = state.ContainerSettings()
 
 
-def of(decision: limits.PodDecision, memory: qos.PodMemory | None, usual: names.Reason) -> state.PodSettings:
+def of(
+    decision: limits.PodDecision,
+    memory: qos.PodMemory | None,
+    usual: names.Reason,
+    reclaim: decisions.PodReclaim | None = None,
+) -> state.PodSettings:
     """Return the settings of a pod; `usual` is the reason that its state has once for all pods."""
     swap_max, at_most = limits.as_settings(decision)
     minimum = low = high = None
@@ -26,6 +32,7 @@ def of(decision: limits.PodDecision, memory: qos.PodMemory | None, usual: names.
     alike = None if any(one.cap and one.write for one in decision.containers) else _alike(found)
     return state.PodSettings(
         reason=None if decision.reason is usual else decision.reason,
+        reclaim=None if reclaim is None or reclaim.mode is names.ReclaimMode.OFF else reclaim.mode,
         swap_max=swap_max,
         swap_at_most=at_most,
         memory_min=minimum,

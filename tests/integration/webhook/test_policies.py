@@ -145,6 +145,7 @@ WORDS = (
     "namespace",
     "None",
     "Soft",
+    "Startup",
     "90%",
     "max",
     "\n",

@@ -47,6 +47,7 @@ def test_values() -> None:
         names.MEMORY_THROTTLING_ANNOTATION: (),
         names.MEMORY_HIGH_ANNOTATION: (),
         names.CONTAINER_HIGH_PREFIX: (),
+        names.RECLAIM_ANNOTATION: ("Continuous", "Off", "Startup"),
     }
     policy, _, limit, _ = pod_annotations.RULES[:4]
     assert [pod_annotations.accepts(policy, value) for value in ("Avoid", "avoid", "1Gi")] == [True, False, False]

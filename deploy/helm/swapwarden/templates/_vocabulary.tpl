@@ -9,19 +9,22 @@
 ['Avoid', 'Disabled', 'NoPreference', 'Preferred', 'Required']
 {{- end -}}
 {{- define "swapwarden.cel.ownKeys" -}}
-['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/swap-limit', 'swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-low', 'swapwarden.dev/memory-throttling', 'swapwarden.dev/memory-high']
+['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/swap-limit', 'swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-low', 'swapwarden.dev/memory-throttling', 'swapwarden.dev/memory-high', 'swapwarden.dev/reclaim']
 {{- end -}}
 {{- define "swapwarden.cel.sentKeys" -}}
 ['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/swap-limit']
 {{- end -}}
 {{- define "swapwarden.cel.memoryKeys" -}}
-['swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-low', 'swapwarden.dev/memory-throttling', 'swapwarden.dev/memory-high']
+['swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-low', 'swapwarden.dev/memory-throttling', 'swapwarden.dev/memory-high', 'swapwarden.dev/reclaim']
 {{- end -}}
 {{- define "swapwarden.cel.otherKeys" -}}
-['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-throttling']
+['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/memory-reservation', 'swapwarden.dev/memory-throttling', 'swapwarden.dev/reclaim']
 {{- end -}}
 {{- define "swapwarden.cel.reservations" -}}
 ['None', 'Soft']
+{{- end -}}
+{{- define "swapwarden.cel.reclaimModes" -}}
+['Continuous', 'Off', 'Startup']
 {{- end -}}
 {{- define "swapwarden.cel.throttlingPattern" -}}
 '^(Disabled|[1-9][0-9]?%)$'

@@ -44,6 +44,8 @@ class PodEntry(NamedTuple):
     """Of other containers; None: they have none."""
     named: Mapping[str, FileSettings] = {}
     """Those of `containers` by their names, also before they have ids."""
+    reclaim: names.ReclaimMode | None = None
+    """When its idle memory is moved to swap; None: never."""
 
     def container(self, container_id: str) -> FileSettings | None:
         """Return the settings of one container; None if it has none of its own."""
@@ -105,6 +107,8 @@ class NodeSpec(NamedTuple):
     """For pods with memory.high."""
     pressure: state.PressureSettings | None = None
     """When to report memory pressure; None: never."""
+    reclaim: state.ReclaimSettings | None = None
+    """For pods whose idle memory is moved to swap; None: there are none."""
 
 
 KUBEPODS: Final = "kubepods"
@@ -139,6 +143,7 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         unsupported=unsupported,
         guard=spec.memory_guard or state.GuardSettings(),
         pressure=spec.pressure,
+        reclaim=spec.reclaim,
         above={
             name: found
             for name, cgroup in ((KUBEPODS, spec.kubepods), (BURSTABLE, spec.burstable))
@@ -154,7 +159,7 @@ def _pod(pod: state.PodSettings, page: int) -> PodEntry:
     named = {name: each for name, each in found.items() if each is not None}
     default = None if pod.container_default is None else _container(pod.container_default, page)
     containers = {each.id: named[name] for name, each in pod.containers.items() if each.id and name in named}
-    return PodEntry(own, containers, default, named)
+    return PodEntry(own, containers, default, named, pod.reclaim)
 
 
 def _container(settings: state.ContainerDefault, page: int) -> FileSettings | None:

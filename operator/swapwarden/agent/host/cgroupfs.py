@@ -113,6 +113,14 @@ class UnsupportedError(CgroupError):
     """The kernel does not support that for this block device now."""
 
 
+class LessError(CgroupError):
+    """The kernel reclaimed less than asked."""
+
+
+class ValueRefusedError(CgroupError):
+    """The kernel does not know such a value of this file."""
+
+
 class TransientError(CgroupError):
     """The file holds no value at this moment."""
 
@@ -131,7 +139,8 @@ def _typed(error: OSError, path: str) -> CgroupError:
         return GoneError(message)
     if error.errno == errno.EOPNOTSUPP:
         return UnsupportedError(message)
-    return DeniedError(message) if error.errno in _DENIED else CgroupError(message)
+    kind = {errno.EAGAIN: LessError, errno.EINVAL: ValueRefusedError}.get(error.errno or 0, CgroupError)
+    return DeniedError(message) if error.errno in _DENIED else kind(message)
 
 
 class Cgroups:

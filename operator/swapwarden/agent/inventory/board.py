@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.inventory import layout
+from swapwarden.api import state
 from swapwarden.api.violations import ViolationReason
 
 PODS: Final = "pods"
@@ -99,6 +100,9 @@ class Board:
     def __init__(self) -> None:
         self.sysctls = SettingStatus()
         self.drop_ins = {PODS: DropInStatus(), SLICES: DropInStatus()}
+        self.reclaim = SettingStatus()
+        self.reclaimed: tuple[state.ReclaimedPod, ...] = ()
+        """Pods whose idle memory is moved to swap, the most first."""
         self.refused = ""
         """Why the newest state was refused, or empty."""
         self.revision = 0

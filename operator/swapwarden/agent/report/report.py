@@ -69,6 +69,8 @@ class Report:
         settings = progress.settings
         if sysctls.concerned:
             settings = (*(settings or ()), *sysctls.problems)
+        if self._board.reclaim.concerned:
+            settings = (*(settings or ()), *self._board.reclaim.problems)
         units = {} if progress.spec is None else progress.spec.units
         # Without a setting, as after their removal, nothing asks for them.
         missing = sorted(each for each in slices.missing if each in units and units[each].limit == 0)
@@ -102,7 +104,16 @@ class Report:
         facts = self._node.reported()
         now = times.rfc3339(time.time())
         built = status.build(snapshot, facts, self._verdicts(snapshot), previous, now)
-        return status.as_json(msgspec.structs.replace(built, holds=self._holds(), pressure=self._pressure.report))
+        pods = self._board.reclaimed
+        listed = list(pods[: state.MAX_RECLAIMED])
+        built = msgspec.structs.replace(
+            built,
+            holds=self._holds(),
+            pressure=self._pressure.report,
+            reclaimed=listed,
+            reclaimed_omitted=len(pods) - len(listed),
+        )
+        return status.as_json(built)
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
         """Take note that the API server has this status."""

@@ -10,6 +10,7 @@ from swapwarden.api import names, rules, values
 from swapwarden.api.profile import selectors
 from swapwarden.api.profile.memory import MemoryQoSSpec, OverrideMemory
 from swapwarden.api.profile.pressure import PressureSpec
+from swapwarden.api.profile.reclaim import OverrideReclaim, ReclaimSpec
 
 
 class WorkloadControlled(rules.Model):
@@ -227,9 +228,9 @@ class ProfileOverride(rules.Model):
             "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods",
         ),
         rules.Rule(
-            "has(self.swap) || has(self.memory)",
-            lambda override: override.swap is not None or override.memory is not None,
-            "an override needs swap or memory: without both it changes nothing",
+            "has(self.swap) || has(self.memory) || has(self.reclaim)",
+            lambda override: not (override.swap is None and override.memory is None and override.reclaim is None),
+            "an override needs swap, memory or reclaim: without these it changes nothing",
         ),
     )
 
@@ -243,6 +244,8 @@ class ProfileOverride(rules.Model):
     """The swap of these pods. Absent: as without the override."""
     memory: OverrideMemory | None = None
     """Memory QoS of these pods. Absent: as without the override. Needs memoryQoS."""
+    reclaim: OverrideReclaim | None = None
+    """Reclaim of these pods. Absent: as without the override. Needs reclaim.mode."""
 
 
 class ProfileSpec(rules.Model):
@@ -267,6 +270,17 @@ class ProfileSpec(rules.Model):
             " remove memory from the overrides",
             ".overrides",
         ),
+        rules.Rule(
+            "self.?reclaim.mode.orValue('Off') != 'Off' || !has(self.overrides)"
+            " || self.overrides.all(one, !has(one.reclaim))",
+            lambda spec: (
+                (spec.reclaim is not None and spec.reclaim.mode is not names.ReclaimMode.OFF)
+                or all(one.reclaim is None for one in spec.overrides)
+            ),
+            "overrides[].reclaim has no effect with reclaim.mode Off: set the mode, or remove reclaim from the"
+            " overrides",
+            ".overrides",
+        ),
     )
 
     node_selector: selectors.LabelSelector
@@ -287,6 +301,9 @@ class ProfileSpec(rules.Model):
     stay as they are, whatever pods ask."""
     pressure: PressureSpec | None = None
     """When these nodes count as under memory pressure. Absent: as with mode Off."""
+    reclaim: ReclaimSpec | None = None
+    """Moving idle memory of these nodes' pods to swap: only of pods that ask by annotation, or for which an override
+    does. Absent: as with mode Off."""
     system_units: Annotated[
         list[SystemUnit], pydantic.Field(max_length=MAX_UNITS), pydantic.AfterValidator(_unique)
     ] = pydantic.Field(

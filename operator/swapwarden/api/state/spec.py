@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.api.state.reclaim import ReclaimSettings
 
 SwapMax = Annotated[
     str,
@@ -84,6 +85,8 @@ class PodSettings(CappedSettings, frozen=True, omit_defaults=True, rename="camel
 
     reason: names.Reason | None = None
     """The rule that gave swapMax; see docs/semantics.md. Absent: defaultReason."""
+    reclaim: names.ReclaimMode | None = None
+    """When idle memory of the pod is moved to swap, within the bounds of spec.reclaim. Absent: never."""
     container_default: ContainerDefault | None = None
     """For each container that containers does not name, also before it starts: no write is needed when it does."""
     containers: Annotated[
@@ -194,6 +197,8 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     """For pods with memory.high. Absent: as with all of its defaults."""
     pressure: PressureSettings | None = None
     """When the agent reports memory pressure. Absent: never."""
+    reclaim: ReclaimSettings | None = None
+    """For pods whose idle memory is moved to swap. Absent: no pod's is."""
     pods: Annotated[
         dict[str, PodSettings],
         msgspec.Meta(

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from swapwarden.api import conditions, names
+from swapwarden.api.state.reclaim import MAX_RECLAIMED, ReclaimedPod
 from swapwarden.api.state.spec import ProfileRef
 
 MAX_VIOLATIONS = 32
@@ -285,6 +286,10 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     """The number of such cgroups beyond those in throttled."""
     pressure: PressureReport | None = None
     """Memory pressure as spec.pressure defines it. Absent: none."""
+    reclaimed: Annotated[list[ReclaimedPod], msgspec.Meta(max_length=MAX_RECLAIMED)] = []
+    """Pods whose idle memory is moved to swap, the most first; at most each five minutes."""
+    reclaimed_omitted: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The number of such pods beyond those in reclaimed."""
     holds: Holds | None = None
     """Who was observed to hold the limits of pods. Absent: the agent alone."""
     preview_cost: PreviewCost | None = None

@@ -196,6 +196,8 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """Its annotations about memory.low and memory.high; None without any."""
     ending: bool = False
     """Whether it was deleted, and its containers may still run."""
+    reclaim: names.ReclaimMode | None = None
+    """The mode in its annotation; None without one."""
 
     def on(self, node_uid: str) -> PodRow:
         """Return the row as it counts on the Node with this UID.
@@ -255,6 +257,7 @@ def project(wire: WirePod) -> PodRow:
         ),
         asks=memory_asks.read(annotations, (one.name for one in (*spec.init_containers, *spec.containers))),
         ending=bool(meta.deletion_timestamp),
+        reclaim=_reclaim(annotations),
     )
 
 
@@ -314,6 +317,14 @@ def _holder(message: str) -> str:
 def _written(annotations: dict[str, str], key: str) -> str | None:
     text = annotations.get(key)
     return text if text is None else text[:_MAX_WRITTEN]
+
+
+def _reclaim(annotations: dict[str, str]) -> names.ReclaimMode | None:
+    """Return what a pod asks. An invalid value, which admission refuses, asks for Off."""
+    text = annotations.get(names.RECLAIM_ANNOTATION)
+    if text is None:
+        return None
+    return names.ReclaimMode(text) if text in frozenset[str](names.ReclaimMode) else names.ReclaimMode.OFF
 
 
 def _labels(labels: dict[str, str]) -> str:

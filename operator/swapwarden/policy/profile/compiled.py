@@ -13,6 +13,7 @@ from swapwarden.policy.memory import settings
 from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import requirements
+from swapwarden.policy.reclaim import settings as reclaim_settings
 
 
 class LabelExpression(msgspec.Struct, frozen=True):
@@ -58,6 +59,7 @@ class Override(msgspec.Struct, frozen=True):
     """None or Soft."""
     memory_throttling: int | None = None
     """Percents, throttling.NEVER for Disabled."""
+    reclaim: names.ReclaimMode | None = None
 
     def about_memory(self) -> bool:
         """Return whether it changes a pod's memory QoS."""
@@ -103,6 +105,8 @@ class Profile(msgspec.Struct, frozen=True):
     """None: no pod has memory QoS, whatever it asks."""
     pressure: thresholds.Pressure | None = None
     """None: memory pressure is not reported."""
+    reclaim: reclaim_settings.Reclaim | None = None
+    """None: no pod's idle memory is moved to swap, whatever it asks."""
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Return whether it selects a node with these labels."""
@@ -166,6 +170,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         require=requirements.require(spec.swap.requirements, spec.swap.allowed_backing),
         memory_qos=_memory_qos(spec.memory_qos),
         pressure=_pressure(spec.pressure),
+        reclaim=_reclaim(spec.reclaim),
     )
 
 
@@ -190,6 +195,19 @@ def _memory_qos(model: api.memory.MemoryQoSSpec | None) -> settings.MemoryQoS | 
         max_stall=model.max_stall_seconds,
         guard=settings.Guard(guard.action, guard.window_seconds, guard.hold_seconds, guard.kubelet),
         **({} if model.system_low is None else {"system_low": model.system_low}),
+    )
+
+
+def _reclaim(model: api.reclaim.ReclaimSpec | None) -> reclaim_settings.Reclaim | None:
+    if model is None or model.mode is names.ReclaimMode.OFF:
+        return None
+    return reclaim_settings.Reclaim(
+        mode=model.mode,
+        max_stall_permille=model.max_stall_permille,
+        interval=model.interval_seconds,
+        step_percent=model.step_percent,
+        keep_swap_free=model.keep_swap_free,
+        writes_per_day=quantity.capped(model.writes_per_day),
     )
 
 
@@ -238,6 +256,7 @@ def _override(model: api.spec.ProfileOverride) -> Override:
         swap_limit=_bound(swap.limit if swap else None),
         memory_reservation=names.ReservationPolicy(memory.reservation) if memory and memory.reservation else None,
         memory_throttling=throttling.percent(memory.throttling) if memory and memory.throttling else None,
+        reclaim=model.reclaim.mode if model.reclaim else None,
     )
 
 

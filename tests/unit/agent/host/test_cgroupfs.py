@@ -54,7 +54,9 @@ def test_controllers(cgroups: cgroupfs.Cgroups) -> None:
     [
         (errno.EOPNOTSUPP, cgroupfs.UnsupportedError),
         (errno.ENODEV, cgroupfs.GoneError),
-        (errno.EINVAL, cgroupfs.CgroupError),
+        (errno.EINVAL, cgroupfs.ValueRefusedError),
+        (errno.EAGAIN, cgroupfs.LessError),
+        (errno.EIO, cgroupfs.CgroupError),
     ],
 )
 def test_what_the_kernel_says_of_a_disk(

@@ -63,6 +63,9 @@
     + variables.changed.filter(k, k == 'swapwarden.dev/memory-reservation' && !(variables.now[k] in {{ include "swapwarden.cel.reservations" . }}))
       .map(k, 'metadata.annotations[' + k + ']: Unsupported value: "' + {{ include "swapwarden.cel.shown" . }}
         + '": supported values: "None", "Soft"')
+    + variables.changed.filter(k, k == 'swapwarden.dev/reclaim' && !(variables.now[k] in {{ include "swapwarden.cel.reclaimModes" . }}))
+      .map(k, 'metadata.annotations[' + k + ']: Unsupported value: "' + {{ include "swapwarden.cel.shown" . }}
+        + '": supported values: "Continuous", "Off", "Startup"')
     + variables.changed.filter(k, k == 'swapwarden.dev/memory-throttling'
       && !variables.now[k].matches({{ include "swapwarden.cel.throttlingPattern" . }}))
       .map(k, 'metadata.annotations[' + k + ']: Invalid value: "' + {{ include "swapwarden.cel.shown" . }}

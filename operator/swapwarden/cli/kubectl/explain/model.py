@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import usage, workloads
-from swapwarden.cli.kubectl.explain import kernelview, memory, pressure, remedies, rules
+from swapwarden.cli.kubectl.explain import kernelview, memory, pressure, reclaim, remedies, rules
 from swapwarden.cli.kubectl.explain.advice import Advice
 from swapwarden.cli.kubectl.explain.memory import MemoryLine
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
@@ -118,7 +118,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     rules: list[TriedRule] = []
     numbers: list[Number] = []
     memory: list[MemoryLine] = []
-    """The planned memory QoS; empty if nobody asks for any."""
+    """The planned memory QoS and reclaim; empty if nobody asks for any."""
     behaviors: list[Number] = []
     """Where the node or its profile is not known: what the pod gets by each behavior."""
     desired: PlannedLimits | None = None
@@ -167,7 +167,7 @@ def explain(seen: Observed) -> PodExplanation:
         if planned
         else [],
         numbers=list(rules.numbers(row, planned)) if planned else [],
-        memory=list(memory.lines(planned, seen.state)) if planned else [],
+        memory=[*memory.lines(planned, seen.state), *reclaim.lines(planned, seen.state)] if planned else [],
         behaviors=[] if planned or row.terminal else list(rules.by_behavior(row)),
         desired=desired,
         planned=_given(planned.trace.decision) if planned else None,

@@ -1,0 +1,1 @@
+"""Moves idle memory of pods to swap, in a thread of its own."""

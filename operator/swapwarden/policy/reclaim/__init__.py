@@ -1,0 +1,1 @@
+"""Moving idle memory of pods to swap."""
