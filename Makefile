@@ -130,7 +130,7 @@ bench-storm: venv ## Measure who swaps on a node VM without idle CPU, by who hol
 .PHONY: bench-starts
 bench-starts: venv ## Start 200 pods on a node VM while the plugin of the container runtime is killed again and again (long); STARTS=40 is short
 	@$(PYTHON) -m testbed setup controlplane helm cluster
-	E2E_STARTS=$(or $(STARTS),200) $(PYTHON) -m pytest -q -s -n0 tests/e2e/test_nri.py -k plugin_is_killed
+	E2E_STARTS=$(or $(STARTS),200) $(PYTHON) -m pytest -q -s -n0 tests/e2e/test_nri_killed.py
 
 .PHONY: bench-nri
 bench-nri: venv ## Measure what the plugin of the container runtime adds to the start of a container, against one in Go, as a ratio

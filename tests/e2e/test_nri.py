@@ -8,9 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ from typing import Any
 import pytest
 from swapwarden.policy.swap import limits
 
-from testbed.base import term
 from tests.e2e import cgroups, release
 from tests.e2e.cgroups import MIB, PAGE, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait
@@ -29,14 +25,6 @@ from tests.e2e.test_strict import is_resized, resize
 
 USED_MIB = 8
 RELOADS = 3
-STARTS = int(os.environ.get("E2E_STARTS", "6"))
-"""Of pods while the plugin is killed; the long form is `make bench-starts`."""
-BATCH = 20
-MODES = ("auto",) if STARTS < BATCH else ("auto", "required")
-PLUGIN_SECONDS = 2.0
-"""A new plugin has so long to do its work."""
-NOTICED_SECONDS = 0.05
-"""Exposures that last longer must be reported."""
 FIRST_LINE = ["sh", "-c", "cat /sys/fs/cgroup/memory.swap.max; exec sleep 86400"]
 """The first thing that the container does is to print its own limit."""
 RESIZED = {"requests": {"cpu": "150m"}}
@@ -229,82 +217,6 @@ def test_the_runtime_restarts(node: Node, holding: Release, namespace: Namespace
     namespace.create_pod("after", metadata=DISABLED, resources=QOS["burstable"])
     assert held(node, namespace.wait_ready("after")) == ("0", "0")
     assert held(node, before) == ("0", "0")
-
-
-@contextlib.contextmanager
-def killed_plugins(cluster: Provider, node: Node) -> Iterator[list[float]]:
-    """Kill the plugin again and again, and yield a list with the time of each kill.
-
-    Its pod is deleted then, as the kubelet would wait longer before each restart of the container. Each plugin has some
-    seconds to do its work.
-    """
-    ended = threading.Event()
-    kills: list[float] = []
-
-    def keep_killing() -> None:
-        while not ended.wait(PLUGIN_SECONDS):
-            alive = node.run(["pgrep", "-f", "swapwarden nri"], timeout=TIMEOUT, check=False)
-            if alive.rc:
-                continue
-            ended.wait(2 * PLUGIN_SECONDS)
-            if node.run(["pkill", "-KILL", "-f", "swapwarden nri"], timeout=TIMEOUT, check=False).rc == 0:
-                kills.append(time.monotonic())
-                chosen = ["--selector=app.kubernetes.io/component=nri", f"--namespace={release.NAMESPACE}"]
-                cluster.kubectl("delete", "pods", *chosen, "--force", "--grace-period=0", "--wait=false")
-
-    killer = threading.Thread(target=keep_killing)
-    killer.start()
-    try:
-        yield kills
-    finally:
-        ended.set()
-        killer.join()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_pods_start_while_the_plugin_is_killed(
-    cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait, mode: str
-) -> None:
-    """Each kill is in the middle of starts, and once the runtime restarts. All pods start, and are held in the end.
-
-    Where the plugin is required, no container starts without it; else the agent reports what each could use before.
-    """
-    above: list[str] = []
-    kills = exposed = 0
-    if mode != MODES[0]:
-        holding.upgrade(**{"nri.mode": mode})
-    try:
-        for first in range(0, STARTS, BATCH):
-            eventually(lambda: is_connected(holding), "the runtime has the plugin")
-            names = [f"pod-{number}" for number in range(first, min(first + BATCH, STARTS))]
-            with node.record() as recording, killed_plugins(cluster, node) as killed:
-                for name in names:
-                    namespace.create_pod(name, metadata=DISABLED, command=FIRST_LINE, resources=QOS["burstable"])
-                if first == STARTS // 2 // BATCH * BATCH:
-                    node.run(["systemctl", "restart", "containerd"], timeout=TIMEOUT)
-                pods = {name: namespace.wait_ready(name, timeout=4 * TIMEOUT) for name in names}
-                samples = recording.samples()
-            kills += len(killed)
-            assert {name: restarts(pod) for name, pod in pods.items()} == dict.fromkeys(names, 0)
-            above += [name for name in names if namespace.logs(name).split() != ["0"]]
-            for name, pod in pods.items():
-                eventually(functools.partial(_is_held, node, pod), f"{name} is held")
-                uid = pod["metadata"]["uid"]
-                windows = cgroups.in_effect(samples, cgroups.slice_of(uid), 0.0)
-                if any(each.end is None or each.end - each.start > NOTICED_SECONDS for each in windows):
-                    exposed += 1
-                    assert holding.exposed(uid).count, (name, windows)
-            for name in names:
-                namespace.delete_pod(name)
-            term.say(
-                f"{mode}: {first + len(names)} pods started, {kills} kills, {len(above)} above 0, {exposed} exposed"
-            )
-    finally:
-        if mode != MODES[0]:
-            holding.upgrade()
-    assert kills
-    if mode == "required":
-        assert above == []
 
 
 def _is_held(node: Node, pod: Any) -> bool:
