@@ -132,6 +132,11 @@ bench-starts: venv ## Start 200 pods on a node VM while the plugin of the contai
 	@$(PYTHON) -m testbed setup controlplane helm cluster
 	E2E_STARTS=$(or $(STARTS),200) $(PYTHON) -m pytest -q -s -n0 tests/e2e/test_nri_killed.py
 
+.PHONY: bench-memory-qos
+bench-memory-qos: venv ## Compare memory QoS of kubelets 1.36 and 1.37 with Swapwarden's on one node VM (half an hour); MODES="1.37 Swapwarden" chooses
+	@$(PYTHON) -m testbed setup controlplane helm cluster
+	E2E_MEMORY_QOS="$(or $(MODES),nothing Swapwarden 1.37 1.36)" $(PYTHON) -m pytest -q -s -n0 tests/e2e/test_memory_qos_bench.py
+
 .PHONY: bench-nri
 bench-nri: venv ## Measure what the plugin of the container runtime adds to the start of a container, against one in Go, as a ratio
 	@$(PYTHON) -m testbed setup nri

@@ -142,7 +142,8 @@ class Namespace:
     def create_pod(self, name: str, *, metadata: dict[str, Any] | None = None, **spec: Any) -> None:
         """Create a pod on the suite's node. One container that sleeps, unless SPEC says otherwise.
 
-        `resources` and `command` are those of that container; all else is the pod's spec.
+        `resources` and `command` are those of that container; all else is the pod's spec, `resources` too where it has
+        `containers`.
         """
         # The controller manager makes the service account a moment after the namespace.
         container = {
@@ -150,7 +151,7 @@ class Namespace:
             "image": self._cluster.busybox,
             "imagePullPolicy": "IfNotPresent",
             "command": spec.pop("command", ["sleep", "86400"]),
-            "resources": spec.pop("resources", {}),
+            "resources": {} if "containers" in spec else spec.pop("resources", {}),
         }
         pod = {
             "apiVersion": "v1",
