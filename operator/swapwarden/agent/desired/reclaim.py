@@ -6,7 +6,6 @@ The step itself is no stall of the pod: another process does it. If it took too 
 
 from __future__ import annotations
 
-import enum
 from typing import Final, NamedTuple
 
 from swapwarden.api import names, state
@@ -30,37 +29,6 @@ FULL_SHARE: Final = 0.01
 DAY: Final = 24 * 3600.0
 SLOT: Final = 3600.0
 MAX_SLOTS: Final = 32
-
-
-class ReclaimHold(enum.StrEnum):
-    """Why a pod had no step."""
-
-    STEP = "Step"
-    """It had one."""
-    WAITS = "Waits"
-    """It is too early, or the last steps had no success."""
-    FIRST_LOOK = "FirstLook"
-    """There is nothing to compare with yet."""
-    DONE = "Done"
-    """Startup has ended."""
-    STALLED = "Stalled"
-    """At the target: tasks of the pod wait for memory."""
-    REFAULTS = "Refaults"
-    """The pod needed swapped memory again."""
-    SMALL = "Small"
-    """Too little memory is in use."""
-    PROTECTED = "Protected"
-    """The rest is protected by memory.min or memory.low."""
-    SWAP_LIMIT = "SwapLimit"
-    """The pod, or a cgroup above it, may not use more swap."""
-    SWAP_KEPT = "SwapKept"
-    """The node's free swap is kept."""
-    WRITES = "WritesSpent"
-    """The writes of 24 hours are spent."""
-    NODE_PRESSURE = "NodePressure"
-    """The node is short of memory."""
-    UNREADABLE = "Unreadable"
-    """The kernel shows no stalls or sizes of the pod."""
 
 
 class PodSample(NamedTuple):
@@ -96,7 +64,7 @@ class Decision(NamedTuple):
 
     size: int
     """Bytes to reclaim; 0: none."""
-    hold: ReclaimHold
+    hold: names.ReclaimHold
 
 
 def is_pressed(before: NodeSample | None, seen: NodeSample) -> bool:
@@ -133,35 +101,35 @@ class Pace:
         last, self._last = self._last, seen
         self.due = seen.now + bounds.interval_seconds
         if last is None or last.now >= seen.now or seen.some < last.some or seen.refaults < last.refaults:
-            return Decision(0, ReclaimHold.FIRST_LOOK)
+            return Decision(0, names.ReclaimHold.FIRST_LOOK)
         if pressed or self.done:
-            return Decision(0, ReclaimHold.DONE if self.done else ReclaimHold.NODE_PRESSURE)
+            return Decision(0, names.ReclaimHold.DONE if self.done else names.ReclaimHold.NODE_PRESSURE)
         full = seen.current * bounds.step_percent // 100
         stalled = (seen.some - last.some) / 1000 / (seen.now - last.now)
         back = (seen.refaults - last.refaults) * page
         if stalled >= bounds.max_stall_permille or back * REFAULT_SHARE > full:
             stalls = stalled >= bounds.max_stall_permille
-            return self._stop(seen.now, ReclaimHold.STALLED if stalls else ReclaimHold.REFAULTS)
+            return self._stop(seen.now, names.ReclaimHold.STALLED if stalls else names.ReclaimHold.REFAULTS)
         rooms = (
-            (int(full * (1 - stalled / bounds.max_stall_permille)), ReclaimHold.SMALL),
-            (MAX_STEP_BYTES, ReclaimHold.SMALL),
-            (seen.current - seen.protected, ReclaimHold.PROTECTED),
-            (seen.left, ReclaimHold.SWAP_LIMIT),
-            (swap_free - bounds.keep_swap_free_bytes, ReclaimHold.SWAP_KEPT),
-            (writes_left, ReclaimHold.WRITES),
+            (int(full * (1 - stalled / bounds.max_stall_permille)), names.ReclaimHold.SMALL),
+            (MAX_STEP_BYTES, names.ReclaimHold.SMALL),
+            (seen.current - seen.protected, names.ReclaimHold.PROTECTED),
+            (seen.left, names.ReclaimHold.SWAP_LIMIT),
+            (swap_free - bounds.keep_swap_free_bytes, names.ReclaimHold.SWAP_KEPT),
+            (writes_left, names.ReclaimHold.WRITES),
         )
         size, least = min(rooms, key=lambda room: room[0])
         size = size // page * page
         if size < LEAST_PAGES * page:
             if self.mode is names.ReclaimMode.STARTUP and least in {
-                ReclaimHold.SMALL,
-                ReclaimHold.PROTECTED,
-                ReclaimHold.SWAP_LIMIT,
+                names.ReclaimHold.SMALL,
+                names.ReclaimHold.PROTECTED,
+                names.ReclaimHold.SWAP_LIMIT,
             }:
                 self.done = True
             self.due = max(self.due, seen.now + WAIT_SECONDS)
             return Decision(0, least)
-        return Decision(size, ReclaimHold.STEP)
+        return Decision(size, names.ReclaimHold.STEP)
 
     def took(self, size: int, freed: int, now: float) -> None:
         """Take the effect of a step: how many bytes less are in use."""
@@ -171,14 +139,14 @@ class Pace:
         self._gainless += 1
         if self._gainless >= GAINLESS_STEPS:
             self._gainless = 0
-            self._stop(now, ReclaimHold.WAITS)
+            self._stop(now, names.ReclaimHold.WAITS)
 
     def look_anew(self, now: float, bounds: state.ReclaimSettings) -> None:
         """Compare with nothing: the pod could not be read."""
         self._last = None
         self.due = now + bounds.interval_seconds
 
-    def _stop(self, now: float, why: ReclaimHold) -> Decision:
+    def _stop(self, now: float, why: names.ReclaimHold) -> Decision:
         """End Startup; let Continuous wait."""
         if self.mode is names.ReclaimMode.STARTUP:
             self.done = True

@@ -42,7 +42,7 @@ LOOKS = metrics.counter(
     "swapwarden_agent_reclaim_looks_total",
     "Looks at pods whose idle memory may be moved to swap, by result: Step, or why there was none.",
     labels=("result",),
-    known=[(hold.value,) for hold in reclaim.ReclaimHold],
+    known=[(hold.value,) for hold in names.ReclaimHold],
 )
 
 PUBLISH_SECONDS: Final = 300.0
@@ -94,7 +94,7 @@ class View(NamedTuple):
 class _Pod:
     target: ReclaimTarget
     pace: reclaim.Pace
-    hold: reclaim.ReclaimHold = reclaim.ReclaimHold.WAITS
+    hold: names.ReclaimHold = names.ReclaimHold.WAITS
     refaults: int | None = None
     moved: int = 0
     refaulted: int = 0
@@ -169,7 +169,7 @@ class Reclaimer:
                     pod.refaults, pod.moved, pod.refaulted = known.refaults, known.moved, known.refaulted
                     pod.seconds = known.seconds
                 if target.mode is names.ReclaimMode.STARTUP and target.containers <= self._past.done.get(uid, _NONE):
-                    pod.pace.done, pod.hold = True, reclaim.ReclaimHold.DONE
+                    pod.pace.done, pod.hold = True, names.ReclaimHold.DONE
                 self._pods[uid] = pod
             else:
                 known.target = target
@@ -213,7 +213,7 @@ class Reclaimer:
         if sample is None or node is None:
             pod.pace.look_anew(self._clock(), bounds)
             pod.refaults = None
-            self._held(pod, reclaim.ReclaimHold.UNREADABLE)
+            self._held(pod, names.ReclaimHold.UNREADABLE)
             return
         if pod.refaults is not None and sample.refaults > pod.refaults:
             back = (sample.refaults - pod.refaults) * self._fs.page
@@ -238,7 +238,7 @@ class Reclaimer:
         if pod.pace.done:
             self._past.done[pod.target.uid] = pod.target.containers
 
-    def _held(self, pod: _Pod, hold: reclaim.ReclaimHold) -> None:
+    def _held(self, pod: _Pod, hold: names.ReclaimHold) -> None:
         pod.hold = hold
         LOOKS.inc(hold.value)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.desired import reclaim
-from swapwarden.agent.desired.reclaim import ReclaimHold
 from swapwarden.api import names, state
+from swapwarden.api.names import ReclaimHold
 
 PAGE = 4096
 MIB = 1 << 20

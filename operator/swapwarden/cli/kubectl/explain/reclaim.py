@@ -12,20 +12,20 @@ from swapwarden.cli.kubectl.output.sizes import rounded
 from swapwarden.policy.reclaim import decisions
 
 Reason = names.ReclaimReason
-HOLDS: Final = {
-    "Step": "steps go on",
-    "Waits": "it waits for its next step",
-    "FirstLook": "it waits for its next step",
-    "Done": "Startup has ended",
-    "Stalled": "the pod waits for memory",
-    "Refaults": "the pod needed swapped memory again",
-    "Small": "too little memory is in use",
-    "Protected": "the rest is protected",
-    "SwapLimit": "the swap limit of the pod, or of a cgroup above it, is reached",
-    "SwapKept": "the node keeps the rest of its swap free (reclaim.keepSwapFree)",
-    "WritesSpent": "the writes of 24 hours are spent (reclaim.writesPerDay)",
-    "NodePressure": "the node is short of memory",
-    "Unreadable": "the kernel does not show how the pod does",
+HOLDS: Final[dict[str, str]] = {
+    names.ReclaimHold.STEP: "steps go on",
+    names.ReclaimHold.WAITS: "it waits for its next step",
+    names.ReclaimHold.FIRST_LOOK: "it waits for its next step",
+    names.ReclaimHold.DONE: "Startup has ended",
+    names.ReclaimHold.STALLED: "the pod waits for memory",
+    names.ReclaimHold.REFAULTS: "the pod needed swapped memory again",
+    names.ReclaimHold.SMALL: "too little memory is in use",
+    names.ReclaimHold.PROTECTED: "the rest is protected",
+    names.ReclaimHold.SWAP_LIMIT: "the swap limit of the pod, or of a cgroup above it, is reached",
+    names.ReclaimHold.SWAP_KEPT: "the node keeps the rest of its swap free (reclaim.keepSwapFree)",
+    names.ReclaimHold.WRITES: "the writes of 24 hours are spent (reclaim.writesPerDay)",
+    names.ReclaimHold.NODE_PRESSURE: "the node is short of memory",
+    names.ReclaimHold.UNREADABLE: "the kernel does not show how the pod does",
 }
 
 

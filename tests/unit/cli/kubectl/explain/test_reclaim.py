@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.agent.desired import reclaim as agent
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import memory, model, reclaim, screen
 from swapwarden.policy.profile import compiled
@@ -81,4 +80,4 @@ def test_audit_moves_nothing() -> None:
 
 
 def test_all_holds_of_the_agent_have_words() -> None:
-    assert set(reclaim.HOLDS) == set(agent.ReclaimHold)
+    assert set(reclaim.HOLDS) == set(names.ReclaimHold)
