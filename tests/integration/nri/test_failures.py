@@ -74,14 +74,20 @@ def test_a_required_plugin_that_does_not_answer_is_a_refusal_once(newest: Runtim
     assert PLUGIN in create(newest, "uid-2").error
     stopped.kill()
     assert create(newest, "uid-2").error == ""
-    doomed = start_plugin(newest, "--required")
+    # On a busy host, the runtime may ask after the plugin's death: then it asks nobody.
+    errors = (_killed_when_asked(newest, start_plugin(newest, "--required"), f"uid-{turn}") for turn in range(3, 13))
+    assert any(PLUGIN in error for error in errors)
+    assert create(newest, "uid-13").error == ""
+
+
+def _killed_when_asked(runtime: Runtime, doomed: Plugin, uid: str) -> str:
     doomed.pause()
-    newest.populate([Pod("sandbox-3", "uid-3", DISABLED)], [])
-    wanted = Container("container-3", "sandbox-3", unified={SWAP_MAX: KUBELET})
-    answer = newest.begin("create", container=wanted.to_json())
+    runtime.populate([Pod(f"sandbox-{uid}", uid, DISABLED)], [])
+    wanted = Container(f"container-{uid}", f"sandbox-{uid}", unified={SWAP_MAX: KUBELET})
+    answer = runtime.begin("create", container=wanted.to_json())
     doomed.kill()
-    assert PLUGIN in answer.result(10)["error"]
-    assert create(newest, "uid-3").error == ""
+    error: str = answer.result(10).get("error", "")
+    return error
 
 
 @pytest.mark.parametrize("older", [each for each in VERSIONS if each != NEWEST])
