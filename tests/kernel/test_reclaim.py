@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+
+import pytest
 
 from testbed.vm.kernelvm import GuestProcess
 from tests.kernel import test_agent
@@ -64,6 +67,7 @@ def test_an_idle_pod_shrinks_until_it_needs_its_memory(node: test_agent.Node) ->
     assert idle.oom_kills == 0
 
 
+@pytest.mark.skipif("KERNEL_FACTS" not in os.environ, reason="it takes minutes: `make test-kernel-memory` runs it")
 def test_a_node_has_no_more_writes_than_its_bound(node: test_agent.Node) -> None:
     """Also over a restart of the agent."""
     pod = node.pod("idle")
