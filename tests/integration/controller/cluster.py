@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from testbed.controlplane.servers import ControlPlane
+from testbed.product import helm, manifests
 
 API = "/apis/swapwarden.dev/v1alpha1"
 STATES, PROFILES = f"{API}/nodeswapstates", f"{API}/nodeswapprofiles"
@@ -22,6 +25,18 @@ class Cluster:
 
     def __init__(self, control_plane: ControlPlane) -> None:
         self.cp = control_plane
+
+    @contextlib.contextmanager
+    def granted(self, value: str, *templates: str) -> Iterator[None]:
+        """With the controller's rights and policies (templates of the chart) that come with a value of the chart."""
+        only = [f"--show-only=templates/controller/{name}.yaml" for name in ("rbac", *templates)]
+        objects = helm.render("--no-hooks", f"--set={value}", *only)
+        self.cp.apply(objects)
+        self.cp.wait_for_policies()
+        yield
+        self.cp.kubectl("delete", "--wait=false", "-f", "-", text=objects)
+        self.cp.apply(*manifests.other_manifests())
+        self.cp.wait_for_policies()
 
     def node(self, name: str, labels: dict[str, str] | None = None, swap: int = 2**30) -> dict[str, Any]:
         # Where there is not one annotation, as on no real node, nfd-master's patch of a node is refused.

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from testbed.product import helm, manifests
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration.chart.agents import Agent
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
@@ -16,20 +15,14 @@ Eventually = Callable[[Callable[[], object], str], None]
 Json = dict[str, Any]
 
 RESOURCE = "swapwarden.dev/swap"
-ON = "--set=extendedResource=true"
-TEMPLATES = ("controller/rbac.yaml", "controller/policy-nodes.yaml")
 OTHERS = {"memory": str(2**32), "cpu": "1", "pods": "100", "example.com/card": "2"}
 
 
 @pytest.fixture(scope="module")
 def allowed(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with the rights that come with the chart's value."""
-    only = [f"--show-only=templates/{name}" for name in TEMPLATES]
-    cluster.cp.apply(helm.render("--no-hooks", ON, *only))
-    cluster.cp.wait_for_policies()
-    yield cluster
-    cluster.cp.apply(*manifests.other_manifests())
-    cluster.cp.wait_for_policies()
+    with cluster.granted("extendedResource=true", "policy-nodes"):
+        yield cluster
 
 
 @pytest.fixture

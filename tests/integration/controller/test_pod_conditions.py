@@ -9,7 +9,6 @@ import pytest
 from swapwarden.api import names
 from swapwarden.policy.observed import pods
 
-from testbed.product import helm, manifests
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration.chart.agents import Agent
 from tests.integration.controller.cluster import FAST, STATES, Cluster
@@ -21,21 +20,14 @@ TYPE = "swapwarden.dev/SwapPolicyEnforced"
 PODS = "/api/v1/namespaces/default/pods"
 DISABLED = {"swapwarden.dev/swap-policy": "Disabled"}
 STRATEGIC = "application/strategic-merge-patch+json"
-TEMPLATES = ("controller/rbac.yaml", "controller/policy-pods.yaml")
 KUBELETS: Json = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 
 
 @pytest.fixture(scope="module")
 def allowed(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with the rights that come with the chart's value."""
-    only = [f"--show-only=templates/{name}" for name in TEMPLATES]
-    objects = helm.render("--no-hooks", "--set=podConditions=true", *only)
-    cluster.cp.apply(objects)
-    cluster.cp.wait_for_policies()
-    yield cluster
-    cluster.cp.kubectl("delete", "--wait=false", "-f", "-", text=objects)
-    cluster.cp.apply(*manifests.other_manifests())
-    cluster.cp.wait_for_policies()
+    with cluster.granted("podConditions=true", "policy-pods"):
+        yield cluster
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from swapwarden.controller.pressure import budgets
 from swapwarden.kube import client, config
 from swapwarden.policy.pressure.candidates import Candidate
 
-from testbed.product import helm, manifests
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 
@@ -21,7 +20,6 @@ Json = dict[str, Any]
 
 PODS = "/api/v1/namespaces/default/pods"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-TEMPLATES = ("controller/rbac.yaml", "controller/policy-evictions.yaml")
 MI = 2**20
 SINCE = "2026-01-01T00:00:00Z"
 NUMBERS = itertools.count(1)
@@ -32,14 +30,8 @@ ANSWERS = "swapwarden_controller_eviction_dry_runs_total"
 @pytest.fixture(scope="module")
 def allowed(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with the rights that come with the chart's value."""
-    only = [f"--show-only=templates/{name}" for name in TEMPLATES]
-    objects = helm.render("--no-hooks", "--set=evictionDryRun=true", *only)
-    cluster.cp.apply(objects)
-    cluster.cp.wait_for_policies()
-    yield cluster
-    cluster.cp.kubectl("delete", "--wait=false", "-f", "-", text=objects)
-    cluster.cp.apply(*manifests.other_manifests())
-    cluster.cp.wait_for_policies()
+    with cluster.granted("evictionDryRun=true", "policy-evictions"):
+        yield cluster
 
 
 @pytest.fixture

@@ -131,6 +131,16 @@ def counts(text: str) -> dict[str, int]:
     return {name: int(number) for name, _, number in lines if _NUMBER.match(number)}
 
 
+def stalls(text: str) -> dict[str, int]:
+    """Return the total microseconds of a pressure file by kind: some, full (Documentation/accounting/psi.rst).
+
+    Its lines are `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`; invalid lines are skipped.
+    """
+    lines = (line.partition(" ") for line in text.splitlines())
+    totals = ((kind, rest.rpartition("total=")[2]) for kind, _, rest in lines)
+    return {kind: int(total) for kind, total in totals if kind in {"some", "full"} and _NUMBER.match(total)}
+
+
 def _typed(error: OSError, path: str) -> CgroupError:
     message = f"{path}: {error.strerror}"
     if error.errno == errno.EROFS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from swapwarden.agent.host import cgroupfs
@@ -13,8 +12,6 @@ PIECE_BYTES: Final = 4 << 20
 """Reclaimed by one write at most: it can end between two."""
 SWAPPINESS: Final = "swappiness=200"
 """Anonymous memory before the page cache. Linux 6.9 and newer take it."""
-
-_TOTAL: Final = re.compile(r"^(some|full) .*\btotal=([0-9]{1,18})$", re.MULTILINE | re.ASCII)
 
 
 class ReclaimFiles(cgroupfs.Cgroups):
@@ -40,8 +37,3 @@ class ReclaimFiles(cgroupfs.Cgroups):
                 self.takes_swappiness = True
                 return
         self._write(name, str(size))
-
-
-def stalls(text: str) -> dict[str, int]:
-    """Return the microseconds of a pressure file by kind: some, full."""
-    return {kind: int(total) for kind, total in _TOTAL.findall(text)}

@@ -146,24 +146,13 @@ _SLICES: Final = 32
 _SWAP_EVENTS: Final = ("high", "max", "fail")
 _MEMORY_EVENTS: Final = ("high", "max", "oom", "oom_kill")
 _RESOURCES: Final = ("memory", "io")
-_DIGITS: Final = 19
-"""Of a total: those of the kernel's largest number."""
 
 _Values = dict[tuple[str, ...], float]
 
 
 def stalls(text: str) -> dict[str, float]:
-    """Return the total seconds of a pressure file by kind: some, full (Documentation/accounting/psi.rst).
-
-    Its lines are `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`; invalid lines are skipped.
-    """
-    found = {}
-    for line in text.splitlines():
-        kind, _, rest = line.partition(" ")
-        total = rest.rpartition("total=")[2]
-        if kind in {"some", "full"} and total.isascii() and total.isdecimal() and len(total) <= _DIGITS:
-            found[kind] = int(total) / 1_000_000
-    return found
+    """Return the total seconds of a pressure file by kind."""
+    return {kind: total / 1_000_000 for kind, total in cgroupfs.stalls(text).items()}
 
 
 class _PodUsage(NamedTuple):

@@ -81,7 +81,7 @@ class Sampler:
         """For the status; None: no signal is on."""
 
     def set_desired(self, settings: state.PressureSettings | None) -> None:
-        """MemoryReading by these thresholds from now on; None: not at all."""
+        """Look by these thresholds from now on; None: not at all."""
         if settings == (None if self._signals is None else self._signals.settings):
             return
         self._signals = None if settings is None else signals.PressureSignals(settings)
@@ -101,7 +101,7 @@ class Sampler:
                 self.report = msgspec.structs.replace(self.report, seq=self._seq)
 
     async def run(self) -> None:
-        """MemoryReading whenever it is due; never returns."""
+        """Look whenever it is due; never returns."""
         self._due.set()
         try:
             while True:
@@ -115,7 +115,7 @@ class Sampler:
             self._stop()
 
     async def look(self) -> float | None:
-        """MemoryReading now. Return the seconds until the next look; None: another one is due, or none at all."""
+        """Look now. Return the seconds until the next look; None: another one is due, or none at all."""
         began, asked = self._clock(), self._signals
         if asked is None:
             self._end()

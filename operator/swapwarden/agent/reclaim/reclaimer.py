@@ -181,7 +181,7 @@ class Reclaimer:
             self._effectless -= 1  # one piece decides then
         elif not self._fs.has(order.root, memory_reclaim.RECLAIM):
             problem = f"the node's kernel has no {memory_reclaim.RECLAIM}: it needs Linux 5.19 or newer"
-        elif not memory_reclaim.stalls(files.text(self._proc / "pressure/memory") or ""):
+        elif not cgroupfs.stalls(files.text(self._proc / "pressure/memory") or ""):
             problem = _NO_PRESSURE
         else:
             if not (self.view.problem == _NO_EFFECT and self._effectless):
@@ -201,7 +201,7 @@ class Reclaimer:
         """Take a sample; none if the kernel's files lack something."""
         now = self._clock()
         counted = cgroupfs.counts(files.text(self._proc / "vmstat") or "")
-        stalled = memory_reclaim.stalls(files.text(self._proc / "pressure/memory") or "")
+        stalled = cgroupfs.stalls(files.text(self._proc / "pressure/memory") or "")
         free = node_info.meminfo(files.text(self._proc / "meminfo") or "").get("SwapFree")
         before, self._node = self._node, None
         if "pgscan_direct" in counted and "full" in stalled and free is not None:
@@ -272,7 +272,7 @@ class Reclaimer:
     def _sample(self, path: str, swap: dict[str, int]) -> reclaim.PodSample | None:
         """Return a look at a pod; None if it is gone, or the kernel shows too little."""
         try:
-            some = memory_reclaim.stalls(self._fs.pressure(path, "memory")).get("some")
+            some = cgroupfs.stalls(self._fs.pressure(path, "memory")).get("some")
             refaults = self._fs.counts(path, cgroupfs.MEMORY_STAT).get("workingset_refault_anon")
             current, used, *protected = (self._fs.read(cgroupfs.join(path, file)) for file in _READ)
         except cgroupfs.CgroupError:

@@ -88,7 +88,7 @@ def accessible_swap(row: pods.PodRow, facts: nodes.NodeFacts, planned: state.Pod
     """
     if not facts.compatible:
         return 0
-    whole, containers = state.PodSettings() if planned is None else planned, 0
+    whole = state.PodSettings() if planned is None else planned
     if (own := _number(whole.swap_max)) is not None:
         return min(own, facts.swap_bytes)
     containers = qos.peak((one.kind, _of_container(one, facts, whole)) for one in row.containers)
