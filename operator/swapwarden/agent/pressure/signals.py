@@ -18,7 +18,11 @@ from swapwarden.api import names, state
 NEAR_SECONDS: Final = 1.0
 """Between looks while a signal is on or near."""
 RARE_SECONDS: Final = 15.0
-"""Between looks otherwise."""
+"""Between looks otherwise, at most."""
+FASTEST: Final = 128 << 20
+"""Bytes a second at which the headroom must be expected to fall at any moment, unless `below` is less: what falls by
+more than `below` between two looks is not seen in time, however soon the first of them is.
+"""
 
 
 class StallTotals(NamedTuple):
@@ -158,6 +162,7 @@ class PressureSignals:
         headroom, stall = settings.headroom, settings.stall
         self._below = headroom.below_bytes
         self._clear = headroom.clear_bytes
+        self._fastest = max(1, min(headroom.below_bytes, FASTEST))
         self._full = stall.full_permille
         over = stall.over_milliseconds / 1000
         self._headroom = _Latch(headroom.for_milliseconds / 1000)
@@ -218,12 +223,14 @@ class PressureSignals:
         return passed > 0 and lowest * passed * 1000 <= fell * self.settings.headroom.for_milliseconds
 
     def _until(self, look: MemoryReading) -> float:
-        """Return the seconds until the next look: at the rate at which the headroom fell it is then half way to low."""
+        """Return the seconds until the next look.
+
+        At the rate at which the headroom fell it is then half way to low, and at the fastest rate just low.
+        """
         last, soonest = self._last, RARE_SECONDS
         if last is None or look.at <= last.at:
             return NEAR_SECONDS
         for scope, size in look.cheap.items():
-            fell = last.cheap.get(scope, size) - size
-            if fell > 0:
-                soonest = min(soonest, (size - self._clear) * (look.at - last.at) / fell / 2)
+            fell = (last.cheap.get(scope, size) - size) / (look.at - last.at)
+            soonest = min(soonest, (size - self._clear) / max(self._fastest, 2 * fell))
         return max(NEAR_SECONDS, soonest)

@@ -245,6 +245,19 @@ async def stalled(watched: Watched) -> state.PressureReport:
     return report
 
 
+async def test_a_kernel_without_stalls_is_logged_once_of_each_scope(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        await watched.look()
+    logged = [record for record in caplog.records if "psi=1" in record.message]
+    assert [vars(record)["scope"] for record in logged] == [PressureScope.NODE, PressureScope.PODS]
+    caplog.clear()
+    await stalled(watched)
+    await watched.look()
+    assert not [record for record in caplog.records if "psi=1" in record.message]
+
+
 @pytest.mark.parametrize(("limit", "scope"), [("max", "pod"), ("high", "pods")])
 async def test_a_stall_of_pods(watched: Watched, limit: str, scope: str) -> None:
     """With `high` the limit above all pods is hit; `max` is hit in a pod only."""
@@ -259,6 +272,7 @@ async def test_a_stall_of_pods(watched: Watched, limit: str, scope: str) -> None
 
 
 async def test_a_pause_follows_what_the_verdict_needs(watched: Watched) -> None:
+    watched.holds(free=900)
     await watched.look()
     await watched.look()
     assert watched.wait == 15

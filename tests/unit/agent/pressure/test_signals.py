@@ -213,6 +213,38 @@ def test_headroom_that_falls_fast_is_looked_at_more_often() -> None:
     assert size > 96 - 30 * 1.5, "at most a second and a half late"
 
 
+@pytest.mark.parametrize(("size", "pause"), [(900, RARE_SECONDS), (480, 8), (240, 3), (120, NEAR_SECONDS)])
+def test_less_headroom_is_looked_at_sooner(size: int, pause: float) -> None:
+    """At `below` a second, 48 MiB, it is then at `clear`."""
+    signals = PressureSignals(SETTINGS)
+    run([look(0, size), look(1, size)], signals)
+    assert signals.pause == pause
+
+
+def test_a_large_node_is_looked_at_rarely_with_a_fifth_of_its_memory_left() -> None:
+    gib = 1024 * MIB
+    thresholds = state.HeadroomThresholds(below_bytes=3 * gib, clear_bytes=6 * gib, for_milliseconds=5000)
+    signals = PressureSignals(state.PressureSettings(thresholds, SETTINGS.stall))
+    run([look(0, 13 * 1024), look(1, 13 * 1024)], signals)
+    assert signals.pause == RARE_SECONDS
+
+
+@given(st.integers(100, 2000), st.floats(0, 1), st.floats(0.02, 0.99))
+def test_a_growth_is_announced_while_something_is_left(size: int, begins: float, share: float) -> None:
+    """It begins at any moment of a calm pause, and takes any rate of less than `below` a second."""
+    signals, rate = PressureSignals(SETTINGS), share * 48 * MIB
+    run([look(0, size), look(1, size)], signals)
+    start, at, left = 1 + begins * signals.pause, 1.0, size * MIB
+    verdict = Verdict()
+    while left > 0 and verdict.signal is None:
+        at += signals.pause
+        left = size * MIB - int(rate * max(0.0, at - start))
+        sizes = {NODE: max(0, left)}
+        verdict = signals.step(MemoryReading(at, sizes, sizes, {}))
+    assert verdict.signal is HEADROOM
+    assert left > 0
+
+
 @pytest.mark.parametrize("near", [look(1, 96), next(stalling(1, 1)), look(1, 30)])
 def test_a_signal_that_may_be_near_is_looked_at_each_second(near: MemoryReading) -> None:
     signals = PressureSignals(SETTINGS)
