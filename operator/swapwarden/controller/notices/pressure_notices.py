@@ -10,7 +10,7 @@ from swapwarden.controller.inventory import states
 from swapwarden.kube.events import Notice, Regarding
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.pressure import words
-from swapwarden.policy.pressure.choice import Choice
+from swapwarden.policy.pressure.choice import Choice, NoVictim
 
 NODE_EVENT: Final = "MemoryPressureObserved"
 POD_EVENT: Final = "WouldBeEvicted"
@@ -28,15 +28,15 @@ def notices(
 
     Two leaders give it the same key. `allowed` is whether the API server would evict the pod; else it was not asked.
     """
-    report, victim = row.pressure, chosen.victim
+    report = row.pressure
     if report is None:
         return
     of_node = Regarding("v1", "Node", "", node.name, node.uid)
     pressure, key = words.pressure(report, thresholds), f"{row.uid}/{report.since}/{chosen.hold}"
-    if victim is None:
+    if isinstance(chosen, NoVictim):
         yield Notice(of_node, "Warning", NODE_EVENT, f"{pressure}; {words.WHY_HELD[chosen.hold]}", key)
         return
-    pod, sums = victim.pod, words.arithmetic(victim)
+    pod, sums = chosen.victim.pod, words.arithmetic(chosen.victim)
     asked = "disruption budgets allow it" if allowed else "disruption budgets were not asked"
     key = f"{key}/{pod.uid}"
     text = f"{pressure}; pod {pod.namespace}/{pod.name} would be evicted first: {sums}; {asked}"

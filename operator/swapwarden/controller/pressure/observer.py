@@ -22,7 +22,7 @@ from swapwarden.controller.workqueue import WorkQueue
 from swapwarden.kube import decoding, errors, events, paging, transport
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.pressure import candidates, choice, ranking
-from swapwarden.policy.pressure.choice import Choice, HoldReason
+from swapwarden.policy.pressure.choice import Choice, HoldReason, NoVictim
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ HOLDS = metrics.counter(
     "swapwarden_controller_pressure_holds_total",
     "Reports of memory pressure of a node after which nothing was evicted, by reason.",
     labels=("reason",),
-    known=[(each.value,) for each in HoldReason],
+    known=[(each,) for each in (choice.OBSERVE, *HoldReason)],
 )
 SECONDS = metrics.histogram(
     "swapwarden_controller_pressure_decision_seconds",
@@ -117,33 +117,36 @@ class PressureObserver:
         if not isinstance(spec, state.StateSpec) or spec.pressure is None:
             return
         facts = self._known.planner.facts(name)
-        flags = {"fresh": last.fresh and self._known.inventory.has_agent(name), "wide": self._is_wide(row.profile.name)}
+        situation = choice.Situation(
+            fresh=last.fresh and self._known.inventory.has_agent(name), wide=self._is_wide(row.profile.name)
+        )
         allowed = False
-        if flags["fresh"] and not flags["wide"]:
+        if situation.forbids() is None:
             found = await self._read(node, facts, spec)
             ranked = ranking.rank(found, row.pressure, facts.memory_bytes)
-            chosen, allowed = await self._choose(ranked, facts, last, flags)
+            chosen, allowed = await self._choose(ranked, facts, last, situation)
         else:
-            chosen = choice.choose((), facts.memory_bytes, (), **flags)
-        HOLDS.inc(chosen.hold)
+            chosen = choice.choose((), facts.memory_bytes, (), situation)
+        if chosen.hold is not None:
+            HOLDS.inc(chosen.hold)
         SECONDS.observe(self._now() - last.arrived)
         if self._term.is_valid():
             for notice in pressure_notices.notices(node, row, spec.pressure, chosen, allowed=allowed):
                 self._recorder.post(notice)
 
     async def _choose(
-        self, ranked: Sequence[ranking.Ranked], facts: nodes.NodeFacts, last: _Known, flags: dict[str, bool]
+        self, ranked: Sequence[ranking.Ranked], facts: nodes.NodeFacts, last: _Known, situation: choice.Situation
     ) -> tuple[Choice, bool]:
         """Return the decision, and whether the API server would evict the pod."""
         last.blocked = {uid: until for uid, until in last.blocked.items() if until > self._now()}
         for _ in range(MAX_ASKED):
-            chosen = choice.choose(ranked, facts.memory_bytes, last.blocked, **flags)
+            chosen = choice.choose(ranked, facts.memory_bytes, last.blocked, situation)
             if chosen.victim is None or self._ask is None:
                 return chosen, False
             if await self._ask(chosen.victim.pod) is EvictionAnswer.ALLOWED:
                 return chosen, True
             last.blocked[chosen.victim.pod.uid] = self._now() + BLOCKED_SECONDS
-        return Choice(HoldReason.BLOCKED), False
+        return NoVictim(HoldReason.BLOCKED), False
 
     def _is_wide(self, profile: str) -> bool:
         """Return whether most nodes of a profile are under pressure; all nodes are counted once a second at most."""

@@ -1,10 +1,10 @@
-"""The pod that would leave a node under memory pressure, or why none would."""
+"""The pod that leaves a node under memory pressure, or why none does."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
@@ -16,14 +16,17 @@ WIDESPREAD_LEAST: Final = 3
 """Of more nodes, and of a larger share of a profile's nodes, evictions would move the load and help nobody: both bounds
 are the node-lifecycle controller's (--unhealthy-zone-threshold)."""
 
+OBSERVE: Final = "Observe"
+"""In place of a reason to hold: the profile's mode. In mode Enforce, the victim would be evicted."""
+
 
 class HoldReason(enum.StrEnum):
-    """Why nothing is evicted."""
+    """Why no pod is chosen."""
 
-    OBSERVE = "Observe"
-    """The profile's mode: in another one, the victim would be evicted."""
     STALE = "Stale"
     """The node's agent is not Ready, or has not reported since this instance leads."""
+    SETTLING = "Settling"
+    """An eviction from the node is under way, or it has yet to show in the node's signals."""
     WIDESPREAD = "Widespread"
     """Most nodes of the profile are under pressure at once."""
     KUBELET_EVICTING = "KubeletEvicting"
@@ -33,36 +36,86 @@ class HoldReason(enum.StrEnum):
     """All pods are spared."""
     BLOCKED = "Blocked"
     """The API server refuses to evict any of the pods that are not spared."""
+    NODE_LIMIT = "NodeLimit"
+    """As many pods of the node were evicted within an hour as its profile allows."""
+    RATE_LIMIT = "RateLimit"
+    """As many pods of the profile, or of the cluster, were evicted within seconds as are allowed."""
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """The decision on one report."""
+Limited = Literal[HoldReason.NODE_LIMIT, HoldReason.RATE_LIMIT]
+
+
+class NoVictim(msgspec.Struct, frozen=True):
+    """No pod is chosen."""
 
     hold: HoldReason
-    victim: Ranked | None = None
-    """The pod that would be evicted; only with OBSERVE."""
+    victim: ClassVar[None] = None
 
 
-def choose(ranked: Sequence[Ranked], memory_bytes: int, blocked: Collection[str], *, fresh: bool, wide: bool) -> Choice:
+class WouldEvict(msgspec.Struct, frozen=True):
+    """Mode Observe names this pod and leaves it alone."""
+
+    victim: Ranked
+    hold: ClassVar[str] = OBSERVE
+
+
+class Evict(msgspec.Struct, frozen=True):
+    """Mode Enforce evicts this pod."""
+
+    victim: Ranked
+    hold: ClassVar[None] = None
+
+
+Choice = NoVictim | WouldEvict | Evict
+"""The decision on one report."""
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of a decision besides the pods of the node."""
+
+    fresh: bool
+    """Whether the report counts."""
+    wide: bool
+    """Whether is_widespread() holds."""
+    enforce: bool = False
+    """Whether the profile has pods evicted. Else there are no past evictions, and the rest is ignored."""
+    settling: bool = False
+    """Whether an eviction from the node is under way or has yet to show (limits.Evictions)."""
+    limited: Limited | None = None
+    """The limit that forbids another eviction now (limits.Evictions)."""
+
+    def forbids(self) -> HoldReason | None:
+        """Return the reason to hold whatever the node's pods are."""
+        if not self.fresh:
+            return HoldReason.STALE
+        if self.enforce and self.settling:
+            return HoldReason.SETTLING
+        return HoldReason.WIDESPREAD if self.wide else None
+
+
+def choose(ranked: Sequence[Ranked], memory_bytes: int, blocked: Collection[str], situation: Situation) -> Choice:
     """Return the decision on one report of a node.
 
-    `blocked` are UIDs of pods that the API server would not evict now, `fresh` is whether the report counts, and `wide`
-    whether is_widespread() holds.
+    `blocked` are UIDs of pods that the API server would not evict now.
     """
-    if not fresh:
-        return Choice(HoldReason.STALE)
-    if wide:
-        return Choice(HoldReason.WIDESPREAD)
-    large = [one for one in ranked if one.measured is not None and not ranking.is_small(one, memory_bytes)]
-    if any(one.pod.evicted for one in large):
-        return Choice(HoldReason.KUBELET_EVICTING)
-    if any(one.pod.ending for one in large):
-        return Choice(HoldReason.POD_TERMINATING)
+    reason = situation.forbids() or _about_to_end(ranked, memory_bytes)
+    if reason is not None:
+        return NoVictim(reason)
     able = [one for one in ranked if one.spared is None]
-    if not able:
-        return Choice(HoldReason.NO_CANDIDATE)
     victim = next((one for one in able if one.pod.uid not in blocked), None)
-    return Choice(HoldReason.BLOCKED) if victim is None else Choice(HoldReason.OBSERVE, victim)
+    if victim is None:
+        return NoVictim(HoldReason.BLOCKED if able else HoldReason.NO_CANDIDATE)
+    if not situation.enforce:
+        return WouldEvict(victim)
+    return Evict(victim) if situation.limited is None else NoVictim(situation.limited)
+
+
+def _about_to_end(ranked: Sequence[Ranked], memory_bytes: int) -> HoldReason | None:
+    """Return the reason if a pod is about to end whose memory the node would notice."""
+    large = [one.pod for one in ranked if one.measured is not None and not ranking.is_small(one, memory_bytes)]
+    if any(pod.evicted for pod in large):
+        return HoldReason.KUBELET_EVICTING
+    return HoldReason.POD_TERMINATING if any(pod.ending for pod in large) else None
 
 
 def is_widespread(pressed: int, nodes: int) -> bool:

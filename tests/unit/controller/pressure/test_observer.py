@@ -12,6 +12,7 @@ from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import observer
 from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.kube import errors, events, transport
+from swapwarden.policy.pressure import choice
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.choice import HoldReason
 
@@ -82,7 +83,7 @@ class Cluster:
 
     def decides(self) -> str:
         """Decide on node n; the reason why nothing is evicted."""
-        before = {str(reason): observer.HOLDS.value(reason) for reason in HoldReason}
+        before = {str(reason): observer.HOLDS.value(reason) for reason in (choice.OBSERVE, *HoldReason)}
         asyncio.run(self.observer.decide("n"))
         [reason] = [each for each in before if observer.HOLDS.value(each) > before[each]] or [""]
         return reason

@@ -7,28 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import state
-from swapwarden.policy.pressure import choice, ranking, words
+from swapwarden.policy.pressure import ranking, words
 from swapwarden.policy.pressure.candidates import Candidate
-from swapwarden.policy.pressure.choice import HoldReason
 from swapwarden.policy.pressure.ranking import Spared
 
+from tests.unit.policy.pressure.samples import CANDIDATES, NODE, REPORTS, candidate, report
 from tests.unit.policy.rows import GI, MI
-
-NODE = 8 * GI
-
-
-def candidate(key: str, **fields: Any) -> Candidate:
-    """A pod that nothing spares while it exceeds its request."""
-    return Candidate(**{"key": key, "uid": key, "namespace": "a", "name": key, "controller": "ReplicaSet", **fields})
-
-
-def report(signal: str = "Headroom", /, **usage: tuple[int, ...]) -> state.PressureReport:
-    """Working set, swap in MiB, and refaults by pod."""
-    found = []
-    for name, (memory, *more) in usage.items():
-        swap, refaults = [*more, 0, 0][:2]
-        found.append(state.PressuredPod(name, memory * MI, swap * MI, refaults))
-    return state.PressureReport(1, signal, "Node", pods=found)
 
 
 def ordered(candidates: list[Candidate], found: state.PressureReport) -> list[str]:
@@ -127,46 +111,6 @@ def test_under_stall_only_pods_that_swap_are_chosen(swap: int, refaults: int, sp
     assert other.spared is None
 
 
-KINDS = st.sampled_from(["ReplicaSet", "Job", "DaemonSet", ""])
-CANDIDATES = st.lists(
-    st.builds(
-        Candidate,
-        key=st.sampled_from([f"p{n}" for n in range(8)]),
-        uid=st.sampled_from([f"p{n}" for n in range(8)]),
-        namespace=st.sampled_from(["a", "b", "kube-system"]),
-        name=st.sampled_from(["x", "y"]),
-        priority=st.integers(-2, 2),
-        request=st.integers(0, 4).map(lambda n: n * 100 * MI),
-        swap=st.integers(0, 4).map(lambda n: n * 100 * MI),
-        running=st.booleans(),
-        ending=st.booleans(),
-        evicted=st.booleans(),
-        static=st.booleans(),
-        critical=st.booleans(),
-        controller=KINDS,
-        kept=st.booleans(),
-    ),
-    max_size=8,
-    unique_by=lambda one: one.uid,
-)
-REPORTS = st.builds(
-    state.PressureReport,
-    seq=st.just(1),
-    signal=st.sampled_from(["Headroom", "Stall"]),
-    pods=st.lists(
-        st.builds(
-            state.PressuredPod,
-            pod=st.sampled_from([f"p{n}" for n in range(8)]),
-            working_set_bytes=st.integers(0, 9).map(lambda n: n * 100 * MI),
-            swap_bytes=st.integers(0, 9).map(lambda n: n * 100 * MI),
-            refaults=st.integers(0, 1),
-        ),
-        max_size=8,
-        unique_by=lambda one: one.pod,
-    ),
-)
-
-
 @given(CANDIDATES, REPORTS, st.randoms(use_true_random=False))
 def test_the_order_is_total_and_does_not_depend_on_that_of_the_list(
     candidates: list[Candidate], found: state.PressureReport, shuffler: random.Random
@@ -176,66 +120,6 @@ def test_the_order_is_total_and_does_not_depend_on_that_of_the_list(
     shuffled = list(candidates)
     shuffler.shuffle(shuffled)
     assert ranking.rank(shuffled, found, NODE) == ranked
-
-
-@given(CANDIDATES, REPORTS, st.sets(st.sampled_from([f"p{n}" for n in range(8)])), st.booleans(), st.booleans())
-def test_no_pod_within_its_grant_is_ever_chosen_nor_one_that_must_stay(
-    candidates: list[Candidate], found: state.PressureReport, blocked: set[str], fresh: bool, wide: bool
-) -> None:
-    ranked = ranking.rank(candidates, found, NODE)
-    chosen = choice.choose(ranked, NODE, blocked, fresh=fresh, wide=wide)
-    assert (chosen.victim is not None) == (chosen.hold is HoldReason.OBSERVE)
-    if chosen.victim is None:
-        return
-    assert fresh
-    assert not wide
-    pod, usage = chosen.victim.pod, {one.pod: one.working_set_bytes + one.swap_bytes for one in found.pods}
-    assert usage[pod.key] > pod.request + pod.swap
-    assert pod.uid not in blocked
-    assert pod.controller not in {"", "DaemonSet"}
-    assert pod.running
-    assert pod.namespace != "kube-system"
-    assert not any((pod.static, pod.critical, pod.kept, pod.ending, pod.evicted))
-
-
-def decided(
-    candidates: list[Candidate], found: state.PressureReport, blocked: tuple[str, ...] = (), **flags: bool
-) -> choice.Choice:
-    flags = {"fresh": True, "wide": False, **flags}
-    return choice.choose(ranking.rank(candidates, found, NODE), NODE, blocked, **flags)
-
-
-def test_the_first_that_is_neither_spared_nor_blocked_is_chosen() -> None:
-    pods = [candidate("a", critical=True), candidate("b"), candidate("c")]
-    found = report(a=(900,), b=(800,), c=(700,))
-    for blocked, name in (((), "b"), (("b",), "c")):
-        chosen = decided(pods, found, blocked)
-        assert chosen.victim is not None
-        assert chosen.victim.pod.name == name
-    assert decided(pods, found, ("b", "c")) == choice.Choice(HoldReason.BLOCKED)
-
-
-def test_holds_in_their_order() -> None:
-    pods, found = [candidate("a", ending=True), candidate("b", evicted=True)], report(a=(900,), b=(900,))
-    assert decided(pods, found, fresh=False, wide=True).hold is HoldReason.STALE
-    assert decided(pods, found, wide=True).hold is HoldReason.WIDESPREAD
-    assert decided(pods, found).hold is HoldReason.KUBELET_EVICTING
-    assert decided(pods[:1], found).hold is HoldReason.POD_TERMINATING
-    assert decided([candidate("a", request=GI)], found).hold is HoldReason.NO_CANDIDATE
-
-
-def test_a_pod_that_ends_and_frees_nothing_holds_nothing() -> None:
-    """One that a finalizer keeps has no cgroup any more."""
-    pods = [candidate("a", ending=True), candidate("b"), candidate("c", ending=True)]
-    assert decided(pods, report(a=(1,), b=(900,))).hold is HoldReason.OBSERVE
-
-
-@pytest.mark.parametrize(
-    ("pressed", "nodes", "wide"),
-    [(2, 2, False), (3, 3, True), (3, 5, True), (3, 6, False), (55, 100, False), (56, 100, True)],
-)
-def test_pressure_of_most_nodes_is_widespread(pressed: int, nodes: int, wide: bool) -> None:
-    assert choice.is_widespread(pressed, nodes) is wide
 
 
 SETTINGS = state.PressureSettings(

@@ -1,0 +1,86 @@
+"""How many pods may be evicted in a time: of a node, of a profile's nodes, and in the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from swapwarden.policy.pressure.choice import HoldReason, Limited
+
+HOUR: Final = 3600.0
+RATE_SECONDS: Final = 20.0
+PER_PROFILE: Final = 2
+"""Evictions within RATE_SECONDS: 0.1 a second, as the node-lifecycle controller's --node-eviction-rate."""
+PER_CLUSTER: Final = 10
+
+
+class _Eviction(msgspec.Struct):
+    at: float
+    node: str
+    profile: str
+    gone: float | None = None
+    """When the pod was gone; None before."""
+
+
+class Evictions:
+    """The evictions of one term of leadership, and what they still forbid. Times in seconds, of one monotonic clock.
+
+    A new leader does not know what the last one evicted a moment ago. It begins as if the rates of all profiles and
+    of the cluster had just been used up, so that they hold in any window over both terms, and every node settles.
+    A node's limit counts the evictions of the term alone: an hour without evictions would leave nodes to the kernel's
+    OOM killer.
+
+    The size is bounded: by the evictions that the cluster's rate allows in an hour, and one for each node.
+    """
+
+    def __init__(self, began: float) -> None:
+        """`began` is when the term began."""
+        self._began = began
+        self._log: list[_Eviction] = []
+
+    def __len__(self) -> int:
+        """Return the number of evictions that are remembered."""
+        return len(self._log)
+
+    def is_settling(self, node: str, settle: float, now: float) -> bool:
+        """Return whether a pod of the node is on its way, or was gone less than `settle` seconds ago.
+
+        The signals lag behind: they are still set when the memory is free.
+        """
+        last = self._began
+        for one in self._of(node):
+            if one.gone is None:
+                return True
+            last = max(last, one.gone)
+        return now - last < settle
+
+    def limited(self, node: str, profile: str, per_hour: int, now: float) -> Limited | None:
+        """Return what forbids another eviction now; `per_hour` is the limit of a node in its profile."""
+        if sum(now - one.at < HOUR for one in self._of(node)) >= per_hour:
+            return HoldReason.NODE_LIMIT
+        if now - self._began < RATE_SECONDS:
+            return HoldReason.RATE_LIMIT
+        recent = [one.profile for one in self._log if now - one.at < RATE_SECONDS]
+        if len(recent) >= PER_CLUSTER or recent.count(profile) >= PER_PROFILE:
+            return HoldReason.RATE_LIMIT
+        return None
+
+    def begin(self, node: str, profile: str, now: float) -> None:
+        """Count an eviction, before the API server is asked for it: it may happen although no answer arrives."""
+        self._log = [one for one in self._log if one.gone is None or now - one.gone < HOUR]
+        self._log.append(_Eviction(now, node, profile))
+
+    def withdraw(self, node: str) -> None:
+        """Forget the node's eviction that is under way: the API server refused it."""
+        self._log = [one for one in self._log if one.node != node or one.gone is not None]
+
+    def end(self, node: str, now: float) -> None:
+        """Take in that the pod is gone, or the node."""
+        for one in self._of(node):
+            if one.gone is None:
+                one.gone = now
+
+    def _of(self, node: str) -> Iterator[_Eviction]:
+        return (one for one in self._log if one.node == node)

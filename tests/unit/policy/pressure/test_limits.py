@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.policy.pressure import limits
+from swapwarden.policy.pressure.choice import HoldReason
+from swapwarden.policy.pressure.limits import HOUR, PER_CLUSTER, PER_PROFILE, RATE_SECONDS, Evictions
+
+PER_HOUR = 3
+LATER = 10 * HOUR
+"""A time at which nothing is left of how a term began."""
+
+
+def evict(one: Evictions, node: str, profile: str, now: float, *, gone: float | None = None) -> None:
+    one.begin(node, profile, now)
+    if gone is not None:
+        one.end(node, gone)
+
+
+def test_a_node_settles_until_some_time_after_its_pod_is_gone() -> None:
+    one = Evictions(0.0)
+    assert not one.is_settling("n", 15.0, LATER)
+    one.begin("n", "p", LATER)
+    assert one.is_settling("n", 0.0, LATER)
+    assert one.is_settling("n", 15.0, LATER + 2 * HOUR)
+    one.end("n", LATER + 2 * HOUR)
+    assert one.is_settling("n", 15.0, LATER + 2 * HOUR + 14)
+    assert not one.is_settling("n", 15.0, LATER + 2 * HOUR + 15)
+    assert not one.is_settling("other", 15.0, LATER)
+
+
+def test_another_end_of_an_eviction_changes_nothing() -> None:
+    one = Evictions(0.0)
+    evict(one, "n", "p", LATER, gone=LATER)
+    one.end("n", LATER + 10)
+    assert not one.is_settling("n", 15.0, LATER + 15)
+
+
+def test_the_limit_of_a_node_holds_in_any_hour() -> None:
+    one = Evictions(0.0)
+    for number in range(PER_HOUR):
+        assert one.limited("n", "p", PER_HOUR, LATER + 100 * number) is None
+        evict(one, "n", "p", LATER + 100 * number, gone=LATER + 100 * number)
+    assert one.limited("n", "p", PER_HOUR, LATER + HOUR - 1) is HoldReason.NODE_LIMIT
+    assert one.limited("other", "p", PER_HOUR, LATER + HOUR - 1) is None
+    assert one.limited("n", "p", PER_HOUR, LATER + HOUR) is None
+
+
+def test_the_rates_of_a_profile_and_of_the_cluster() -> None:
+    one = Evictions(0.0)
+    for number in range(PER_PROFILE):
+        evict(one, f"n{number}", "p", LATER)
+    assert one.limited("n", "p", PER_HOUR, LATER + RATE_SECONDS - 1) is HoldReason.RATE_LIMIT
+    assert one.limited("n", "other", PER_HOUR, LATER) is None
+    for number in range(PER_PROFILE, PER_CLUSTER):
+        evict(one, f"n{number}", f"p{number}", LATER + 1)
+    assert one.limited("n", "other", PER_HOUR, LATER + RATE_SECONDS - 1) is HoldReason.RATE_LIMIT
+    assert one.limited("n", "other", PER_HOUR, LATER + RATE_SECONDS) is None
+
+
+def test_an_eviction_that_the_api_server_refused_does_not_count() -> None:
+    one = Evictions(0.0)
+    evict(one, "n", "p", LATER, gone=LATER)
+    one.begin("n", "p", LATER + RATE_SECONDS)
+    one.withdraw("n")
+    assert one.limited("n", "p", 2, LATER + RATE_SECONDS) is None
+    assert one.limited("n", "p", 1, LATER + RATE_SECONDS) is HoldReason.NODE_LIMIT
+    assert not one.is_settling("n", 15.0, LATER + RATE_SECONDS)
+
+
+def test_a_new_leader_takes_the_rates_as_used_up_and_lets_each_node_settle() -> None:
+    one = Evictions(LATER)
+    assert one.limited("n", "p", PER_HOUR, LATER + RATE_SECONDS - 1) is HoldReason.RATE_LIMIT
+    assert one.limited("n", "p", PER_HOUR, LATER + RATE_SECONDS) is None
+    assert one.is_settling("n", 60.0, LATER + 59)
+    assert not one.is_settling("n", 60.0, LATER + 60)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.5, 1.0, 7.0, 20.0, 600.0]),
+        st.sampled_from([f"n{number}" for number in range(12)]),
+        st.sampled_from(["end", "refuse", "leave", "fail over"]),
+    ),
+    max_size=80,
+)
+
+
+def profile_of(node: str) -> str:
+    return "p" if int(node[1:]) < 6 else "q"
+
+
+@given(STEPS)
+def test_no_rate_is_exceeded_in_any_window_and_no_node_has_two_victims(steps: list[tuple[float, str, str]]) -> None:
+    now, one, terms = 0.0, Evictions(0.0), 0
+    done: list[tuple[float, str, int]] = []
+    under_way: set[str] = set()
+    for wait, node, then in steps:
+        now += wait
+        if then == "fail over":
+            one, terms = Evictions(now), terms + 1
+            under_way.clear()
+            continue
+        if not one.is_settling(node, 15.0, now) and one.limited(node, profile_of(node), PER_HOUR, now) is None:
+            assert node not in under_way
+            one.begin(node, profile_of(node), now)
+            if then == "refuse":
+                one.withdraw(node)
+                continue
+            done.append((now, node, terms))
+            under_way.add(node)
+        if then == "end":
+            one.end(node, now)
+            under_way.discard(node)
+    assert most(done, RATE_SECONDS, lambda _: "cluster") <= PER_CLUSTER
+    assert most(done, RATE_SECONDS, lambda each: profile_of(each[1])) <= PER_PROFILE
+    assert most(done, HOUR, lambda each: f"{each[1]} in term {each[2]}") <= PER_HOUR
+
+
+def most(done: list[tuple[float, str, int]], window: float, group: Callable[[tuple[float, str, int]], str]) -> int:
+    """Return the most evictions of one group in any window."""
+
+    def counts() -> Iterator[int]:
+        for first in done:
+            yield sum(group(one) == group(first) and 0 <= one[0] - first[0] < window for one in done)
+
+    return max(counts(), default=0)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_past_evictions_do_not_grow_without_bound(*, ends: bool) -> None:
+    one, now = Evictions(0.0), LATER
+    for number in range(5000):
+        node = f"n{number % 7}"
+        now += RATE_SECONDS
+        if not one.is_settling(node, 0.0, now):
+            one.begin(node, "p", now)
+        if ends:
+            one.end(node, now)
+    assert len(one) <= (HOUR / RATE_SECONDS + 1 if ends else 7)
+
+
+def test_the_rate_of_a_profile_is_the_node_lifecycle_controllers() -> None:
+    assert limits.PER_PROFILE / limits.RATE_SECONDS == 0.1
