@@ -46,6 +46,8 @@ SWAP_LABEL: Final = "node.swapwarden.dev/swap"
 """\"true\" where pods can get swap; absent elsewhere. Placement counts on it."""
 SWAP_TAINT: Final = SWAP_LABEL
 """Key of the taint that keeps pods without need for swap off nodes that have it."""
+PRESSURE_TAINT: Final = "node.swapwarden.dev/memory-pressure"
+"""Key of the taint that keeps new pods off nodes under memory pressure."""
 BEHAVIOR_LABEL: Final = "node.swapwarden.dev/swap-behavior"
 BACKING_LABEL: Final = "node.swapwarden.dev/swap-backing"
 ENCRYPTED_LABEL: Final = "node.swapwarden.dev/swap-encrypted"
@@ -269,7 +271,7 @@ class Publisher(enum.StrEnum):
 
 
 class TaintEffect(enum.StrEnum):
-    """The effect of the taint of nodes with swap. None that ends pods: NoExecute is for broken nodes."""
+    """The effect of a taint that Swapwarden sets. None that ends pods: NoExecute is for broken nodes."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"

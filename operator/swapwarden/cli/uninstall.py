@@ -278,7 +278,7 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         print(f"  {', '.join(sorted(pods))}")
 
     writes = fenced.Writes(api)
-    keys = [names.SWAP_TAINT, *([names.STARTUP_TAINT] if untaint else [])]
+    keys = [names.SWAP_TAINT, names.PRESSURE_TAINT, *([names.STARTUP_TAINT] if untaint else [])]
 
     async def marked() -> list[_NodeRelease]:
         found = []

@@ -185,5 +185,5 @@ def _due(names: Iterable[str], *, delay: float = COALESCE_SECONDS, owner: str = 
 
 
 def _planned_from(row: StateRow) -> tuple[object, ...]:
-    """Return the parts of a state by which its plan can differ from it."""
-    return row.uid, row.owner, row.spec, row.facts
+    """Return the parts of a state by which its plan can differ from it, and its node's taint."""
+    return row.uid, row.owner, row.spec, row.facts, row.pressure is not None

@@ -23,6 +23,7 @@ Eventually = Callable[[Callable[[], object], str], None]
 
 ORDER = f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps/swapwarden-uninstall"
 SWAP, NFD = "node.swapwarden.dev/swap", "feature.node.kubernetes.io/memory-swap"
+PRESSURE = "node.swapwarden.dev/memory-pressure"
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,7 @@ def test_nothing_of_an_installation_is_left(
     cluster.node("one", {"pool": "batch"})
     cluster.pod("one", "quiet", {"swapwarden.dev/swap-policy": "Disabled"})
     tainting: Json = {"swap": {"behavior": "LimitedSwap"}, "scheduling": {"taintEffect": "NoSchedule"}}
+    tainting["pressure"] = {"mode": "Observe", "taintEffect": "NoSchedule"}
     cluster.profile("mine", {"pool": "batch"}, **tainting)
     ours = {"app.kubernetes.io/managed-by": "swapwarden-profiles", "app.kubernetes.io/instance": helm.RELEASE}
     body = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "spec": {"nodeSelector": {}}}
@@ -102,6 +104,9 @@ def test_nothing_of_an_installation_is_left(
         controller.leads()
         eventually(lambda: cluster.spec("one").get("pods") and len(labels(cluster, "one")) == 3, "a plan and labels")
         eventually(lambda: taints(cluster, "one") == [SWAP], "the taint of its profile")
+        report = {"seq": 1, "signal": "Headroom", "scope": "Node", "since": "2026-01-01T00:00:00Z"}
+        cluster.cp.request("PATCH", f"{STATES}/one/status", {"status": {"pressure": report}})
+        eventually(lambda: taints(cluster, "one") == [SWAP, PRESSURE], "the taint of memory pressure")
         eventually(lambda: finalizers(cluster) == [FINALIZER] * 2, "both profiles are held")
         said = uninstall(f"--owner={helm.RELEASE}")
         assert said == f"{uninstall_command.ALL_RESTORED}\n"

@@ -433,6 +433,10 @@ def test_the_controller_may_not(controller: Part, method: str, path: str, body: 
             {"spec": {"taints": [{"key": "node.swapwarden.dev/swap", "effect": "NoExecute"}]}},
             "the controller may only change these taints in the spec of a node: node.swapwarden.dev/swap",
         ),
+        (
+            {"spec": {"taints": [{"key": "node.swapwarden.dev/memory-pressure", "effect": "NoExecute"}]}},
+            "the controller may only change these taints in the spec of a node: node.swapwarden.dev/swap, node.",
+        ),
         ({"metadata": {"annotations": {"a": "b"}}}, "the controller may only change labels and taints of a node"),
         ({"metadata": {"labels": {"a": "b"}}}, "the controller may only change these labels of a node: feature.node"),
         (

@@ -65,3 +65,6 @@ class PressureSpec(rules.Model):
     """The memory that the node can still hand out."""
     stall: StallSignal = StallSignal()
     """The time in which all tasks wait for memory at once."""
+    taint_effect: Annotated[names.TaintEffect, pydantic.Field()] | None = None
+    """Nodes carry the taint node.swapwarden.dev/memory-pressure=true with this effect from when their agent reports
+    pressure until five minutes after its end. Absent: no taint."""

@@ -10,7 +10,7 @@ from typing import Any
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
-from swapwarden.controller.nodes import label_publisher
+from swapwarden.controller.nodes import label_publisher, pressure_taint
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import NodeView
@@ -64,10 +64,12 @@ class Reconciler:
         self._steps: list[Callable[[NodeView], Coroutine[Any, Any, bool]]] = [
             self._labels.write,
             self._write_taint,
+            self._write_pressure_taint,
             *([self._write_resource] if extended_resource else []),
             *([self._remove_startup_taint] if untaint else []),
         ]
         self._states = state_writer.StateWriter(now)
+        self._pressed = pressure_taint.PressureMemory(known.inventory, again, now)
         self._left_out = pod_notices.LeftOut()
         self._problems = node_notices.NodeProblems()
 
@@ -116,7 +118,7 @@ class Reconciler:
 
     def _forget(self, name: str) -> None:
         """Forget a deleted Node."""
-        for memory in (self._labels, self._left_out, self._problems, self._states):
+        for memory in (self._labels, self._left_out, self._problems, self._states, self._pressed):
             memory.forget(name)
 
     def close(self) -> None:
@@ -166,8 +168,14 @@ class Reconciler:
     async def _write_taint(self, view: NodeView) -> bool:
         """Set or remove the taint that the profile gives to nodes with swap."""
         effect = taints.desired(view.profile, view.facts, view.node, applied=view.applied)
-        patch = taints.change(view.node, effect)
+        patch = taints.change(view.node, names.SWAP_TAINT, effect)
         return patch is not None and await self._patch_taints(view.node, patch, f"taint is {effect}")
+
+    async def _write_pressure_taint(self, view: NodeView) -> bool:
+        """Set or remove the taint that the profile gives to nodes under memory pressure."""
+        effect = self._pressed.desired(view)
+        patch = taints.change(view.node, names.PRESSURE_TAINT, effect)
+        return patch is not None and await self._patch_taints(view.node, patch, f"memory pressure taint is {effect}")
 
     async def _write_resource(self, view: NodeView) -> bool:
         """Set or remove the extended resource, as the profile says."""

@@ -1,4 +1,4 @@
-"""Changes of the taint that keeps pods without need for swap off nodes with swap, and of the startup taint.
+"""Changes of the taints that keep pods off nodes with swap or under memory pressure, and of the startup taint.
 
 Other taints are never touched, even if other writers change them at the same moment: each change is a JSON patch (RFC
 6902) that first tests the values it was made for. If they differ, the API server refuses it with status 422.
@@ -30,17 +30,30 @@ def desired(
     return profile.taint_effect if applied or node.place(names.SWAP_TAINT) is not None else None
 
 
-def change(node: nodes.NodeRow, effect: names.TaintEffect | None) -> Patch | None:
-    """Return the patch that adds the taint with this effect, or removes it (None); None if nothing changes."""
-    place = node.place(names.SWAP_TAINT)
+def desired_under_pressure(
+    profile: compiled.Profile, node: nodes.NodeRow, *, pressed: bool, lately: bool
+) -> names.TaintEffect | None:
+    """Return the effect of the taint of memory pressure that the node should carry; None for no taint.
+
+    `pressed` is whether the node is under pressure. The taint remains while it was so `lately`: else the scheduler
+    would fill a node in the moment in which it has memory again.
+    """
+    if profile.mode is not names.Mode.ENFORCE or profile.pressure is None:
+        return None
+    return profile.pressure.taint if pressed or (lately and node.place(names.PRESSURE_TAINT) is not None) else None
+
+
+def change(node: nodes.NodeRow, key: str, effect: names.TaintEffect | None) -> Patch | None:
+    """Return the patch that adds a taint with this effect, or removes it (None); None if nothing changes."""
+    place = node.place(key)
     if place is None:
-        return None if effect is None else [_same(node), *_added(node, effect)]
+        return None if effect is None else [_same(node), *_added(node, key, effect)]
     if effect is None:
-        return remove(node, names.SWAP_TAINT)
+        return remove(node, key)
     if node.taints[place].effect == effect:
         return None
     path = f"/spec/taints/{place}"
-    return [_same(node), _test(f"{path}/key", names.SWAP_TAINT), {**_test(f"{path}/effect", effect), "op": "replace"}]
+    return [_same(node), _test(f"{path}/key", key), {**_test(f"{path}/effect", effect), "op": "replace"}]
 
 
 def remove(node: nodes.NodeRow, key: str) -> Patch | None:
@@ -52,8 +65,8 @@ def remove(node: nodes.NodeRow, key: str) -> Patch | None:
     return [_same(node), _test(f"{path}/key", key), {"op": "remove", "path": path}]
 
 
-def _added(node: nodes.NodeRow, effect: names.TaintEffect) -> Patch:
-    taint = {"key": names.SWAP_TAINT, "value": "true", "effect": effect.value}
+def _added(node: nodes.NodeRow, key: str, effect: names.TaintEffect) -> Patch:
+    taint = {"key": key, "value": "true", "effect": effect.value}
     if node.taints:
         return [{"op": "add", "path": "/spec/taints/-", "value": taint}]
     # A test finds null where nothing exists.

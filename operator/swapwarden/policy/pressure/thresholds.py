@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swapwarden.api import quantity, state
+from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import nodes
 
 
@@ -21,6 +21,8 @@ class Pressure(msgspec.Struct, frozen=True):
     """The stall above which the signal is set."""
     over: int
     """The time over which the stall is taken."""
+    taint: names.TaintEffect | None = None
+    """The effect of the taint of nodes under pressure; None: they have none."""
 
 
 def of_node(pressure: Pressure | None, facts: nodes.NodeFacts) -> state.PressureSettings | None:

@@ -179,7 +179,12 @@ def _pressure(model: api.pressure.PressureSpec | None) -> thresholds.Pressure | 
         return None
     headroom, stall = model.headroom, model.stall
     return thresholds.Pressure(
-        headroom.below, headroom.clear, headroom.for_seconds, stall.full_percent, stall.over_seconds
+        headroom.below,
+        headroom.clear,
+        headroom.for_seconds,
+        stall.full_percent,
+        stall.over_seconds,
+        model.taint_effect,
     )
 
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.api import names
 from swapwarden.policy.node import taints
 from swapwarden.policy.observed import nodes
+from swapwarden.policy.pressure import thresholds
 
 from tests.unit.policy.rows import facts, profile
 
@@ -52,10 +54,42 @@ def test_none_if_pods_get_no_swap() -> None:
     assert taints.desired(profile(NO_SWAP, taint_effect=NO_SCHEDULE), facts(), node(), applied=True) is None
 
 
+PRESSURE = thresholds.Pressure("5%", "10%", 5, 40, 10, NO_SCHEDULE)
+PRESSED = nodes.WireTaint(names.PRESSURE_TAINT, "NoSchedule")
+
+
+@pytest.mark.parametrize(
+    ("fields", "here", "pressed", "lately", "wanted"),
+    [
+        ({}, (), True, False, NO_SCHEDULE),
+        ({}, (OTHER, OWN), False, False, None),
+        ({}, (PRESSED,), False, True, NO_SCHEDULE),
+        ({}, (PRESSED,), False, False, None),
+        # A taint that was absent during the pressure is not added after it.
+        ({}, (), False, True, None),
+        ({"pressure": msgspec.structs.replace(PRESSURE, taint=None)}, (PRESSED,), True, True, None),
+        ({"pressure": None}, (PRESSED,), True, True, None),
+        ({"mode": names.Mode.AUDIT}, (PRESSED,), True, True, None),
+    ],
+)
+def test_which_nodes_carry_the_taint_of_pressure(
+    fields: dict[str, Any],
+    here: tuple[nodes.WireTaint, ...],
+    pressed: bool,
+    lately: bool,
+    wanted: names.TaintEffect | None,
+) -> None:
+    found = profile(LIMITED, **{"pressure": PRESSURE, **fields})
+    assert taints.desired_under_pressure(found, node(*here), pressed=pressed, lately=lately) == wanted
+
+
 def test_it_is_added_behind_others_or_where_there_is_none_at_all() -> None:
     taint = {"key": names.SWAP_TAINT, "value": "true", "effect": "NoSchedule"}
-    assert taints.change(node(OTHER), NO_SCHEDULE) == [UID, {"op": "add", "path": "/spec/taints/-", "value": taint}]
-    assert taints.change(node(), NO_SCHEDULE) == [
+    assert taints.change(node(OTHER), names.SWAP_TAINT, NO_SCHEDULE) == [
+        UID,
+        {"op": "add", "path": "/spec/taints/-", "value": taint},
+    ]
+    assert taints.change(node(), names.SWAP_TAINT, NO_SCHEDULE) == [
         UID,
         {"op": "test", "path": "/spec/taints", "value": None},
         {"op": "add", "path": "/spec/taints", "value": [taint]},
@@ -65,15 +99,15 @@ def test_it_is_added_behind_others_or_where_there_is_none_at_all() -> None:
 def test_it_is_changed_and_removed_where_it_stands() -> None:
     tested = {"op": "test", "path": "/spec/taints/1/key", "value": names.SWAP_TAINT}
     found = node(OTHER, OWN, OTHER)
-    assert taints.change(found, PREFER) == [
+    assert taints.change(found, names.SWAP_TAINT, PREFER) == [
         UID,
         tested,
         {"op": "replace", "path": "/spec/taints/1/effect", "value": "PreferNoSchedule"},
     ]
-    assert taints.change(found, None) == [UID, tested, {"op": "remove", "path": "/spec/taints/1"}]
+    assert taints.change(found, names.SWAP_TAINT, None) == [UID, tested, {"op": "remove", "path": "/spec/taints/1"}]
 
 
 def test_nothing_is_changed_without_need() -> None:
-    assert taints.change(node(OTHER, OWN), NO_SCHEDULE) is None
-    assert taints.change(node(OTHER), None) is None
+    assert taints.change(node(OTHER, OWN), names.SWAP_TAINT, NO_SCHEDULE) is None
+    assert taints.change(node(OTHER), names.SWAP_TAINT, None) is None
     assert taints.remove(node(OTHER), names.STARTUP_TAINT) is None

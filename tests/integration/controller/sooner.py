@@ -1,0 +1,12 @@
+"""`swapwarden` whose taint of memory pressure remains for a second after the pressure, and not for five minutes."""
+
+from __future__ import annotations
+
+import sys
+
+from swapwarden import __main__ as program
+from swapwarden.controller.nodes import pressure_taint
+
+if __name__ == "__main__":
+    pressure_taint.KEPT_SECONDS = 1.0  # type: ignore[misc]  # the five minutes are a constant of the product
+    sys.exit(program.main(sys.argv[1:]))
