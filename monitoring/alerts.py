@@ -68,6 +68,7 @@ def _indented(text: str) -> str:
 _SWAP_IN: Final = "swapwarden_node_swap_in_bytes_total"
 _SWAP_OUT: Final = "swapwarden_node_swap_out_bytes_total"
 _OTHER_WRITERS: Final = 'swapwarden_agent_rewrites_total{cause="OtherWriter"}'
+_LOOKS: Final = "swapwarden_agent_reclaim_looks_total"
 
 ALERTS: Final = (
     Alert(
@@ -300,6 +301,19 @@ min by (cluster, node) (swapwarden_node_memory_headroom_bytes)
         "A node is under memory pressure, by the thresholds of its profile.",
         "The signal {{ $labels.signal }} of spec.pressure has been on for 2 minutes on node {{ $labels.node }}. An OOM"
         " kill is near (headroom), or all tasks wait for memory at once for much of the time (stall).",
+    ),
+    Alert(
+        "SwapwardenReclaimHeld",
+        "info",
+        "30m",
+        f"""\
+sum by (cluster, node, result) (increase({_LOOKS}{{result=~"WritesSpent|SwapKept|NodePressure"}}[30m])) > 0
+  unless on (cluster, node)
+sum by (cluster, node) (increase({_LOOKS}{{result="Step"}}[30m])) > 0""",
+        "Idle memory of pods stays where it is: a bound of the node is reached.",
+        "On node {{ $labels.node }}, no idle memory has been moved to swap for an hour, although pods ask for it:"
+        " {{ $labels.result }}. WritesSpent: the bytes of 24 hours are used up. SwapKept: no more swap is free than is"
+        " kept. NodePressure: the node is short of memory already.",
     ),
     Alert(
         "SwapwardenLimitedSwapNotEngaging",

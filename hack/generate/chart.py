@@ -141,6 +141,7 @@ def vocabulary_templates() -> str:
         "swapwarden.cel.otherKeys": f"[{_cel(*(rule.key for rule in whole if not rule.is_amount))}]",
         "swapwarden.cel.reservations": f"[{_cel(*pod_annotations.RESERVATIONS)}]",
         "swapwarden.cel.reclaimModes": f"[{_cel(*pod_annotations.RECLAIM_MODES)}]",
+        "swapwarden.cel.reclaiming": f"[{_cel(*pod_annotations.RECLAIMING)}]",
         "swapwarden.cel.throttlingPattern": _cel(f"^({throttling.SYNTAX})$"),
         "swapwarden.cel.quantityPattern": _cel(f"^({quantity.SYNTAX})$"),
         "swapwarden.cel.nodeLabels": f"[{_cel(*names.NODE_LABELS)}]",

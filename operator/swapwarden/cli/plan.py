@@ -197,6 +197,8 @@ Unplaced = Sequence[pods.PodRow]
 _COLUMNS = ("NODE", "POD", "QOS", "POLICY", "REASON", "SWAP.MAX")
 _MEMORY_COLUMNS = ("MEMORY.MIN", "MEMORY.LOW", "PROTECTION", "MEMORY.HIGH", "THROTTLING")
 """Only where a pod has memory QoS."""
+_RECLAIM_COLUMNS = ("RECLAIM",)
+"""Only where a profile offers reclaim, or a pod asks for it."""
 _BY_BEHAVIOR = ("POD", "QOS", "POLICY", "BEHAVIOR", "SWAP")
 _NOTHING = "-"
 _KUBELETS = "kubelet's"
@@ -224,11 +226,15 @@ def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compil
 
 
 def _planned(plans: Plans) -> list[Iterable[str]]:
-    """Return the lines of the table of nodes, with the columns of memory QoS if any pod has it."""
-    lines = [(row, memory) for node in sorted(plans) for row, memory in _rows(node, plans[node])]
-    if all(one.memory is None for explanation in plans.values() for one in explanation.pods):
-        return [_COLUMNS, *(row for row, _ in lines)]
-    return [(*_COLUMNS, *_MEMORY_COLUMNS), *((*row, *memory) for row, memory in lines)]
+    """Return the lines of the table of nodes, with the columns of memory QoS and of reclaim if any pod has it."""
+    pods = [one for explanation in plans.values() for one in explanation.pods]
+    memory = any(one.memory is not None for one in pods)
+    reclaim = any(one.reclaim is not None for one in pods)
+    every = (
+        _Line(_COLUMNS, _MEMORY_COLUMNS, _RECLAIM_COLUMNS),
+        *(line for node in sorted(plans) for line in _rows(node, plans[node])),
+    )
+    return [(*line.row, *(line.memory if memory else ()), *(line.reclaim if reclaim else ())) for line in every]
 
 
 def _by_behavior(row: pods.PodRow, known: Mapping[names.Behavior, list[str]]) -> Iterator[Iterable[str]]:
@@ -318,9 +324,15 @@ def _printable(value: str) -> str:
     return value if value.isprintable() and value.strip() == value != "" else json.dumps(value)
 
 
-_Line = tuple[Iterable[str], Iterable[str]]
-"""The cells of a line, and those about memory QoS."""
 _BLANK: Final = ("", "", "", "", "")
+
+
+class _Line(NamedTuple):
+    """The cells of a line, and those about memory QoS and reclaim."""
+
+    row: Iterable[str]
+    memory: Iterable[str] = _BLANK
+    reclaim: Iterable[str] = ("",)
 
 
 def _rows(node: str, explanation: plan.Explanation) -> Iterator[_Line]:
@@ -329,16 +341,16 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[_Line]:
     governed = f"profile {profile}" if header.mode == names.Mode.ENFORCE else f"profile {profile} ({header.mode})"
     kubepods = header.kubepods or state.CgroupSettings()
     head = (node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods.swap_max or _NOTHING)
-    yield head, _cells(kubepods.memory_min, kubepods.memory_low)
+    yield _Line(head, _cells(kubepods.memory_min, kubepods.memory_low))
     if header.burstable is not None:
         line = (node, "(Burstable pods)", _NOTHING, _NOTHING, governed, _NOTHING)
-        yield line, _cells(None, header.burstable.memory_low)
+        yield _Line(line, _cells(None, header.burstable.memory_low))
     resource = explanation.extended_resource
     of_node = [(names.SWAP_RESOURCE, str(resource))] if resource is not None else []
     for what, value in (*of_node, *plan.of_units(header), *header.kernel_settings.items()):
-        yield (node, f"({what})", _NOTHING, _NOTHING, governed, value), _BLANK
+        yield _Line((node, f"({what})", _NOTHING, _NOTHING, governed, value))
     for setting, why in explanation.refused.items():
-        yield (node, f"({setting})", _NOTHING, _NOTHING, why, _NOTHING), _BLANK
+        yield _Line((node, f"({setting})", _NOTHING, _NOTHING, why, _NOTHING))
     for one in explanation.pods:
         yield from _pod_rows(node, one)
 
@@ -348,13 +360,15 @@ def _pod_rows(node: str, one: plan.ExplainedPod) -> Iterator[_Line]:
     policy = _NOTHING if row.policy is None else _printable(row.policy)
     place = "" if one.override is None else f" (overrides[{one.override}])"
     line = (node, f"{row.namespace}/{row.name}", row.qos, policy, f"{decision.reason}{place}", _limit(decision))
-    yield line, _BLANK if memory is None else _cells(memory.minimum, memory.low, memory, memory.high)
+    cells = _BLANK if memory is None else _cells(memory.minimum, memory.low, memory, memory.high)
+    reclaim = _NOTHING if one.reclaim is None else f"{one.reclaim.mode} ({one.reclaim.reason})"
+    yield _Line(line, cells, (reclaim,))
     each: Iterable[qos.ContainerMemory | None] = (
         [None] * len(decision.containers) if memory is None else memory.containers
     )
     for container, own in zip(decision.containers, each, strict=True):
         cells = _BLANK if own is None else _cells(None, own.low, own, own.high)
-        yield ("", f"  {container.name}", "", "", container.reason, _limit(container)), cells
+        yield _Line(("", f"  {container.name}", "", "", container.reason, _limit(container)), cells)
 
 
 def _cells(

@@ -58,7 +58,7 @@ class ExplainedPod(msgspec.Struct, frozen=True):
     memory: memory_qos.PodMemory | None = None
     """memory.min, memory.low and memory.high; None if nothing is asked for."""
     reclaim: reclaim.PodReclaim | None = None
-    """None if the profile offers none."""
+    """None if the profile offers none, and the pod does not ask."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -317,7 +317,14 @@ def _decided(
         complete = (one if one.row.asks is None else _with_memory(profile, facts, one, known) for one in shared)
     else:
         complete = (_with_memory(profile, facts, one, known) for one in shared)
-    return complete if profile.reclaim is None else (_with_reclaim(profile, one, known) for one in complete)
+    if profile.reclaim is None:
+        return (one if one.row.reclaim is None else _without_reclaim(one) for one in complete)
+    return (_with_reclaim(profile, one, known) for one in complete)
+
+
+def _without_reclaim(one: ExplainedPod) -> ExplainedPod:
+    refused = reclaim.decide(None, one.row, one.decision, None)
+    return ExplainedPod(one.row, one.decision, one.override, one.memory, refused)
 
 
 def _with_reclaim(profile: compiled.Profile, one: ExplainedPod, known: namespaces.Labels) -> ExplainedPod:

@@ -34,6 +34,9 @@ PLACING: Final = (names.Policy.REQUIRED, *PREFERRED_LABEL)
 RECLAIM_MODES: Final = tuple(sorted(names.ReclaimMode))
 """Values of the reclaim annotation."""
 
+RECLAIMING: Final = tuple(sorted(set(names.ReclaimMode) - {names.ReclaimMode.OFF}))
+"""Those that ask for it."""
+
 RESERVATIONS: Final = (names.ReservationPolicy.NONE.value, names.ReservationPolicy.SOFT.value)
 """Values of the memory-reservation annotation: hard protection is the administrator's."""
 
@@ -57,6 +60,7 @@ THROTTLES_NOTHING: Final = (
     f"a pod with the throttling {throttling.DISABLED} has no memory.high; remove the amount, or the throttling"
 )
 NO_THROTTLING: Final = "must be Disabled, or percents from 1% to 99%"
+RECLAIMS_NOTHING: Final = f"no effect: a pod with the policy {names.Policy.DISABLED} has no swap"
 NO_REQUEST: Final = "no effect: the pod requests no memory"
 NO_LIMIT: Final = "no effect: there is no memory limit above the memory request"
 SEVERAL_CONTAINERS: Final = (

@@ -48,6 +48,11 @@ def without_effect(pod: review.ReviewedPod) -> Iterator[tuple[str, str]]:
     found = pod.annotations
     apps, inits = pod.spec.containers or [], pod.spec.init_containers or []
     request, limit = _of_pod(pod)
+    if (
+        found.get(names.POLICY_ANNOTATION) == names.Policy.DISABLED
+        and found.get(names.RECLAIM_ANNOTATION) in pod_annotations.RECLAIMING
+    ):
+        yield names.RECLAIM_ANNOTATION, pod_annotations.RECLAIMS_NOTHING
     if not request:
         if _amount(found.get(names.MEMORY_LOW_ANNOTATION)):
             yield names.MEMORY_LOW_ANNOTATION, pod_annotations.NO_REQUEST

@@ -33,6 +33,7 @@ PAGES = (
     "docs/runbooks/SwapwardenNodeThrashing.md",
     "docs/runbooks/SwapwardenPodStuckAtMemoryHigh.md",
     "docs/runbooks/SwapwardenPodsNotPlanned.md",
+    "docs/runbooks/SwapwardenReclaimHeld.md",
     "docs/runbooks/SwapwardenRestoring.md",
     "docs/runbooks/SwapwardenSwapHidesMemoryLimit.md",
     "docs/runbooks/SwapwardenSwapNearlyFull.md",
@@ -66,15 +67,23 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
                 "profileRef": {"name": "batch"},
                 "kubepods": {"swapMax": "1073741824"},
                 "pods": {uid: {"swapMax": "0", "reason": "PolicyDisabled"}},
+                "reclaim": {
+                    "maxStallPermille": 1,
+                    "intervalSeconds": 6,
+                    "stepPercent": 1,
+                    "keepSwapFreeBytes": 1 << 28,
+                    "writesPerDayBytes": 5 << 30,
+                },
             },
         }
-        cp.request("POST", STATES, state)
+        assert cp.request("POST", STATES, state)[0] == 201
         device = {"name": "/dev/sdb", "type": "partition", "sizeBytes": 1 << 30, "priority": -2, "backing": "SSD"}
         facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 1 << 30, "memoryBytes": 1 << 32}
         status: Json = {
             "facts": {**facts, "devices": [device]},
             "conditions": [{"type": "Drifted", "status": "True", "reason": "Yielded", "message": "somebody writes"}],
             "violations": [{"pod": uid, "reason": "Draining", "desired": "0", "observed": "4096", "swapBytes": 4096}],
+            "reclaimed": [{"pod": uid, "hold": "WritesSpent", "movedBytes": 8192, "refaultedBytes": 4096}],
         }
         said = cp.request("PATCH", f"{STATES}/{NODE}/status", {"status": status})
         assert said[0] == 200, said
@@ -104,6 +113,9 @@ def test_they_show_what_the_runbooks_say_they_show(environment: tuple[ControlPla
     violations = run("docs/runbooks/SwapwardenDisabledPodUsesSwap.md", environment)[0]
     assert f"Draining {variables['POD_UID']} desired=0 observed=4096 swap=4096" in violations
     assert "ledger" in violations
+    bounds, reclaimed = run("docs/runbooks/SwapwardenReclaimHeld.md", environment)[0].splitlines()
+    assert '"writesPerDayBytes":5368709120' in bounds
+    assert reclaimed == f"{variables['POD_UID']} WritesSpent moved=8192 refaulted=4096"
     assert "Drifted=True Yielded: somebody writes" in run("docs/runbooks/SwapwardenDriftFight.md", environment)[0]
     assert "notAfter=" in run("docs/runbooks/SwapwardenCertificateNearExpiry.md", environment)[0]
     assert "ledger" in run("docs/runbooks/SwapwardenSwapHidesMemoryLimit.md", environment)[0]

@@ -69,6 +69,14 @@ def test_a_value_without_effect_gets_one_warning(
     assert said.count("metadata.annotations[") == len(case.said)
 
 
+def test_reclaim_of_a_pod_without_swap_gets_one_warning(crds: ControlPlane, namespace: str) -> None:
+    case = pod_memory.Case({pod_memory.RECLAIM: "Startup"}, pod_memory.BARE)
+    arguments = ("create", f"--namespace={namespace}", "--dry-run=server", "-f", "-")
+    said = crds.kubectl(*arguments, text=json.dumps(body(case, **{pods.POLICY: "Disabled"}))).stderr
+    assert said.count(f"metadata.annotations[{pod_memory.RECLAIM}]: {pod_annotations.RECLAIMS_NOTHING}") == 1
+    assert said.count("metadata.annotations[") == 1
+
+
 def test_accepted_values_get_no_warning(crds: ControlPlane, namespace: str) -> None:
     for case in pod_memory.ACCEPTED:
         arguments = ("create", f"--namespace={namespace}", "--dry-run=server", "-f", "-")

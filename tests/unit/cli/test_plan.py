@@ -703,6 +703,52 @@ def test_memory_has_columns_where_it_is_planned(
     assert mentioned("\n".join(lines), "system.slice memory.low")
 
 
+RECLAIM = names.RECLAIM_ANNOTATION
+STEADY = {"name": "steady", "podSelector": {"matchLabels": {"app": "b"}}, "reclaim": {"mode": "Startup"}}
+
+
+def reclaimed(monkeypatch: pytest.MonkeyPatch, *options: str, **offer: Any) -> int:
+    """Plan a pod that asks for reclaim, one that an override selects, and one about which nobody says anything."""
+    spec = {"nodeSelector": {}, "swap": {"behavior": "WorkloadControlled"}, **offer}
+    asks = {"name": "a", "annotations": {RECLAIM: "Continuous", names.LIMIT_ANNOTATION: "1Mi"}}
+    selected = {"name": "b", "labels": {"app": "b"}, "annotations": {names.LIMIT_ANNOTATION: "1Mi"}}
+    placed = {"nodeName": "n", "containers": [{"name": "app"}]}
+    pods = [document("Pod", "", metadata=each, spec=placed) for each in (asks, selected, {"name": "c"})]
+    return run(NODE + document("NodeSwapProfile", "p", spec=spec) + "".join(pods), monkeypatch, *options)
+
+
+@pytest.mark.parametrize(
+    ("offer", "shown"),
+    [
+        (
+            {"reclaim": {"mode": "Continuous"}, "overrides": [STEADY]},
+            ["Continuous (ReclaimAnnotation)", "Startup (OverrideReclaim)", "Off (NotAsked)"],
+        ),
+        ({"reclaim": {"mode": "Startup"}}, ["Startup (StartupOnly)", "Off (NotAsked)", "Off (NotAsked)"]),
+        ({}, ["Off (NotOffered)", "-", "-"]),
+    ],
+)
+def test_reclaim_has_a_column_with_its_mode_and_reason(
+    offer: dict[str, Any], shown: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reclaimed(monkeypatch, **offer) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.endswith("RECLAIM")
+    column = head.index("RECLAIM")
+    assert [line[column:] for line in lines if "default/" in line] == shown
+    assert reclaimed(monkeypatch, "-o", "json", **offer) == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    told = item["spec"]["pods"]["default/a"]
+    assert f"{told['reclaim']} ({told['reclaimReason']})" == shown[0]
+
+
+def test_reclaim_has_no_column_where_nobody_offers_or_asks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(NODE + pod("web"), monkeypatch) == 0
+    assert "RECLAIM" not in capsys.readouterr().out
+
+
 OVERRIDES = """\
 apiVersion: v1
 kind: Node

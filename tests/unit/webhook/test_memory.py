@@ -48,6 +48,23 @@ def test_a_value_without_effect_gets_a_warning(case: pod_memory.Case) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "policy", "warned"),
+    [
+        ("Startup", "Disabled", True),
+        ("Continuous", "Disabled", True),
+        ("Off", "Disabled", False),
+        ("Startup", "NoPreference", False),
+    ],
+)
+def test_idle_memory_of_a_pod_without_swap_stays(mode: str, policy: str, *, warned: bool) -> None:
+    case = pod_memory.Case({pod_memory.RECLAIM: mode}, pod_memory.BARE)
+    response = admit(case, **{names.POLICY_ANNOTATION: policy})
+    warning = f"metadata.annotations[{pod_memory.RECLAIM}]: {pod_annotations.RECLAIMS_NOTHING}"
+    assert response.allowed
+    assert response.warnings == ([warning] if warned else [])
+
+
 @pytest.mark.parametrize(("value", "meant"), [("90", "90%"), ("0.9", "90%"), ("disable", "Disabled")])
 def test_a_share_that_was_meant(value: str, meant: str) -> None:
     response = admit(pod_memory.Case({pod_memory.THROTTLING: value}, pod_memory.ONE))

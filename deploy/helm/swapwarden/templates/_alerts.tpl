@@ -288,6 +288,22 @@
     runbook_url: {{ . | replace "{alert}" "SwapwardenMemoryPressure" | quote }}
     {{- end }}
 {{- end }}
+{{- if not (has "SwapwardenReclaimHeld" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenReclaimHeld
+  expr: |-
+    sum by (cluster, node, result) (increase(swapwarden_agent_reclaim_looks_total{result=~"WritesSpent|SwapKept|NodePressure"}[30m])) > 0
+      unless on (cluster, node)
+    sum by (cluster, node) (increase(swapwarden_agent_reclaim_looks_total{result="Step"}[30m])) > 0
+  for: 30m
+  labels:
+    severity: info
+  annotations:
+    summary: 'Idle memory of pods stays where it is: a bound of the node is reached.'
+    description: 'On node {{`{{`}} $labels.node }}, no idle memory has been moved to swap for an hour, although pods ask for it: {{`{{`}} $labels.result }}. WritesSpent: the bytes of 24 hours are used up. SwapKept: no more swap is free than is kept. NodePressure: the node is short of memory already.'
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenReclaimHeld" | quote }}
+    {{- end }}
+{{- end }}
 {{- if not (has "SwapwardenLimitedSwapNotEngaging" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenLimitedSwapNotEngaging
   expr: max by (cluster, node) (swapwarden_agent_condition{type="KubeletSetsNoLimits",status="True"}) == 1

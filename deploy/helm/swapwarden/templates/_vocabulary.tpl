@@ -26,6 +26,9 @@
 {{- define "swapwarden.cel.reclaimModes" -}}
 ['Continuous', 'Off', 'Startup']
 {{- end -}}
+{{- define "swapwarden.cel.reclaiming" -}}
+['Continuous', 'Startup']
+{{- end -}}
 {{- define "swapwarden.cel.throttlingPattern" -}}
 '^(Disabled|[1-9][0-9]?%)$'
 {{- end -}}

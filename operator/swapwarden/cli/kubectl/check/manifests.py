@@ -14,7 +14,7 @@ from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, problem
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy import plan
+from swapwarden.policy import plan, pod_annotations
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED
@@ -29,7 +29,10 @@ _REFUSED: Final[frozenset[str]] = frozenset(
     {names.ProtectionReason.NOT_OFFERED, names.ProtectionReason.OVERRIDE_REFUSES}
     | {names.ThrottlingReason.NOT_OFFERED, names.ThrottlingReason.OVERRIDE_REFUSES}
 )
-_OFFER: Final = "set memoryQoS in a profile of these nodes, change the override that refuses, or remove the annotations"
+_OFFER: Final = "set {} in a profile of these nodes, change the override that refuses, or remove the annotation"
+_UNRECLAIMED: Final = frozenset(
+    {names.ReclaimReason.NOT_OFFERED, names.ReclaimReason.OVERRIDE_REFUSES, names.ReclaimReason.NO_SWAP}
+)
 _LESS: Final = frozenset({names.Reason.BOUNDED, names.Reason.OVERRIDE_LIMIT})
 
 
@@ -162,14 +165,17 @@ def _effect(
         remedy = "turn on swap on a node whose profile gives it, or choose policy Preferred"
         yield problem(Check.NO_EFFECT, here, sentence, reason=names.Policy.REQUIRED, remedy=remedy)
         return
-    if not (row.limited() or row.asks) or not kinds:
+    if not (row.limited() or row.asks or row.reclaim) or not kinds:
         return
     explained = [
         one for profile, facts in kinds for one in plan.explain_node(profile, facts, [row], setting.namespaces).pods
     ]
     for what, reasons in _refused(row, explained):
         sentence = f"{called}: would have no {what} on any of {number}: {', '.join(reasons)}"
-        yield problem(Check.NO_EFFECT, here, sentence, reason="Memory", remedy=_OFFER)
+        yield problem(Check.NO_EFFECT, here, sentence, reason="Memory", remedy=_OFFER.format("memoryQoS"))
+    if reasons := _unreclaimed(row, explained):
+        sentence = f"{called}: would have no idle memory moved to swap on any of {number}: {', '.join(reasons)}"
+        yield problem(Check.NO_EFFECT, here, sentence, reason="Reclaim", remedy=_OFFER.format("reclaim.mode and swap"))
     if not row.limited():
         return
     decided = [one.decision for one in explained]
@@ -195,6 +201,14 @@ def _refused(row: pods.PodRow, explained: Iterable[plan.ExplainedPod]) -> Iterat
     if row.asks is not None and row.asks.wants_throttling:
         asked.append(("memory.high", {each.throttling for one in decided for each in one.containers}))
     yield from ((what, sorted(reasons)) for what, reasons in asked if reasons and reasons <= _REFUSED)
+
+
+def _unreclaimed(row: pods.PodRow, explained: Iterable[plan.ExplainedPod]) -> list[str]:
+    """Return why the pod's idle memory is moved nowhere, although it asks; empty if it is, or admission said so."""
+    if row.reclaim not in pod_annotations.RECLAIMING or row.policy == names.Policy.DISABLED:
+        return []
+    reasons = {one.reclaim.reason for one in explained if one.reclaim is not None}
+    return sorted(reasons) if reasons <= _UNRECLAIMED else []
 
 
 def _profiles(setting: _Setting) -> Iterator[ClusterProblem]:

@@ -214,15 +214,19 @@ def _pods(known: Mapping[str, snapshot.PlannedNode], specs: _Specs) -> Iterator[
                 and (row.asks.wants_protection or row.asks.wants_throttling)
                 and node.profile.memory_qos is None
             ):
-                yield _not_offered(row, node.profile)
+                yield _not_offered(row, node.profile, "annotations about memory have", "memoryQoS", " ({} is enough)")
+            if row.reclaim in pod_annotations.RECLAIMING and node.profile.reclaim is None:
+                yield _not_offered(row, node.profile, f"annotation {names.RECLAIM_ANNOTATION} has", "reclaim.mode")
 
 
-def _not_offered(row: pods.PodRow, profile: compiled.Profile) -> ClusterProblem:
+def _not_offered(
+    row: pods.PodRow, profile: compiled.Profile, what: str, field: str, enough: str = ""
+) -> ClusterProblem:
     if profile.name == names.BUILT_IN_PROFILE:
-        text, remedy = "no profile selects it", "select the node by a profile with memoryQoS"
+        text, remedy = "no profile selects it", f"select the node by a profile with {field}"
     else:
-        text, remedy = f"profile {profile.name} has no memoryQoS", f"set memoryQoS in {profile.name} ({{}} is enough)"
-    sentence = f"its annotations about memory have no effect on node {row.node}: {text}"
+        text, remedy = f"profile {profile.name} has no {field}", f"set {field} in {profile.name}{enough}"
+    sentence = f"its {what} no effect on node {row.node}: {text}"
     remedy += ", or remove the annotations"
     return problem(Check.NO_EFFECT, _pod(row), sentence, reason=names.ProtectionReason.NOT_OFFERED, remedy=remedy)
 

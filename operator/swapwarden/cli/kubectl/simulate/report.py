@@ -88,6 +88,16 @@ MEMORY: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
 """Only if the plan of a pod has memory QoS."""
 
 
+def _reclaim(given: simulation.SimulatedLimit) -> str:
+    """Return the mode with its reason."""
+    return tables.NONE if given.reclaim is None else f"{given.reclaim.mode} ({given.reclaim.reason})"
+
+
+RECLAIM: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
+    tables.Column("RECLAIM", lambda one: _change(_reclaim(one.before), _reclaim(one.after))),
+)
+"""Only if a profile offers reclaim, or a pod asks for it."""
+
 NODES: Final[tuple[tables.Column[NodeLine], ...]] = (
     tables.Column("NODE", lambda row: row.change.node),
     tables.Column("PROFILE", lambda row: _change(row.change.before.name, row.change.after.name)),
@@ -133,6 +143,7 @@ def summary(result: simulation.Simulation, *, known: bool) -> dict[str, Any]:
             "protection": sum(one.protection_changes for one in result.pods),
             "throttling": sum(one.throttling_changes for one in result.pods),
         },
+        "reclaim": sum(one.reclaim_changes for one in result.pods),
         "nodes": {
             "profile": sum(one.changes_profile for one in result.nodes),
             "version": sum(one.changes and not one.changes_profile for one in result.nodes),
@@ -149,6 +160,8 @@ def sentences(numbers: dict[str, Any]) -> Iterator[str]:
     other = numbers["memory"]
     if any(other.values()):
         yield f"Memory: {other['protection']} pods get another protection, {other['throttling']} another memory.high."
+    if numbers["reclaim"]:
+        yield f"Reclaim: {tables.count(numbers['reclaim'], 'pod gets', 'pods get')} another mode."
     yield (
         f"Nodes: {nodes['profile']} get another profile, {nodes['version']} another version of theirs,"
         f" {nodes['same']} stay as they are."
@@ -231,7 +244,9 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
         return
     for line in (*sentences(numbers), *(f"Note: {note}." for note in result.notes)):
         print(tables.clean(line))
-    columns = (*PODS, *MEMORY) if any(_has_memory(one) for one in result.pods) else PODS
+    memory_qos = MEMORY if any(_has_memory(one) for one in result.pods) else ()
+    reclaim = RECLAIM if any(one.before.reclaim or one.after.reclaim for one in result.pods) else ()
+    columns = (*PODS, *memory_qos, *reclaim)
     for table in (tables.table(form, result.pods, columns), tables.table(form, _rows(result), NODES)):
         if table:
             sys.stdout.write(f"\n{table}")
@@ -267,7 +282,9 @@ def read_profiles(files: list[str]) -> snapshot.ProfileChange:
 
 
 def _changes(one: simulation.PodChange) -> bool:
-    return one.direction is not Direction.SAME or one.protection_changes or one.throttling_changes
+    return (
+        one.direction is not Direction.SAME or one.protection_changes or one.throttling_changes or one.reclaim_changes
+    )
 
 
 def changing(result: simulation.Simulation) -> simulation.Simulation:

@@ -22,6 +22,7 @@ from swapwarden.policy import plan, rollout
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import compiled
+from swapwarden.policy.reclaim import decisions
 from swapwarden.policy.swap import limits
 
 Place = tuple[str, str]
@@ -55,6 +56,8 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     kubelet: str | None = None
     """Where the kubelet decides: the most that it gives the pod, bytes or max; None if unknown."""
     memory: memory.SimulatedMemory = memory.NONE
+    reclaim: decisions.PodReclaim | None = None
+    """None if the profile offers none, and the pod does not ask."""
 
     @property
     def bytes(self) -> float | None:
@@ -100,6 +103,14 @@ class PodChange(msgspec.Struct, frozen=True):
     def throttling_changes(self) -> bool:
         """Whether its memory.high, or that of a container, changes."""
         return self.before.memory.throttling != self.after.memory.throttling
+
+    @property
+    def reclaim_changes(self) -> bool:
+        """Whether its idle memory is moved to swap in one of the plans, and not in the same way in the other."""
+        before, after = (
+            names.ReclaimMode.OFF if one.reclaim is None else one.reclaim.mode for one in (self.before, self.after)
+        )
+        return before is not after
 
     @property
     def above(self) -> int:
@@ -268,7 +279,9 @@ def _given(explained: plan.ExplainedPod | None, profile: compiled.Profile, kubel
     asks = audit or decision.reason is names.Reason.KUBELET_DECIDES
     limit = next(filter(None, limits.as_settings(decision)), None)
     given = decision.reason, limit, explained.override, audit, kubelet if asks else None
-    return SimulatedLimit(profile.name, *given, memory.NONE if audit else memory.of_pod(explained.memory))
+    if audit:
+        return SimulatedLimit(profile.name, *given)
+    return SimulatedLimit(profile.name, *given, memory.of_pod(explained.memory), explained.reclaim)
 
 
 def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[str | None, str | None]]:

@@ -16,6 +16,7 @@ from tests.unit.controller.objects import node, profile_object
 
 POLICY, LIMIT = "swapwarden.dev/swap-policy", "swapwarden.dev/swap-limit"
 DEFAULT = "swapwarden.dev/default-swap-policy"
+RECLAIM = names.RECLAIM_ANNOTATION
 RESERVATION, LOW = names.MEMORY_RESERVATION_ANNOTATION, names.MEMORY_LOW_ANNOTATION
 THROTTLING = names.MEMORY_THROTTLING_ANNOTATION
 REFUSING = {"memoryQoS": {}, "overrides": [{"name": "quiet", "podSelector": {}, "memory": {"reservation": "None"}}]}
@@ -209,3 +210,21 @@ def test_memory_that_no_node_offers(memory: dict[str, Any], annotations: dict[st
     # A profile in the manifests counts.
     offering = profile("p", memoryQoS={})
     assert told(pod(annotations, containers=[{"name": "app", "resources": limited}]), offering, read=read) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "annotations", "expected"),
+    [
+        ({}, {RECLAIM: "Startup"}, ["idle memory moved to swap on any of 1 node: NotOffered"]),
+        ({}, {RECLAIM: "Off"}, []),
+        ({}, {RECLAIM: "Startup", POLICY: "Disabled"}, ["no effect: a pod with the policy Disabled has no swap"]),
+        ({"reclaim": {"mode": "Startup"}}, {RECLAIM: "Continuous"}, []),
+        ({"reclaim": {"mode": "Startup"}, "swap": {"behavior": "NoSwap"}}, {RECLAIM: "Startup"}, ["1 node: NoSwap"]),
+    ],
+)
+def test_reclaim_that_no_node_offers(fields: dict[str, Any], annotations: dict[str, str], expected: list[str]) -> None:
+    read = view([node()], [], [seen()], [profile_object("p", **fields)])
+    limited = [{"name": "app", "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}}]
+    found = told(pod(annotations, containers=limited), read=read)
+    assert len(found) == len(expected)
+    assert all(text.endswith(part) for (_, text), part in zip(found, expected, strict=True))

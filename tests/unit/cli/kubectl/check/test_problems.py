@@ -297,6 +297,22 @@ def test_memory_that_a_node_does_not_offer(asks: dict[str, Any], profiles: list[
     assert shown == ([(Check.NO_EFFECT, "NotOffered", "pod/default/pod", expected)] if expected else [])
 
 
+@pytest.mark.parametrize(
+    ("mode", "profiles", "expected"),
+    [
+        ("Startup", [profile_object("p")], "set reclaim.mode in p"),
+        ("Continuous", [], "select the node by a profile with reclaim.mode"),
+        ("Startup", [profile_object("p", reclaim={"mode": "Startup"})], None),
+        ("Off", [], None),
+    ],
+)
+def test_reclaim_that_a_node_does_not_offer(mode: str, profiles: list[Any], expected: str | None) -> None:
+    row = pod(container(), reclaim=names.ReclaimMode(mode))
+    found = list(problems.live(view([node()], [row], [following("p") if profiles else seen()], profiles)))
+    shown = [(one.check, one.reason, one.object, one.remedy.partition(",")[0]) for one in found]
+    assert shown == ([(Check.NO_EFFECT, "NotOffered", "pod/default/pod", expected)] if expected else [])
+
+
 def test_a_node_whose_pods_ask_for_more_than_it_has() -> None:
     greedy = pod(container(request=2**40))
     profile = profile_object("p", memoryQoS={"reservationPolicy": "Soft"})

@@ -13,6 +13,7 @@ from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import report, simulation
 from swapwarden.policy.memory import settings
 from swapwarden.policy.profile import compiled
+from swapwarden.policy.reclaim import settings as offers
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
 from tests.unit.controller.objects import node
@@ -82,6 +83,7 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         "pods": {"gains": 1, "loses": 1, "same": 1, "unknown": 0},
         "above": {"pods": 1, "bytes": 480 * 2**20},
         "memory": {"protection": 0, "throttling": 0},
+        "reclaim": 0,
         "nodes": {"profile": 2, "version": 0, "same": 0},
     }
     big = found["pods"][0]
@@ -149,6 +151,36 @@ def test_nothing_of_memory_is_written_in_audit(capsys: pytest.CaptureFixture[str
     profile = compiled.Profile(name="kept", mode=names.Mode.AUDIT, memory_qos=memory)
     found = simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})
     assert "MEMORY.LOW" not in shown(found, capsys)
+
+
+def reclaim(mode: names.Mode = names.Mode.ENFORCE) -> simulation.Simulation:
+    """A pod that asks for reclaim, and one that does not, before and after a profile offers it."""
+    web = pod(container(request=GI), name="web", uid="uid-web", reclaim=names.ReclaimMode.STARTUP)
+    other = pod(container(request=GI), name="other", uid="uid-other")
+    read = view([node("node-1")], [web, other], [seen("node-1", facts=facts(behavior="LimitedSwap"))])
+    offered = offers.Reclaim(names.ReclaimMode.CONTINUOUS)
+    profile = msgspec.structs.replace(BATCH, reclaim=offered, mode=mode)
+    return simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})
+
+
+def test_reclaim_is_shown_with_its_reason_where_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reclaim()
+    text = shown(found, capsys)
+    assert "Reclaim: 1 pod gets another mode." in text
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("default")}
+    assert lines["web"].endswith("Off (NotOffered) -> Startup (ReclaimAnnotation)")
+    assert lines["other"].endswith("<none> -> Off (NotAsked)")
+    assert {one.name for one in report.changing(found).pods if one.direction is simulation.Direction.SAME} == {"web"}
+    document = json.loads(shown(found, capsys, "json"))
+    web = next(one for one in document["pods"] if one["name"] == "web")
+    assert web["before"]["reclaim"] == {"mode": "Off", "reason": "NotOffered"}
+    assert web["after"]["reclaim"] == {"mode": "Startup", "reason": "ReclaimAnnotation"}
+    assert document["summary"]["reclaim"] == 1
+
+
+def test_in_audit_no_idle_memory_is_moved() -> None:
+    assert report.summary(reclaim(names.Mode.AUDIT), known=True)["reclaim"] == 0
+    assert {one.after.reclaim for one in reclaim(names.Mode.AUDIT).pods} == {None}
 
 
 def test_missing_reports_of_agents_are_named(capsys: pytest.CaptureFixture[str]) -> None:
