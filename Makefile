@@ -35,6 +35,12 @@ demo-down: venv ## Remove what demo-cluster brought up
 test: venv ## Set up what the tests need and run every tier; show what each took
 	@$(PYTHON) -m testbed.run.tiers unit integration oldest kernel e2e
 
+.PHONY: coverage
+coverage: venv ## Run unit and integration tests (twice as slow), and show which lines of the product none of them runs
+	@rm -f .coverage
+	@PYTEST_ADDOPTS="--cov --cov-append --cov-report=" $(PYTHON) -m testbed.run.tiers unit integration
+	@$(PYTHON) -m coverage report
+
 .PHONY: test-unit
 test-unit: venv ## Run the unit tests: no I/O
 	@$(PYTHON) -m testbed.run.tiers unit

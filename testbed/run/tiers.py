@@ -160,12 +160,10 @@ def _pytest(name: str, *options: str, again: bool = False) -> tuple[int, tuple[i
     """Return the exit status of a run over a tier, and its counts."""
     report = _report(name, again=again)
     report.unlink(missing_ok=True)
-    coverage = ["--cov", "--cov-append", "--cov-report="]
     argv = [
         sys.executable,
         "-m",
         "pytest",
-        *coverage,
         *options,
         f"--junitxml={report}",
         "-ojunit_logging=all",
@@ -247,12 +245,10 @@ def main() -> int:
             shares.append(Share("set-up", time.monotonic() - begin, status=status))
             if status != 0:
                 return 1
-        Path(".coverage").unlink(missing_ok=True)
         REPORTS.mkdir(parents=True, exist_ok=True)
         for tier in wanted:
             term.say(f"tier {tier} ...")
             shares.append(run_tier(tier))
-        _call([sys.executable, "-m", "coverage", "report"])
     except KeyboardInterrupt:
         term.say("stopped")
         return 130
