@@ -3,8 +3,7 @@
 Before NRI 0.12.1 the library takes its lock before the runtime's for an update that a plugin asks for, and after it for
 each request. An update that meets a request stops the runtime for good (containerd/containerd, issue 13733). A plugin
 may also return updates when the runtime lists its containers, where the order of locks is right. So a short second
-connection under the same name brings them. The runtime does not report their success; the list that the next such
-connection gets does.
+connection brings them. The runtime does not report their success; the list that the next such connection gets does.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ CARRY_SECONDS: Final = 30.0
 LINGER_SECONDS: Final = 1.0
 """A last connection stays as long, so that the runtime reads the answer before the end."""
 SEND_SECONDS: Final = 2.0
+SUFFIX: Final = "-updates"
+"""Of the plugin's name on these connections: a runtime's validator would count one of the same name as the plugin."""
 EVENT: Final = 9
 """PostUpdateContainer, the one event of these connections: rare, and without an effect. None would mean each."""
 _BYTES: Final = 64 * 1024

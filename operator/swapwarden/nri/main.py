@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, Self
 
 import swapwarden
 from swapwarden.api import runtime_link
-from swapwarden.nri import knowledge, logs, messages
+from swapwarden.nri import knowledge, logs
 from swapwarden.nri.agent_side import AgentSide
 from swapwarden.nri.runtime_side import RuntimeSide
 from swapwarden.telemetry import log_lines
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--required",
         action="store_true",
-        help="have the runtime refuse a container if this process does not answer (from NRI 0.12.4)",
+        help="have the runtime refuse a container if this process does not answer (from NRI 0.10)",
     )
     log_lines.add_arguments(parser)
 
@@ -82,8 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     logs.info("main", "started", version=swapwarden.__version__)
     known = knowledge.Knowledge(adjusts=adjusts, required=arguments.required)
     agent = AgentSide(known, arguments.link_dir, time.monotonic)
-    registration = messages.register(arguments.name, arguments.index)
-    runtime = RuntimeSide(known, registration, arguments.socket_dir, clock=time.monotonic, notify=agent.notify)
+    plugin = arguments.name, arguments.index
+    runtime = RuntimeSide(known, plugin, arguments.socket_dir, clock=time.monotonic, notify=agent.notify)
     agent.runtime = runtime
     gc.collect()
     gc.freeze()

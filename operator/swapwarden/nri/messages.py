@@ -6,6 +6,7 @@ and mounts of containers are never decoded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -26,7 +27,11 @@ EVENTS: Final = {
     "RemoveContainer": 11,
 }
 """The events that the plugin subscribes to: methods since NRI 0.12, with their numbers in StateChange before."""
-METHODS: Final = frozenset(EVENTS) | {"Configure", "Synchronize", "Shutdown", "StateChange"}
+VALIDATION: Final = 14
+"""The event ValidateContainerAdjustment, since NRI 0.10: earlier libraries refuse a plugin that subscribes to it."""
+METHODS: Final = frozenset(EVENTS) | {
+    "Configure", "Synchronize", "Shutdown", "StateChange", "ValidateContainerAdjustment"
+}  # fmt: skip
 """The methods that a runtime calls if it has these events to report."""
 
 _RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
@@ -103,7 +108,18 @@ class Runtime(NamedTuple):
     """The version of NRI; empty before 0.12."""
     request_timeout_ms: int
 
+    def validates(self) -> bool:
+        """Return whether it has the event VALIDATION."""
+        version = _VERSION.match(self.version)
+        first = _FIRST_VALIDATING.get(self.name)
+        return bool(self.nri) or (
+            version is not None and first is not None and (int(version[1]), int(version[2])) >= first
+        )
 
+
+_VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
+_FIRST_VALIDATING: Final = {"containerd": (2, 2), "cri-o": (1, 34)}
+"""The first versions with NRI 0.10 or newer. From 0.12 on a runtime tells its version of NRI."""
 _CONFIGURE: Final = (_S[2], _S[3], _I[5], _S[6])
 
 

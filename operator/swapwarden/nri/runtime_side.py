@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from swapwarden.api.runtime_link import Away
-from swapwarden.nri import courier, frames, knowledge, link, logs, orders, retry, session
+from swapwarden.nri import courier, frames, knowledge, link, logs, messages, orders, retry, session
 
 SOCKET: Final = "nri.sock"
 SEND_SECONDS: Final = 2.0
@@ -24,18 +24,20 @@ class RuntimeSide:
     def __init__(
         self,
         known: knowledge.Knowledge,
-        registration: bytes,
+        plugin: tuple[str, str],
         folder: str,
         *,
         clock: Callable[[], float],
         notify: Callable[[bytes], bool],
     ) -> None:
+        """`plugin`: its name and its index."""
         self._known = known
-        self._registration = registration
+        name, index = plugin
+        self._registration = messages.register(name, index)
         self._path = os.path.join(folder, SOCKET)
         self._clock = clock
         self._notify = notify
-        self.courier = courier.Courier(self._path, registration, clock)
+        self.courier = courier.Courier(self._path, messages.register(name + courier.SUFFIX, index), clock)
         self._retry = retry.Retry(clock())
         self._session: session.RuntimeSession | None = None
         self._file: tuple[int, int] | None = None

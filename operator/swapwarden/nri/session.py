@@ -114,7 +114,9 @@ class RuntimeSession:
                 answer = self._about(_METHODS.get(change.event, ""), change.request, message.stream, notices)
             elif method == "Configure":
                 answer = messages.configured(messages.EVENTS.values(), required=self._known.required)
-                self._configure(payload)
+                if self._configure(payload).validates() and self._known.required:
+                    # To object to nothing: the runtime refuses a container if one that it must ask does not answer.
+                    answer = messages.configured((*messages.EVENTS.values(), messages.VALIDATION), required=True)
             elif method == "Synchronize":
                 answer = self._synchronize(messages.read_synchronize(payload), notices)
             elif method in messages.EVENTS:
@@ -176,12 +178,13 @@ class RuntimeSession:
         notices.append((link.encode(FromPlugin.RESIZED, id=container.id, value=now),))
         return answer
 
-    def _configure(self, payload: protobuf.Data) -> None:
+    def _configure(self, payload: protobuf.Data) -> messages.Runtime:
         self._known.away = ""
         self._known.runtime = messages.Runtime("", "", "", 0)
         self._known.runtime = runtime = messages.read_configure(payload)
         logs.info("runtime", f"registered with {runtime.name} {runtime.version}", nri=runtime.nri)
         self._notify(self._known.described())
+        return runtime
 
     def _synchronize(self, part: messages.Synchronize, notices: list[Iterable[bytes]]) -> bytes:
         pods, containers, _ = self._listed

@@ -132,7 +132,7 @@ func (r *runtime) do(asked *request) (map[string]any, error) {
 func (r *runtime) start() error {
 	config := &validator.DefaultValidatorConfig{Enable: r.settings.validator}
 	nowhere := r.settings.socket + ".plugins"
-	found, err := adaptation.New("testbed", "1.0", r.synchronize, r.updateUnasked,
+	found, err := adaptation.New("containerd", "v2.2.0", r.synchronize, r.updateUnasked,
 		adaptation.WithSocketPath(r.settings.socket),
 		adaptation.WithPluginPath(nowhere),
 		adaptation.WithPluginConfigPath(nowhere),

@@ -191,4 +191,4 @@ def test_the_agent_learns_what_each_container_got(
     sandbox = agent.wait_for(FromPlugin.SANDBOX, uid="uid-1")
     assert (sandbox["id"], sandbox["cgroup"].endswith("poduid_1.slice")) == ("sandbox-uid-1", True)
     told = agent.wait_for(FromPlugin.RUNTIME, connected=True)
-    assert (told["name"], told["requestTimeoutMs"]) == ("testbed", 2000)
+    assert (told["name"], told["requestTimeoutMs"]) == ("containerd", 2000)

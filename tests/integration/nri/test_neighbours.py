@@ -44,9 +44,12 @@ def test_two_of_it_side_by_side_refuse_no_container(
         assert (resized.error, resized.unified[SWAP_MAX]) == ("", "0")
 
 
-def test_a_rolling_update_leaves_no_container_unasked(runtime: Runtime, start_plugin: StartPlugin) -> None:
-    old = start_plugin(runtime)
-    start_plugin(runtime)
+@pytest.mark.parametrize("options", [(), ("--required",)])
+def test_a_rolling_update_leaves_no_container_unasked(
+    runtime: Runtime, start_plugin: StartPlugin, options: tuple[str, ...]
+) -> None:
+    old = start_plugin(runtime, *options)
+    start_plugin(runtime, *options)
     assert create(runtime, "uid-1", DISABLED).unified[SWAP_MAX] == "0"
     old.stop()
     runtime.wait_for("disconnected", plugin=PLUGIN)

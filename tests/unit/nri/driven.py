@@ -15,12 +15,12 @@ from tests.unit.nri import fake_runtime as runtime
 class Driven:
     """A session whose clock, runtime and agent are the test's."""
 
-    def __init__(self, *, adjusts: bool = True, agent: bool = True) -> None:
+    def __init__(self, *, adjusts: bool = True, agent: bool = True, required: bool = False) -> None:
         self.now = 100.0
         self.agent = agent
         self.sent = b""
         self.packets: list[dict[str, Any]] = []
-        self.known = knowledge.Knowledge(adjusts=adjusts)
+        self.known = knowledge.Knowledge(adjusts=adjusts, required=required)
         self.carried: list[list[tuple[str, str]]] = []
         """Values that connections of their own must bring to the runtime."""
         self.arrived: Callable[[list[str]], None] | None = None

@@ -172,5 +172,5 @@ def event(method: str, pod_: bytes, container_: bytes = b"", *, as_event: bool) 
     return method, field(1, pod_) + (field(2, container_) if container_ else b"")
 
 
-def configure(nri: str = "v0.12.3") -> bytes:
-    return field(2, "containerd") + field(3, "v2.4.2") + field(4, 5000) + field(5, 2000) + field(6, nri)
+def configure(nri: str = "v0.12.3", *, name: str = "containerd", version: str = "v2.4.2") -> bytes:
+    return field(2, name) + field(3, version) + field(4, 5000) + field(5, 2000) + field(6, nri)

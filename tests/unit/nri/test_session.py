@@ -86,6 +86,37 @@ def test_a_configuration_that_cannot_be_read_is_answered_with_the_events(driven:
     assert driven.known.counts["errors"] == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "nri", "can"),
+    [
+        ("containerd", "v2.4.2", "v0.12.3", True),
+        ("another", "", "(devel)", True),
+        ("containerd", "2.2.0+unknown", "", True),
+        ("containerd", "v2.2.1-k3s1", "", True),
+        ("containerd", "v2.10.0", "", True),
+        ("containerd", "v2.1.5", "", False),
+        ("containerd", "v1.34.0", "", False),
+        ("containerd", "dev", "", False),
+        ("containerd", f"2.{2:099}", "", False),
+        ("cri-o", "1.34.0", "", True),
+        ("cri-o", "1.33.4", "", False),
+        ("another", "v9.9.9", "", False),
+        ("", "", "", False),
+    ],
+)
+def test_a_required_plugin_asks_for_validation_where_the_runtime_has_it(
+    name: str, version: str, nri: str, *, can: bool
+) -> None:
+    """Without an answer to it the runtime refuses the container. Runtimes that have no such event refuse the plugin."""
+    asked = runtime.configure(nri, name=name, version=version)
+    assert registered(Driven(required=True).ask("Configure", asked)) == 0b100_1000_1101 | can << 13
+    assert registered(Driven().ask("Configure", asked)) == 0b100_1000_1101
+
+
+def test_a_required_plugin_that_cannot_read_the_configuration_asks_for_no_validation() -> None:
+    assert registered(Driven(required=True).ask("Configure", b"\xff")) == 0b100_1000_1101
+
+
 def test_the_list_of_containers_in_parts(driven: Driven) -> None:
     pods = [runtime.field(1, runtime.pod(f"uid-{each}", f"sandbox-{each}")) for each in range(3)]
     containers = [
@@ -502,12 +533,12 @@ def edited(data: bytes, edits: list[tuple[int, int, int]]) -> bytes:
 
 
 @hypothesis.settings(max_examples=400)
-@given(some.sampled_from(BASES), EDITS, some.integers(1, 4000), some.booleans())
+@given(some.sampled_from(BASES), EDITS, some.integers(1, 4000), some.booleans(), some.booleans())
 def test_each_mutated_request_gets_exactly_one_answer_without_an_error(
-    base: tuple[str, bytes], edits: list[tuple[int, int, int]], frame: int, agent: bool
+    base: tuple[str, bytes], edits: list[tuple[int, int, int]], frame: int, agent: bool, required: bool
 ) -> None:
     method, payload = base
-    ready = Driven(agent=agent)
+    ready = Driven(agent=agent, required=required)
     ready.become_ready()
     sent = ready.receive(runtime.request(9, method, edited(payload, edits), frame=frame))
     ready.now += runtime_link.SANDBOX_SECONDS

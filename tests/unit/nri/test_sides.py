@@ -29,7 +29,7 @@ class World:
         self.known = knowledge.Knowledge(adjusts=True)
         self.agent = agent_side.AgentSide(self.known, str(folder), self.clock)
         self.runtime = runtime_side.RuntimeSide(
-            self.known, messages.register("swapwarden", "90"), str(folder), clock=self.clock, notify=self.agent.notify
+            self.known, ("swapwarden", "90"), str(folder), clock=self.clock, notify=self.agent.notify
         )
         self.agent.runtime = self.runtime
         self.peers: list[socket.socket] = []
@@ -332,6 +332,22 @@ def test_orders_are_passed_on_and_fail_without_a_runtime(world: World) -> None:
     peer.close()
     world.runtime.readable()
     assert {"kind": FromPlugin.UPDATED, "seq": 3, "failed": {"c1": orders.GONE}} in read(agent)
+
+
+def test_a_connection_that_brings_updates_is_not_the_required_plugin(world: World) -> None:
+    """A runtime's validator would count it as asked while the plugin itself is away."""
+    agent = world.with_agent()
+    listening = world.listen(runtime_side.SOCKET, socket.SOCK_STREAM)
+    world.runtime.tick()
+    peer = world.accept(listening)
+    ((_, _, _, first),) = runtime.messages(peer.recv(1 << 16))
+    world.ask(peer, "Configure", runtime.configure(nri=""))
+    world.say(agent, kind="update", seq=1, values={"c1": "0"})
+    world.runtime.courier.lanes[0].tick()
+    ((_, _, _, second),) = runtime.messages(world.accept(listening).recv(1 << 16))
+    world.runtime.close()
+    names_ = [runtime.one(each, 3, 1) for each in (first, second)]
+    assert names_ == [runtime_link.PLUGIN.encode(), b"swapwarden-updates"]
 
 
 def test_a_malformed_packet_ends_only_the_agents_connection(world: World) -> None:
