@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Self
 
 import pytest
+from swapwarden.api import runtime_link
 
 from testbed.base import term
 from tests.e2e import cgroups, release
@@ -112,8 +113,9 @@ def test_pods_start_while_the_plugin_is_killed(
 ) -> None:
     """A kill for each two pods, in the middle of starts, and once the runtime restarts. All pods start, and are held.
 
-    Where the plugin is required, containers wait for it; else the agent reports what each could use before. It has the
-    runtime hold each that started without it.
+    Where the plugin is required, containers wait for it; the runtime refuses one whose plugin dies meanwhile, and the
+    kubelet tries again. Else the agent reports what each could use before. It has the runtime hold each that started
+    without it.
     """
     above: list[str] = []
     kills = exposed = 0
@@ -147,7 +149,8 @@ def test_pods_start_while_the_plugin_is_killed(
                     f"{mode}: {first + len(names)} pods started, {kills} kills, {len(above)} above 0, {exposed} exposed"
                 )
         corrected = swapwarden.total("agent", CORRECTED) - corrected
-        term.say(f"{mode}: {corrected:.0f} containers corrected")
+        refused = _refusals(cluster, namespace)
+        term.say(f"{mode}: {corrected:.0f} containers corrected, {refused} refused since the plugin died meanwhile")
     finally:
         if mode != MODES[0]:
             swapwarden.upgrade()
@@ -168,6 +171,13 @@ def _start(node: Node, namespace: Namespace, killer: Killer, names: list[str], f
         namespace.create_pod(name, metadata=DISABLED, command=FIRST_LINE, resources=QOS["burstable"])
         if second:
             killer.wait_for_kill(kill + 1)
+
+
+def _refusals(cluster: Provider, namespace: Namespace) -> int:
+    """How often the runtime refused a container because a plugin that is required died during the request."""
+    events = cluster.get(f"/api/v1/namespaces/{namespace.name}/events")["items"]
+    about = f"validator plugin {runtime_link.INDEX}-{runtime_link.PLUGIN}"
+    return sum(each.get("count") or 1 for each in events if about in each.get("message", ""))
 
 
 def _are_held(node: Node, pods: Mapping[str, Any]) -> bool:

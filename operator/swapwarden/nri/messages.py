@@ -119,7 +119,7 @@ class Runtime(NamedTuple):
 
 _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _FIRST_VALIDATING: Final = {"containerd": (2, 2), "cri-o": (1, 34)}
-"""The first versions with NRI 0.10 or newer. From 0.12 on a runtime tells its version of NRI."""
+"""The first versions with NRI 0.10 or newer. From NRI 0.12 on a runtime reports its version of it."""
 _CONFIGURE: Final = (_S[2], _S[3], _I[5], _S[6])
 
 
