@@ -132,11 +132,14 @@ def _starts_during_kills(runtime: Runtime, start_plugin: StartPlugin, *options: 
     starting.start()
     try:
         for _ in range(kills):
-            start_plugin(runtime, *options).kill()
+            doomed, before = start_plugin(runtime, *options), len(made)
+            while len(made) < before + 2:  # the second was asked of it
+                assert starting.is_alive()
+                time.sleep(0.001)
+            doomed.kill()
     finally:
         done.set()
         starting.join()
-    assert len(made) > kills
     return made
 
 
