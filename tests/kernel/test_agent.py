@@ -336,7 +336,8 @@ def test_what_a_pod_swaps_is_published_as_the_kernel_has_it(one: Node) -> None:
 # how long each repair took.
 REWRITE = """
 import itertools, json, os, sys, time
-path, end = sys.argv[1:]
+path, end = sys.argv[1:3]
+pause = float((sys.argv[3:] or ["0"])[0])
 times = []
 for number in itertools.count():
     if number == int(end) if end.isdigit() else os.path.exists(end):
@@ -348,6 +349,7 @@ for number in itertools.count():
         if time.monotonic() - begun > 60:
             sys.exit("not repaired")
     times.append(time.monotonic() - begun)
+    time.sleep(pause)
 print(json.dumps(times))
 """
 # Runs in the guest: puts 0 back whenever somebody has written, and does nothing else. No repair can be quicker.

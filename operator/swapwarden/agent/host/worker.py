@@ -39,8 +39,10 @@ class Job:
 class Worker:
     """At most so many threads, and one job at a time for each key. The event loop submits and takes."""
 
-    def __init__(self, threads: int = 4) -> None:
+    def __init__(self, threads: int = 4, *, nice: int = 0) -> None:
+        """`nice` lowers the priority of the threads against others of the process, as nice(2) does."""
         self._threads: Final = threads
+        self._nice: Final = nice
         self._waiting: Final[dict[Hashable, Job]] = {}
         self._running: Final[dict[Hashable, Job]] = {}
         self._ended: Final[collections.deque[Job]] = collections.deque()
@@ -109,6 +111,9 @@ class Worker:
                     self._end(job)
 
     def _run(self, job: Job) -> None:
+        if self._nice:
+            with contextlib.suppress(OSError):  # a seccomp filter may forbid it
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
         try:
             job.value = job.work()
         except BaseException as error:  # noqa: BLE001 it is raised to who waits

@@ -63,9 +63,8 @@ class FileReconciler:
         """So many writes were made; the last one to a file is its `number`."""
         self.pending = pending.PendingWrites(cgroups)
         self._contentions = contention.Contentions(shared.clock)
-        self.repairs = repairs.Repairs(
-            cgroups, why, self._contentions, shared.clock, holds=holders.Holders(cgroups, book.runtime)
-        )
+        held_by = holders.Holders(cgroups, book.runtime)
+        self.repairs = repairs.Repairs(cgroups, why, self._contentions, shared.clock, holds=held_by)
 
     def reconcile(
         self,
@@ -180,7 +179,7 @@ class FileReconciler:
         """Do the work of `_try`. PendingError while a thread waits for a write."""
         if self.pending.writes and (ended := self._ended(file)) is not None:
             self._wrote(file, ended)
-            since, ran = self._work.clock(), None
+            since, ran, external = self._work.clock(), None, False
         desired, times = file.desired.value, file.times
         if desired is resolve.Handling.UNMANAGED:
             return self._settled(file, file.status.observed)
@@ -229,7 +228,9 @@ class FileReconciler:
         The agent may have written the same value before. Only pods' files matter: what a runtime writes to a container
         may be the agent's wish, by a plugin.
         """
-        if file.is_pods and (external or (file.times.write_seq and found != file.last_applied is not None)):
+        strange = file.times.write_seq and found != file.last_applied is not None
+        late = file in self.pending.writes and found in self.pending.values(file)
+        if file.is_pods and (external or (strange and not late)):
             record = self._limits.get(file.key)
             if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
                 self._limits.record(file.key, found, found, external=True)
@@ -244,9 +245,8 @@ class FileReconciler:
         """Return the file's write that ended in a thread, or None. A larger value is written at once, which ends it."""
         if (found := self.pending.overtaken(file)) is not None:
             limit = self._limit(file, found, external=False)
-            if limit is not None and limit > max(found, self.pending.writes[file][1].value):
-                self._limits.record(file.key, found, limit)
-                self._fs.write(file.name, limit)
+            if limit is not None:
+                self.pending.overtake(file, found, limit, self._limits)
         return self.pending.end(file)
 
     def _next(

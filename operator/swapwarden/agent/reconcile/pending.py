@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Final
@@ -13,8 +14,8 @@ from swapwarden.agent.ledger import ledger
 
 REPORT_SECONDS: Final = 30.0
 """After which a write that has not ended is logged, each time."""
-
-
+NICE: Final = 10
+"""Reclaim takes CPU time in the kernel: on busy CPUs, repairs would wait for it. It is a tenth of their share then."""
 STEP_BYTES: Final = 64 << 20
 """Memory that one write has the kernel reclaim at most: between two writes another value may be desired."""
 
@@ -53,13 +54,23 @@ class PendingError(Exception):
         self.began = began
 
 
+@dataclasses.dataclass(slots=True)
+class PendingWrite:
+    """A write of which a thread waits for the end."""
+
+    job: worker.Job
+    write: repairs.CgroupWrite
+    raised: int | None = None
+    """The larger value that the event loop has written meanwhile, in bytes."""
+
+
 class PendingWrites:
     """Not thread-safe: only the event loop may use it. One write to a file at a time, and few at once."""
 
     def __init__(self, cgroups: cgroupfs.Cgroups) -> None:
         self._fs = cgroups
-        self._worker = worker.Worker()
-        self.writes: dict[records.ControlFile, tuple[worker.Job, repairs.CgroupWrite]] = {}
+        self._worker = worker.Worker(nice=NICE)
+        self.writes: dict[records.ControlFile, PendingWrite] = {}
 
     def fileno(self) -> int:
         """Return the descriptor: readable once a write ended."""
@@ -68,27 +79,45 @@ class PendingWrites:
     def begin(self, file: records.ControlFile, write: repairs.CgroupWrite, now: float) -> None:
         """Begin a write, or wait for a thread. It raises PendingError."""
         work = functools.partial(_write, self._fs, file.path, file.inode, file.name, write.value)
-        self.writes[file] = self._worker.submit(file, work), write
+        self.writes[file] = PendingWrite(self._worker.submit(file, work), write)
         raise PendingError(now)
 
     def end(self, file: records.ControlFile) -> repairs.CgroupWrite | None:
-        """Return the write that ended since the last call, or None. PendingError if it has not, or its own error."""
-        if file not in self.writes:
+        """Return the write that ended since the last call, or None. PendingError if it has not, or its own error.
+
+        Where the file holds the larger value that was written meanwhile, that is the write.
+        """
+        if (one := self.writes.get(file)) is None:
             return None
-        job, write = self.writes[file]
-        if not job.ended:
-            raise PendingError(write.noticed if job.began is None else job.began)
+        if not one.job.ended:
+            raise PendingError(one.write.noticed if one.job.began is None else one.job.began)
         del self.writes[file]
-        if job.error is not None:
-            raise job.error
-        return write
+        if one.job.error is not None:
+            raise one.job.error
+        if one.raised is None or self._fs.read(file.name) != one.raised:
+            return one.write
+        return one.write._replace(value=one.raised)
 
     def overtaken(self, file: records.ControlFile) -> int | None:
         """Return what a file holds while a thread is at its write; None if none is."""
-        if file not in self.writes:
+        if (one := self.writes.get(file)) is None or one.job.ended or one.job.began is None:
             return None
-        job, _ = self.writes[file]
-        return None if job.ended or job.began is None else self._fs.read(file.name)
+        return self._fs.read(file.name)
+
+    def overtake(self, file: records.ControlFile, found: int, limit: int, book: ledger.LimitRecords) -> None:
+        """Write at once, and so end the thread's write, if the limit is larger than its value and the one found."""
+        one, record = self.writes[file], book.get(file.key)
+        if limit <= max(found, one.write.value):
+            return
+        # Until the thread has written its value, the file holds another one: the ledger must not drop it for that.
+        to_come = record is not None and record.last_applied == one.write.value
+        book.record(file.key, one.write.value if to_come else found, limit)
+        one.raised = limit
+        self._fs.write(file.name, limit)
+
+    def values(self, file: records.ControlFile) -> tuple[int | None, ...]:
+        """Return what a file may hold by writes that have not ended: the kernel shows a value before it reclaims."""
+        return () if (one := self.writes.get(file)) is None else (one.write.value, one.raised)
 
     def ended(self) -> Iterator[records.ControlFile]:
         """Yield the files whose writes ended."""

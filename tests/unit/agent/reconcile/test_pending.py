@@ -29,15 +29,24 @@ class Kernel:
         self.fifo = fifo
         os.mkfifo(fifo)
         self.error: Exception | None = None
+        self.shows = False
+        """Whether a file holds the lower value already while the kernel reclaims, as it does."""
         self.writers: list[str] = []
         """The threads that wrote."""
+        self.nice: list[int] = []
+        """Their priorities."""
         real = node.cgroups.write
 
         def blocks(name: str, value: int) -> None:
             if name.endswith("/memory.high"):
                 self.writers.append(threading.current_thread().name)
+                self.nice.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
                 if value < cgroupfs.NO_LIMIT and node.cgroups.read(name) > value:
+                    if self.shows:
+                        real(name, value)
                     os.close(os.open(fifo, os.O_RDONLY))
+                    if self.shows:
+                        return
             if self.error is not None and name.endswith("/memory.high"):
                 raise self.error
             real(name, value)
@@ -97,6 +106,7 @@ async def test_others_are_repaired_while_the_kernel_reclaims(machine: Machine) -
     await machine.done()
     assert (machine.high, machine.file.status.confirmed) == (str(MIB), MIB)
     assert threading.main_thread().name not in machine.kernel.writers
+    assert min(machine.kernel.nice) >= pending.NICE > os.getpriority(os.PRIO_PROCESS, 0), "repairs go first"
 
 
 async def test_a_pending_write_is_on_record_before(machine: Machine) -> None:
@@ -146,6 +156,36 @@ async def test_a_larger_value_waits_for_no_reclaim(machine: Machine) -> None:
     await machine.done()
     await until(lambda: machine.high == str(16 * MIB))
     assert machine.file.status.confirmed == 16 * MIB
+
+
+async def test_a_value_that_the_kernel_shows_early_is_still_the_agents_own(machine: Machine) -> None:
+    """The setting is removed while the kernel reclaims for it: the earlier value is restored at once."""
+    machine.want(8 * MIB)
+    await machine.done()
+    machine.kernel.shows = True
+    machine.want(MIB)
+    await until(lambda: machine.high == str(MIB))
+    machine.want(resolve.Handling.RESTORE)
+    assert (machine.high, machine.file.status.pending is None) == ("max", False)
+    await machine.done()
+    look_again(machine.agent, machine.file)
+    assert machine.high == "max"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["thread first", "thread last"])
+async def test_a_larger_value_written_meanwhile_is_the_agents_own_too(machine: Machine, *, late: bool) -> None:
+    """In whatever order both reach the kernel, and although an event reports a write after the last one known."""
+    machine.want(8 * MIB)
+    await machine.done()
+    machine.kernel.shows = not late
+    machine.want(MIB)
+    await until(lambda: len(machine.kernel.writers) == 2 and (late or machine.high == str(MIB)))
+    machine.want(16 * MIB)
+    assert machine.high == str(16 * MIB)
+    await machine.done()
+    await until(lambda: machine.high == str(16 * MIB))
+    machine.want(resolve.Handling.RESTORE)
+    assert machine.high == "max"
 
 
 def test_a_step_reclaims_little_and_stays_at_or_above_the_target() -> None:
