@@ -104,17 +104,19 @@ class Cluster:
         namespace: str = "",
         labels: dict[str, str] | None = None,
         annotations: dict[str, str] | None = None,
+        memory: str = "",
     ) -> str:
         """A running pod on one of the nodes, and Ready; its UID. Its containers have their names as their ids."""
         path = f"{self.namespaced(namespace)}/pods"
         running = containers or ("app",)
+        resources = {"resources": {"requests": {"memory": memory}}} if memory else {}
         made = self.control_plane.create(
             path,
             {
                 "metadata": {"name": short, "labels": labels or {}, "annotations": annotations or {}},
                 "spec": {
                     "nodeName": self.name(node),
-                    "containers": [{"name": name, "image": "x"} for name in running],
+                    "containers": [{"name": name, "image": "x", **resources} for name in running],
                 },
             },
         )

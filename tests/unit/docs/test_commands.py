@@ -14,6 +14,7 @@ from hack.docs import commands
 from testbed.base import paths
 
 ME = "tests/unit/docs/test_commands.py"
+HOWTO = "docs/howto/denser-idle-pods.md"
 
 
 @pytest.mark.parametrize("page", commands.pages())
@@ -21,7 +22,7 @@ def test_each_block_says_who_runs_it(page: str) -> None:
     assert [said for each in commands.blocks(page) if (said := commands.problem(each))] == []
 
 
-@pytest.mark.parametrize("page", ["docs/semantics.md", "docs/memory-qos.md", "docs/strict.md"])
+@pytest.mark.parametrize("page", ["docs/semantics.md", "docs/memory-qos.md", "docs/strict.md", HOWTO])
 def test_commands_print_the_shown_lines(
     page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
