@@ -52,6 +52,10 @@ def stall(**fields: Any) -> dict[str, Any]:
     return {"pressure": {"stall": fields}}
 
 
+def eviction(**fields: Any) -> dict[str, Any]:
+    return {"pressure": {"mode": "Enforce", "eviction": fields}}
+
+
 def reclaim(**fields: Any) -> dict[str, Any]:
     return {"reclaim": fields}
 
@@ -231,8 +235,23 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
         for fields in ({}, {"stepPercent": 2}, {"mode": "Off"})
     ),
     ({"overrides": of_reclaim("Off")["overrides"]}, "spec", "overrides[].reclaim has no effect with reclaim.mode Off"),
-    ({"pressure": {"mode": "Enforce"}}, "spec.pressure.mode", f'{SUPPORTED}"Off", "Observe"'),
-    ({"pressure": {"eviction": {}}}, "spec.pressure.eviction", "unknown field"),
+    ({"pressure": {"mode": "Audit"}}, "spec.pressure.mode", f'{SUPPORTED}"Off", "Observe", "Enforce"'),
+    (eviction(pods="All"), "spec.pressure.eviction.pods", "unknown field"),
+    *(
+        (eviction(**{name: wrong}), f"spec.pressure.eviction.{name}", text)
+        for name, most in (("maxGracePeriodSeconds", 3600), ("settleSeconds", 600), ("perNodePerHour", 60))
+        for wrong, text in (
+            (0, "greater than or equal to 1"),
+            (most + 1, f"less than or equal to {most}"),
+            ("5", "integer"),
+        )
+    ),
+    *(
+        (eviction(excludeNamespaces=[name]), "spec.pressure.eviction.excludeNamespaces[0]", "should match")
+        for name in ("", "A", "-a", "a.b", "a\n")
+    ),
+    (eviction(excludeNamespaces=["a" * 64]), "spec.pressure.eviction.excludeNamespaces[0]", (TOO_LONG, "at most 63")),
+    (eviction(excludeNamespaces=["a", "a"]), "spec.pressure.eviction.excludeNamespaces", "Duplicate value"),
     (headroom(forSeconds=0), "spec.pressure.headroom.forSeconds", "greater than or equal to 1"),
     (headroom(forSeconds=601), "spec.pressure.headroom.forSeconds", "less than or equal to 600"),
     (headroom(forSeconds="5s"), "spec.pressure.headroom.forSeconds", "integer"),
@@ -373,7 +392,10 @@ ACCEPTED: list[dict[str, Any]] = [
     memory(reservationPolicy="Soft", systemLow=1073741824),
     memory(reservationPolicy="None", systemLow="5%"),
     {"pressure": {}},
-    *({"pressure": {"mode": mode}} for mode in ("Off", "Observe")),
+    *({"pressure": {"mode": mode}} for mode in ("Off", "Observe", "Enforce")),
+    {**eviction(), "mode": "Audit"},
+    eviction(excludeNamespaces=[]),
+    eviction(excludeNamespaces=["a", "b"], maxGracePeriodSeconds=3600, settleSeconds=600, perNodePerHour=60),
     *(
         headroom(**fields)
         for fields in (

@@ -180,6 +180,19 @@ class PressureMode(enum.StrEnum):
     OFF = "Off"
     OBSERVE = "Observe"
     """Report."""
+    ENFORCE = "Enforce"
+    """Report, and evict pods."""
+
+
+class EvictionUse(enum.StrEnum):
+    """The use of the controller's right to evict pods."""
+
+    OFF = "Off"
+    """It has none."""
+    DRY_RUN = "DryRun"
+    """Ask whether a pod could be evicted."""
+    ENFORCE = "Enforce"
+    """Evict pods, where a profile says so."""
 
 
 class PressureSignal(enum.StrEnum):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from swapwarden.api import names
 from swapwarden.controller import cluster, supervise, workqueue
 from swapwarden.controller.certificates import manager
 from swapwarden.controller.inventory import profile_store, states
@@ -17,11 +18,17 @@ from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.pods import condition_publisher, plan_latency
-from swapwarden.controller.pressure import budgets, observer
-from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts, status_publisher
+from swapwarden.controller.pressure import budgets, evictor, observer
+from swapwarden.controller.profiles import (
+    desired_status,
+    kopf_operator,
+    revision_history,
+    rollouts,
+    status_publisher,
+)
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features, profile_list, restore_request
-from swapwarden.controller.writers import finalizers
+from swapwarden.controller.writers import finalizers, victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
 from swapwarden.policy.observed import pods
@@ -95,7 +102,14 @@ class Leader:
             extended_resource=arguments.extended_resource,
         )
         statuses = status_publisher.StatusPublisher(
-            shared.api, shared.profiles, writes, shared.recorder, extended_resource=arguments.extended_resource
+            shared.api,
+            shared.profiles,
+            writes,
+            shared.recorder,
+            desired_status.Rights(
+                extended_resource=arguments.extended_resource,
+                eviction=arguments.eviction == names.EvictionUse.ENFORCE,
+            ),
         )
         self._revisions = revision_history.RevisionHistory(
             shared.api,
@@ -114,8 +128,22 @@ class Leader:
             release=functools.partial(_release, shared.api, writes),
             restoring=lambda: shared.order.active,
         )
-        ask = functools.partial(budgets.ask, shared.api) if arguments.eviction_dry_run else None
-        self._pressure = observer.PressureObserver(shared.known, shared.api, term, shared.recorder, ask)
+        self._pressure = observer.PressureObserver(
+            shared.known,
+            shared.api,
+            term,
+            shared.recorder,
+            ask=functools.partial(budgets.ask, shared.api) if arguments.eviction != names.EvictionUse.OFF else None,
+            evicts=evictor.Evictor(
+                shared.known,
+                shared.api,
+                victims.VictimWriter(writes, self._wrote),
+                shared.recorder,
+                evict=functools.partial(budgets.evict, shared.api, term),
+            ),
+            may_evict=arguments.eviction == names.EvictionUse.ENFORCE,
+            deposed=lambda error: step_down(error.term, str(error)),
+        )
         self._parts: dict[str, supervise.Job] = {
             PART: self._reconcile,
             observer.PART: self._pressure.run,
@@ -202,6 +230,12 @@ class Leader:
             self.queue.add(node, delay, urgent=urgent, owner=owner)
         if changes.profiles:
             self._rollouts.request_sync()
+
+    def _wrote(self, row: states.StateRow) -> None:
+        """Take in the API server's answer to the write of a state."""
+        changes = self._shared.known.wrote(row)
+        if changes is not None:
+            self.apply(changes)
 
     def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
         """Take in a changed or deleted (None) Pod."""

@@ -106,10 +106,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " their status",
     )
     parser.add_argument(
-        "--eviction-dry-run",
-        action="store_true",
-        help="ask the API server whether disruption budgets allow to evict pods of nodes under memory pressure; needs"
-        " the right to create evictions, and evicts nothing",
+        "--eviction",
+        type=names.EvictionUse,
+        choices=list(names.EvictionUse),
+        default=names.EvictionUse.OFF,
+        help="DryRun: ask the API server whether disruption budgets allow to evict pods of nodes under memory pressure."
+        " Enforce: also evict them, where pressure.mode of the profile is Enforce. Both need the right to create"
+        " evictions (default: %(default)s)",
     )
     parser.add_argument(
         "--webhook-service",

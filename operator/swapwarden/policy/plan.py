@@ -23,6 +23,9 @@ from swapwarden.policy.swap import limits
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
+_PRESSURE: Final = "pressure"
+_VICTIM: Final = "victim"
+"""In it, the pod that is evicted: no part of the plan, which neither writes nor removes it."""
 _NONE: Final[namespaces.Labels] = {}
 _UNPROTECTED: Final = memory_qos.Sums()
 _NO_SETTINGS: Final = state.CgroupSettings()
@@ -215,15 +218,21 @@ def of_units(header: state.StateSpec) -> Iterator[tuple[str, str]]:
 def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.StateSpec) -> dict[str, Any] | None:
     """Return the JSON merge patch (RFC 7386) for .spec that turns `old` into `new`; None if they are equal.
 
-    The epoch is neither compared nor in the patch: the writer adds its own. From None, the patch is the whole of `new`.
-    `old` may be plain JSON, for a spec of another version that this one does not understand.
+    The epoch and the pod that is evicted are neither compared nor in the patch: their writers add them. From None, the
+    patch is the whole of `new`. `old` may be plain JSON, for a spec of another version that this one does not
+    understand.
     """
-    if isinstance(old, state.StateSpec) and msgspec.structs.replace(old, epoch=new.epoch) == new:
+    if (
+        isinstance(old, state.StateSpec)
+        and msgspec.structs.replace(thresholds.without_victim(old), epoch=new.epoch) == new
+    ):
         return None
     before = dict(old) if isinstance(old, Mapping) else msgspec.to_builtins(old) if old else {}
     after = msgspec.to_builtins(new)
     before.pop(_UNCOMPARED, None)
     after.pop(_UNCOMPARED, None)
+    if isinstance(found := before.get(_PRESSURE), dict):
+        before[_PRESSURE] = {key: value for key, value in found.items() if key != _VICTIM}
     return merge.merge_patch(before, after) or None
 
 

@@ -58,7 +58,7 @@ SETS: dict[str, Json] = {
         "startupTaint": True,
         "extendedResource": True,
         "podConditions": True,
-        "evictionDryRun": True,
+        "eviction": "Enforce",
         "admission": {
             "failurePolicy": "Ignore",
             "objectSelector": {"matchLabels": {"tier": "batch"}},
@@ -467,17 +467,24 @@ def test_only_the_pod_condition_brings_the_right_to_write_the_status_of_pods(
     assert found({"podConditions": True}) == ({"swapwarden-controller"}, True, True)
 
 
-def test_only_the_dry_run_brings_the_right_to_evict_which_a_policy_holds(tmp_path: Path) -> None:
-    def found(values: Json) -> tuple[set[str], bool, bool]:
+def test_a_value_gives_the_right_to_evict_and_the_policy_that_holds_it(tmp_path: Path) -> None:
+    def found(values: Json) -> tuple[set[str], list[str], list[str]]:
         documents = rendered(tmp_path, values)
         roles = named(documents, "ClusterRole").items()
         may = {name for name, role in roles for rule in role["rules"] if "pods/eviction" in rule["resources"]}
         [container] = named(documents, "Deployment")["swapwarden-controller"]["spec"]["template"]["spec"]["containers"]
-        held = "swapwarden-controller-evictions" in named(documents, "ValidatingAdmissionPolicyBinding")
-        return may, held, "--eviction-dry-run" in container["args"]
+        policy = named(documents, "ValidatingAdmissionPolicy").get("swapwarden-controller-evictions")
+        bound = "swapwarden-controller-evictions" in named(documents, "ValidatingAdmissionPolicyBinding")
+        assert bound is (policy is not None)
+        held = [one["message"].partition("(")[2].rstrip(")") for one in policy["spec"]["validations"]] if policy else []
+        return may, held, [one for one in container["args"] if one.startswith("--eviction")]
 
-    assert found({}) == (set(), False, False)
-    assert found({"evictionDryRun": True}) == ({"swapwarden-controller"}, True, True)
+    named_and_slow = ["deleteOptions.preconditions.uid", "deleteOptions.gracePeriodSeconds"]
+    for off in ({}, {"eviction": "Off"}, {"eviction": False}):
+        assert found(off) == (set(), [], [])
+    dry_run = found({"eviction": "DryRun"})
+    assert dry_run == ({"swapwarden-controller"}, ["dryRun", *named_and_slow], ["--eviction=DryRun"])
+    assert found({"eviction": "Enforce"}) == ({"swapwarden-controller"}, named_and_slow, ["--eviction=Enforce"])
 
 
 def test_who_sets_labels_needs_rights_for_it_and_no_others(tmp_path: Path) -> None:

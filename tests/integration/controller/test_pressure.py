@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from swapwarden.controller.pressure import budgets
@@ -13,15 +12,19 @@ from swapwarden.kube import client, config
 from swapwarden.policy.pressure.candidates import Candidate
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
-from tests.integration.controller.cluster import FAST, STATES, Cluster
+from tests.integration.controller.cluster import FAST, PROFILES, Cluster
+from tests.integration.controller.pressure import (
+    BUDGETS,
+    PODS,
+    Eventually,
+    begin,
+    budget,
+    eviction,
+    report,
+    running,
+    told,
+)
 
-Eventually = Callable[[Callable[[], object], str], None]
-Json = dict[str, Any]
-
-PODS = "/api/v1/namespaces/default/pods"
-BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-MI = 2**20
-SINCE = "2026-01-01T00:00:00Z"
 NUMBERS = itertools.count(1)
 HOLDS = "swapwarden_controller_pressure_holds_total"
 ANSWERS = "swapwarden_controller_eviction_dry_runs_total"
@@ -30,7 +33,7 @@ ANSWERS = "swapwarden_controller_eviction_dry_runs_total"
 @pytest.fixture(scope="module")
 def allowed(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with the rights that come with the chart's value."""
-    with cluster.granted("evictionDryRun=true", "policy-evictions"):
+    with cluster.granted("eviction=DryRun", "policy-evictions"):
         yield cluster
 
 
@@ -45,59 +48,14 @@ def node(allowed: Cluster) -> Iterator[str]:
         allowed.cp.request("DELETE", f"{BUDGETS}/{item['metadata']['name']}")
 
 
-def running(cluster: Cluster, node: str, name: str, request: str = "100Mi") -> str:
-    """A running pod of a ReplicaSet with this name and a label of it; its UID."""
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": f"uid-of-{name}", "controller": True}
-    resources = {"requests": {"memory": request}}
-    body = {
-        "metadata": {"name": name, "labels": {"app": name}, "ownerReferences": [owner]},
-        "spec": {"nodeName": node, "containers": [{"name": "app", "image": "none", "resources": resources}]},
-    }
-    made = cluster.cp.create(PODS, body)
-    ready = {"type": "Ready", "status": "True", "lastTransitionTime": SINCE}
-    code, answer = cluster.cp.request(
-        "PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Running", "conditions": [ready]}}
-    )
-    assert code == 200, answer
-    return str(made["metadata"]["uid"])
-
-
-def budget(cluster: Cluster, name: str, pod: str, disruptions: int, *, processed: bool = True) -> None:
-    """Make a disruption budget of a pod, and be the controller that fills in its status."""
-    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": pod}}}
-    made = cluster.cp.create(BUDGETS, {"metadata": {"name": name}, "spec": spec})
-    counts = {"currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2, "disruptionsAllowed": disruptions}
-    status = {**counts, "observedGeneration": made["metadata"]["generation"] if processed else 0}
-    code, answer = cluster.cp.request("PATCH", f"{BUDGETS}/{name}/status", {"status": status})
-    assert code == 200, answer
-
-
-def report(cluster: Cluster, node: str, seq: int, **mebibytes: int) -> None:
-    """Be the agent of the node, and report the memory of pods by UID."""
-    found = [{"pod": uid, "workingSetBytes": size * MI} for uid, size in mebibytes.items()]
-    about = {"signal": "Headroom", "scope": "Node", "headroomBytes": 50 * MI, "since": SINCE}
-    body = {"status": {"pressure": {"seq": seq, **about, "pods": found}}}
-    code, answer = cluster.cp.request("PATCH", f"{STATES}/{node}/status", body)
-    assert code == 200, answer
-
-
-def begin(cluster: Cluster, node: str, eventually: Eventually) -> None:
-    """Wait for the plan, and be the agent that has it in force."""
-    eventually(lambda: "pressure" in cluster.spec(node), "the thresholds")
-    cluster.report(node)
-
-
-def told(cluster: Cluster, kind: str, name: str, reason: str) -> list[str]:
-    selector = f"involvedObject.kind={kind},involvedObject.name={name},reason={reason}"
-    found = cluster.cp.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
-    return [each["message"] for each in found]
-
-
 def test_the_first_pod_that_budgets_let_go_is_named_with_its_sums(
     allowed: Cluster, node: str, eventually: Eventually
 ) -> None:
-    with Controller(allowed.cp, FAST, "--eviction-dry-run") as controller:
+    enforcing = {"spec": {"pressure": {"mode": "Enforce"}}}
+    assert allowed.cp.request("PATCH", f"{PROFILES}/{node}", enforcing)[0] == 200
+    with Controller(allowed.cp, FAST, "--eviction=DryRun") as controller:
         controller.leads()
+        eventually(lambda: allowed.conditions(node).get("Degraded") == ("True", "NoEviction"), "the profile says so")
         begin(allowed, node, eventually)
         uids = {name: running(allowed, node, name) for name in ("kept", "unready", "twice", "free")}
         budget(allowed, "kept", "kept", 0)
@@ -183,10 +141,10 @@ def test_another_pod_of_the_same_name_is_not_evicted_in_its_place(allowed: Clust
 
 @pytest.mark.parametrize(("query", "status"), [("", 403), ("?dryRun=All", 201)])
 def test_it_may_ask_and_not_evict(allowed: Cluster, node: str, query: str, status: int) -> None:
-    running(allowed, node, "mine")
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "mine", "namespace": "default"}}
+    uid = running(allowed, node, "mine")
     token = allowed.cp.token(NAMESPACE, ACCOUNT)
-    code, answer = allowed.cp.request("POST", f"{PODS}/mine/eviction{query}", eviction, token=token)
+    body = eviction("mine", preconditions={"uid": uid}, gracePeriodSeconds=1)
+    code, answer = allowed.cp.request("POST", f"{PODS}/mine/eviction{query}", body, token=token)
     assert code == status, answer
     assert status == 201 or "swapwarden-controller-evictions" in answer["message"]
     assert "deletionTimestamp" not in allowed.cp.get(f"{PODS}/mine")["metadata"]

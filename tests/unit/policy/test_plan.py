@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import qos
 
@@ -441,6 +442,19 @@ def test_a_patch_turns_the_old_into_the_new(old: state.StateSpec | None, new: st
     assert after == msgspec.structs.replace(new, epoch=epoch)
     same = old is not None and msgspec.structs.replace(old, epoch=new.epoch) == new
     assert (patch is None) == same
+
+
+def test_a_plan_neither_writes_nor_removes_the_pod_that_is_evicted() -> None:
+    pressure = thresholds.Pressure("5%", "10%", 5, 40, 10)
+    planned = plan.plan_node(profile(LIMITED, pressure=pressure), facts(), [])
+    assert planned.pressure is not None
+    victim = state.EvictedPod("u", "a", "p", 1)
+    now = msgspec.structs.replace(planned, pressure=msgspec.structs.replace(planned.pressure, victim=victim))
+    assert plan.spec_patch(now, planned) is None
+    other = plan.plan_node(profile(LIMITED, pressure=msgspec.structs.replace(pressure, full_percent=50)), facts(), [])
+    assert plan.spec_patch(now, other) == {"pressure": {"stall": {"fullPermille": 500}}}
+    assert plan.spec_patch(msgspec.to_builtins(now), other) == {"pressure": {"stall": {"fullPermille": 500}}}
+    assert plan.spec_patch(now, plan.plan_node(profile(LIMITED), facts(), [])) == {"pressure": None}
 
 
 def test_a_patch_holds_only_what_differs() -> None:

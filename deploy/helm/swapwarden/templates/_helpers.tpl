@@ -361,6 +361,11 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
 {{- if and (eq .Values.admission.mode "Webhook") (eq .Values.certificates.source "Controller") }}true{{ end -}}
 {{- end -}}
 
+{{/* The value eviction as text: YAML may read a bare Off as false. */}}
+{{- define "swapwarden.eviction" -}}
+{{- .Values.eviction | default "Off" -}}
+{{- end -}}
+
 {{/* Which pods the policies look at that stand in for the webhook. Takes (list ROOT ONLY-WITH-A-DEFAULT). */}}
 {{- define "swapwarden.newPods" -}}
 {{- $root := index . 0 -}}

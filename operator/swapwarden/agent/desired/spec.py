@@ -142,7 +142,7 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         guarantee=spec.guarantee,
         unsupported=unsupported,
         guard=spec.memory_guard or state.GuardSettings(),
-        pressure=spec.pressure,
+        pressure=_thresholds(spec.pressure),
         reclaim=spec.reclaim,
         above={
             name: found
@@ -150,6 +150,13 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
             if cgroup is not None and (found := _of_memory(cgroup, page))
         },
     )
+
+
+def _thresholds(pressure: state.PressureSettings | None) -> state.PressureSettings | None:
+    """Return when to report memory pressure, without the pod that the controller evicts."""
+    if pressure is None or pressure.victim is None:
+        return pressure
+    return msgspec.structs.replace(pressure, victim=None)
 
 
 def _pod(pod: state.PodSettings, page: int) -> PodEntry:

@@ -38,8 +38,6 @@ STALL = metrics.reading(
     " longer, by scope: node and pods. Only where the profile has spec.pressure.",
     labels=("scope",),
 )
-REPORT_SECONDS: Final = 30.0
-"""Between reports while a signal is on."""
 TURN_SECONDS: Final = 0.001
 """How long files are read before other work gets a turn."""
 _SHARE: Final = 10
@@ -124,7 +122,7 @@ class Sampler:
         if asked is not self._signals:  # the thresholds changed meanwhile
             return None
         _publish(verdict)
-        await self._update(verdict)
+        await self._update(verdict, asked.settings.report_seconds)
         return max(asked.pause, min(_SHARE * (self._clock() - began), _LONGEST_WAIT))
 
     async def _look(self, asked: signals.PressureSignals) -> signals.Verdict:
@@ -139,15 +137,15 @@ class Sampler:
             self._pods.end()
         return verdict
 
-    async def _update(self, verdict: signals.Verdict) -> None:
-        """Make the report that is due, or remove the last one."""
+    async def _update(self, verdict: signals.Verdict, often: float) -> None:
+        """Make the report that is due, or remove the last one. `often` are the seconds between two reports."""
         before, now = self.report, self._clock()
         if verdict.signal is None:
             self._remove()
             return
         if before is not None and before.signal == verdict.signal:
             # Also of another scope: with two of nearly the same headroom that may change each second.
-            if now - self._reported_at < REPORT_SECONDS:
+            if now - self._reported_at < often:
                 return
             since = before.since
         else:

@@ -55,12 +55,34 @@ class StallSignal(rules.Model):
     """The time over which the share is taken."""
 
 
+MAX_EXCLUDED = 64
+
+
+class EvictionSpec(rules.Model):
+    """Which pods are spared by an eviction, and how fast pods are evicted."""
+
+    exclude_namespaces: Annotated[
+        list[Annotated[str, pydantic.Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]],
+        pydantic.Field(max_length=MAX_EXCLUDED),
+        pydantic.AfterValidator(values.no_duplicates),
+    ] = pydantic.Field(default=["kube-system"], json_schema_extra={"x-kubernetes-list-type": "set"})
+    """Namespaces whose pods are never evicted."""
+    max_grace_period_seconds: Annotated[int, pydantic.Field(ge=1, le=3600)] = 30
+    """How long an evicted pod may take to end, at most; a shorter terminationGracePeriodSeconds of the pod counts."""
+    settle_seconds: Annotated[int, pydantic.Field(ge=1, le=600)] = 15
+    """How long no other pod of the node is evicted after one is gone."""
+    per_node_per_hour: Annotated[int, pydantic.Field(ge=1, le=60)] = 6
+    """Most evictions from one node in an hour."""
+
+
 class PressureSpec(rules.Model):
     """When a node counts as under memory pressure, and its report."""
 
     mode: Annotated[names.PressureMode, pydantic.Field()] = names.PressureMode.OFF
     """Off: nothing is reported. Observe: the agent reports a node under pressure with its largest pods
-    (status.pressure of its NodeSwapState), and events name the pod that would be evicted first. Nothing is evicted."""
+    (status.pressure of its NodeSwapState), and events name the pod that would be evicted first; nothing is evicted.
+    Enforce: that pod is evicted, if the controller may (eviction: Enforce in the chart) and the profile's own mode is
+    Enforce; else as Observe."""
     headroom: HeadroomSignal = HeadroomSignal()
     """The memory that the node can still hand out."""
     stall: StallSignal = StallSignal()
@@ -68,3 +90,5 @@ class PressureSpec(rules.Model):
     taint_effect: Annotated[names.TaintEffect, pydantic.Field()] | None = None
     """Nodes carry the taint node.swapwarden.dev/memory-pressure=true with this effect from when their agent reports
     pressure until five minutes after its end. Absent: no taint."""
+    eviction: EvictionSpec = EvictionSpec()
+    """Which pods are spared, and how fast pods are evicted."""

@@ -155,6 +155,19 @@ class StallThresholds(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
     """The time over which the share is taken."""
 
 
+class EvictedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The pod that the controller evicts from the node. It is written before the request to the API server."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    """metadata.uid of the pod."""
+    namespace: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
+    """Its namespace."""
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    """Its name."""
+    seq: Annotated[int, msgspec.Meta(ge=1)]
+    """The report (status.pressure.seq) that it was chosen by."""
+
+
 class PressureSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """When the node counts as under memory pressure."""
 
@@ -162,6 +175,10 @@ class PressureSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="
     """By the memory that can still be handed out."""
     stall: StallThresholds
     """By the time in which all tasks wait for memory at once."""
+    report_seconds: Annotated[int, msgspec.Meta(ge=1, le=600)] = 30
+    """How long after a report the next one follows."""
+    victim: EvictedPod | None = None
+    """The pod that is evicted now. Absent: none."""
 
 
 class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

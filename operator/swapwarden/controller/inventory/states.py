@@ -127,10 +127,16 @@ class StateRow(msgspec.Struct, frozen=True):
     """Who holds limits of pods beside the agent; None: nobody."""
     pressure: state.PressureReport | None = None
     """Memory pressure that the agent reports."""
+    victim: state.EvictedPod | None = None
+    """The pod that is evicted from the node."""
 
 
 class _PreviewHead(msgspec.Struct, rename="camel"):
     profile_ref: state.ProfileRef
+
+
+class _PressureHead(msgspec.Struct, rename="camel"):
+    victim: state.EvictedPod | None = None
 
 
 class _Head(msgspec.Struct, rename="camel"):
@@ -138,6 +144,7 @@ class _Head(msgspec.Struct, rename="camel"):
     profile_ref: state.ProfileRef = state.ProfileRef(name="")
     preview: _PreviewHead | None = None
     degraded_before: tuple[str, ...] = ()
+    pressure: _PressureHead | None = None
 
 
 class PodInSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -275,6 +282,7 @@ def project(wire: WireState) -> StateRow:
         ),
         holds=status.holds,
         pressure=status.pressure,
+        victim=head.pressure.victim if head.pressure else None,
         standstills=tuple(each for each in status.throttled if each.trips),
         # Present problems are listed before past ones.
         unlisted=status.violations_omitted > 0,

@@ -1,1 +1,1 @@
-"""Nodes under memory pressure: what their agents report, and which of their pods would leave. Nothing is evicted."""
+"""Nodes under memory pressure: what their agents report, and which of their pods leave, or would."""

@@ -1,4 +1,4 @@
-"""Asks the API server whether it would evict a pod now, without evicting it.
+"""Asks the API server to evict a pod, or whether it would: disruption budgets hold for both.
 
 In k/k: pkg/registry/core/pod/storage/eviction.go.
 """
@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from swapwarden.controller.term import Term
 from swapwarden.kube import client, errors
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.telemetry import metrics
@@ -23,7 +24,7 @@ _SEVERAL: Final = "more than one PodDisruptionBudget"
 ANSWERS = metrics.counter(
     "swapwarden_controller_eviction_dry_runs_total",
     "Answers of the API server to whether it would evict a pod of a node under memory pressure: Allowed, Budget,"
-    " SeveralBudgets, Replaced, Gone or Error. Nothing is evicted.",
+    " SeveralBudgets, Replaced, Gone or Error. Nothing is evicted by them.",
     labels=("answer",),
 )
 
@@ -43,16 +44,8 @@ class EvictionAnswer(enum.StrEnum):
 
 async def ask(api: client.Client, pod: Candidate) -> EvictionAnswer:
     """Ask by a dry run, which writes nothing and uses up no disruption. Any other refusal raises errors.KubeError."""
-    namespace, name = (urllib.parse.quote(part, safe="") for part in (pod.namespace, pod.name))
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": pod.name, "namespace": pod.namespace},
-        "deleteOptions": {"preconditions": {"uid": pod.uid}},
-    }
-    path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
     try:
-        await api.post(path, msgspec.json.encode(body), params={"dryRun": "All"}, timeout=TIMEOUT)
+        await _post(api, pod, pod.grace, {"dryRun": "All"})
     except errors.ApiError as error:
         answer = _refusal(error)
         if answer is None:
@@ -65,6 +58,37 @@ async def ask(api: client.Client, pod: Candidate) -> EvictionAnswer:
         answer = EvictionAnswer.ALLOWED
     ANSWERS.inc(answer)
     return answer
+
+
+async def evict(api: client.Client, term: Term, pod: Candidate, grace: int) -> EvictionAnswer:
+    """Evict a pod, which then has at most `grace` seconds to end.
+
+    Any other refusal raises errors.KubeError; TermOver if the term ends first. Then the pod may be evicted or not.
+    """
+    try:
+        await term.write(_post(api, pod, grace, {}))
+    except errors.ApiError as error:
+        answer = _refusal(error)
+        if answer is None:
+            raise
+        return answer
+    return EvictionAnswer.ALLOWED
+
+
+async def _post(api: client.Client, pod: Candidate, grace: int, params: dict[str, str]) -> bytes:
+    namespace, name = (urllib.parse.quote(part, safe="") for part in (pod.namespace, pod.name))
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": {
+            "preconditions": {"uid": pod.uid},
+            # Never 0, which removes a pod before its containers have ended.
+            "gracePeriodSeconds": max(1, min(pod.grace, grace)),
+        },
+    }
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+    return await api.post(path, msgspec.json.encode(body), params=params, timeout=TIMEOUT)
 
 
 def _refusal(error: errors.ApiError) -> EvictionAnswer | None:

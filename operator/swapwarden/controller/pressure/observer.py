@@ -1,4 +1,4 @@
-"""Decides on each report of memory pressure, and says what would follow. Nothing is evicted (mode Observe)."""
+"""Decides on each report of memory pressure: what would follow (mode Observe), or what does (Enforce)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pressure_notices
+from swapwarden.controller.pressure import evictor
 from swapwarden.controller.pressure.budgets import EvictionAnswer
-from swapwarden.controller.term import Term
+from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.workqueue import WorkQueue
 from swapwarden.kube import decoding, errors, events, paging, transport
+from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.pressure import candidates, choice, ranking
-from swapwarden.policy.pressure.choice import Choice, HoldReason, NoVictim
+from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim
+from swapwarden.policy.pressure.thresholds import Eviction
+from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -35,6 +39,11 @@ BACKOFF_SECONDS: Final = (1.0, 30.0)
 READ_SECONDS: Final = 15.0
 BLOCKED_SECONDS: Final = 60.0
 """How long a pod that the API server would not evict is not asked about again."""
+STALE_SECONDS: Final = 15.0
+"""How old a report may be from which a pod is evicted."""
+TAINT_SECONDS: Final = 2.0
+"""How long an eviction waits for the node's taint."""
+BLOCKING: Final = frozenset({EvictionAnswer.BUDGET, EvictionAnswer.SEVERAL_BUDGETS})
 COUNTED_SECONDS: Final = 1.0
 MAX_ASKED: Final = 5
 """Pods of one node about which one report asks."""
@@ -51,6 +60,12 @@ SECONDS = metrics.histogram(
 )
 
 
+_REMEDIES: Final = {
+    400: "; apply crds/ of this version",
+    403: "; see eviction in the chart",
+}
+
+
 class _Known(msgspec.Struct):
     """The last report of a node."""
 
@@ -60,6 +75,22 @@ class _Known(msgspec.Struct):
     arrived: float
     blocked: dict[str, float] = {}
     """By UID, until when a pod is not asked about."""
+    decided: bool = False
+
+
+class _Seen(NamedTuple):
+    """The inputs of a decision about a node, beside its state."""
+
+    node: nodes.NodeRow
+    spec: state.StateSpec
+    thresholds: state.PressureSettings
+    facts: nodes.NodeFacts
+    profile: compiled.Profile
+
+    @property
+    def bounds(self) -> Eviction:
+        """Return what bounds the node's evictions."""
+        return Eviction() if self.profile.pressure is None else self.profile.pressure.eviction
 
 
 class PressureObserver:
@@ -71,16 +102,25 @@ class PressureObserver:
         api: transport.Reader,
         term: Term,
         recorder: events.Recorder,
-        ask: Ask | None,
         *,
+        ask: Ask | None,
+        evicts: evictor.Evictor,
+        may_evict: bool = False,
+        deposed: Callable[[Deposed], None] = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask` returns the API server's answer to a pod's eviction; None: it is not asked."""
+        """`ask` returns the API server's answer to a pod's eviction; None: it is not asked.
+
+        `may_evict`: pods are evicted where their profile says so. Then there must be `ask`.
+        """
         self._known = known
         self._api = api
         self._term = term
         self._recorder = recorder
         self._ask = ask
+        self._evictor = evicts
+        self._may_evict = may_evict
+        self._deposed = deposed
         self._now = now
         self._reports: dict[str, _Known] = {}
         # When the nodes were counted, and the profiles with pressure on most of theirs.
@@ -97,6 +137,8 @@ class PressureObserver:
         A report that was there before counts only once the next one shows that its agent still measures.
         """
         report = None if new is None else new.pressure
+        if new is not None and new.victim is not None and (old is None or old.victim != new.victim):
+            self.queue.add(name)
         if report is None:
             self._reports.pop(name, None)
             return
@@ -108,45 +150,120 @@ class PressureObserver:
         self.queue.add(name)
 
     async def decide(self, name: str) -> None:
-        """Decide on a node's last report."""
+        """Decide on a node's last report, and go on with an eviction that is under way."""
         row, node = self._known.inventory.report_of(name), self._known.inventory.nodes.get(name)
-        last = self._reports.get(name)
-        if row is None or row.pressure is None or node is None or last is None or not self._term.is_valid():
+        spec = states.spec(row) if row is not None else None
+        if node is None or row is None or not isinstance(spec, state.StateSpec) or spec.pressure is None:
+            self._evictor.forget(name)
             return
-        spec = states.spec(row)
-        if not isinstance(spec, state.StateSpec) or spec.pressure is None:
+        if not self._term.is_valid():
             return
-        facts = self._known.planner.facts(name)
-        situation = choice.Situation(
-            fresh=last.fresh and self._known.inventory.has_agent(name), wide=self._is_wide(row.profile.name)
+        profile = self._known.planner.in_force(name)
+        seen = _Seen(node, spec, spec.pressure, self._known.planner.facts(name), profile)
+        if row.victim is None:
+            self._evictor.forget(name)  # someone removed the record
+        else:
+            await self._proceed(row, seen)
+        await self._decide(name, seen)
+        if self._evictor.is_under_way(name):
+            self.queue.add(name, evictor.LOOK_SECONDS)
+
+    async def _proceed(self, row: states.StateRow, seen: _Seen) -> None:
+        """Go on with the eviction in the record."""
+        last, stands = self._reports.get(row.name), None
+        if last is None or not self._enforces(seen):
+            stands = False
+        elif self._counts(row, last, seen):
+            stands = not self._is_wide(row.profile.name)
+        answer = await self._evictor.proceed(
+            row, seen.bounds, lambda: self._rank(row, seen), self._tell(row, seen), stands=stands
         )
+        if row.victim is not None and last is not None and answer in BLOCKING:
+            last.blocked[row.victim.uid] = self._now() + BLOCKED_SECONDS
+
+    async def _decide(self, name: str, seen: _Seen) -> None:
+        row, last = self._known.inventory.report_of(name), self._reports.get(name)
+        if row is None or row.pressure is None or last is None or not self._term.is_valid():
+            return
+        enforce = self._enforces(seen)
+        if enforce and last.decided:
+            return
+        if enforce and self._awaits_taint(seen, last):
+            self.queue.add(name, TAINT_SECONDS / 4)
+            return
+        situation = choice.Situation(
+            fresh=self._counts(row, last, seen),
+            wide=self._is_wide(row.profile.name),
+            enforce=enforce,
+            settling=row.victim is not None or self._evictor.is_settling(name, seen.bounds),
+            limited=self._evictor.limited(name, row.profile.name, seen.bounds),
+        )
+        chosen: Choice
         allowed = False
         if situation.forbids() is None:
-            found = await self._read(node, facts, spec)
-            ranked = ranking.rank(found, row.pressure, facts.memory_bytes)
-            chosen, allowed = await self._choose(ranked, facts, last, situation)
+            chosen, allowed = await self._choose(row, seen, last, situation)
         else:
-            chosen = choice.choose((), facts.memory_bytes, (), situation)
+            chosen = choice.choose((), seen.facts.memory_bytes, (), situation)
+        last.decided = True
         if chosen.hold is not None:
             HOLDS.inc(chosen.hold)
         SECONDS.observe(self._now() - last.arrived)
         if self._term.is_valid():
-            for notice in pressure_notices.notices(node, row, spec.pressure, chosen, allowed=allowed):
+            for notice in pressure_notices.notices(seen.node, row, seen.thresholds, chosen, allowed=allowed):
                 self._recorder.post(notice)
 
+    def _awaits_taint(self, seen: _Seen, last: _Known) -> bool:
+        """Return whether the taint of the profile is about to come: without it the next pod may land here again."""
+        wanted = seen.profile.pressure is not None and seen.profile.pressure.taint is not None
+        late = self._now() - last.arrived >= TAINT_SECONDS
+        return wanted and not late and seen.node.place(names.PRESSURE_TAINT) is None
+
+    def _enforces(self, seen: _Seen) -> bool:
+        """Return whether pods of the node are evicted."""
+        return self._may_evict and seen.profile.pressure is not None and seen.profile.pressure.enforce
+
+    def _counts(self, row: states.StateRow, last: _Known, seen: _Seen) -> bool:
+        """Return whether a report may be acted on.
+
+        To evict, it must also be recent, and by the thresholds of the profile in force.
+        """
+        if not last.fresh or not self._known.inventory.has_agent(row.name):
+            return False
+        if not self._enforces(seen):
+            return True
+        recent = self._now() - last.arrived <= STALE_SECONDS
+        return recent and row.acted == row.profile == plan.reference(seen.profile)
+
     async def _choose(
-        self, ranked: Sequence[ranking.Ranked], facts: nodes.NodeFacts, last: _Known, situation: choice.Situation
+        self, row: states.StateRow, seen: _Seen, last: _Known, situation: choice.Situation
     ) -> tuple[Choice, bool]:
-        """Return the decision, and whether the API server would evict the pod."""
+        """Return the decision, carried out, and whether the API server would evict the pod."""
+        ranked = await self._rank(row, seen)
         last.blocked = {uid: until for uid, until in last.blocked.items() if until > self._now()}
         for _ in range(MAX_ASKED):
-            chosen = choice.choose(ranked, facts.memory_bytes, last.blocked, situation)
+            chosen = choice.choose(ranked, seen.facts.memory_bytes, last.blocked, situation)
             if chosen.victim is None or self._ask is None:
                 return chosen, False
             if await self._ask(chosen.victim.pod) is EvictionAnswer.ALLOWED:
-                return chosen, True
+                if not isinstance(chosen, Evict):
+                    return chosen, True
+                answer = await self._evictor.begin(row, chosen.victim, seen.bounds, self._tell(row, seen), last.arrived)
+                if isinstance(answer, NoVictim):
+                    return answer, False
+                now = self._known.inventory.report_of(row.name)
+                if answer not in BLOCKING or now is None or now.pressure != row.pressure:
+                    return chosen, True
+                row = now
             last.blocked[chosen.victim.pod.uid] = self._now() + BLOCKED_SECONDS
         return NoVictim(HoldReason.BLOCKED), False
+
+    def _tell(self, row: states.StateRow, seen: _Seen) -> evictor.Tell:
+        return lambda victim: pressure_notices.evicted(seen.node, row, seen.thresholds, victim)
+
+    async def _rank(self, row: states.StateRow, seen: _Seen) -> Sequence[ranking.Ranked]:
+        found = await self._read(seen.node, seen.facts, seen.spec)
+        report = row.pressure or state.PressureReport(1)
+        return ranking.rank(found, report, seen.facts.memory_bytes, seen.bounds.excluded)
 
     def _is_wide(self, profile: str) -> bool:
         """Return whether most nodes of a profile are under pressure; all nodes are counted once a second at most."""
@@ -188,8 +305,10 @@ class PressureObserver:
         return found
 
     def _failed(self, name: str, error: Exception, wait: float) -> None:
-        if isinstance(error, errors.KubeError):
-            remedy = "; turn on evictionDryRun in the chart" if error.status == 403 else ""
+        if isinstance(error, Deposed):
+            self._deposed(error)
+        elif isinstance(error, errors.KubeError | TermOver):
+            remedy = _REMEDIES.get(error.status, "") if isinstance(error, errors.KubeError) else ""
             log.warning(
                 "no decision on the memory pressure of node %s: %s%s; again in %.1f s", name, error, remedy, wait
             )

@@ -27,6 +27,10 @@ NO_EXTENDED_RESOURCE: Final = (
     "scheduling.extendedResource has no effect: the controller runs without --extended-resource (extendedResource: true"
     " in the chart)"
 )
+NO_EVICTION: Final = (
+    "nothing is evicted, as with pressure.mode Observe: the controller runs without --eviction=Enforce (eviction:"
+    " Enforce in the chart)"
+)
 SAME_PRIORITY: Final = "same priority as {} on {}: the oldest profile governs"
 STAYS_IN_FORCE: Final = "generation {} stays in force"
 NONE_IN_FORCE: Final = "the profile is not in force"
@@ -68,11 +72,17 @@ class _Tally(NamedTuple):
     incompatible: list[fleet.Governed]
 
 
-def build(entry: profile_store.Entry, judged: Judged, now: str, *, extended_resource: bool) -> dict[str, Any]:
-    """Return the status as JSON. `now` is RFC 3339, for changed conditions.
+class Rights(NamedTuple):
+    """Rights that the controller has only if the chart says so."""
 
-    `extended_resource`: profiles that ask for it have it.
-    """
+    extended_resource: bool
+    """Whether it offers the extended resource."""
+    eviction: bool
+    """Whether it evicts pods."""
+
+
+def build(entry: profile_store.Entry, judged: Judged, now: str, rights: Rights) -> dict[str, Any]:
+    """Return the status as JSON. `now` is RFC 3339, for changed conditions."""
     nodes = sorted(judged.governed, key=lambda node: node.node)
     tally = _tally(nodes)
     degraded = [_described(node.node, _wrong(node)) for node in nodes if _wrong(node)]
@@ -83,7 +93,7 @@ def build(entry: profile_store.Entry, judged: Judged, now: str, *, extended_reso
         _condition(ConditionType.READY, *ready),
         _condition(ConditionType.PROGRESSING, *_progressing(entry, judged)),
         _condition(ConditionType.CONFLICTED, *_conflicted(judged.contested)),
-        _condition(ConditionType.DEGRADED, *_degraded(entry, nodes, degraded, extended_resource=extended_resource)),
+        _condition(ConditionType.DEGRADED, *_degraded(entry, nodes, degraded, rights)),
         *_required(entry, unmet),
     )
     return {
@@ -214,14 +224,24 @@ def _wrong(node: fleet.Governed) -> str:
 
 
 def _degraded(
-    entry: profile_store.Entry, nodes: Iterable[fleet.Governed], degraded: Sequence[str], *, extended_resource: bool
+    entry: profile_store.Entry, nodes: Iterable[fleet.Governed], degraded: Sequence[str], rights: Rights
 ) -> tuple[str, str, str]:
     more = [_list(degraded)] if degraded else []
-    if entry.profile is not None and entry.profile.extended_resource and not extended_resource:
-        return "True", "NoExtendedResource", "; ".join([NO_EXTENDED_RESOURCE, *more])
+    if lacking := list(_lacking(entry.profile, rights)):
+        return "True", lacking[0][0], "; ".join([*(text for _, text in lacking), *more])
     if not more:
         return "False", "AsExpected", ""
     return "True", "NodesDegraded" if any(node.degraded for node in nodes) else NodeProblem.SETTINGS_REFUSED, more[0]
+
+
+def _lacking(profile: compiled.Profile | None, rights: Rights) -> Iterator[tuple[str, str]]:
+    """Yield what the profile asks for and the chart does not allow, by the reason."""
+    if profile is None:
+        return
+    if profile.extended_resource and not rights.extended_resource:
+        yield "NoExtendedResource", NO_EXTENDED_RESOURCE
+    if profile.pressure is not None and profile.pressure.enforce and not rights.eviction:
+        yield "NoEviction", NO_EVICTION
 
 
 def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -22,15 +22,13 @@ class StatusPublisher:
         store: profile_store.ProfileStore,
         writes: Fenced,
         recorder: events.Recorder,
-        *,
-        extended_resource: bool,
+        rights: desired_status.Rights,
     ) -> None:
-        """`extended_resource`: profiles that ask for it have it."""
         self._api = api
         self._store = store
         self._writes = writes
         self._recorder = recorder
-        self._extended_resource = extended_resource
+        self._rights = rights
 
     def may_write(self) -> bool:
         """Return whether a write may begin."""
@@ -45,7 +43,7 @@ class StatusPublisher:
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
             return False  # it is gone, or about to be looked at again
         now = times.rfc3339(time.time())
-        status = desired_status.build(entry, judged, now, extended_resource=self._extended_resource)
+        status = desired_status.build(entry, judged, now, self._rights)
         patch = merge.merge_patch(entry.status, status)
         if not patch:
             return self.may_write()

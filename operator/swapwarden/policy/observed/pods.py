@@ -71,6 +71,7 @@ class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
     priority_class_name: str = ""
     resources: qos.Resources | None = None
     overhead: qos.ResourceList = qos.ResourceList()
+    termination_grace_period_seconds: int | None = None
 
 
 class WirePodCondition(msgspec.Struct, frozen=True):

@@ -13,6 +13,8 @@ from swapwarden.policy.swap import limits, qos
 
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """With the value false, the pod's owner forbids evictions for the sake of the node."""
+GRACE_SECONDS: Final = 30
+"""The API server's default of terminationGracePeriodSeconds."""
 _DISRUPTION: Final = "DisruptionTarget"
 _BY_KUBELET: Final = "TerminationByKubelet"
 
@@ -42,6 +44,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """The kind of its controller, which replaces it; empty without one."""
     kept: bool = False
     """Whether its owner forbids evictions, by SAFE_TO_EVICT."""
+    grace: int = GRACE_SECONDS
+    """How many seconds it may take to end."""
 
     @property
     def grant(self) -> int:
@@ -59,6 +63,7 @@ def read(
     row = pods.project(wire).on(node_uid)
     if row.terminal:
         return None
+    grace = wire.spec.termination_grace_period_seconds
     return Candidate(
         key=row.key,
         uid=row.uid,
@@ -77,6 +82,7 @@ def read(
         critical=row.critical,
         controller=next((one.kind for one in wire.metadata.owner_references if one.controller), ""),
         kept=wire.metadata.annotations.get(SAFE_TO_EVICT) == "false",
+        grace=GRACE_SECONDS if grace is None else grace,
     )
 
 

@@ -7,7 +7,7 @@ pod's usage, and the swap that it may use to its request; the kubelet does not h
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from swapwarden.api import names, state
 from swapwarden.policy.pressure.candidates import Candidate
 
 EXCLUDED: Final = frozenset({"kube-system"})
-"""Namespaces whose pods are never chosen."""
+"""Namespaces whose pods are never chosen, unless the profile names others."""
 LEAST_PERCENT: Final = 1
 """The share of the node's memory that a pod must use to be worth an eviction."""
 
@@ -68,15 +68,25 @@ class Ranked(msgspec.Struct, frozen=True):
         return known, known and excess <= 0, pod.priority, -excess, pod.namespace, pod.name, pod.uid
 
 
-def rank(candidates: Iterable[Candidate], report: state.PressureReport, memory_bytes: int) -> tuple[Ranked, ...]:
-    """Return all pods of a node in the order in which they would leave, each with the reason that spares it."""
+def rank(
+    candidates: Iterable[Candidate],
+    report: state.PressureReport,
+    memory_bytes: int,
+    excluded: Collection[str] = EXCLUDED,
+) -> tuple[Ranked, ...]:
+    """Return all pods of a node in the order in which they would leave, each with the reason that spares it.
+
+    `excluded` are namespaces.
+    """
     measured = {one.pod: one for one in report.pods}
     ranked = (Ranked(one, measured.get(one.key)) for one in candidates)
-    judged = (msgspec.structs.replace(one, spared=_spared(one, report.signal, memory_bytes)) for one in ranked)
+    judged = (
+        msgspec.structs.replace(one, spared=_spared(one, report.signal, memory_bytes, excluded)) for one in ranked
+    )
     return tuple(sorted(judged, key=Ranked.order))
 
 
-def _spared(one: Ranked, signal: str, memory_bytes: int) -> Spared | None:
+def _spared(one: Ranked, signal: str, memory_bytes: int, excluded: Collection[str]) -> Spared | None:
     pod, measured = one.pod, one.measured
     if measured is None:
         return Spared.NOT_MEASURED
@@ -86,7 +96,7 @@ def _spared(one: Ranked, signal: str, memory_bytes: int) -> Spared | None:
         Spared.TERMINATING: pod.ending or pod.evicted,
         Spared.STATIC: pod.static,
         Spared.CRITICAL: pod.critical,
-        Spared.NAMESPACE_EXCLUDED: pod.namespace in EXCLUDED,
+        Spared.NAMESPACE_EXCLUDED: pod.namespace in excluded,
         Spared.DAEMON_SET: pod.controller == "DaemonSet",
         Spared.UNMANAGED: not pod.controller,
         Spared.KEPT_BY_OWNER: pod.kept,

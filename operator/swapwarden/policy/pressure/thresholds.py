@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import nodes
+
+REPORT_SECONDS: Final = 5
+"""Between the reports of a node from which pods are evicted."""
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """A profile's bounds on evictions, compiled; times in seconds."""
+
+    excluded: frozenset[str] = frozenset({"kube-system"})
+    """Namespaces whose pods are never evicted."""
+    grace: int = 30
+    """How long a pod may take to end, at most."""
+    settle: int = 15
+    """How long no other pod of the node is evicted after one is gone."""
+    per_hour: int = 6
+    """Most evictions from one node in an hour."""
 
 
 class Pressure(msgspec.Struct, frozen=True):
@@ -23,13 +41,23 @@ class Pressure(msgspec.Struct, frozen=True):
     """The time over which the stall is taken."""
     taint: names.TaintEffect | None = None
     """The effect of the taint of nodes under pressure; None: they have none."""
+    enforce: bool = False
+    """Whether pods are evicted."""
+    eviction: Eviction = Eviction()
+
+
+def without_victim(spec: state.StateSpec) -> state.StateSpec:
+    """Return a spec as it was planned: without the pod that is evicted."""
+    if spec.pressure is None or spec.pressure.victim is None:
+        return spec
+    return msgspec.structs.replace(spec, pressure=msgspec.structs.replace(spec.pressure, victim=None))
 
 
 def of_node(pressure: Pressure | None, facts: nodes.NodeFacts) -> state.PressureSettings | None:
     """Return the thresholds of one node; None if its profile has none, or if its memory is not known."""
     if pressure is None or not facts.compatible or facts.memory_bytes <= 0:
         return None
-    return state.PressureSettings(
+    found = state.PressureSettings(
         state.HeadroomThresholds(
             below_bytes=quantity.percent_or_bytes(pressure.below, facts.memory_bytes),
             clear_bytes=quantity.percent_or_bytes(pressure.clear, facts.memory_bytes),
@@ -37,3 +65,4 @@ def of_node(pressure: Pressure | None, facts: nodes.NodeFacts) -> state.Pressure
         ),
         state.StallThresholds(full_permille=10 * pressure.full_percent, over_milliseconds=1000 * pressure.over),
     )
+    return msgspec.structs.replace(found, report_seconds=REPORT_SECONDS) if pressure.enforce else found

@@ -169,15 +169,15 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         units=tuple((unit.name, _unit(unit)) for unit in spec.system_units),
         require=requirements.require(spec.swap.requirements, spec.swap.allowed_backing),
         memory_qos=_memory_qos(spec.memory_qos),
-        pressure=_pressure(spec.pressure),
+        pressure=_pressure(spec.pressure, spec.mode),
         reclaim=_reclaim(spec.reclaim),
     )
 
 
-def _pressure(model: api.pressure.PressureSpec | None) -> thresholds.Pressure | None:
+def _pressure(model: api.pressure.PressureSpec | None, mode: str) -> thresholds.Pressure | None:
     if model is None or model.mode is names.PressureMode.OFF:
         return None
-    headroom, stall = model.headroom, model.stall
+    headroom, stall, eviction = model.headroom, model.stall, model.eviction
     return thresholds.Pressure(
         headroom.below,
         headroom.clear,
@@ -185,6 +185,14 @@ def _pressure(model: api.pressure.PressureSpec | None) -> thresholds.Pressure | 
         stall.full_percent,
         stall.over_seconds,
         model.taint_effect,
+        # In Audit nothing is written, so nobody is evicted either.
+        enforce=model.mode is names.PressureMode.ENFORCE and mode == names.Mode.ENFORCE,
+        eviction=thresholds.Eviction(
+            frozenset(eviction.exclude_namespaces),
+            eviction.max_grace_period_seconds,
+            eviction.settle_seconds,
+            eviction.per_node_per_hour,
+        ),
     )
 
 

@@ -35,6 +35,15 @@ def test_fields_and_reasons_of_a_newer_controller_are_passed_over() -> None:
     assert taken(SPEC).unsupported == ()
 
 
+def test_an_eviction_changes_nothing_for_the_agent() -> None:
+    headroom = {"belowBytes": 1, "clearBytes": 2, "forMilliseconds": 3}
+    pressure = {"headroom": headroom, "stall": {"fullPermille": 4, "overMilliseconds": 5}}
+    victim = {"uid": "u", "namespace": "a", "name": "p", "seq": 1}
+    before = taken({**SPEC, "pressure": pressure})
+    assert before.pressure is not None
+    assert taken({**SPEC, "pressure": {**pressure, "victim": victim}}) == before
+
+
 def test_settings_of_a_newer_controller_are_listed_once_each_and_the_others_hold() -> None:
     novel = {"memoryMax": "1"}
     newer = {

@@ -7,6 +7,7 @@ import contextlib
 import pathlib
 from collections.abc import Collection
 
+import msgspec
 import pytest
 from swapwarden.agent.node import headroom_reader
 from swapwarden.agent.pressure import sampler
@@ -141,7 +142,7 @@ async def test_a_report_is_new_each_thirty_seconds_whatever_the_scope(watched: W
     watched.holds(free=10)
     first = await watched.look()
     told = watched.node.told
-    assert await watched.look(sampler.REPORT_SECONDS - 1) is first
+    assert await watched.look(SETTINGS.report_seconds - 1) is first
     assert watched.node.told == told
     second = await watched.look()
     assert first is not None
@@ -151,9 +152,17 @@ async def test_a_report_is_new_each_thirty_seconds_whatever_the_scope(watched: W
     (watched.node.tree.kubepods / "memory.max").write_text(f"{105 * MIB}\n")
     (watched.node.tree.kubepods / "memory.current").write_text(f"{100 * MIB}\n")
     assert await watched.look() is second
-    third = await watched.look(sampler.REPORT_SECONDS)
+    third = await watched.look(SETTINGS.report_seconds)
     assert third is not None
     assert (third.seq, third.scope, third.headroom_bytes) == (3, PressureScope.PODS, 5 * MIB)
+
+
+async def test_a_state_may_ask_for_reports_more_often(watched: Watched) -> None:
+    watched.sampler.set_desired(msgspec.structs.replace(SETTINGS, report_seconds=5))
+    watched.holds(free=10)
+    first = await watched.look()
+    assert await watched.look(4) is first
+    assert await watched.look(1) is not first
 
 
 async def test_another_signal_is_reported_at_once(watched: Watched) -> None:

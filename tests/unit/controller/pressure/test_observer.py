@@ -9,7 +9,7 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
-from swapwarden.controller.pressure import observer
+from swapwarden.controller.pressure import evictor, observer
 from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.kube import errors, events, transport
 from swapwarden.policy.pressure import choice
@@ -50,8 +50,10 @@ class Cluster:
         self.known.node_changed("n", node("n"))
         reader, recorder = cast("transport.Reader", self), cast("events.Recorder", self)
         asks = self._ask if ask is not None else None
+        leads = term(led=self.led)
+        evicts = evictor.Evictor(self.known, reader, cast("Any", None), recorder, evict=cast("Any", None))
         self.observer = observer.PressureObserver(
-            self.known, reader, term(led=self.led), recorder, asks, now=lambda: self.now
+            self.known, reader, leads, recorder, ask=asks, evicts=evicts, now=lambda: self.now
         )
 
     async def get(self, _: str, *, params: dict[str, str], accept: str) -> bytes:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.api import profile as api
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.profiles import desired_status
 from swapwarden.policy import rollout
+from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import requirements
 
 from tests.unit.controller.objects import profile
@@ -40,12 +42,14 @@ def build(
     progress: rollout.RolloutProgress | None = None,
     stalled: bool = False,
     extended_resource: bool = False,
+    eviction: bool = False,
 ) -> dict[str, Any]:
     """Return the status; by default no rollout is under way."""
     progress = progress or rollout.RolloutProgress(updated=len(governed), pending=0)
     overdue = {(waiting, True) for waiting in progress.waiting if stalled}
     judged = desired_status.Judged(which.uid, which.generation, which.profile, governed, contested, progress, overdue)
-    return desired_status.build(which, judged, now, extended_resource=extended_resource)
+    rights = desired_status.Rights(extended_resource=extended_resource, eviction=eviction)
+    return desired_status.build(which, judged, now, rights)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -179,6 +183,17 @@ def test_a_resource_that_this_controller_does_not_offer_is_in_the_status() -> No
     assert message(status, "Degraded").endswith("; node-00 (WriteFailed: no)")
     assert conditions(build(asking, nodes(1), [], NOW))["Degraded"] == ("True", "NoExtendedResource")
     assert conditions(build(asking, nodes(1), [], NOW, extended_resource=True))["Degraded"] == ("False", "AsExpected")
+
+
+def test_evictions_that_this_controller_may_not_make_are_in_the_status() -> None:
+    pressure = thresholds.Pressure("5%", "10%", 5, 40, 10)
+    asking = entry(profile=profile(pressure=msgspec.structs.replace(pressure, enforce=True)))
+    status = build(asking, nodes(1), [], NOW)
+    assert conditions(status)["Degraded"] == ("True", "NoEviction")
+    assert "eviction: Enforce in the chart" in message(status, "Degraded")
+    assert conditions(build(asking, nodes(1), [], NOW, eviction=True))["Degraded"] == ("False", "AsExpected")
+    observing = entry(profile=profile(pressure=pressure))
+    assert conditions(build(observing, nodes(1), [], NOW))["Degraded"] == ("False", "AsExpected")
 
 
 def test_an_invalid_version_says_what_stays_in_force() -> None:

@@ -85,7 +85,7 @@ class Bench:
             self.store,
             Fenced(self._api, term, self.writes),
             self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
-            extended_resource=False,
+            desired_status.Rights(extended_resource=False, eviction=False),
         )
         self.kept = Kept()
         self.rollouts = rollouts.Rollouts(

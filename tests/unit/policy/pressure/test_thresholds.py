@@ -21,6 +21,11 @@ def test_the_state_of_a_node_has_thresholds_in_bytes_and_milliseconds() -> None:
     }
 
 
+def test_reports_come_more_often_where_pods_are_evicted() -> None:
+    pressure = msgspec.structs.replace(PRESSURE, enforce=True)
+    assert msgspec.to_builtins(thresholds.of_node(pressure, NODE))["reportSeconds"] == 5
+
+
 def test_the_smallest_threshold_is_in_the_state_as_well() -> None:
     found = thresholds.of_node(thresholds.Pressure("0%", "1%", 1, 1, 2), NODE)
     assert msgspec.to_builtins(found)["headroom"]["belowBytes"] == 0

@@ -127,6 +127,18 @@ def test_all_fields_of_pressure() -> None:
     assert made({"pressure": spec}).pressure == thresholds.Pressure("512Mi", "1073741824", 7, 60, 20)
 
 
+def test_pods_are_evicted_by_a_profile_that_enforces_all() -> None:
+    bounds = {"excludeNamespaces": [], "maxGracePeriodSeconds": 60, "settleSeconds": 20, "perNodePerHour": 2}
+    spec = {"pressure": {"mode": "Enforce", "eviction": bounds}}
+    found = made(spec).pressure
+    assert found is not None
+    assert (found.enforce, found.eviction) == (True, thresholds.Eviction(frozenset(), 60, 20, 2))
+    for observed in ({**spec, "mode": "Audit"}, {"pressure": {"mode": "Observe"}}):
+        found = made(observed).pressure
+        assert found is not None
+        assert not found.enforce
+
+
 @pytest.mark.parametrize(
     ("memory", "reservation", "percent"),
     [

@@ -11,6 +11,7 @@ from swapwarden.api import quantity, state
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.pressure import candidates, ranking, words
 from swapwarden.policy.pressure.ranking import Ranked, Spared
+from swapwarden.policy.pressure.thresholds import Eviction
 
 
 class PodPressure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -33,10 +34,12 @@ def of_pod(
     facts: nodes.NodeFacts,
     node_uid: str,
     neighbours: Iterable[pods.WirePod] | None,
+    *,
+    bounds: Eviction,
 ) -> PodPressure | None:
     """Return the decision on a pod; None if its node is not under pressure, or if its profile does not ask.
 
-    `neighbours` are the other pods of the node; None if they are not known.
+    `neighbours` are the other pods of the node; None if they are not known. `bounds` are the profile's.
     """
     if found is None or found.spec is None or found.spec.pressure is None or found.status.pressure is None:
         return None
@@ -49,13 +52,16 @@ def of_pod(
                 if one is not None:
                     yield one
 
-    ranked = ranking.rank(read(), report, facts.memory_bytes)
+    ranked = ranking.rank(read(), report, facts.memory_bytes, bounds.excluded)
     own = next((one for one in ranked if one.pod.uid == pod.metadata.uid), None)
     if own is None:
         return None
     able = [one.pod.uid for one in ranked if one.spared is None]
     rank = able.index(own.pod.uid) + 1 if own.spared is None and neighbours is not None else None
-    text = f"{words.pressure(report, found.spec.pressure)}; {_would(own, rank, len(able))}"
+    victim = found.spec.pressure.victim
+    goes = victim is not None and victim.uid == own.pod.uid
+    what = "this pod is being evicted" if goes else _would(own, rank, len(able))
+    text = f"{words.pressure(report, found.spec.pressure)}; {what}"
     if own.measured is not None:
         text += f": {words.arithmetic(own)}"
     usage = None if own.measured is None else own.usage

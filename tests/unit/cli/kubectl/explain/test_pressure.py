@@ -68,6 +68,27 @@ def test_why_a_pod_is_spared(sizes: dict[str, int], fields: dict[str, Any], reas
     assert f"; this pod would not be evicted: {words}" in found.text
 
 
+def test_the_pod_that_is_evicted_now() -> None:
+    node_state = reported(planned(MINE, OBSERVED), pressure=state.PressureReport(1, "Headroom", "Node", 310 * MI))
+    assert node_state.spec is not None
+    assert node_state.spec.pressure is not None
+    for uid, text in (("uid-1", "this pod is being evicted"), ("uid-2", "this pod would not be evicted: it is not")):
+        going = msgspec.structs.replace(node_state.spec.pressure, victim=state.EvictedPod(uid, "a", "p", 1))
+        spec = msgspec.structs.replace(node_state.spec, pressure=going)
+        found = model.explain(seen(MINE, OBSERVED, state=msgspec.structs.replace(node_state, spec=spec))).pressure
+        assert found is not None
+        assert f"; {text}" in found.text
+
+
+def test_namespaces_that_the_profile_excludes() -> None:
+    spared = thresholds.Eviction(excluded=frozenset({MINE.metadata.namespace}))
+    excluding = profile(pressure=thresholds.Pressure("400Mi", "800Mi", 5, 40, 10, eviction=spared))
+    report = state.PressureReport(1, "Headroom", "Node", pods=[state.PressuredPod("uid-1", 900 * MI)])
+    found = model.explain(seen(MINE, excluding, state=reported(planned(MINE, excluding), pressure=report))).pressure
+    assert found is not None
+    assert found.spared == "NamespaceExcluded"
+
+
 def test_without_the_right_to_list_pods_a_pod_has_no_rank() -> None:
     report = state.PressureReport(1, "Headroom", "Node", pods=[state.PressuredPod("uid-1", 900 * MI)])
     node_state = reported(planned(MINE, OBSERVED), pressure=report)

@@ -1,0 +1,69 @@
+"""Nodes under memory pressure without kubelets: tests are their agents, and the controller of disruption budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.integration.controller.cluster import STATES, Cluster
+
+Eventually = Callable[[Callable[[], object], str], None]
+
+PODS = "/api/v1/namespaces/default/pods"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+MI = 2**20
+SINCE = "2026-01-01T00:00:00Z"
+
+
+def running(cluster: Cluster, node: str, name: str, request: str = "100Mi") -> str:
+    """A running pod of a ReplicaSet with this name and a label of it; its UID."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": f"uid-of-{name}", "controller": True}
+    resources = {"requests": {"memory": request}}
+    body = {
+        "metadata": {"name": name, "labels": {"app": name}, "ownerReferences": [owner]},
+        "spec": {"nodeName": node, "containers": [{"name": "app", "image": "none", "resources": resources}]},
+    }
+    made = cluster.cp.create(PODS, body)
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": SINCE}
+    code, answer = cluster.cp.request(
+        "PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Running", "conditions": [ready]}}
+    )
+    assert code == 200, answer
+    return str(made["metadata"]["uid"])
+
+
+def budget(cluster: Cluster, name: str, pod: str, disruptions: int, *, processed: bool = True) -> None:
+    """Make a disruption budget of a pod, and be the controller that fills in its status."""
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": pod}}}
+    made = cluster.cp.create(BUDGETS, {"metadata": {"name": name}, "spec": spec})
+    counts = {"currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2, "disruptionsAllowed": disruptions}
+    status = {**counts, "observedGeneration": made["metadata"]["generation"] if processed else 0}
+    code, answer = cluster.cp.request("PATCH", f"{BUDGETS}/{name}/status", {"status": status})
+    assert code == 200, answer
+
+
+def report(cluster: Cluster, node: str, seq: int, **mebibytes: int) -> None:
+    """Be the agent of the node, and report the memory of pods by UID."""
+    found = [{"pod": uid, "workingSetBytes": size * MI} for uid, size in mebibytes.items()]
+    about = {"signal": "Headroom", "scope": "Node", "headroomBytes": 50 * MI, "since": SINCE}
+    body = {"status": {"pressure": {"seq": seq, **about, "pods": found}}}
+    code, answer = cluster.cp.request("PATCH", f"{STATES}/{node}/status", body)
+    assert code == 200, answer
+
+
+def begin(cluster: Cluster, node: str, eventually: Eventually) -> None:
+    """Wait for the plan, and be the agent that has it in force."""
+    eventually(lambda: "pressure" in cluster.spec(node), "the thresholds")
+    cluster.report(node)
+
+
+def told(cluster: Cluster, kind: str, name: str, reason: str) -> list[str]:
+    selector = f"involvedObject.kind={kind},involvedObject.name={name},reason={reason}"
+    found = cluster.cp.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
+    return [each["message"] for each in found]
+
+
+def eviction(name: str, **options: Any) -> dict[str, Any]:
+    """The eviction of a pod, with these options for its deletion."""
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}

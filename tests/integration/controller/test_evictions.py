@@ -1,0 +1,224 @@
+"""`pressure.mode: Enforce`: which pod is evicted from a node under memory pressure, and that it is the only one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pathlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from swapwarden.controller.pressure import budgets
+from swapwarden.kube import client, config
+from swapwarden.policy.pressure.candidates import Candidate
+
+from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
+from tests.integration.controller import evicting
+from tests.integration.controller.cluster import FAST, Cluster
+from tests.integration.controller.pressure import (
+    BUDGETS,
+    PODS,
+    Eventually,
+    begin,
+    budget,
+    eviction,
+    report,
+    running,
+    told,
+)
+from tests.unit.controller.objects import term
+
+NUMBERS = itertools.count(1)
+EVICTIONS = "swapwarden_controller_evictions_total"
+HOLDS = "swapwarden_controller_pressure_holds_total"
+ENFORCE = {"mode": "Enforce", "eviction": {"settleSeconds": 1, "maxGracePeriodSeconds": 7}}
+
+
+@pytest.fixture(scope="module")
+def allowed(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with the rights that come with the chart's value."""
+    with cluster.granted("eviction=Enforce", "policy-evictions"):
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def fault(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The file with the fault of requests to evict."""
+    return tmp_path_factory.mktemp("evictions") / "fault"
+
+
+def evictor(cluster: Cluster, fault: pathlib.Path) -> Controller:
+    """A controller that evicts."""
+    return Controller(cluster.cp, FAST, "--eviction=Enforce", program=(evicting.__file__, str(fault)))
+
+
+@pytest.fixture(scope="module")
+def leader(allowed: Cluster, fault: pathlib.Path) -> Iterator[Controller]:
+    with evictor(allowed, fault) as controller:
+        controller.leads()
+        yield controller
+
+
+def made(cluster: Cluster) -> str:
+    """A new node whose profile has pods evicted."""
+    name = f"evicting-{next(NUMBERS)}"
+    cluster.node(name)
+    cluster.profile(name, {"group": name}, swap={"behavior": "NoSwap"}, pressure=ENFORCE)
+    return name
+
+
+@pytest.fixture
+def node(allowed: Cluster, fault: pathlib.Path) -> Iterator[str]:
+    yield made(allowed)
+    fault.unlink(missing_ok=True)
+    for item in allowed.cp.get(BUDGETS)["items"]:
+        allowed.cp.request("DELETE", f"{BUDGETS}/{item['metadata']['name']}")
+
+
+def ending(cluster: Cluster, *names: str) -> list[str]:
+    """Those of the pods that were deleted, and may still run."""
+    return [name for name in names if "deletionTimestamp" in cluster.cp.get(f"{PODS}/{name}")["metadata"]]
+
+
+def ends(cluster: Cluster, name: str) -> None:
+    """Be the kubelet, whose pod has ended."""
+    assert cluster.cp.request("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")[0] == 200
+
+
+def reports_until(
+    cluster: Cluster, leader: Controller, node: str, seq: int, name: str, eventually: Eventually, **sizes: int
+) -> None:
+    """Report the same once more after each decision, until the pod is evicted."""
+
+    def decisions() -> float:
+        return leader.metric(HOLDS) + leader.metric(EVICTIONS)
+
+    for number in range(seq, seq + 1000):
+        before = decisions()
+        report(cluster, node, number, **sizes)
+        eventually(lambda: decisions() > before, "a decision")  # noqa: B023 it is waited for here
+        if ending(cluster, name):
+            return
+
+
+def victim(cluster: Cluster, node: str) -> str:
+    """The pod in the record."""
+    return str(cluster.spec(node)["pressure"].get("victim", {}).get("name", ""))
+
+
+def test_one_pod_is_evicted_and_no_other_before_it_is_gone(
+    allowed: Cluster, leader: Controller, node: str, eventually: Eventually
+) -> None:
+    begin(allowed, node, eventually)
+    within = running(allowed, node, "within", "1Gi")
+    uids = {name: running(allowed, node, name) for name in ("kept", "twice", "first", "second")}
+    budget(allowed, "kept", "kept", 0)
+    budget(allowed, "twice", "twice", 1)
+    budget(allowed, "twice-more", "twice", 1)
+    budget(allowed, "first", "first", 1)
+    sizes = {within: 1024, uids["kept"]: 900, uids["twice"]: 800, uids["first"]: 700, uids["second"]: 600}
+    report(allowed, node, 1, **sizes)
+    eventually(lambda: ending(allowed, "first"), "the eviction")
+    found = allowed.cp.get(f"{PODS}/first")
+    assert found["metadata"]["deletionGracePeriodSeconds"] == 7
+    assert "EvictionByEvictionAPI" in {one.get("reason") for one in found["status"]["conditions"]}
+    assert victim(allowed, node) == "first"
+    assert allowed.cp.get(f"{BUDGETS}/first")["status"]["disruptionsAllowed"] == 0
+    sums = "usage 700Mi (memory 700Mi + swap 0Mi) > request 100Mi + swap 0Mi; priority 0"
+    low = "node headroom 50Mi < 204Mi"
+    eventually(lambda: told(allowed, "Node", node, "SwapPressureEviction"), "the event of the node")
+    assert told(allowed, "Node", node, "SwapPressureEviction") == [f"{low}; pod default/first is evicted: {sums}"]
+    eventually(lambda: told(allowed, "Pod", "first", "SwapPressureEviction"), "the event of the pod")
+    report(allowed, node, 2, **sizes)
+    eventually(lambda: leader.metric(HOLDS, reason="Settling"), "the decision on the next report")
+    ends(allowed, "first")
+    eventually(lambda: not victim(allowed, node), "the end of the record")
+    reports_until(allowed, leader, node, 3, "second", eventually, **sizes)
+    assert leader.metric(EVICTIONS, result="Evicted") == 2
+    assert ending(allowed, "within", "kept", "twice") == []
+
+
+def test_a_request_whose_answer_is_lost_evicts_one_pod(
+    allowed: Cluster, leader: Controller, node: str, fault: pathlib.Path, eventually: Eventually
+) -> None:
+    evicted = leader.metric(EVICTIONS, result="Evicted") or 0
+    fault.write_text(evicting.LOST)
+    begin(allowed, node, eventually)
+    uids = {name: running(allowed, node, name) for name in ("lost", "other")}
+    report(allowed, node, 1, **{uids["lost"]: 900, uids["other"]: 800})
+    eventually(lambda: leader.metric(EVICTIONS, result="Evicted") == evicted + 1, "it is found out")
+    assert leader.metric(EVICTIONS, result="Error") == 1, "there was one request"
+    ends(allowed, "lost")
+    eventually(lambda: not victim(allowed, node), "the end of the record")
+    assert ending(allowed, "other") == []
+    eventually(lambda: told(allowed, "Pod", "lost", "SwapPressureEviction"), "the event")
+
+
+def test_the_next_leader_evicts_the_recorded_pod_and_no_other(
+    allowed: Cluster, leader: Controller, node: str, fault: pathlib.Path, eventually: Eventually
+) -> None:
+    leader.stop()
+    names = {node: ("chosen", "larger"), made(allowed): ("replaced", "neighbour")}
+    fault.write_text(evicting.STUCK)
+    uids: dict[str, str] = {}
+    with evictor(allowed, fault) as first:
+        first.leads()
+        for each, pods in names.items():
+            begin(allowed, each, eventually)
+            uids |= {name: running(allowed, each, name) for name in pods}
+            report(allowed, each, 1, **{uids[pods[0]]: 900, uids[pods[1]]: 800})
+            eventually(lambda: victim(allowed, each), "the record")  # noqa: B023 it is waited for here
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(10)
+    assert ending(allowed, *uids) == []
+    # One pod is replaced by another of its name, which keeps within its request.
+    ends(allowed, "replaced")
+    uids["replaced"] = running(allowed, list(names)[1], "replaced", "2Gi")
+    fault.unlink()
+    with evictor(allowed, fault) as second:
+        second.leads()
+        for each, pods in names.items():
+            report(allowed, each, 2, **{uids[pods[0]]: 700, uids[pods[1]]: 2000})
+        eventually(lambda: ending(allowed, *uids), "the eviction")
+        eventually(lambda: not victim(allowed, list(names)[1]), "the end of the other record")
+        assert ending(allowed, *uids) == ["chosen"]
+        assert second.metric(EVICTIONS, result="Gone") == 1
+
+
+def test_another_pod_of_the_same_name_is_not_evicted(allowed: Cluster, node: str) -> None:
+    uid = running(allowed, node, "again")
+    kubeconfig = allowed.cp.kubeconfig_for(allowed.cp.token(NAMESPACE, ACCOUNT), "evicts")
+
+    async def answers() -> list[str]:
+        async with client.Client(config.load(str(kubeconfig)), user_agent="test") as api:
+            pods = [
+                Candidate(one, one, "default", name) for one, name in (("former", "again"), (uid, "no"), (uid, "again"))
+            ]
+            return [await budgets.evict(api, term(), one, 30) for one in pods]
+
+    assert asyncio.run(answers()) == ["Replaced", "Gone", "Allowed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({"gracePeriodSeconds": 1}, 403),
+        ({"preconditions": {"uid": "UID"}}, 403),
+        ({"preconditions": {"uid": "UID"}, "gracePeriodSeconds": 0}, 403),
+        ({"preconditions": {"uid": "UID"}, "gracePeriodSeconds": 1}, 201),
+    ],
+    ids=["no uid", "no grace", "at once", "as it does"],
+)
+def test_it_may_evict_what_it_names_by_uid_and_gives_time(
+    allowed: Cluster, node: str, options: dict[str, Any], status: int
+) -> None:
+    uid = running(allowed, node, "mine")
+    if "preconditions" in options:
+        options = {**options, "preconditions": {"uid": uid}}
+    token = allowed.cp.token(NAMESPACE, ACCOUNT)
+    code, answer = allowed.cp.request("POST", f"{PODS}/mine/eviction", eviction("mine", **options), token=token)
+    assert code == status, answer
+    assert status == 201 or "swapwarden-controller-evictions" in answer["message"]
+    assert bool(ending(allowed, "mine")) == (status == 201)

@@ -1,0 +1,549 @@
+"""Evictions from a node under memory pressure, by leaders that end at any moment, and an API server that refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+import pytest
+from swapwarden.api import names, state
+from swapwarden.controller import cluster
+from swapwarden.controller.inventory import states
+from swapwarden.controller.pressure import budgets, evictor, observer
+from swapwarden.controller.writers import victims
+from swapwarden.controller.writers.fenced import Fenced
+from swapwarden.kube import client, errors, events, ratelimit
+from swapwarden.policy import plan
+from swapwarden.policy.observed import nodes
+from swapwarden.policy.pressure import choice
+from swapwarden.policy.pressure.choice import HoldReason
+from swapwarden.policy.pressure.thresholds import Eviction, Pressure
+
+from tests.unit.controller.objects import node, profile, term
+
+MI = 2**20
+NODE = node("n")
+PRESSURE = Pressure("400Mi", "800Mi", 5, 40, 10, enforce=True)
+ENFORCED = profile(behavior=names.Behavior.NO_SWAP, pressure=PRESSURE)
+OWNER = {"kind": "ReplicaSet", "controller": True}
+OVERLOAD = errors.ApiError(429, "TooManyRequests", "busy", 7.0)
+BUDGET = errors.ApiError(429, "TooManyRequests", "...", causes=frozenset({"DisruptionBudget"}))
+SILENCE = errors.Unreachable("no answer")
+
+
+class KilledError(Exception):
+    """The leader's process ends here."""
+
+
+class Server:
+    """An API server with a node's pods and its state, and the log of requests to it."""
+
+    def __init__(self, *pods: str) -> None:
+        self.pods = {name: pod(name) for name in pods}
+        spec = plan.plan_node(ENFORCED, cluster_facts(), ())
+        self.state: dict[str, Any] = {
+            "metadata": {
+                "name": "n",
+                "uid": "s",
+                "generation": 1,
+                "resourceVersion": "1",
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": NODE.uid}],
+            },
+            "spec": msgspec.to_builtins(spec),
+            "status": {"observedGeneration": 1, "profileRef": msgspec.to_builtins(plan.reference(ENFORCED))},
+        }
+        self.log: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.before: dict[str, Exception] = {}
+        """Errors in place of a step, by its line in the log."""
+        self.after: dict[str, Exception] = {}
+        """Errors after a step."""
+
+    def step(self, line: str) -> None:
+        if error := self.before.pop(line, None):
+            raise error
+        self.log.append(line)
+
+    def done(self, line: str, answer: object) -> bytes:
+        if error := self.after.pop(line, None):
+            raise error
+        return msgspec.json.encode(answer)
+
+    async def get(self, path: str, *, params: dict[str, str], **_: Any) -> bytes:
+        key, name = params["fieldSelector"].split("=", 1)
+        found = [one for one in self.pods.values() if one["metadata"]["name"] == name]
+        if path == "/api/v1/pods":
+            assert key == "spec.nodeName"
+            found = list(self.pods.values())
+        return msgspec.json.encode({"items": found, "metadata": {}})
+
+    async def request(self, _: str, path: str, *, params: dict[str, str], body: bytes, **__: Any) -> bytes:
+        assert path.endswith("/nodeswapstates/n")
+        assert params["fieldValidation"] == "Strict"
+        patch = msgspec.json.decode(body)
+        victim = patch["spec"]["pressure"]["victim"]
+        line = f"record {victim['name']}" if victim else "clear"
+        self.step(line)
+        version = patch["metadata"].get("resourceVersion", self.state["metadata"]["resourceVersion"])
+        if version != self.state["metadata"]["resourceVersion"]:
+            raise errors.ApiError(409, "Conflict", "the object has been modified")
+        if patch["spec"]["epoch"] < self.state["spec"].get("epoch", 0):
+            raise errors.ApiError(422, "Invalid", state.EPOCH_REFUSAL)
+        self.state["spec"]["epoch"] = patch["spec"]["epoch"]
+        self.state["spec"]["pressure"].pop("victim", None)
+        if victim:
+            self.state["spec"]["pressure"]["victim"] = victim
+        self.changed()
+        return self.done(line, self.state)
+
+    async def post(self, path: str, body: bytes, *, params: dict[str, str], **_: Any) -> bytes:
+        name = path.split("/")[-2]
+        assert not params
+        self.step(f"evict {name}")
+        self.bodies.append(msgspec.json.decode(body))
+        if name not in self.pods:
+            raise errors.ApiError(404, "NotFound", "no such pod")
+        if self.pods[name]["metadata"]["uid"] != self.bodies[-1]["deleteOptions"]["preconditions"]["uid"]:
+            raise errors.ApiError(409, "Conflict", "another UID")
+        self.pods[name]["metadata"]["deletionTimestamp"] = "now"
+        return self.done(f"evict {name}", {})
+
+    def changed(self) -> None:
+        self.state["metadata"]["resourceVersion"] = str(int(self.state["metadata"]["resourceVersion"]) + 1)
+
+    @property
+    def victim(self) -> str:
+        found = self.state["spec"].get("pressure", {}).get("victim")
+        return found["name"] if found else ""
+
+    def records(self, name: str) -> None:
+        """Be another leader, and record a pod."""
+        self.state["spec"]["pressure"]["victim"] = {"uid": f"uid-{name}", "namespace": "a", "name": name, "seq": 1}
+        self.changed()
+
+    def reports(self, seq: int, **sizes: int) -> None:
+        """Be the agent, and report the memory of pods in MiB; without any, that there is no pressure."""
+        found = [{"pod": f"uid-{name}", "workingSetBytes": size * MI} for name, size in sizes.items()]
+        about = {"seq": seq, "signal": "Headroom", "scope": "Node", "headroomBytes": 310 * MI, "since": "s"}
+        self.state["status"]["pressure"] = {**about, "pods": found} if sizes else None
+        self.changed()
+
+
+def cluster_facts() -> Any:
+    known = cluster.Cluster()
+    known.node_changed("n", NODE)
+    return known.planner.facts("n")
+
+
+def pod(name: str, **metadata: Any) -> dict[str, Any]:
+    about = {"name": name, "namespace": "a", "uid": f"uid-{name}", "ownerReferences": [OWNER]}
+    return {
+        "metadata": {**about, **metadata},
+        "spec": {"containers": [], "terminationGracePeriodSeconds": 600},
+        "status": {"phase": "Running"},
+    }
+
+
+class Leader:
+    """One leadership, with all that it knows."""
+
+    def __init__(self, server: Server, epoch: int = 1, *, may: bool = True, governed: Any = ENFORCED) -> None:
+        self.server = server
+        self.now = 0.0
+        self.events: list[events.Notice] = []
+        self.stepped_down = asyncio.Event()
+        self.meanwhile: Callable[[], object] | None = None
+        """Called between the decision and the record."""
+        self.ended = False
+        """Whether the pressure ends while the pod is recorded."""
+        self.known = cluster.Cluster()
+        self.known.profiles_changed({"p": governed})
+        self.known.node_changed("n", NODE)
+        api, recorder = cast("client.Client", server), cast("events.Recorder", self)
+        leads = term(epoch)
+        writes = Fenced(api, leads, ratelimit.Throttle(100.0, lambda: self.now))
+        self.observer = observer.PressureObserver(
+            self.known,
+            api,
+            leads,
+            recorder,
+            ask=self.ask,
+            evicts=evictor.Evictor(
+                self.known,
+                api,
+                victims.VictimWriter(writes, self.wrote),
+                recorder,
+                evict=functools.partial(budgets.evict, api, leads),
+                now=lambda: self.now,
+            ),
+            may_evict=may,
+            deposed=lambda _: self.stepped_down.set(),
+            now=lambda: self.now,
+        )
+        self.syncs()
+        self.now = 100.0
+
+    async def ask(self, _: Any) -> budgets.EvictionAnswer:
+        if self.meanwhile is not None:
+            self.meanwhile()
+        return budgets.EvictionAnswer.ALLOWED
+
+    def wrote(self, row: states.StateRow) -> None:
+        self.known.wrote(msgspec.structs.replace(row, pressure=None) if self.ended else row)
+
+    def post(self, notice: events.Notice) -> None:
+        self.events.append(notice)
+
+    def syncs(self) -> None:
+        """Let the watch report the state."""
+        old = self.known.inventory.state_of("n")
+        row = states.decode(msgspec.json.encode(self.server.state))
+        self.known.state_changed("n", old, row)
+        self.observer.state_changed("n", old, row)
+
+    def decides(self) -> str:
+        """Decide on the node; the reason why nothing is evicted."""
+        self.syncs()
+        before = {str(reason): observer.HOLDS.value(reason) for reason in (choice.OBSERVE, *HoldReason)}
+        try:
+            asyncio.run(self.observer.decide("n"))
+        finally:
+            self.syncs()
+        [reason] = [each for each in before if observer.HOLDS.value(each) > before[each]] or [""]
+        return reason
+
+    def told(self) -> list[str]:
+        return [f"{each.reason} {each.regarding.kind}" for each in self.events]
+
+
+def evictions(result: str) -> float:
+    return evictor.EVICTIONS.value(result)
+
+
+def pressed(*pods: str, **sizes: int) -> tuple[Server, Leader]:
+    """A node that came under pressure while an instance led."""
+    server = Server(*pods)
+    leader = Leader(server)
+    server.reports(1, **sizes)
+    return server, leader
+
+
+def test_a_pod_is_recorded_before_it_is_evicted_and_until_it_has_ended() -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    before = evictions("Evicted")
+    assert leader.decides() == ""
+    assert server.log == ["record x", "evict x"]
+    assert server.bodies[0]["deleteOptions"] == {"preconditions": {"uid": "uid-x"}, "gracePeriodSeconds": 30}
+    assert leader.told() == ["SwapPressureEviction Node", "SwapPressureEviction Pod"]
+    sums = "usage 900Mi (memory 900Mi + swap 0Mi) > request 0Mi + swap 0Mi; priority 0"
+    assert leader.events[1].message == f"this pod is evicted from node n: {sums}; node headroom 310Mi < 400Mi"
+    assert len(leader.observer.queue) == 1, "it looks again"
+    server.reports(2, x=900, y=800)
+    leader.now += 5
+    assert leader.decides() == "Settling"
+    del server.pods["x"]
+    leader.now += 5
+    leader.decides()
+    assert server.log == ["record x", "evict x", "clear"]
+    server.reports(3, y=800)
+    leader.now += 14
+    assert leader.decides() == "Settling"
+    server.reports(4, y=800)
+    leader.now += 1
+    assert leader.decides() == ""
+    assert server.log[3:] == ["record y", "evict y"]
+    assert evictions("Evicted") - before == 2
+
+
+def test_a_pod_within_its_grant_is_not_evicted() -> None:
+    server, leader = pressed("x", x=1000)
+    server.pods["x"]["spec"]["containers"] = [{"name": "c", "resources": {"requests": {"memory": "1000Mi"}}}]
+    assert leader.decides() == "NoCandidate"
+    assert server.log == []
+
+
+def test_a_new_leader_evicts_the_recorded_pod_though_another_exceeds_more_by_now() -> None:
+    server, first = pressed("x", "y", x=900, y=800)
+    server.before["evict x"] = KilledError()
+    with pytest.raises(KilledError):
+        first.decides()
+    assert server.victim == "x"
+    second = Leader(server, 2)
+    second.decides()
+    assert server.log == ["record x"], "a report from before does not count"
+    server.reports(2, x=700, y=2000)
+    second.decides()
+    assert server.log == ["record x", "evict x"]
+    assert second.told()[1:] == ["SwapPressureEviction Node", "SwapPressureEviction Pod"]
+    del server.pods["x"]
+    second.decides()
+    assert server.log == ["record x", "evict x", "clear"]
+
+
+def test_a_new_leader_asks_nothing_about_a_pod_that_ends() -> None:
+    server, first = pressed("x", "y", x=900, y=800)
+    first.decides()
+    second = Leader(server, 2)
+    server.reports(2, x=900, y=800)
+    assert second.decides() == "Settling"
+    assert server.log == ["record x", "evict x"]
+    assert second.events == []
+
+
+def test_a_new_leader_cancels_an_eviction_without_a_report() -> None:
+    server, first = pressed("x", x=900)
+    server.before["evict x"] = KilledError()
+    with pytest.raises(KilledError):
+        first.decides()
+    second = Leader(server, 2)
+    second.decides()
+    second.now += evictor.PATIENCE_SECONDS
+    second.decides()
+    assert server.log == ["record x", "clear"]
+
+
+def test_a_request_without_an_answer_is_not_made_twice() -> None:
+    server, leader = pressed("x", x=900)
+    before = evictions("Evicted")
+    server.after["evict x"] = SILENCE
+    with pytest.raises(errors.Unreachable):
+        leader.decides()
+    leader.decides()
+    leader.decides()
+    assert server.log == ["record x", "evict x"]
+    assert evictions("Evicted") - before == 1
+    assert leader.told() == ["SwapPressureEviction Node", "SwapPressureEviction Pod"]
+
+
+@pytest.mark.parametrize("error", [OVERLOAD, SILENCE, errors.ApiError(500, "InternalError", "etcd is away")])
+def test_a_request_that_was_not_executed_is_made_again_for_the_same_pod(error: Exception) -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    server.before["evict x"] = error
+    with pytest.raises(type(error)):
+        leader.decides()
+    assert (server.victim, leader.events) == ("x", [])
+    leader.decides()
+    assert server.log == ["record x", "evict x"]
+
+
+def test_a_budget_that_forbids_it_meanwhile_leads_to_the_next_pod() -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    server.before["evict x"] = BUDGET
+    leader.decides()
+    assert server.log == ["record x", "clear", "record y", "evict y"]
+    assert [each.regarding.name for each in leader.events] == ["n", "y"]
+
+
+def test_a_refusal_leaves_no_record() -> None:
+    server, leader = pressed("x", x=900)
+    server.before["evict x"] = errors.ApiError(403, "Forbidden", "no right")
+    with pytest.raises(errors.ApiError):
+        leader.decides()
+    assert server.log == ["record x", "clear"]
+
+
+def ends(server: Server) -> None:
+    server.reports(2)
+
+
+def keeps_within(server: Server) -> None:
+    server.reports(2, x=0, y=0)
+
+
+@pytest.mark.parametrize("change", [ends, keeps_within])
+def test_what_no_longer_holds_before_the_request_cancels_it(change: Callable[[Server], None]) -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    before = evictions("Cancelled")
+    server.before["evict x"] = OVERLOAD
+    with pytest.raises(errors.ApiError):
+        leader.decides()
+    change(server)
+    leader.decides()
+    assert server.log == ["record x", "clear"]
+    assert evictions("Cancelled") - before == 1
+
+
+def test_pressure_that_ends_while_the_pod_is_recorded_cancels_it() -> None:
+    server, leader = pressed("x", x=900)
+    leader.ended = True
+    leader.decides()
+    assert server.log == ["record x", "clear"]
+
+
+def test_another_pod_of_the_name_is_not_evicted() -> None:
+    server, leader = pressed("x", x=900)
+    before = evictions("Gone")
+    server.before["evict x"] = OVERLOAD
+    with pytest.raises(errors.ApiError):
+        leader.decides()
+    server.pods["x"] = pod("x", uid="uid-new")
+    leader.decides()
+    assert server.log == ["record x", "clear"]
+    assert evictions("Gone") - before == 1
+
+
+def test_a_pod_that_is_replaced_at_the_request_is_not_evicted() -> None:
+    server, leader = pressed("x", x=900)
+    leader.meanwhile = lambda: server.pods.update(x=pod("x", uid="uid-new"))
+    leader.decides()
+    assert "deletionTimestamp" not in server.pods["x"]["metadata"]
+    leader.meanwhile = None
+    leader.decides()
+    assert server.log == ["record x", "evict x", "clear"]
+
+
+def test_a_state_that_changed_since_the_decision_keeps_its_record() -> None:
+    server, leader = pressed("x", x=900)
+    leader.meanwhile = lambda: server.records("other")  # an earlier leader did, and the watch is late
+    with pytest.raises(errors.ApiError, match="modified"):
+        leader.decides()
+    assert server.log == ["record x"]
+    assert server.victim == "other"
+
+
+def test_a_leader_that_was_replaced_evicts_nothing() -> None:
+    server, leader = pressed("x", x=900)
+    server.state["spec"]["epoch"] = 2
+    leader.syncs()
+
+    async def serves() -> None:
+        serving = asyncio.create_task(leader.observer.run())
+        async with asyncio.timeout(10):
+            await leader.stepped_down.wait()
+        serving.cancel()
+
+    asyncio.run(serves())
+    assert server.log == ["record x"]
+    assert server.victim == ""
+
+
+@pytest.mark.parametrize(
+    ("may", "governed"),
+    [
+        (False, ENFORCED),
+        (True, msgspec.structs.replace(ENFORCED, pressure=msgspec.structs.replace(PRESSURE, enforce=False))),
+    ],
+    ids=["not by the chart", "not by the profile"],
+)
+def test_where_it_is_not_enforced_a_pod_is_named_only(may: bool, governed: Any) -> None:
+    server = Server("x")
+    leader = Leader(server, may=may, governed=governed)
+    server.reports(1, x=900)
+    assert leader.decides() == "Observe"
+    assert server.log == []
+    assert leader.told() == ["MemoryPressureObserved Node", "WouldBeEvicted Pod"]
+    # The record of a leader that could.
+    server.records("x")
+    leader.decides()
+    assert server.log == ["clear"]
+
+
+def is_late(_: Server, leader: Leader) -> None:
+    leader.syncs()
+    leader.now += observer.STALE_SECONDS + 1
+
+
+def is_of_another_plan(server: Server, _: Leader) -> None:
+    server.state["status"]["profileRef"] = {"name": "former"}
+    server.changed()
+
+
+@pytest.mark.parametrize("change", [is_late, is_of_another_plan])
+def test_by_such_a_report_nothing_is_evicted(change: Callable[[Server, Leader], None]) -> None:
+    server, leader = pressed("x", x=900)
+    change(server, leader)
+    assert leader.decides() == "Stale"
+    assert server.log == []
+
+
+def test_the_taint_of_the_profile_precedes_an_eviction() -> None:
+    tainting = msgspec.structs.replace(PRESSURE, taint=names.TaintEffect.NO_SCHEDULE)
+    server = Server("x")
+    leader = Leader(server, governed=msgspec.structs.replace(ENFORCED, pressure=tainting))
+    server.reports(1, x=900)
+    leader.decides()
+    assert server.log == []
+    assert len(leader.observer.queue) == 1, "it looks again"
+    leader.known.node_changed("n", node("n", taints=(nodes.WireTaint(names.PRESSURE_TAINT, effect="NoSchedule"),)))
+    leader.decides()
+    assert server.log == ["record x", "evict x"]
+
+
+def test_a_taint_that_does_not_come_is_not_waited_for_long() -> None:
+    tainting = msgspec.structs.replace(PRESSURE, taint=names.TaintEffect.NO_SCHEDULE)
+    server = Server("x")
+    leader = Leader(server, governed=msgspec.structs.replace(ENFORCED, pressure=tainting))
+    server.reports(1, x=900)
+    leader.decides()
+    leader.now += observer.TAINT_SECONDS
+    leader.decides()
+    assert server.log == ["record x", "evict x"]
+
+
+def test_a_new_leader_settles_first() -> None:
+    server = Server("x")
+    leader = Leader(server)
+    leader.now = 14.0
+    server.reports(1, x=900)
+    assert leader.decides() == "Settling"
+    assert server.log == []
+
+
+def test_a_record_is_looked_at_though_the_pressure_ended_before_the_term() -> None:
+    server = Server("x")
+    server.records("x")
+    leader = Leader(server)
+    assert len(leader.observer.queue) == 1
+    leader.decides()
+    assert server.log == ["clear"]
+
+
+def test_a_record_that_could_not_be_written_is_written_again() -> None:
+    server, leader = pressed("x", x=900)
+    server.before["record x"] = SILENCE
+    with pytest.raises(errors.Unreachable):
+        leader.decides()
+    leader.decides()
+    assert server.log == ["record x", "evict x"]
+
+
+def test_a_node_has_so_many_evictions_in_an_hour() -> None:
+    bounded = msgspec.structs.replace(PRESSURE, eviction=Eviction(per_hour=1))
+    server = Server("x", "y")
+    leader = Leader(server, governed=msgspec.structs.replace(ENFORCED, pressure=bounded))
+    server.reports(1, x=900, y=800)
+    leader.decides()
+    del server.pods["x"]
+    leader.decides()
+    leader.now += 15
+    server.reports(2, y=800)
+    assert leader.decides() == "NodeLimit"
+    leader.now += 3600
+    server.reports(3, y=800)
+    assert leader.decides() == ""
+    assert server.log[3:] == ["record y", "evict y"]
+
+
+def test_namespaces_of_the_profile_are_spared() -> None:
+    pressure = msgspec.structs.replace(PRESSURE, eviction=Eviction(excluded=frozenset({"a"})))
+    server = Server("x")
+    leader = Leader(server, governed=msgspec.structs.replace(ENFORCED, pressure=pressure))
+    server.reports(1, x=900)
+    assert leader.decides() == "NoCandidate"
+
+
+def test_a_record_that_someone_removes_ends_the_eviction() -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    leader.decides()
+    del server.state["spec"]["pressure"]["victim"]
+    server.changed()
+    del server.pods["x"]
+    server.reports(2, y=800)
+    assert leader.decides() == "Settling"
+    leader.now += 15
+    server.reports(3, y=800)
+    assert leader.decides() == ""
+    assert server.log[2:] == ["record y", "evict y"]
