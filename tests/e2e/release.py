@@ -17,7 +17,7 @@ from tests.e2e.provider import Provider, ProviderError
 
 NAMESPACE = helm.NAMESPACE
 NAME = helm.RELEASE
-LABEL_REMOVAL_SECONDS = 40
+LABEL_REMOVAL_SECONDS = 20
 """How long swap must be off before a node loses its labels, here. The chart's default is ten minutes."""
 
 _PORTS = {"agent": 8082, "controller": 8083, "webhook": 8081}

@@ -1,7 +1,8 @@
-"""The API server is away for two minutes: nodes continue to enforce their last state, and return without a storm."""
+"""The API server is away for a minute: nodes continue to enforce their last state, and return without a storm."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,8 @@ from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider
 from tests.e2e.release import Release, series
 
-AWAY_SECONDS = 120.0
+AWAY_SECONDS = float(os.environ.get("E2E_AWAY_SECONDS") or 60)
+"""More than the leader's lease and the longest pause between two tries of an agent's watch."""
 REQUESTS = 100
 LISTS = "swapwarden_informer_lists_total"
 DISABLED = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
@@ -96,7 +98,7 @@ def test_nodes_enforce_without_an_api_server(
         eventually(lambda: writes() > known, "systemd rewrites the pod once more")
         eventually(at_0, "the next agent also repairs that")
 
-        eventually(lambda: time.monotonic() - stopped[0] >= AWAY_SECONDS, "two minutes without an API server")
+        eventually(lambda: time.monotonic() - stopped[0] >= AWAY_SECONDS, "all that time without an API server")
         assert at_0()
     cluster.start_apiserver()
     stopped.clear()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from swapwarden.policy.swap import limits
 
+from hack.docs import commands
 from testbed.base import process
 from tests.e2e import cgroups
 from tests.e2e.cgroups import MIB, PAGE, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider, ProviderError
 
+ME = "tests/e2e/test_node.py"
 WEB = ["sh", "-c", "mkdir /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"]
 
 
@@ -114,3 +116,9 @@ def test_the_api_server_can_be_away(cluster: Provider, namespace: Namespace, eve
         cluster.start_apiserver()
     namespace.create_pod("later")
     eventually(lambda: namespace.is_ready("later"), "the kubelet works for the API server that came back")
+
+
+def test_the_check_of_a_node_finds_this_one_compatible(cluster: Provider, node: Node) -> None:
+    (block,) = commands.run_by(ME, "docs/node-check.md")
+    said = node.run(["sh", "-euc", block.text.replace("IMAGE", cluster.image)], timeout=TIMEOUT).stdout
+    assert "Compatible: Swapwarden can hold pods' swap limits on this node." in said
