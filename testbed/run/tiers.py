@@ -69,7 +69,8 @@ TIERS = {
         kubernetes=kubeversions.known()[0],
     ),
     "kernel": Tier(("kernel",)),
-    "e2e": Tier(("e2e", "promtool")),
+    # tests/e2e/conftest.py has how many processes, and the order.
+    "e2e": Tier(("e2e", "promtool"), ("--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder")),
 }
 REPORTS = Path("build/tests")
 MEMORY = Path("/dev/shm")  # noqa: S108 in it is made a folder of a name of its own

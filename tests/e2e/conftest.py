@@ -16,7 +16,9 @@ from typing import Any, Protocol, cast
 
 import pytest
 
-from testbed.base import process
+from testbed.base import host, process
+from testbed.run import e2e
+from testbed.vm import nodevm
 from testbed.vm.guestlink import VMError
 from tests.e2e import cgroups, provider
 from tests.e2e.provider import Provider, ProviderError
@@ -26,8 +28,35 @@ PATIENCE = 600.0
 # A question also costs time on the machine that runs the node's emulated CPU.
 POLL = 0.5
 PREFIX = "e2e-"
+ORDER = {"test_node.py": -1, "test_upgrade.py": 1}
+MOST_CLUSTERS = 2
+CLUSTER_BYTES = 6 << 30
+"""Of memory for each: its node's, what that writes to its disk, and the control plane."""
 DEFAULT_ARTIFACTS = Path("build/e2e")
 ARTIFACTS = Path(os.environ.get("E2E_ARTIFACTS") or DEFAULT_ARTIFACTS)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many workers share the modules, each with a cluster of its own; 0 for this process alone.
+
+    A node VM has one processor, on which tests often wait; all other clusters can only be had once.
+    """
+    if os.environ.get("E2E_CLUSTERS") == "1":
+        return 0
+    try:
+        is_ours = e2e.choose(os.environ) == e2e.NODE_VM
+    except host.SetupError:  # The tests say that.
+        return 0
+    fitting = min(MOST_CLUSTERS, os.cpu_count() or 1, _room() // CLUSTER_BYTES)
+    return fitting if is_ours and fitting > 1 else 0
+
+
+def _room() -> int:
+    """Return the bytes of memory that are available, also to files in memory, where nodes have their own."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    files = shutil.disk_usage(nodevm.IN_MEMORY).free
+    return min(available, files)
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +64,7 @@ def cluster() -> Iterator[Provider]:
     """The cluster that the environment asks for; see testbed/run/e2e.py. Output of an earlier run is removed."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
-    if ARTIFACTS == DEFAULT_ARTIFACTS:
+    if ARTIFACTS == DEFAULT_ARTIFACTS and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         shutil.rmtree(ARTIFACTS, ignore_errors=True)
     with provider.make() as made:
         yield made
@@ -59,12 +88,12 @@ def swapwarden(cluster: Provider) -> Iterator[Release]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Test the kubelet alone before Swapwarden is installed, and its removal after all else."""
+    """Test the kubelet alone before Swapwarden is installed, and its removal after all else.
+
+    Modules stay whole: workers share them in this order.
+    """
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
-    ordered = sorted(
-        (items[place] for place in places),
-        key=lambda item: ("swapwarden" in getattr(item, "fixturenames", ()), item.path.name == "test_upgrade.py"),
-    )
+    ordered = sorted((items[place] for place in places), key=lambda item: ORDER.get(item.path.name, 0))
     for place, item in zip(places, ordered, strict=True):
         items[place] = item
 
