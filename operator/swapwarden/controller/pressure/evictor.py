@@ -125,6 +125,7 @@ class Evictor:
         `row` is the state by which it was chosen: if it has changed, ApiError (409) is raised, and nothing is recorded.
         After any other error, proceed() continues if there is a record. `arrived` is when the report came.
         """
+        await self._records.ready()  # a write that waits must count when it is sent
         limited = self.limited(row.name, row.profile.name, bounds)
         if limited is not None:  # another node was faster
             return NoVictim(limited)
@@ -133,9 +134,10 @@ class Evictor:
         attempt = self._attempt(row, victim)
         try:
             written = await self._records.write(row, victim)
-        except BaseException:
-            # If it is executed all the same, it is found like that of an earlier leader.
-            self._withdraw(row.name)
+        except BaseException as error:
+            # Without an answer it may be executed all the same, and is found like that of an earlier leader: it counts.
+            if isinstance(error, errors.ApiError) and error.status < 500:
+                self._withdraw(row.name)
             raise
         log.info("a pod is evicted", extra={"node": row.name, "namespace": pod.namespace, "pod": pod.name})
         now = self._known.inventory.report_of(row.name)

@@ -24,6 +24,10 @@ class VictimWriter:
         self._writes = writes
         self._wrote = wrote
 
+    async def ready(self) -> None:
+        """Wait until the rate allows a write."""
+        await self._writes.ready()
+
     async def write(self, row: states.StateRow, victim: state.EvictedPod | None) -> states.StateRow:
         """Write the pod into the state `row`, or remove it (None); return the state as the API server has it.
 

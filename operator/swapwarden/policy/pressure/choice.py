@@ -29,6 +29,10 @@ class HoldReason(enum.StrEnum):
     """An eviction from the node is under way, or it has yet to show in the node's signals."""
     WIDESPREAD = "Widespread"
     """Most nodes of the profile are under pressure at once."""
+    NODE_LIMIT = "NodeLimit"
+    """As many pods of the node were evicted within an hour as its profile allows."""
+    RATE_LIMIT = "RateLimit"
+    """As many pods of the profile, or of the cluster, were evicted within seconds as are allowed."""
     KUBELET_EVICTING = "KubeletEvicting"
     POD_TERMINATING = "PodTerminating"
     """A pod that frees memory is about to end."""
@@ -36,10 +40,6 @@ class HoldReason(enum.StrEnum):
     """All pods are spared."""
     BLOCKED = "Blocked"
     """The API server refuses to evict any of the pods that are not spared."""
-    NODE_LIMIT = "NodeLimit"
-    """As many pods of the node were evicted within an hour as its profile allows."""
-    RATE_LIMIT = "RateLimit"
-    """As many pods of the profile, or of the cluster, were evicted within seconds as are allowed."""
 
 
 Limited = Literal[HoldReason.NODE_LIMIT, HoldReason.RATE_LIMIT]
@@ -85,12 +85,14 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """The limit that forbids another eviction now (limits.Evictions)."""
 
     def forbids(self) -> HoldReason | None:
-        """Return the reason to hold whatever the node's pods are."""
+        """Return the reason to hold whatever the node's pods are: then nobody needs to read them."""
         if not self.fresh:
             return HoldReason.STALE
         if self.enforce and self.settling:
             return HoldReason.SETTLING
-        return HoldReason.WIDESPREAD if self.wide else None
+        if self.wide:
+            return HoldReason.WIDESPREAD
+        return self.limited if self.enforce else None
 
 
 def choose(ranked: Sequence[Ranked], memory_bytes: int, blocked: Collection[str], situation: Situation) -> Choice:
@@ -105,9 +107,7 @@ def choose(ranked: Sequence[Ranked], memory_bytes: int, blocked: Collection[str]
     victim = next((one for one in able if one.pod.uid not in blocked), None)
     if victim is None:
         return NoVictim(HoldReason.BLOCKED if able else HoldReason.NO_CANDIDATE)
-    if not situation.enforce:
-        return WouldEvict(victim)
-    return Evict(victim) if situation.limited is None else NoVictim(situation.limited)
+    return Evict(victim) if situation.enforce else WouldEvict(victim)
 
 
 def _about_to_end(ranked: Sequence[Ranked], memory_bytes: int) -> HoldReason | None:

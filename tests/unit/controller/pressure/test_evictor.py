@@ -305,6 +305,21 @@ def test_a_new_leader_cancels_an_eviction_without_a_report() -> None:
     assert server.log == ["record x", "clear"]
 
 
+def test_a_record_without_an_answer_counts_as_an_eviction_and_is_written_again() -> None:
+    """It may be executed later, and its pod evicted beside those that the rates allow."""
+    server, leader = pressed("x", "y", x=900, y=800)
+    server.before["record x"] = SILENCE
+    with pytest.raises(errors.Unreachable):
+        leader.decides()
+    server.reports(2, x=900, y=800)
+    assert leader.decides() == "Settling"
+    assert server.log == []
+    server.reports(3, x=900, y=800)
+    leader.now += 15
+    leader.decides()
+    assert server.log == ["record x", "evict x"]
+
+
 def test_a_request_without_an_answer_is_not_made_twice() -> None:
     server, leader = pressed("x", x=900)
     before = evictions("Evicted")
@@ -499,15 +514,6 @@ def test_a_record_is_looked_at_though_the_pressure_ended_before_the_term() -> No
     assert len(leader.observer.queue) == 1
     leader.decides()
     assert server.log == ["clear"]
-
-
-def test_a_record_that_could_not_be_written_is_written_again() -> None:
-    server, leader = pressed("x", x=900)
-    server.before["record x"] = SILENCE
-    with pytest.raises(errors.Unreachable):
-        leader.decides()
-    leader.decides()
-    assert server.log == ["record x", "evict x"]
 
 
 def test_a_node_has_so_many_evictions_in_an_hour() -> None:

@@ -77,9 +77,9 @@ def test_what_past_evictions_forbid() -> None:
     assert isinstance(decided(pods, found, enforce=True), choice.Evict)
     assert decided(pods, found, enforce=True, settling=True, wide=True) == choice.NoVictim(HoldReason.SETTLING)
     assert decided(pods, found, **limited) == choice.NoVictim(HoldReason.NODE_LIMIT)
-    # A limit is the reason only where nothing else is.
-    assert decided(pods[1:], found, **limited) == choice.NoVictim(HoldReason.NO_CANDIDATE)
-    assert decided(pods, found, ("a",), **limited) == choice.NoVictim(HoldReason.BLOCKED)
+    assert decided(pods, found, wide=True, **limited) == choice.NoVictim(HoldReason.WIDESPREAD)
+    # The node's pods need not be known.
+    assert decided([], found, **limited) == choice.NoVictim(HoldReason.NODE_LIMIT)
 
 
 def test_mode_observe_knows_no_evictions() -> None:
