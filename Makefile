@@ -162,6 +162,10 @@ bench-scale: venv ## Measure the controller at 100, 1,000 and 5,000 nodes, besid
 	@$(PYTHON) -m testbed setup controlplane
 	$(PYTHON) -m bench.scale --up-to=$(or $(SCALE_UP_TO),5000)
 
+.PHONY: bench-pressure
+bench-pressure: venv ## Evict from 5,000 nodes under memory pressure in simulated time, and check each eviction (minutes)
+	@PRESSURE_BENCH=1 $(PYTHON) -m pytest -q -n0 tests/unit/controller/pressure/test_simulation.py
+
 .PHONY: clean
 clean: ## Remove the virtual environment and what tools left in the work tree (the cache outside it stays)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

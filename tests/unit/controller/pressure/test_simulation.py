@@ -1,0 +1,121 @@
+"""Evictions of whole clusters in simulated time: a small one, and by `make bench-pressure` those of 5,000 nodes.
+
+These take minutes, and print the table of docs/design/measurements.md.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from swapwarden.controller.inventory import states
+from swapwarden.controller.pressure import observer
+from swapwarden.policy.pressure import choice, limits
+
+from tests.unit.controller.pressure.simulated.world import Load, World, simulate
+
+SMALL = Load(nodes=32, pools=4, pressed=(6, 2, 2, 5), ramp=20, seconds=130, failovers=(45, 80), faults=0.1)
+"""Of the last pool, most nodes are under pressure."""
+RUSH = Load(nodes=32, pools=1, pressed=(10,), ramp=5, seconds=50, failovers=(25,), lost=0, late=0, faults=0)
+"""A leader ends just after its evictions."""
+FULL = {
+    "1 % of each profile": Load(
+        nodes=5000, pools=10, pressed=(5,) * 10, ramp=10, seconds=600, failovers=(60, 200, 400)
+    ),
+    "the same, one request in five fails": Load(
+        nodes=5000, pools=10, pressed=(5,) * 10, ramp=10, seconds=600, failovers=(60, 200, 400), faults=0.2
+    ),
+    "1 %, all of one profile": Load(
+        nodes=5000, pools=10, pressed=(50,), ramp=10, seconds=900, failovers=(60, 200, 400)
+    ),
+    "60 %": Load(nodes=5000, pools=10, pressed=(450,) * 6 + (75,) * 4, ramp=20, seconds=180, failovers=(60, 120)),
+}
+HOLDS = [choice.OBSERVE, *choice.HoldReason]
+
+
+def broken(world: World) -> list[str]:
+    """Return the rules that were broken."""
+    return [*world.judge.violations, *world.judge.excesses()]
+
+
+def test_no_rule_is_broken_and_a_replay_decides_the_same() -> None:
+    before = {reason: observer.HOLDS.value(reason) for reason in HOLDS}
+    world = simulate(SMALL)
+    assert broken(world) == []
+    assert len(world.judge.evictions) >= 5
+    assert len({one.epoch for one in world.judge.records}) >= 2, "several terms evict"
+    for reason in ("Stale", "Settling", "Widespread", "RateLimit"):
+        assert observer.HOLDS.value(reason) > before[reason], reason
+    assert simulate(SMALL).judge.digest() == world.judge.digest()
+    assert broken(simulate(RUSH)) == []
+
+
+def never(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def unlimited(*_: Any, **__: Any) -> None:
+    return None
+
+
+def began_long_ago(self: limits.Evictions, _: float) -> None:
+    BEGIN(self, -1e9)
+
+
+def without_victim(wire: states.WireState) -> states.StateRow:
+    return msgspec.structs.replace(PROJECT(wire), victim=None)
+
+
+BEGIN, PROJECT = limits.Evictions.__init__, states.project
+
+
+@pytest.mark.parametrize(
+    ("load", "owner", "name", "mutant", "says"),
+    [
+        (SMALL, limits.Evictions, "limited", unlimited, "in 20 s"),
+        (RUSH, limits.Evictions, "__init__", began_long_ago, "in 20 s"),
+        (SMALL, limits.Evictions, "is_settling", never, "settles"),
+        (SMALL, choice, "is_widespread", never, "most nodes"),
+        (SMALL, states, "project", without_victim, "is recorded"),
+    ],
+    ids=["rates", "a new leader", "settling", "widespread", "the record"],
+)
+def test_the_judge_finds_broken_rules(
+    monkeypatch: pytest.MonkeyPatch, load: Load, owner: Any, name: str, mutant: object, says: str
+) -> None:
+    monkeypatch.setattr(owner, name, mutant)
+    # Each seed is another script: of some, the mutant makes no difference.
+    scripts = (msgspec.structs.replace(load, seed=seed) for seed in range(1, 20))
+    assert any(says in each for script in scripts for each in broken(simulate(script)))
+
+
+@pytest.mark.skipif("PRESSURE_BENCH" not in os.environ, reason="minutes: make bench-pressure")
+@pytest.mark.parametrize("name", FULL)
+def test_5000_nodes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    begun, world = time.process_time(), simulate(FULL[name])
+    cpu, judge = time.process_time() - begun, world.judge
+    assert broken(world) == []
+    shares, queued = statistics.quantiles(judge.waits, n=100), statistics.quantiles(judge.queued, n=100)
+    profile, cluster = judge.fastest()
+    with capsys.disabled():
+        print(  # noqa: T201 the table is the result
+            f"\n| {name} | {sum(world.load.pressed)} | {len(judge.evictions)} | {shares[49]:.2f} / {shares[98]:.2f} s"
+            f" | {queued[49]:.0f} / {max(judge.queued):.0f} s"
+            f" | {profile} / {cluster} | {cpu:.0f} s |"
+        )
+    # Another process, with another order of all sets.
+    code = f"import {__name__} as t; print(t.simulate(t.FULL[{name!r}]).judge.digest())"
+    again = subprocess.run(  # noqa: S603 this module
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert again.stdout.strip() == judge.digest()
