@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pathlib
 from collections.abc import Mapping
+from typing import Final
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import inventory
@@ -13,6 +14,7 @@ from swapwarden.agent.pressure import signals
 from swapwarden.api import names
 
 log = logging.getLogger(__name__)
+_REFAULTS: Final = ("workingset_refault_anon", "workingset_refault_file")
 
 
 class KernelTotals:
@@ -28,14 +30,14 @@ class KernelTotals:
         """Return the totals by scope, without scopes whose stalls cannot be read."""
         found = {}
         if (full := _full(files.text(self._proc / "pressure/memory"))) is not None:
-            found[names.PressureScope.NODE] = signals.StallTotals(full, self._scanned())
+            found[names.PressureScope.NODE] = self._of_node(full)
         else:
             self._log(names.PressureScope.NODE)
         root = self._known.root_path
         if root is None:
             return found
         if (full := _full(self._pressure(root))) is not None:
-            found[names.PressureScope.PODS] = signals.StallTotals(full, self._limited(root))
+            found[names.PressureScope.PODS] = self._of_pods(full, root)
         else:
             self._log(names.PressureScope.PODS)
         return found
@@ -49,18 +51,22 @@ class KernelTotals:
                 extra={"scope": scope},
             )
 
-    def _scanned(self) -> int | None:
-        """Return the pages scanned for want of memory on the node; reclaim of cgroups is not in these counts."""
+    def _of_node(self, full: float) -> signals.StallTotals:
+        """Count pages scanned for want of memory on the node; reclaim of cgroups is not in these counts."""
         counted = cgroupfs.counts(files.text(self._proc / "vmstat") or "")
-        return _sum(counted.get("pgscan_kswapd"), counted.get("pgscan_direct"))
+        scanned = _sum(counted, "pgscan_kswapd", "pgscan_direct")
+        return signals.StallTotals(full, scanned, *_pages(counted, "pgsteal_kswapd", "pgsteal_direct"))
 
-    def _limited(self, root: str) -> int | None:
-        """Return how often all pods together met their limit."""
+    def _of_pods(self, full: float, root: str) -> signals.StallTotals:
+        """Count how often all pods together met their limit."""
+        limited = _sum(self._counts(root, cgroupfs.MEMORY_EVENTS_LOCAL), "max", "high")
+        return signals.StallTotals(full, limited, *_pages(self._counts(root, cgroupfs.MEMORY_STAT), "pgsteal"))
+
+    def _counts(self, root: str, file: str) -> Mapping[str, int]:
         try:
-            counted = self._fs.counts(root, cgroupfs.MEMORY_EVENTS_LOCAL)
+            return self._fs.counts(root, file)
         except cgroupfs.CgroupError:
-            return None
-        return _sum(counted.get("max"), counted.get("high"))
+            return {}
 
     def _pressure(self, root: str) -> str | None:
         try:
@@ -73,6 +79,11 @@ def _full(text: str | None) -> float | None:
     return swap_metrics.stalls(text or "").get("full")
 
 
-def _sum(*counts: int | None) -> int | None:
-    known = [each for each in counts if each is not None]
-    return sum(known) if len(known) == len(counts) else None
+def _sum(counted: Mapping[str, int], *names: str) -> int | None:
+    return sum(counted[name] for name in names) if counted.keys() >= set(names) else None
+
+
+def _pages(counted: Mapping[str, int], *reclaimed: str) -> tuple[int, int]:
+    """Return the pages that were reclaimed, and those that were needed again; zeros if either is unknown."""
+    out, back = _sum(counted, *reclaimed), _sum(counted, *_REFAULTS)
+    return (0, 0) if out is None or back is None else (out, back)

@@ -3,7 +3,8 @@
 A stall is the time in which all tasks wait for memory at once (PSI, full), as a share of the time between two looks at
 the kernel's own total: its averages are decaying means. A pod at its own limit stalls too, with any amount of memory
 free. So a stall counts for the node only if the kernel reclaimed for want of memory meanwhile, and for all pods only if
-their common limit was hit.
+their common limit was hit. One that grows and has others swapped out waits for the disk, and needs no help while there
+is headroom: so part of the reclaimed pages must be needed again.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from swapwarden.api import names, state
 
 NEAR_SECONDS: Final = 1.0
 """Between looks while a signal is on or near."""
-RARE_SECONDS: Final = 15.0
+RARE_SECONDS: Final = 16.0
 """Between looks otherwise, at most."""
 FASTEST: Final = 128 << 20
 """Bytes a second at which the headroom must be expected to fall at any moment, unless `below` is less: what falls by
 more than `below` between two looks is not seen in time, however soon the first of them is.
 """
+RETURNS: Final = 8
+"""Of so many pages that are reclaimed, one or more must be needed again while tasks stall for want of memory."""
 
 
 class StallTotals(NamedTuple):
@@ -32,6 +35,10 @@ class StallTotals(NamedTuple):
     """Seconds in which all tasks waited for memory."""
     shortages: int | None
     """Signs that memory is short in this scope: pages that the kernel scanned, or hits of limits. None: unknown."""
+    reclaimed: int = 0
+    """Pages that were reclaimed in this scope."""
+    refaulted: int = 0
+    """Pages that were needed again after that."""
 
 
 class MemoryReading(NamedTuple):
@@ -78,9 +85,11 @@ class _Stall(NamedTuple):
     """Whether the looks cover the whole time over which the share is taken."""
     short: bool
     """Whether memory was short in this scope meanwhile."""
+    thrash: bool
+    """Whether it was, and part of the reclaimed pages were needed again."""
 
 
-_NO_STALL: Final = _Stall(0, whole=False, short=False)
+_NO_STALL: Final = _Stall(0, whole=False, short=False, thrash=False)
 
 
 class StallWindow:
@@ -111,12 +120,14 @@ class StallWindow:
             return _NO_STALL
         permille = min(1000, round(1000 * (totals.full - before.full) / passed))
         short = (totals.shortages or 0) > (before.shortages or 0)
-        return _Stall(permille, whole=passed >= self._seconds, short=short)
+        returned = RETURNS * (totals.refaulted - before.refaulted) >= totals.reclaimed - before.reclaimed
+        return _Stall(permille, whole=passed >= self._seconds, short=short, thrash=short and returned)
 
 
 def _follows(new: tuple[float, StallTotals], last: tuple[float, StallTotals]) -> bool:
     (at, totals), (before, known) = new, last
-    return at > before and totals.full >= known.full and (totals.shortages is None) == (known.shortages is None)
+    counts = (totals.reclaimed >= known.reclaimed, totals.refaulted >= known.refaulted, totals.full >= known.full)
+    return at > before and all(counts) and (totals.shortages is None) == (known.shortages is None)
 
 
 class _Latch:
@@ -185,16 +196,17 @@ class PressureSignals:
         """Return the verdict at a look."""
         on: dict[tuple[names.PressureSignal, names.PressureScope], float] = {}
         lowest, scope = min(((size, each) for each, size in look.headroom.items()), default=(None, None))
-        begins, stays = lowest is not None and lowest < self._below, lowest is not None and lowest <= self._clear
-        hurries = lowest is not None and self._is_ending(look, lowest)
+        stays = lowest is not None and lowest <= self._clear
+        hurries = lowest is not None and stays and self._is_ending(look, lowest)
+        begins = hurries or (lowest is not None and lowest < self._below)
         if self._headroom.step(look.at, begins=begins, stays=stays, hurries=hurries) and scope is not None:
             on[names.PressureSignal.HEADROOM, scope] = self._headroom.since or 0.0
         found = {scope: self._windows[scope].add(look.at, look.stalls.get(scope)) for scope in names.PressureScope}
         for each, stall in found.items():
             latch = self._stalls[each]
             was = latch.since is not None
-            begins = stall.whole and stall.short and stall.permille >= self._full
-            if latch.step(look.at, begins=begins, stays=stall.short and 2 * stall.permille >= self._full):
+            begins = stall.whole and stall.thrash and stall.permille >= self._full
+            if latch.step(look.at, begins=begins, stays=stall.thrash and 2 * stall.permille >= self._full):
                 on[names.PressureSignal.STALL, each] = latch.since or 0.0
             elif was:
                 self._windows[each].restart()

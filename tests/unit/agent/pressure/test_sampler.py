@@ -10,7 +10,7 @@ from collections.abc import Collection
 import msgspec
 import pytest
 from swapwarden.agent.node import headroom_reader
-from swapwarden.agent.pressure import sampler
+from swapwarden.agent.pressure import sampler, signals
 from swapwarden.api import state
 from swapwarden.api.names import PressureScope, PressureSignal
 
@@ -267,6 +267,27 @@ async def test_a_kernel_without_stalls_is_logged_once_of_each_scope(
     assert not [record for record in caplog.records if "psi=1" in record.message]
 
 
+@pytest.mark.parametrize("scope", PressureScope)
+@pytest.mark.parametrize(("back", "on"), [(1, False), (100, True), (None, True)])
+async def test_a_stall_without_refaults_is_no_signal(
+    watched: Watched, scope: PressureScope, back: int | None, *, on: bool
+) -> None:
+    """Of 200 pages a second. Where the kernel does not count refaults, the stall alone counts."""
+    root, proc = watched.node.tree.kubepods, watched.node.tree.proc
+    stalls = (proc / "pressure/memory") if scope is PressureScope.NODE else (root / "memory.pressure")
+    for second in range(12):
+        refaults = "" if back is None else "workingset_refault_anon {0}\nworkingset_refault_file {0}\n"
+        refaults = refaults.format(second * (back or 0))
+        steals = f"pgsteal_kswapd {second * 100}\npgsteal_direct {second * 100}\n"
+        stalls.write_text(f"full avg10=0.00 avg60=0.00 avg300=0.00 total={second * 500_000}\n")
+        (root / "memory.events.local").write_text(f"low 0\nhigh {second}\nmax 0\n")
+        (root / "memory.stat").write_text(f"pgsteal {second * 200}\n{refaults}")
+        (proc / "vmstat").write_text(f"pgscan_kswapd {second}\npgscan_direct {second}\n{steals}{refaults}")
+        await watched.look()
+    assert (watched.sampler.report is not None) == on
+    assert signal("stall", "pod") == 0
+
+
 @pytest.mark.parametrize(("limit", "scope"), [("max", "pod"), ("high", "pods")])
 async def test_a_stall_of_pods(watched: Watched, limit: str, scope: str) -> None:
     """With `high` the limit above all pods is hit; `max` is hit in a pod only."""
@@ -284,7 +305,7 @@ async def test_a_pause_follows_what_the_verdict_needs(watched: Watched) -> None:
     watched.holds(free=900)
     await watched.look()
     await watched.look()
-    assert watched.wait == 15
+    assert watched.wait == signals.RARE_SECONDS
     watched.holds(free=100)
     await watched.look()
     assert watched.wait == 1

@@ -1,0 +1,188 @@
+"""The agent's signals of memory pressure on a real kernel: before its OOM killer, and silent while all is well."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+
+from testbed.vm.kernelvm import GuestProcess
+from tests.kernel import test_agent
+
+pytestmark = pytest.mark.skipif(
+    "KERNEL_FACTS" not in os.environ,
+    reason="an experiment with the kernel that takes minutes: `make test-kernel-memory` runs it",
+)
+
+MIB = 1 << 20
+PACE = 30
+"""MiB a second."""
+BELOW, CLEAR = 48, 96
+"""MiB: 5 % and 10 % of the guest's 960."""
+HEADROOM = {"belowBytes": BELOW * MIB, "clearBytes": CLEAR * MIB, "forMilliseconds": 5000}
+STALL = {"fullPermille": 400, "overMilliseconds": 10_000}
+EARLY = {"fullPermille": 20, "overMilliseconds": 4000}
+GRANTED = 128
+"""MiB of swap of the pod that fills it."""
+LIMIT = 128
+"""MiB for all pods together, of which the agent takes some 30."""
+MORE = 120
+MIN_WARNING = 1.0
+
+# Runs in the guest: takes memory until the kernel kills it.
+GROW = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
+pace, block, held, begun = int(sys.argv[2]), os.urandom(1 << 20), [], time.monotonic()
+while True:
+    held.append(bytearray(block))
+    time.sleep(max(0.0, begun + len(held) / pace - time.monotonic()))
+"""
+# Runs in the guest: prints how the memory of the node and of a pod is until something is killed.
+WATCH = """
+import ctypes, json, os, pathlib, sys, time
+os.nice(-10)
+if ctypes.CDLL(None).mlockall(3):
+    sys.exit("memory cannot be locked")
+def numbers(file):
+    words = (line.split() for line in pathlib.Path(file).read_text().splitlines())
+    return {each[0].rstrip(":"): int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}
+begun = numbers("/proc/vmstat")
+while True:
+    now, sizes = numbers("/proc/vmstat"), numbers("/proc/meminfo")
+    stalled = pathlib.Path("/proc/pressure/memory").read_text().rpartition("total=")[2]
+    grew = lambda *names: sum(now[name] - begun[name] for name in names)
+    print(json.dumps({
+        "at": time.time(), "killed": grew("oom_kill") > 0, "free": sizes["MemFree"] >> 10,
+        "file": (sizes["Active(file)"] + sizes["Inactive(file)"]) >> 10, "swapFree": sizes["SwapFree"] >> 10,
+        "podSwap": int(pathlib.Path(sys.argv[1]).read_text()) >> 20, "stalled": int(stalled) / 1e6,
+        "reclaimed": grew("pgsteal_kswapd", "pgsteal_direct") >> 8,
+        "refaulted": grew("workingset_refault_anon", "workingset_refault_file") >> 8,
+    }), flush=True)
+    if grew("oom_kill"):
+        break
+    time.sleep(0.2)
+"""
+
+
+class Grown(NamedTuple):
+    """Samples until the OOM kill, and signals."""
+
+    samples: list[dict[str, Any]]
+    signals: list[dict[str, Any]]
+    """Lines of the agent's log."""
+
+    @property
+    def end(self) -> float:
+        return float(self.samples[-1]["at"])
+
+    def warning(self, signal: dict[str, Any]) -> float:
+        """Seconds from a signal to the kill."""
+        return self.end - datetime.datetime.fromisoformat(signal["time"]).timestamp()
+
+    def before(self, signal: dict[str, Any]) -> dict[str, Any]:
+        """The last sample before a signal."""
+        return [each for each in self.samples if self.end - each["at"] >= self.warning(signal)][-1]
+
+
+def start(node: test_agent.Node, values: dict[test_agent.Pod, str], **settings: Any) -> GuestProcess:
+    """Start the agent in a pod that may not swap, as the chart's, and beside it pods of these values without limits."""
+    own = node.pod("agent")
+    generation = node.want({own: "0", **values}, pressure={"headroom": HEADROOM, "stall": STALL, **settings})
+    for pod in (own, *values):
+        pod.make()
+        node.vm.write(pod.path / "memory.max", "max")
+    node.vm.write(own.path / "memory.swap.max", "0")
+    join = f"import os, pathlib\npathlib.Path({str(own.container)!r}, 'cgroup.procs').write_text(str(os.getpid()))\n"
+    agent = node.start(program=join + test_agent.BARE)
+    node.applied(generation)
+    return agent
+
+
+def grow(node: test_agent.Node, pod: test_agent.Pod, agent: GuestProcess) -> Grown:
+    """Have a pod take all memory until the kernel kills it."""
+    swap = str(pod.path / "memory.swap.current")
+    watching = node.vm.spawn([sys.executable, "-c", WATCH, swap], log=f"watch-{pod.name}")
+    test_agent.until(watching.output, "the watcher runs")
+    node.vm.spawn([sys.executable, "-c", GROW, str(pod.container), str(PACE)], log=f"grow-{pod.name}")
+    assert watching.wait(test_agent.PATIENCE) == 0, watching.tail()
+    lines = (json.loads(line) for line in agent.output().splitlines() if line.startswith("{"))
+    signals = [each for each in lines if each["message"] == "the node is under memory pressure"]
+    return Grown([json.loads(line) for line in watching.output().splitlines()], signals)
+
+
+def report(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with capsys.disabled():
+        sys.stdout.write(f"\n{text}\n")
+
+
+def tell(capsys: pytest.CaptureFixture[str], grown: Grown) -> None:
+    names = [name for name in grown.samples[0] if name not in {"at", "killed"}]
+    rows = [f"{'s':>6}" + "".join(f"{name:>10}" for name in names)]
+    rows += [
+        f"{each['at'] - grown.end:6.1f}" + "".join(f"{each[name]:10.1f}" for name in names)
+        for each in grown.samples[-300::5]
+    ]
+    for each in grown.signals:
+        words = " ".join(f"{name}={each[name]}" for name in ("signal", "scope", "headroom_bytes", "stall_permille"))
+        rows.append(f"signal {grown.warning(each):.1f} s before the OOM kill: {words}")
+    report(capsys, "\n".join(rows))
+
+
+def test_the_oom_kill_of_a_pod_with_full_swap_is_announced_and_its_swapping_is_not(
+    node: test_agent.Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = node.pod("grows")
+    agent = start(node, {pod: str(GRANTED * MIB)})
+    grown = grow(node, pod, agent)
+    tell(capsys, grown)
+    assert grown.signals
+    first = grown.signals[0]
+    assert grown.warning(first) > MIN_WARNING
+    assert first["signal"] == "Headroom"
+    assert grown.before(first)["podSwap"] > GRANTED - CLEAR, "before, most of its swap is free"
+
+
+SCRAPE = "import sys, urllib.request\nprint(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
+
+
+def test_a_stall_counts_for_all_pods_at_their_limit_and_not_for_one_at_its_own(
+    node: test_agent.Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = node.pod("greedy")
+    agent = start(node, {pod: "max"}, stall=EARLY)
+    node.vm.write(pod.path / "memory.max", str(test_agent.MEMORY))
+    running = pod.hog(MORE, "--pace", "1000")
+    test_agent.until(lambda: "round 1:" in running.output(), "the pod swaps at its own limit")
+    port = next(json.loads(line)["port"] for line in agent.output().splitlines() if '"serving health' in line)
+
+    def published() -> dict[str, float]:
+        text = node.vm.run([sys.executable, "-c", SCRAPE, f"http://127.0.0.1:{port}/metrics"], timeout=60).stdout
+        samples = (line.rpartition(" ") for line in text.splitlines() if line.startswith("swapwarden_node_memory_"))
+        return {name: float(value) for name, _, value in samples}
+
+    own = 'swapwarden_node_memory_pressure{signal="stall",scope="pod"}'
+    test_agent.until(lambda: published().get(own) == 1, "the stall is a pod's own")
+    assert "pressure" not in node.status
+    before = published()
+    node.vm.write(node.kubepods / "memory.max", str(LIMIT * MIB))
+    node.vm.write(pod.path / "memory.max", "max")
+    test_agent.until(lambda: "pressure" in node.status, "the stall is that of all pods")
+    found = node.status["pressure"]
+    assert (found["signal"], found["scope"], found["seq"]) == ("Stall", "Pods", 1)
+    assert found["pods"][0]["pod"] == pod.uid
+    assert found["pods"][0]["swapBytes"] > 0
+    assert found["headroomBytes"] > HEADROOM["belowBytes"], "its memory can be swapped"
+    running.stop()
+    test_agent.until(lambda: "pressure" not in node.status, "the signal ends")
+    ratio = 'swapwarden_node_memory_stall_ratio{scope="pods"}'
+    report(
+        capsys,
+        f"stall at a pod's own limit {before.get(ratio, 0):.0%}: no signal; at the limit of all pods"
+        f" {found['stallPermille'] / 10:.0f}%: Stall/Pods",
+    )
