@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.agent import agent
-from swapwarden.agent.host import realtime, systemd_dropins
+from swapwarden.agent.host import realtime, systemd_dropins, worker
 from swapwarden.agent.node import preflight, swap_metrics
 from swapwarden.agent.reconcile import sysctls
 from swapwarden.kube import config, errors
@@ -154,6 +154,7 @@ def _loop(*, paced: bool) -> asyncio.AbstractEventLoop:
 async def _main(arguments: argparse.Namespace) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    worker.begin_interrupts()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     ended = asyncio.ensure_future(stop.wait())

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -34,6 +35,17 @@ class Job:
     ended: bool = False
     """Whether it was taken."""
     answer: asyncio.Future[Any] | None = None
+    thread: int | None = None
+    """Its thread, while it runs."""
+
+
+def begin_interrupts() -> None:
+    """Have SIGURG interrupt system calls, for Worker.interrupt. Only the main thread may call it."""
+    signal.signal(signal.SIGURG, _ignore)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Handle a signal: with the default action, the kernel would not notice it."""
 
 
 class Worker:
@@ -70,6 +82,12 @@ class Worker:
             job.ended = True
             yield job
         self._begin()
+
+    def interrupt(self, job: Job) -> None:
+        """End the system call of a running job early, if the kernel looks for signals in it."""
+        with self._lock:  # the thread cannot end meanwhile
+            if job.thread is not None:
+                signal.pthread_kill(job.thread, signal.SIGURG)
 
     async def do(self, key: Hashable, work: Callable[[], T], seconds: float | None) -> T:
         """Do the work in a thread. TimeoutError if it, or the key's job before it, has not ended in time.
@@ -111,6 +129,7 @@ class Worker:
                     self._end(job)
 
     def _run(self, job: Job) -> None:
+        job.thread = threading.get_ident()
         if self._nice:
             with contextlib.suppress(OSError):  # a seccomp filter may forbid it
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
@@ -123,6 +142,7 @@ class Worker:
     def _end(self, job: Job) -> None:
         self._ended.append(job)
         with self._lock:
+            job.thread = None
             if self._event >= 0:
                 os.eventfd_write(self._event, 1)
 

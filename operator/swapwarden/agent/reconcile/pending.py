@@ -114,6 +114,8 @@ class PendingWrites:
         book.record(file.key, one.write.value if to_come else found, limit)
         one.raised = limit
         self._fs.write(file.name, limit)
+        # Else the kernel continues to reclaim down to the smaller value (memory_high_write in its mm/memcontrol.c).
+        self._worker.interrupt(one.job)
 
     def values(self, file: records.ControlFile) -> tuple[int | None, ...]:
         """Return what a file may hold by writes that have not ended: the kernel shows a value before it reclaims."""

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import select
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -152,3 +154,20 @@ def test_what_ends_after_the_end_writes_to_no_descriptor_of_another() -> None:
             os.eventfd_read(reused)
     finally:
         os.close(reused)
+
+
+async def test_a_system_call_of_a_job_ends_early(work: worker.Worker) -> None:
+    """pause(2) ends only by a signal."""
+    before = signal.getsignal(signal.SIGURG)
+    worker.begin_interrupts()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        job = work.submit("test", libc.pause)
+        while not job.ended:
+            work.interrupt(job)  # again: the thread may not be in the call yet
+            if select.select([work], [], [], 0.01)[0]:
+                assert list(work.take()) == [job]
+        assert job.value == -1
+        work.interrupt(job)
+    finally:
+        signal.signal(signal.SIGURG, before)
