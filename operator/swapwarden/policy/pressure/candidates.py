@@ -38,7 +38,8 @@ class Candidate(msgspec.Struct, frozen=True):
     evicted: bool = False
     """Whether the kubelet evicts it now."""
     static: bool = False
-    """Whether the kubelet has it from another source than the API server, or the pod claims so."""
+    """Whether it is the mirror of a static pod. A kubelet runs none that only pretends to be one, whereas any pod may
+    carry the annotation with its source."""
     critical: bool = False
     controller: str = ""
     """The kind of its controller, which replaces it; empty without one."""
@@ -78,7 +79,7 @@ def read(
             one.type == _DISRUPTION and one.status == "True" and one.reason == _BY_KUBELET
             for one in wire.status.conditions
         ),
-        static=row.mirror is not None or names.CONFIG_SOURCE_ANNOTATION in wire.metadata.annotations,
+        static=names.CONFIG_MIRROR_ANNOTATION in wire.metadata.annotations,
         critical=row.critical,
         controller=next((one.kind for one in wire.metadata.owner_references if one.controller), ""),
         kept=wire.metadata.annotations.get(SAFE_TO_EVICT) == "false",

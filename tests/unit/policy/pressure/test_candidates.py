@@ -71,7 +71,7 @@ def test_pods_that_have_ended_are_left_out(phase: str) -> None:
             },
             "evicted",
         ),
-        ({"metadata": {"name": "p", "uid": "u", "annotations": {names.CONFIG_SOURCE_ANNOTATION: "file"}}}, "static"),
+        ({"metadata": {"name": "p", "uid": "u", "annotations": {names.CONFIG_MIRROR_ANNOTATION: "k"}}}, "static"),
         ({"metadata": {"name": "p", "uid": "u", "annotations": {candidates.SAFE_TO_EVICT: "false"}}}, "kept"),
         ({"spec": {"containers": [], "priority": 2_000_000_000}}, "critical"),
     ],
@@ -81,6 +81,13 @@ def test_what_forbids_an_eviction(fields: dict[str, Any], name: str) -> None:
     assert found is not None
     assert usual is not None
     assert (getattr(found, name), getattr(usual, name)) == (True, False)
+
+
+def test_a_pod_is_not_spared_for_a_source_that_it_claims() -> None:
+    """The kubelet writes the annotation, over that of the API server's object, into its own copy of the pod."""
+    found = read(metadata={"name": "p", "uid": "u", "annotations": {names.CONFIG_SOURCE_ANNOTATION: "file"}})
+    assert found is not None
+    assert not found.static
 
 
 def test_another_reason_of_a_disruption_is_no_eviction_by_the_kubelet() -> None:
