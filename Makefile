@@ -144,6 +144,11 @@ bench-memory-qos: venv ## Compare memory QoS of kubelets 1.36 and 1.37 with Swap
 	@$(PYTHON) -m testbed setup controlplane helm cluster
 	E2E_MEMORY_QOS="$(or $(MODES),nothing Swapwarden 1.37 1.36)" $(PYTHON) -m pytest -q -s -n0 tests/e2e/test_memory_qos_bench.py
 
+.PHONY: bench-idle-pods
+bench-idle-pods: venv ## Measure the memory that 200 idle pods leave, with and without reclaim, and their first requests after it (6 minutes); IDLE_PODS=30 is short
+	@$(PYTHON) -m testbed setup controlplane
+	@IDLE_PODS=$${IDLE_PODS:-200} $(PYTHON) -m pytest -q -n0 tests/kernel/test_idle_pods.py
+
 .PHONY: bench-nri
 bench-nri: venv ## Measure what the plugin of the container runtime adds to the start of a container, against one in Go, as a ratio
 	@$(PYTHON) -m testbed setup nri

@@ -25,7 +25,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 _GUEST = Path(__file__).with_name("guest.py")
 _GUESTS_OWN = ("/tmp", "/run", "/var/tmp")  # noqa: S108 - where the guest has file systems of its own
 _BOOT_TIMEOUT = {"kvm": 30.0, "tcg": 240.0}
-_CPUS, _MEMORY_MIB, _SWAP_BYTES, _CACHED_BYTES = 2, 1024, 512 << 20, 1 << 30
+_CPUS, _CACHED_BYTES = 2, 1 << 30
 
 
 def ensure() -> initramfs.Kernel:
@@ -37,8 +37,8 @@ def ensure() -> initramfs.Kernel:
 class KernelVM(GuestLink):
     """Boots on entering, and is removed on leaving. Several threads may call its methods."""
 
-    def __init__(self) -> None:
-        self._kernel = ensure()
+    def __init__(self, memory_mib: int = 1024, swap_mib: int = 512) -> None:
+        self._kernel, self._memory_mib, self._swap_bytes = ensure(), memory_mib, swap_mib << 20
         super().__init__(Path(tempfile.mkdtemp(prefix=f"swapwarden-vm-{os.getpid()}-")))
 
     def _boot(self) -> None:
@@ -46,7 +46,7 @@ class KernelVM(GuestLink):
             # The guest cannot keep compiled files, and compiling on an emulated CPU is slow.
             compileall.compile_dir(paths.ROOT / folder, quiet=2)
         with (self.folder / "swap.img").open("wb") as disk:
-            disk.truncate(_SWAP_BYTES)
+            disk.truncate(self._swap_bytes)
         secret = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(0.2)
@@ -71,7 +71,7 @@ class KernelVM(GuestLink):
         return initramfs.with_boot_files(self._kernel, {"boot.conf": conf}, self.folder / "initramfs.cpio")
 
     def _start_with(self, accelerator: str, archive: Path, listener: socket.socket, secret: str) -> None:
-        argv = qemu.machine(accelerator, cpus=_CPUS, memory_mib=_MEMORY_MIB, console=self.console_file)
+        argv = qemu.machine(accelerator, cpus=_CPUS, memory_mib=self._memory_mib, console=self.console_file)
         argv += ["-kernel", str(self._kernel.image), "-initrd", str(archive), "-append", " ".join(qemu.KERNEL_WORDS)]
         argv += ["-drive", f"file={self.folder / 'swap.img'},if=virtio,format=raw,cache=unsafe"]
         # /dev/vdb has room for cached files, which is all that experiments need of it: what they write is gone.

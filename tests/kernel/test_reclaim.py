@@ -21,13 +21,19 @@ BOUNDS = {
     "keepSwapFreeBytes": 16 * MIB,
     "writesPerDayBytes": 100 * MIB,
 }
-# Runs in the guest.
-SCRAPE = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
+# Runs in the guest, where each module costs time.
+SCRAPE = r"""
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 30) as client:
+    client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    while part := client.recv(65536):
+        sys.stdout.buffer.write(part)
+"""
 
 
 def metrics(node: test_agent.Node, agent: GuestProcess) -> dict[str, float]:
     port = next(json.loads(line)["port"] for line in agent.output().splitlines() if '"serving health' in line)
-    argv = [sys.executable, "-c", SCRAPE, f"http://127.0.0.1:{port}/metrics"]
+    argv = [sys.executable, "-I", "-S", "-c", SCRAPE, str(port)]
     text = node.vm.run(argv, timeout=60).stdout
     samples = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
     name = "swapwarden_agent_reclaim_"
