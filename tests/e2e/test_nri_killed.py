@@ -150,7 +150,7 @@ def test_pods_start_while_the_plugin_is_killed(
                 )
         corrected = swapwarden.total("agent", CORRECTED) - corrected
         refused = _refusals(cluster, namespace)
-        term.say(f"{mode}: {corrected:.0f} containers corrected, {refused} refused since the plugin died meanwhile")
+        term.say(f"{mode}: {corrected:.0f} containers corrected, {refused} refused: the plugin died or was late")
     finally:
         if mode != MODES[0]:
             swapwarden.upgrade()
@@ -174,7 +174,7 @@ def _start(node: Node, namespace: Namespace, killer: Killer, names: list[str], f
 
 
 def _refusals(cluster: Provider, namespace: Namespace) -> int:
-    """How often the runtime refused a container because a plugin that is required died during the request."""
+    """How often the runtime refused a container because the required plugin died or was late during the request."""
     events = cluster.get(f"/api/v1/namespaces/{namespace.name}/events")["items"]
     about = f"validator plugin {runtime_link.INDEX}-{runtime_link.PLUGIN}"
     return sum(each.get("count") or 1 for each in events if about in each.get("message", ""))
