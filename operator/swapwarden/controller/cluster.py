@@ -97,6 +97,8 @@ class Cluster:
         else:
             awaited = self.inventory.is_awaited(name) and after.settled
             due = awaited or (after.applied and self.planner.waits_to_show(name))
+            if (before.pressure is None) != (after.pressure is None):
+                due = due or self.planner.taints_pressure(name)
         return Changes((Due(name),) if due else (), profiles=True)
 
     def wrote(self, row: StateRow) -> Changes | None:
@@ -185,5 +187,5 @@ def _due(names: Iterable[str], *, delay: float = COALESCE_SECONDS, owner: str = 
 
 
 def _planned_from(row: StateRow) -> tuple[object, ...]:
-    """Return the parts of a state by which its plan can differ from it, and its node's taint."""
-    return row.uid, row.owner, row.spec, row.facts, row.pressure is not None
+    """Return the parts of a state by which its plan can differ from it."""
+    return row.uid, row.owner, row.spec, row.facts

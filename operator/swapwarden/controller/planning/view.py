@@ -194,6 +194,11 @@ class Planner:
         taint = profile.taint_effect is not None and node.place(names.SWAP_TAINT) is None
         return taint or (profile.extended_resource and node.swap_resource is None)
 
+    def taints_pressure(self, name: str) -> bool:
+        """Return whether the profile asks for a taint while the node is under memory pressure."""
+        pressure = self.in_force(name).pressure if name in self.inventory.nodes else None
+        return pressure is not None and pressure.taint is not None
+
     def is_urgent(self, row: pods.PodRow) -> bool:
         """Return whether a new pod precedes others because it must not swap."""
         if row.terminal or limits.forbids_swap(row.policy):

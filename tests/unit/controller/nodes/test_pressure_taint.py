@@ -126,3 +126,12 @@ def test_begin_and_end_of_pressure_have_the_node_reconciled(one: Node) -> None:
     assert len(one.known.due) == 1
     one.reports(None)
     assert len(one.known.due) == 2
+
+
+def test_without_a_taint_in_the_profile_pressure_needs_no_reconcile(one: Node) -> None:
+    pressure = thresholds.Pressure("5%", "10%", 5, 40, 10)
+    one.known.profiles_changed({"p": profile(pressure=pressure)})
+    one.reports(None)
+    one.known.due.clear()
+    one.reports(REPORT)
+    assert one.known.due == []
