@@ -78,6 +78,41 @@ def test_the_recorded_oom_kill_is_announced() -> None:
     )
 
 
+UNSWAPPED = {
+    0: 795,
+    26: 509,
+    44: 306,
+    60: 190,
+    67: 129,
+    70.5: 99,
+    72.4: 88,
+    73.8: 71,
+    75.2: 50,
+    76.8: 38,
+    78.2: 25,
+    79.6: 30,
+    80.9: 29,
+    82.9: 19,
+    84.7: 9,
+}
+"""MiB by seconds while a pod without swap grew on a real kernel, which reclaimed at 76 s and killed at 85.5 s."""
+
+
+def unswapped(at: float) -> int:
+    begin, end = next(pair for pair in itertools.pairwise(UNSWAPPED) if at <= pair[1])
+    share = (at - begin) / (end - begin)
+    return int(UNSWAPPED[begin] + share * (UNSWAPPED[end] - UNSWAPPED[begin]))
+
+
+@pytest.mark.parametrize("first", range(int(RARE_SECONDS)))
+def test_the_recorded_growth_of_a_pod_without_swap_is_announced_before_the_kernel_reclaims(first: int) -> None:
+    """Whenever the agent happens to look; once the kernel reclaims, the agent itself may wait."""
+    signals, at = PressureSignals(SETTINGS), float(first)
+    while run([look(at, unswapped(at))], signals)[0].signal is None:
+        at += signals.pause
+    assert at < 76
+
+
 def test_low_headroom_for_less_than_its_time_is_no_signal() -> None:
     looks = [look(0, 20), look(4, 20), look(5, 60), look(15, 47), look(19, 40), look(20, 40)]
     assert on_at(run(looks)) == 5
