@@ -32,13 +32,15 @@ RELOADS = 5
 RESIZES = (
     {"requests": {"cpu": "150m"}},
     {"limits": {"memory": "80Mi"}},
-    {"requests": {"cpu": "160m"}},
+    {"requests": {"cpu": "200m"}},
     {"limits": {"memory": "84Mi"}},
-    {"requests": {"cpu": "170m"}},
+    {"requests": {"cpu": "250m"}},
 )
 RAISED_SECONDS = 0.1
 """From 0 to the limit again, on a node whose CPU may be emulated: a bound of the histogram of repairs."""
 REWRITES = 3
+EVIDENT = {"True/InForce", "True/OlderPods"}
+"""Verdicts where a pod is covered that was made since the files exist; other tests may have left older ones."""
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +182,7 @@ def test_pods_are_born_at_0_with_no_agent_there(
             node.daemon_reload()
             assert [above(recording, pod) for pod in pods] == ["", ""]
             assert [cgroups.swap_max(node, cgroups.of_pod(node, pod)) for pod in pods] == ["0", "0"]
-        evident = {"True/InForce", "True/OlderPods"}
-        eventually(lambda: verdict(swapwarden) in evident, "that is evidence")
+        eventually(lambda: verdict(swapwarden) in EVIDENT, "that is evidence")
         assert [above(recording, pod) for pod in pods] == ["", ""]
     # The slices of the classes are the kubelet's.
     for name in COVERED:
@@ -315,7 +316,7 @@ def test_a_raised_pod_falls_to_0_when_it_is_resized_and_is_raised_again(
         namespace.create_pod("resized", metadata=RAISED, resources=QOS["burstable"])
         folder = cgroups.of_pod(node, namespace.wait_ready("resized"))
         eventually(lambda: cgroups.swap_max(node, folder) == str(LIMIT), "it is raised")
-        eventually(lambda: verdict(swapwarden) == "True/InForce", "it is covered")
+        eventually(lambda: verdict(swapwarden) in EVIDENT, "it is covered")
         late = 0
         for new in RESIZES:
             before, repairs = cgroups.now(node), swapwarden.total("agent", "swapwarden_agent_repairs_total")
