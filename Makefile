@@ -67,7 +67,7 @@ test-kernel-memory: venv ## Run what shows how the kernel swaps, protects and th
 	@failed=0; for kernel in 6.1 6.12; do \
 	  KERNEL_FACTS=1 TESTBED_KERNEL=$$kernel $(PYTHON) -m pytest -q -n0 tests/kernel/test_memory_facts.py \
 	    tests/kernel/test_memory_qos.py tests/kernel/test_eviction_order.py tests/kernel/test_pressure.py \
-	    tests/kernel/test_reclaim.py || failed=1; \
+	    tests/kernel/test_reclaim.py tests/kernel/test_churn.py || failed=1; \
 	done; exit $$failed
 
 .PHONY: setup-cluster

@@ -49,7 +49,7 @@ RELOAD_SECONDS: Final = 6.0
 METRICS_SECONDS: Final = 1.1
 """The agent's metrics may be nearly that old: FRESH_SECONDS in agent/node/swap_metrics.py."""
 SAMPLE_SECONDS: Final = 0.01
-PATIENCE: Final = 60.0
+PATIENCE: Final = 90.0
 """Seconds to wait for the final limit at the end of a pod."""
 
 PUBLISHED: Final = {
@@ -196,6 +196,8 @@ class Churn:
         self._chance = random.Random(3)  # noqa: S311 it is no secret
         self._sampler = Sampler(report)
         self._alive: dict[str, Pod] = {}
+        self._unpublished: list[Pod] = []
+        self._asking, self._fault = threading.Thread(), ""
         self.ended: list[Pod] = []
         self._slots: dict[int, list[Pod]] = {}
         for uid, entry in plan["pods"].items():
@@ -257,29 +259,42 @@ class Churn:
             pod.limit_at_end = (pod.folder / "memory.swap.max").read_text(encoding="ascii").strip()
         if pod.disabled:
             yield METRICS_SECONDS
-            asking = threading.Thread(target=self._ask, args=[pod])
-            asking.start()
-            while asking.is_alive():
-                yield 0.05
+            yield from self._figures(pod)
         pod.scope.rmdir()
         pod.folder.rmdir()
         self.ended.append(pod)
 
-    def _ask(self, pod: Pod) -> None:
-        """Read the agent's metrics about the pod's exposures: after its end, they no longer include it."""
+    def _figures(self, pod: Pod) -> Steps:
+        """Wait for the pod's figures in the agent's metrics: after its end, they no longer include it.
+
+        One client asks for all: twenty at once kept each other from their answers where CPUs were busy.
+        """
+        self._unpublished.append(pod)
+        while not pod.published:
+            if not self._asking.is_alive():
+                if self._fault:
+                    raise TimeoutError(self._fault)
+                self._asking = threading.Thread(target=self._ask, args=[self._unpublished])
+                self._unpublished = []
+                self._asking.start()
+            yield 0.05
+
+    def _ask(self, pods: list[Pod]) -> None:
         patience = time.monotonic() + PATIENCE
         while True:
             try:
                 with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=PATIENCE) as answer:
                     lines = answer.read().decode().splitlines()
                 break
-            except (OSError, http.client.HTTPException):  # Other clients also ask, and memory may be short.
+            except (OSError, http.client.HTTPException) as error:  # Memory may be short.
                 if time.monotonic() > patience:
-                    raise
+                    self._fault = f"no metrics within {PATIENCE} s: {error}"
+                    return
                 time.sleep(0.1)
         found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        for key, name in PUBLISHED.items():
-            pod.published[key] = float(found.get(f'{name}{{pod_uid="{pod.uid}"}}', 0))
+        for pod in pods:
+            figures = {key: found.get(f'{name}{{pod_uid="{pod.uid}"}}', 0) for key, name in PUBLISHED.items()}
+            pod.published = {key: float(value) for key, value in figures.items()}
 
     def _begin(self, pod: Pod) -> None:
         pod.child = hog(pod.scope, self._device, pod.slot, full=pod.full)
