@@ -31,6 +31,7 @@ GRANTED = 128
 LIMIT = 128
 """MiB for all pods together, of which the agent takes some 30."""
 MORE = 120
+SWAPPED = 100
 MIN_WARNING = 1.0
 
 # Runs in the guest: takes memory until the kernel kills it.
@@ -132,6 +133,23 @@ def tell(capsys: pytest.CaptureFixture[str], grown: Grown) -> None:
         words = " ".join(f"{name}={each[name]}" for name in ("signal", "scope", "headroom_bytes", "stall_permille"))
         rows.append(f"signal {grown.warning(each):.1f} s before the OOM kill: {words}")
     report(capsys, "\n".join(rows))
+
+
+def test_the_oom_kill_of_a_pod_without_swap_is_announced_though_swap_is_free(
+    node: test_agent.Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another pod may swap 512 MiB, and has swapped all that it has."""
+    idle, pod = node.pod("idle"), node.pod("grows")
+    agent = start(node, {idle: "max", pod: "0"})
+    held = idle.hog(SWAPPED, "--rounds", "1")
+    test_agent.until(lambda: "round 1:" in held.output(), "the idle pod has its memory")
+    while idle.number("memory.swap.current") < (SWAPPED - 10) * MIB:
+        node.vm.write(idle.path / "memory.reclaim", str(8 * MIB))
+    grown = grow(node, pod, agent)
+    tell(capsys, grown)
+    assert grown.samples[-1]["swapFree"] > 300
+    assert grown.signals
+    assert grown.warning(grown.signals[0]) > MIN_WARNING
 
 
 def test_the_oom_kill_of_a_pod_with_full_swap_is_announced_and_its_swapping_is_not(
