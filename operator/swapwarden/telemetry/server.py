@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 Check = Callable[[], str | None]
 """Returns the fault, or None."""
 
-HEAD_TIMEOUT: Final = 1.0
-"""Seconds for a request's head, which all clients send at once."""
+HEAD_TIMEOUT: Final = 5.0
+"""Seconds for a request's head. A kubelet that waits for a busy CPU may need as long as its probe allows (the chart's
+timeoutSeconds): an earlier refusal would restart a container that is well."""
 
 ANSWER_TIMEOUT: Final = 5.0
 """Seconds for a client to read an answer."""

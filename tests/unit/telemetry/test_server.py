@@ -3,6 +3,7 @@ import asyncio
 import collections
 import contextlib
 import itertools
+import re
 import resource
 import socket
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 from swapwarden.telemetry import server
+
+from testbed.base import paths
 
 
 async def ask(port: int, request: bytes) -> tuple[bytes, bytes]:
@@ -63,6 +66,14 @@ async def test_a_silent_client_is_dropped(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(server, "HEAD_TIMEOUT", 0.05)
     async with server.serve("127.0.0.1", 0, ready=lambda: None) as port:
         assert (await ask(port, b"GET /healthz"))[0].split()[1] == b"400"
+
+
+def test_no_probe_is_refused_before_its_kubelet_gives_it_up() -> None:
+    helpers = (paths.ROOT / "deploy/helm/swapwarden/templates/_helpers.tpl").read_text(encoding="utf-8")
+    probes = helpers.partition('define "swapwarden.probes"')[2].partition("{{- end -}}")[0]
+    seconds = [float(each) for each in re.findall(r"timeoutSeconds: (\d+)", probes)]
+    assert len(seconds) == 3
+    assert max(seconds) <= server.HEAD_TIMEOUT
 
 
 @pytest.mark.parametrize(
