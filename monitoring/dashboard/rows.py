@@ -8,7 +8,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models import units
 
-from monitoring.dashboard import memory, reclaim
+from monitoring.dashboard import memory, pressure, reclaim
 from monitoring.dashboard.panels import (
     AGENTS,
     POD,
@@ -385,7 +385,7 @@ CONTROL: Final = Row(
     ),
 )
 
-ROWS: Final = (FLEET, NODE, PODS, memory.MEMORY, reclaim.RECLAIM, CONTROL)
+ROWS: Final = (FLEET, NODE, PODS, memory.MEMORY, pressure.PRESSURE, reclaim.RECLAIM, CONTROL)
 
 
 def queries() -> Iterator[Query]:
