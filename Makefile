@@ -102,6 +102,12 @@ format: venv ## Format the code and apply safe fixes
 generate: venv ## Make crds/, the generated pages of docs/ and files of the chart from the code
 	$(PYTHON) -m hack.generate write
 
+.PHONY: pictures-kernel
+pictures-kernel: venv ## Draw memory pressure of a new run on a real kernel, for docs/memory-pressure.md
+	@$(PYTHON) -m testbed setup controlplane
+	@KERNEL_FACTS=1 PRESSURE_RUN=docs/images/memory-pressure.csv $(PYTHON) -m pytest -q -s -n0 tests/kernel/test_pressure.py -k full_swap
+	@$(MAKE) generate
+
 .PHONY: pictures
 pictures: setup-cluster ## Draw what kubectl swap explain prints on a real cluster, for README.md (as root)
 	E2E_SHOW=build/shown $(PYTHON) -m pytest -q tests/e2e/test_seeing.py -k test_a_pod_that_swaps

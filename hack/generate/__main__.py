@@ -2,7 +2,7 @@
 
 import sys
 
-from hack.generate import chart, crd, files, metrics_page, reference
+from hack.generate import chart, crd, files, metrics_page, pressure_run, reference
 from monitoring import generate as monitoring
 
 
@@ -14,6 +14,7 @@ def generated() -> files.Made:
         **monitoring.generated(),
         **reference.generated(),
         **metrics_page.generated(),
+        **pressure_run.generated(),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import pathlib
 import sys
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ LIMIT = 128
 MORE = 120
 SWAPPED = 100
 MIN_WARNING = 1.0
+RUN = "PRESSURE_RUN"
+"""Environment variable: the file for the run of which docs/images/memory-pressure.svg is drawn."""
 
 # Runs in the guest: takes memory until the kernel kills it.
 GROW = """
@@ -85,6 +88,18 @@ class Grown(NamedTuple):
     def warning(self, signal: dict[str, Any]) -> float:
         """Seconds from a signal to the kill."""
         return self.end - datetime.datetime.fromisoformat(signal["time"]).timestamp()
+
+    def as_csv(self) -> str:
+        """The samples about a second apart, and the signals, for the picture in docs."""
+        shown = [each for number, each in enumerate(self.samples[::-1]) if number % 5 == 0][::-1]
+        signals = [
+            (-round(self.warning(each), 1), each["signal"], int(each["headroom_bytes"]) // MIB) for each in self.signals
+        ]
+        rows = [
+            f"{each['at'] - self.end:.1f},{each['free']},{each['file']},{each['podSwap']},{each['stalled']:.1f}"
+            for each in shown
+        ]
+        return "\n".join([f"# {json.dumps(signals)}", "at,free,file,podSwap,stalled", *rows, ""])
 
     def before(self, signal: dict[str, Any]) -> dict[str, Any]:
         """The last sample before a signal."""
@@ -159,6 +174,8 @@ def test_the_oom_kill_of_a_pod_with_full_swap_is_announced_and_its_swapping_is_n
     agent = start(node, {pod: str(GRANTED * MIB)})
     grown = grow(node, pod, agent)
     tell(capsys, grown)
+    if RUN in os.environ:
+        pathlib.Path(os.environ[RUN]).write_text(grown.as_csv(), encoding="utf-8")
     assert grown.signals
     first = grown.signals[0]
     assert grown.warning(first) > MIN_WARNING
