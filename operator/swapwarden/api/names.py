@@ -46,6 +46,8 @@ SWAP_LABEL: Final = "node.swapwarden.dev/swap"
 """\"true\" where pods can get swap; absent elsewhere. Placement counts on it."""
 SWAP_TAINT: Final = SWAP_LABEL
 """Key of the taint that keeps pods without need for swap off nodes that have it."""
+EVICTION_EXCLUDED: Final = ("kube-system",)
+"""Namespaces whose pods are not evicted, unless a profile names others."""
 PRESSURE_TAINT: Final = "node.swapwarden.dev/memory-pressure"
 """Key of the taint that keeps new pods off nodes under memory pressure."""
 BEHAVIOR_LABEL: Final = "node.swapwarden.dev/swap-behavior"

@@ -222,11 +222,10 @@ def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.State
     patch is the whole of `new`. `old` may be plain JSON, for a spec of another version that this one does not
     understand.
     """
-    if (
-        isinstance(old, state.StateSpec)
-        and msgspec.structs.replace(thresholds.without_victim(old), epoch=new.epoch) == new
-    ):
-        return None
+    if isinstance(old, state.StateSpec):
+        planned = None if old.pressure is None else old.pressure.planned()
+        if msgspec.structs.replace(old, epoch=new.epoch, pressure=planned) == new:
+            return None
     before = dict(old) if isinstance(old, Mapping) else msgspec.to_builtins(old) if old else {}
     after = msgspec.to_builtins(new)
     before.pop(_UNCOMPARED, None)

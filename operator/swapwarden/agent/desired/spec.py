@@ -142,7 +142,7 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         guarantee=spec.guarantee,
         unsupported=unsupported,
         guard=spec.memory_guard or state.GuardSettings(),
-        pressure=_thresholds(spec.pressure),
+        pressure=None if spec.pressure is None else spec.pressure.planned(),
         reclaim=spec.reclaim,
         above={
             name: found
@@ -150,13 +150,6 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
             if cgroup is not None and (found := _of_memory(cgroup, page))
         },
     )
-
-
-def _thresholds(pressure: state.PressureSettings | None) -> state.PressureSettings | None:
-    """Return when to report memory pressure, without the pod that the controller evicts."""
-    if pressure is None or pressure.victim is None:
-        return pressure
-    return msgspec.structs.replace(pressure, victim=None)
 
 
 def _pod(pod: state.PodSettings, page: int) -> PodEntry:

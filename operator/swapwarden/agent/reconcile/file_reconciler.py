@@ -229,8 +229,8 @@ class FileReconciler:
         may be the agent's wish, by a plugin.
         """
         strange = file.times.write_seq and found != file.last_applied is not None
-        late = file in self.pending.writes and found in self.pending.values(file)
-        if file.is_pods and (external or (strange and not late)):
+        strange = strange and not (file in self.pending.writes and found in self.pending.values(file))
+        if file.is_pods and (external or strange):
             record = self._limits.get(file.key)
             if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
                 self._limits.record(file.key, found, found, external=True)

@@ -65,7 +65,7 @@ class EvictionSpec(rules.Model):
         list[Annotated[str, pydantic.Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]],
         pydantic.Field(max_length=MAX_EXCLUDED),
         pydantic.AfterValidator(values.no_duplicates),
-    ] = pydantic.Field(default=["kube-system"], json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = pydantic.Field(default=list(names.EVICTION_EXCLUDED), json_schema_extra={"x-kubernetes-list-type": "set"})
     """Namespaces whose pods are never evicted."""
     max_grace_period_seconds: Annotated[int, pydantic.Field(ge=1, le=3600)] = 30
     """How long an evicted pod may take to end, at most; a shorter terminationGracePeriodSeconds of the pod counts."""

@@ -180,6 +180,10 @@ class PressureSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="
     victim: EvictedPod | None = None
     """The pod that is evicted now. Absent: none."""
 
+    def planned(self) -> PressureSettings:
+        """Return the part that the plan decides: all but the pod that is evicted."""
+        return self if self.victim is None else msgspec.structs.replace(self, victim=None)
+
 
 class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The limits of a profile once it is in force on this node. None of them is enforced."""

@@ -25,7 +25,6 @@ from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.pressure import candidates, choice, ranking
 from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim
-from swapwarden.policy.pressure.thresholds import Eviction
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
 
@@ -86,11 +85,6 @@ class _Seen(NamedTuple):
     thresholds: state.PressureSettings
     facts: nodes.NodeFacts
     profile: compiled.Profile
-
-    @property
-    def bounds(self) -> Eviction:
-        """Return what bounds the node's evictions."""
-        return Eviction() if self.profile.pressure is None else self.profile.pressure.eviction
 
 
 class PressureObserver:
@@ -176,7 +170,7 @@ class PressureObserver:
         elif self._counts(row, last, seen):
             stands = not self._is_wide(row.profile.name)
         answer = await self._evictor.proceed(
-            row, seen.bounds, lambda: self._rank(row, seen), self._tell(row, seen), stands=stands
+            row, seen.profile.eviction, lambda: self._rank(row, seen), self._tell(row, seen), stands=stands
         )
         if row.victim is not None and last is not None and answer in BLOCKING:
             last.blocked[row.victim.uid] = self._now() + BLOCKED_SECONDS
@@ -195,8 +189,8 @@ class PressureObserver:
             fresh=self._counts(row, last, seen),
             wide=self._is_wide(row.profile.name),
             enforce=enforce,
-            settling=row.victim is not None or self._evictor.is_settling(name, seen.bounds),
-            limited=self._evictor.limited(name, row.profile.name, seen.bounds),
+            settling=row.victim is not None or self._evictor.is_settling(name, seen.profile.eviction),
+            limited=self._evictor.limited(name, row.profile.name, seen.profile.eviction),
         )
         chosen: Choice
         allowed = False
@@ -247,7 +241,9 @@ class PressureObserver:
             if await self._ask(chosen.victim.pod) is EvictionAnswer.ALLOWED:
                 if not isinstance(chosen, Evict):
                     return chosen, True
-                answer = await self._evictor.begin(row, chosen.victim, seen.bounds, self._tell(row, seen), last.arrived)
+                answer = await self._evictor.begin(
+                    row, chosen.victim, seen.profile.eviction, self._tell(row, seen), last.arrived
+                )
                 if isinstance(answer, NoVictim):
                     return answer, False
                 now = self._known.inventory.report_of(row.name)
@@ -263,7 +259,7 @@ class PressureObserver:
     async def _rank(self, row: states.StateRow, seen: _Seen) -> Sequence[ranking.Ranked]:
         found = await self._read(seen.node, seen.facts, seen.spec)
         report = row.pressure or state.PressureReport(1)
-        return ranking.rank(found, report, seen.facts.memory_bytes, seen.bounds.excluded)
+        return ranking.rank(found, report, seen.facts.memory_bytes, seen.profile.eviction.excluded)
 
     def _is_wide(self, profile: str) -> bool:
         """Return whether most nodes of a profile are under pressure; all nodes are counted once a second at most."""

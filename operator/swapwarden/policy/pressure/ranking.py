@@ -15,8 +15,6 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.policy.pressure.candidates import Candidate
 
-EXCLUDED: Final = frozenset({"kube-system"})
-"""Namespaces whose pods are never chosen, unless the profile names others."""
 LEAST_PERCENT: Final = 1
 """The share of the node's memory that a pod must use to be worth an eviction."""
 
@@ -72,7 +70,7 @@ def rank(
     candidates: Iterable[Candidate],
     report: state.PressureReport,
     memory_bytes: int,
-    excluded: Collection[str] = EXCLUDED,
+    excluded: Collection[str] = names.EVICTION_EXCLUDED,
 ) -> tuple[Ranked, ...]:
     """Return all pods of a node in the order in which they would leave, each with the reason that spares it.
 

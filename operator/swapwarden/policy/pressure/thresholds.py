@@ -16,7 +16,7 @@ REPORT_SECONDS: Final = 5
 class Eviction(msgspec.Struct, frozen=True):
     """A profile's bounds on evictions, compiled; times in seconds."""
 
-    excluded: frozenset[str] = frozenset({"kube-system"})
+    excluded: frozenset[str] = frozenset(names.EVICTION_EXCLUDED)
     """Namespaces whose pods are never evicted."""
     grace: int = 30
     """How long a pod may take to end, at most."""
@@ -44,13 +44,6 @@ class Pressure(msgspec.Struct, frozen=True):
     enforce: bool = False
     """Whether pods are evicted."""
     eviction: Eviction = Eviction()
-
-
-def without_victim(spec: state.StateSpec) -> state.StateSpec:
-    """Return a spec as it was planned: without the pod that is evicted."""
-    if spec.pressure is None or spec.pressure.victim is None:
-        return spec
-    return msgspec.structs.replace(spec, pressure=msgspec.structs.replace(spec.pressure, victim=None))
 
 
 def of_node(pressure: Pressure | None, facts: nodes.NodeFacts) -> state.PressureSettings | None:

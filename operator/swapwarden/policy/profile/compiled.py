@@ -108,6 +108,11 @@ class Profile(msgspec.Struct, frozen=True):
     reclaim: reclaim_settings.Reclaim | None = None
     """None: no pod's idle memory is moved to swap, whatever it asks."""
 
+    @property
+    def eviction(self) -> thresholds.Eviction:
+        """Return what bounds evictions from its nodes."""
+        return thresholds.Eviction() if self.pressure is None else self.pressure.eviction
+
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Return whether it selects a node with these labels."""
         return selects(self.selector, labels)

@@ -186,7 +186,7 @@ def explain(seen: Observed) -> PodExplanation:
 def _pressure(seen: Observed, planned: PlannedPod) -> pressure.PodPressure | None:
     if seen.node is None:
         return None
-    bounds = planned.eviction
+    bounds = planned.profile.eviction
     return pressure.of_pod(seen.pod, seen.state, planned.facts, seen.node.uid, seen.neighbours, bounds=bounds)
 
 

@@ -8,7 +8,6 @@ from swapwarden.api import names, quantity
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
-from swapwarden.policy.pressure.thresholds import Eviction
 from swapwarden.policy.profile import compiled
 
 
@@ -46,11 +45,6 @@ class PlannedPod(msgspec.Struct, frozen=True):
         changed = msgspec.structs.replace(self, **fields)
         trace = plan.trace_pod(changed.profile, changed.facts, changed.row, changed.others, changed.known)
         return msgspec.structs.replace(changed, trace=trace)
-
-    @property
-    def eviction(self) -> Eviction:
-        """Return what bounds evictions from the node."""
-        return Eviction() if self.profile.pressure is None else self.profile.pressure.eviction
 
     @property
     def override(self) -> compiled.Override | None:
