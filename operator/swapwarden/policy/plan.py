@@ -24,8 +24,8 @@ from swapwarden.policy.swap import limits
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
 _PRESSURE: Final = "pressure"
-_VICTIM: Final = "victim"
-"""In it, the pod that is evicted: no part of the plan, which neither writes nor removes it."""
+_EVICTIONS: Final = frozenset({"victim", "evictedAt"})
+"""In it, what is evicted and was: no part of the plan, which neither writes nor removes it."""
 _NONE: Final[namespaces.Labels] = {}
 _UNPROTECTED: Final = memory_qos.Sums()
 _NO_SETTINGS: Final = state.CgroupSettings()
@@ -231,7 +231,7 @@ def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.State
     before.pop(_UNCOMPARED, None)
     after.pop(_UNCOMPARED, None)
     if isinstance(found := before.get(_PRESSURE), dict):
-        before[_PRESSURE] = {key: value for key, value in found.items() if key != _VICTIM}
+        before[_PRESSURE] = {key: value for key, value in found.items() if key not in _EVICTIONS}
     return merge.merge_patch(before, after) or None
 
 

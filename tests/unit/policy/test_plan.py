@@ -444,12 +444,16 @@ def test_a_patch_turns_the_old_into_the_new(old: state.StateSpec | None, new: st
     assert (patch is None) == same
 
 
-def test_a_plan_neither_writes_nor_removes_the_pod_that_is_evicted() -> None:
+@pytest.mark.parametrize(
+    "evictions",
+    [{"victim": state.EvictedPod("u", "a", "p", 1)}, {"evicted_at": ["2026-01-01T00:00:00Z"]}],
+    ids=["victim", "past evictions"],
+)
+def test_a_plan_neither_writes_nor_removes_what_is_evicted(evictions: dict[str, Any]) -> None:
     pressure = thresholds.Pressure("5%", "10%", 5, 40, 10)
     planned = plan.plan_node(profile(LIMITED, pressure=pressure), facts(), [])
     assert planned.pressure is not None
-    victim = state.EvictedPod("u", "a", "p", 1)
-    now = msgspec.structs.replace(planned, pressure=msgspec.structs.replace(planned.pressure, victim=victim))
+    now = msgspec.structs.replace(planned, pressure=msgspec.structs.replace(planned.pressure, **evictions))
     assert plan.spec_patch(now, planned) is None
     other = plan.plan_node(profile(LIMITED, pressure=msgspec.structs.replace(pressure, full_percent=50)), facts(), [])
     assert plan.spec_patch(now, other) == {"pressure": {"stall": {"fullPermille": 500}}}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pydantic
 
-from swapwarden.api import names, quantity, rules, values
+from swapwarden.api import names, quantity, rules, state, values
 
 
 def _is_below(headroom: HeadroomSignal) -> bool:
@@ -71,7 +71,7 @@ class EvictionSpec(rules.Model):
     """How long an evicted pod may take to end, at most; a shorter terminationGracePeriodSeconds of the pod counts."""
     settle_seconds: Annotated[int, pydantic.Field(ge=1, le=600)] = 15
     """How long no other pod of the node is evicted after one is gone."""
-    per_node_per_hour: Annotated[int, pydantic.Field(ge=1, le=60)] = 6
+    per_node_per_hour: Annotated[int, pydantic.Field(ge=1, le=state.MAX_EVICTED)] = 6
     """Most evictions from one node in an hour."""
 
 

@@ -41,6 +41,8 @@ MAX_PODS = 2048
 MAX_CONTAINERS = 128
 ID_LENGTH = 13
 """Characters of a container's id that a state has: as many as crictl shows."""
+MAX_EVICTED = 60
+"""Evictions from a node in an hour, as a profile may allow."""
 MAX_PODS_BYTES = 768 * 1024
 """Bytes of JSON that pods may take, with their part of a preview. The whole object, with what a profile and an agent
 add at most, must stay well below what etcd takes (1.5 MiB) and what an API server sends it (2 MiB)."""
@@ -179,10 +181,17 @@ class PressureSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="
     """How long after a report the next one follows."""
     victim: EvictedPod | None = None
     """The pod that is evicted now. Absent: none."""
+    evicted_at: Annotated[
+        list[Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]],
+        msgspec.Meta(max_length=MAX_EVICTED),
+    ] = []
+    """When pods that were evicted from the node were chosen, RFC 3339: those of an hour. A new leader counts them."""
 
     def planned(self) -> PressureSettings:
-        """Return the part that the plan decides: all but the pod that is evicted."""
-        return self if self.victim is None else msgspec.structs.replace(self, victim=None)
+        """Return the part that the plan decides: all but evictions."""
+        if self.victim is None and not self.evicted_at:
+            return self
+        return msgspec.structs.replace(self, victim=None, evicted_at=[])
 
 
 class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -129,6 +129,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """Memory pressure that the agent reports."""
     victim: state.EvictedPod | None = None
     """The pod that is evicted from the node."""
+    evicted_at: tuple[str, ...] = ()
+    """When pods that were evicted before were chosen, RFC 3339."""
 
 
 class _PreviewHead(msgspec.Struct, rename="camel"):
@@ -137,6 +139,7 @@ class _PreviewHead(msgspec.Struct, rename="camel"):
 
 class _PressureHead(msgspec.Struct, rename="camel"):
     victim: state.EvictedPod | None = None
+    evicted_at: tuple[str, ...] = ()
 
 
 class _Head(msgspec.Struct, rename="camel"):
@@ -283,6 +286,7 @@ def project(wire: WireState) -> StateRow:
         holds=status.holds,
         pressure=status.pressure,
         victim=head.pressure.victim if head.pressure else None,
+        evicted_at=head.pressure.evicted_at if head.pressure else (),
         standstills=tuple(each for each in status.throttled if each.trips),
         # Present problems are listed before past ones.
         unlisted=status.violations_omitted > 0,

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import state
+from swapwarden.api import state, times
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure.budgets import EvictionAnswer
@@ -89,14 +89,19 @@ class Evictor:
         *,
         evict: Evict,
         now: Callable[[], float] = time.monotonic,
+        today: Callable[[], float] = time.time,
     ) -> None:
-        """`evict(pod, seconds)` evicts a pod within the term, which then has so many seconds to end."""
+        """`evict(pod, seconds)` evicts a pod within the term, which then has so many seconds to end.
+
+        `today` is the time of day, in seconds since 1970.
+        """
         self._known = known
         self._api = api
         self._records = records
         self._recorder = recorder
         self._evict = evict
         self._now = now
+        self._today = today
         self._attempts: dict[str, _Attempt] = {}
         self._evictions = limits.Evictions(now())
 
@@ -111,6 +116,13 @@ class Evictor:
     def limited(self, node: str, profile: str, bounds: Eviction) -> Limited | None:
         """Return what forbids another eviction from the node now."""
         return self._evictions.limited(node, profile, bounds.per_hour, self._now())
+
+    def recall(self, row: states.StateRow) -> None:
+        """Count the evictions that a state has from earlier terms."""
+        today = self._today()
+        read = {stamp: times.seconds(stamp) for stamp in row.evicted_at}
+        past = {stamp: 0.0 if at is None else today - at for stamp, at in read.items()}
+        self._evictions.recall(row.name, row.profile.name, past, self._now())
 
     def forget(self, node: str) -> None:
         """Take in that the node, its pod, or the record of the eviction is gone."""
@@ -133,7 +145,7 @@ class Evictor:
         victim = state.EvictedPod(pod.uid, pod.namespace, pod.name, seq)
         attempt = self._attempt(row, victim)
         try:
-            written = await self._records.write(row, victim)
+            written = await self._records.record(row, victim)
         except BaseException as error:
             # Without an answer it may be executed all the same, and is found like that of an earlier leader: it counts.
             if isinstance(error, errors.ApiError) and error.status < 500:
@@ -165,7 +177,7 @@ class Evictor:
             self._tell(attempt)
             if not attempt.told:
                 EVICTIONS.inc("Gone")
-            await self._clear(row)
+            await self._clear(row, counts=True)
             self.forget(row.name)
         elif life is PodLife.ENDING:
             self._tell(attempt)
@@ -180,7 +192,7 @@ class Evictor:
     def _attempt(self, row: states.StateRow, victim: state.EvictedPod) -> _Attempt:
         now = self._now()
         self._evictions.withdraw(row.name)
-        self._evictions.begin(row.name, row.profile.name, now)
+        self._evictions.begin(row.name, row.profile.name, now, times.rfc3339(self._today()))
         self._attempts[row.name] = attempt = _Attempt(victim, now)
         return attempt
 
@@ -235,7 +247,11 @@ class Evictor:
                 return PodLife.ENDING if pod.metadata.deletion_timestamp else PodLife.ALIVE
         return PodLife.GONE
 
-    async def _clear(self, row: states.StateRow) -> None:
-        """Remove the record, unless it is gone with the state, or with the thresholds."""
+    async def _clear(self, row: states.StateRow, *, counts: bool = False) -> None:
+        """Remove the record, unless it is gone with the state, or with the thresholds.
+
+        `counts`: its pod was evicted, so it is one of those that a new leader must know.
+        """
         if row.victim is not None:
-            await self._records.write(row, None)
+            past = self._evictions.past(row.name, self._now(), ended=not counts)
+            await self._records.clear(row, past[-state.MAX_EVICTED :])

@@ -133,6 +133,8 @@ class PressureObserver:
         report = None if new is None else new.pressure
         if new is not None and new.victim is not None and (old is None or old.victim != new.victim):
             self.queue.add(name)
+        if new is not None and (old is None or old.evicted_at != new.evicted_at):
+            self._evictor.recall(new)
         if report is None:
             self._reports.pop(name, None)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from swapwarden.api import state
@@ -28,18 +28,22 @@ class VictimWriter:
         """Wait until the rate allows a write."""
         await self._writes.ready()
 
-    async def write(self, row: states.StateRow, victim: state.EvictedPod | None) -> states.StateRow:
-        """Write the pod into the state `row`, or remove it (None); return the state as the API server has it.
+    async def record(self, row: states.StateRow, victim: state.EvictedPod) -> states.StateRow:
+        """Write the pod into the state `row`; return the state as the API server has it.
 
         Raise Deposed if the state has a later term, and ApiError: 404 if the state was deleted, 409 if it is another
-        one, or a pod would be written into another version of it.
+        one, or another version of it: that may have the pod of an earlier leader.
         """
+        return await self._write(row, {"resourceVersion": str(row.version)}, {"victim": victim})
+
+    async def clear(self, row: states.StateRow, evicted_at: Sequence[str]) -> states.StateRow:
+        """Remove the pod from the state `row`, which then has these times of evictions; raise as record() does."""
+        return await self._write(row, {}, {"victim": None, "evictedAt": evicted_at or None})
+
+    async def _write(self, row: states.StateRow, version: dict[str, str], evictions: dict[str, Any]) -> states.StateRow:
         epoch = self._writes.term.epoch
-        metadata: dict[str, Any] = {"uid": row.uid, "managedFields": NO_FIELD_RECORDS}
-        if victim is not None:
-            # Another version may have the pod of an earlier leader.
-            metadata["resourceVersion"] = str(row.version)
-        body = {"metadata": metadata, "spec": {"epoch": epoch, "pressure": {"victim": victim}}}
+        metadata: dict[str, Any] = {"uid": row.uid, "managedFields": NO_FIELD_RECORDS, **version}
+        body = {"metadata": metadata, "spec": {"epoch": epoch, "pressure": evictions}}
         await self._writes.ready()
         try:
             answer = await self._writes.merge_patch("state", f"{STATES}/{row.name}", body, **_STRICT)

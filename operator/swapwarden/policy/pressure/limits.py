@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -20,6 +20,8 @@ class _Eviction(msgspec.Struct):
     at: float
     node: str
     profile: str
+    stamp: str
+    """The time of day of `at`: its name in states."""
     gone: float | None = None
     """When the pod was gone; None before."""
 
@@ -29,10 +31,11 @@ class Evictions:
 
     A new leader does not know what the last one evicted a moment ago. It begins as if the rates of all profiles and
     of the cluster had just been used up, so that they hold in any window over both terms, and every node settles.
-    A node's limit counts the evictions of the term alone: an hour without evictions would leave nodes to the kernel's
-    OOM killer.
+    A node's limit also counts the evictions of earlier terms, which its state has: to begin as if it had been used up
+    would leave nodes to the kernel's OOM killer for an hour.
 
-    The size is bounded: by the evictions that the cluster's rate allows in an hour, and one for each node.
+    The size is bounded: by the evictions that the cluster's rate allows in an hour, those of earlier terms that states
+    have, and one for each node.
     """
 
     def __init__(self, began: float) -> None:
@@ -67,10 +70,29 @@ class Evictions:
             return HoldReason.RATE_LIMIT
         return None
 
-    def begin(self, node: str, profile: str, now: float) -> None:
-        """Count an eviction, before the API server is asked for it: it may happen although no answer arrives."""
+    def begin(self, node: str, profile: str, now: float, stamp: str) -> None:
+        """Count an eviction, before the API server is asked for it: it may happen although no answer arrives.
+
+        `stamp` is the time of day.
+        """
         self._log = [one for one in self._log if one.gone is None or now - one.gone < HOUR]
-        self._log.append(_Eviction(now, node, profile))
+        self._log.append(_Eviction(now, node, profile, stamp))
+
+    def recall(self, node: str, profile: str, past: Mapping[str, float], now: float) -> None:
+        """Count the node's evictions of earlier terms: how many seconds ago each was, by its time of day.
+
+        Clocks may differ: one that is yet to come counts as of now.
+        """
+        known = {one.stamp for one in self._of(node)}
+        for stamp, ago in past.items():
+            at = now - max(0.0, ago)
+            if stamp not in known and now - at < HOUR:
+                self._log.append(_Eviction(at, node, profile, stamp, gone=at))
+
+    def past(self, node: str, now: float, *, ended: bool) -> list[str]:
+        """Return the times of day of the node's evictions within an hour; `ended`: without one that is under way."""
+        found = (one for one in self._of(node) if now - one.at < HOUR)
+        return sorted({one.stamp for one in found if one.gone is not None or not ended})
 
     def withdraw(self, node: str) -> None:
         """Forget the node's eviction that is under way: the API server refused it."""

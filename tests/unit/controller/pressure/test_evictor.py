@@ -96,6 +96,8 @@ class Server:
         self.state["spec"]["pressure"].pop("victim", None)
         if victim:
             self.state["spec"]["pressure"]["victim"] = victim
+        if "evictedAt" in patch["spec"]["pressure"]:
+            self.state["spec"]["pressure"]["evictedAt"] = patch["spec"]["pressure"]["evictedAt"] or []
         self.changed()
         return self.done(line, self.state)
 
@@ -118,6 +120,11 @@ class Server:
     def victim(self) -> str:
         found = self.state["spec"].get("pressure", {}).get("victim")
         return found["name"] if found else ""
+
+    @property
+    def evicted_at(self) -> list[str]:
+        """The times of past evictions, without the day."""
+        return [each[11:] for each in self.state["spec"]["pressure"].get("evictedAt", [])]
 
     def records(self, name: str) -> None:
         """Be another leader, and record a pod."""
@@ -150,7 +157,9 @@ def pod(name: str, **metadata: Any) -> dict[str, Any]:
 class Leader:
     """One leadership, with all that it knows."""
 
-    def __init__(self, server: Server, epoch: int = 1, *, may: bool = True, governed: Any = ENFORCED) -> None:
+    def __init__(
+        self, server: Server, epoch: int = 1, *, may: bool = True, governed: Any = ENFORCED, today: float = 0.0
+    ) -> None:
         self.server = server
         self.now = 0.0
         self.events: list[events.Notice] = []
@@ -159,6 +168,8 @@ class Leader:
         """Called between the decision and the record."""
         self.ended = False
         """Whether the pressure ends while the pod is recorded."""
+        self.today = today
+        """The time of day at the beginning, in seconds since 1970."""
         self.known = cluster.Cluster()
         self.known.profiles_changed({"p": governed})
         self.known.node_changed("n", NODE)
@@ -178,6 +189,7 @@ class Leader:
                 recorder,
                 evict=functools.partial(budgets.evict, api, leads),
                 now=lambda: self.now,
+                today=lambda: self.today + self.now,
             ),
             may_evict=may,
             deposed=lambda _: self.stepped_down.set(),
@@ -531,6 +543,77 @@ def test_a_node_has_so_many_evictions_in_an_hour() -> None:
     server.reports(3, y=800)
     assert leader.decides() == ""
     assert server.log[3:] == ["record y", "evict y"]
+
+
+ONE_AN_HOUR = msgspec.structs.replace(
+    ENFORCED, pressure=msgspec.structs.replace(PRESSURE, eviction=Eviction(per_hour=1))
+)
+
+
+def once_evicted() -> Server:
+    """A node from which a leader evicted a pod 100 seconds after its term began, which is gone."""
+    server = Server("x", "y", "z")
+    leader = Leader(server, governed=ONE_AN_HOUR)
+    server.reports(1, x=900, y=800)
+    leader.decides()
+    assert server.evicted_at == []
+    del server.pods["x"]
+    leader.now += 5
+    leader.decides()
+    assert server.evicted_at == ["00:01:40Z"]
+    return server
+
+
+@pytest.mark.parametrize(("today", "left"), [(1000.0, 2600.0), (-7200.0, 3500.0)], ids=["later", "its clock is behind"])
+def test_a_new_leader_counts_evictions_of_earlier_terms(today: float, left: float) -> None:
+    server = once_evicted()
+    second = Leader(server, 2, governed=ONE_AN_HOUR, today=today)
+    server.reports(2, y=800)
+    assert second.decides() == "NodeLimit"
+    second.now += left - 1
+    server.reports(3, y=800)
+    assert second.decides() == "NodeLimit"
+    second.now += 1
+    server.reports(4, y=800)
+    assert second.decides() == ""
+    assert server.log == ["record x", "evict x", "clear", "record y", "evict y"]
+
+
+def test_the_state_has_the_times_of_an_hour() -> None:
+    server = once_evicted()
+    second = Leader(server, 2, governed=ONE_AN_HOUR, today=3600.0)
+    server.reports(2, y=800)
+    second.decides()
+    del server.pods["y"]
+    second.decides()
+    assert server.evicted_at == ["01:01:40Z"], "the first is older than an hour"
+
+
+def test_an_eviction_that_was_refused_is_no_past_one() -> None:
+    server, leader = pressed("x", x=900)
+    server.before["evict x"] = BUDGET
+    leader.decides()
+    assert (server.log, server.evicted_at) == (["record x", "clear"], [])
+
+
+def test_the_eviction_of_an_earlier_term_that_a_new_leader_finds_ended_counts() -> None:
+    server, first = pressed("x", "y", x=900, y=800)
+    first.decides()
+    del server.pods["x"]
+    second = Leader(server, 2, governed=ONE_AN_HOUR, today=50.0)
+    second.decides()
+    assert server.evicted_at == ["00:02:30Z"]
+    third = Leader(server, 3, governed=ONE_AN_HOUR, today=100.0)
+    server.reports(2, y=800)
+    assert third.decides() == "NodeLimit"
+
+
+def test_a_time_that_is_none_counts_as_of_now() -> None:
+    server = Server("x")
+    server.state["spec"]["pressure"]["evictedAt"] = ["2026-13-41T99:00:00Z"]
+    leader = Leader(server, governed=ONE_AN_HOUR)
+    server.reports(1, x=900)
+    assert leader.decides() == "NodeLimit"
 
 
 def test_namespaces_of_the_profile_are_spared() -> None:

@@ -24,6 +24,8 @@ SMALL = Load(nodes=32, pools=4, pressed=(6, 2, 2, 5), ramp=20, seconds=130, fail
 """Of the last pool, most nodes are under pressure."""
 RUSH = Load(nodes=32, pools=1, pressed=(10,), ramp=5, seconds=50, failovers=(25,), lost=0, late=0, faults=0)
 """A leader ends just after its evictions."""
+HOURLY = Load(nodes=8, pools=1, pressed=(3,), ramp=5, seconds=130, failovers=(50,), per_hour=1)
+"""One pod may go from a node, and more would need to."""
 FULL = {
     "1 % of each profile": Load(
         nodes=5000, pools=10, pressed=(5,) * 10, ramp=10, seconds=600, failovers=(60, 200, 400)
@@ -54,6 +56,7 @@ def test_no_rule_is_broken_and_a_replay_decides_the_same() -> None:
         assert observer.HOLDS.value(reason) > before[reason], reason
     assert simulate(SMALL).judge.digest() == world.judge.digest()
     assert broken(simulate(RUSH)) == []
+    assert broken(simulate(HOURLY)) == []
 
 
 def never(*_: Any, **__: Any) -> bool:
@@ -81,10 +84,11 @@ BEGIN, PROJECT = limits.Evictions.__init__, states.project
         (SMALL, limits.Evictions, "limited", unlimited, "in 20 s"),
         (RUSH, limits.Evictions, "__init__", began_long_ago, "in 20 s"),
         (SMALL, limits.Evictions, "is_settling", never, "settles"),
+        (HOURLY, limits.Evictions, "recall", unlimited, "in 3600 s"),
         (SMALL, choice, "is_widespread", never, "most nodes"),
         (SMALL, states, "project", without_victim, "is recorded"),
     ],
-    ids=["rates", "a new leader", "settling", "widespread", "the record"],
+    ids=["rates", "a new leader", "settling", "earlier terms", "widespread", "the record"],
 )
 def test_the_judge_finds_broken_rules(
     monkeypatch: pytest.MonkeyPatch, load: Load, owner: Any, name: str, mutant: object, says: str

@@ -15,7 +15,7 @@ LATER = 10 * HOUR
 
 
 def evict(one: Evictions, node: str, profile: str, now: float, *, gone: float | None = None) -> None:
-    one.begin(node, profile, now)
+    one.begin(node, profile, now, str(now))
     if gone is not None:
         one.end(node, gone)
 
@@ -23,7 +23,7 @@ def evict(one: Evictions, node: str, profile: str, now: float, *, gone: float | 
 def test_a_node_settles_until_some_time_after_its_pod_is_gone() -> None:
     one = Evictions(0.0)
     assert not one.is_settling("n", 15.0, LATER)
-    one.begin("n", "p", LATER)
+    evict(one, "n", "p", LATER)
     assert one.is_settling("n", 0.0, LATER)
     assert one.is_settling("n", 15.0, LATER + 2 * HOUR)
     one.end("n", LATER + 2 * HOUR)
@@ -64,7 +64,7 @@ def test_the_rates_of_a_profile_and_of_the_cluster() -> None:
 def test_an_eviction_that_the_api_server_refused_does_not_count() -> None:
     one = Evictions(0.0)
     evict(one, "n", "p", LATER, gone=LATER)
-    one.begin("n", "p", LATER + RATE_SECONDS)
+    evict(one, "n", "p", LATER + RATE_SECONDS)
     one.withdraw("n")
     assert one.limited("n", "p", 2, LATER + RATE_SECONDS) is None
     assert one.limited("n", "p", 1, LATER + RATE_SECONDS) is HoldReason.NODE_LIMIT
@@ -77,6 +77,34 @@ def test_a_new_leader_takes_the_rates_as_used_up_and_lets_each_node_settle() -> 
     assert one.limited("n", "p", PER_HOUR, LATER + RATE_SECONDS) is None
     assert one.is_settling("n", 60.0, LATER + 59)
     assert not one.is_settling("n", 60.0, LATER + 60)
+
+
+def test_a_nodes_limit_counts_evictions_of_earlier_terms_once_and_for_an_hour() -> None:
+    one = Evictions(LATER)
+    for _ in range(2):
+        one.recall("n", "p", {"old": HOUR, "a": HOUR - 100, "b": 50.0}, LATER)
+    assert one.past("n", LATER, ended=True) == ["a", "b"]
+    assert one.limited("n", "p", 2, LATER + 99) is HoldReason.NODE_LIMIT
+    assert one.limited("n", "p", 2, LATER + 100) is None
+    assert one.limited("other", "p", 1, LATER + RATE_SECONDS) is None
+    assert not one.is_settling("n", 15.0, LATER + 15)
+
+
+def test_an_eviction_in_the_future_of_this_clock_counts_as_of_now() -> None:
+    one = Evictions(LATER)
+    one.recall("n", "p", {"a": -2 * HOUR}, LATER)
+    assert one.limited("n", "p", 1, LATER + HOUR - 1) is HoldReason.NODE_LIMIT
+    assert one.limited("n", "p", 1, LATER + HOUR) is None
+
+
+def test_the_times_for_the_next_leader_are_of_this_hour_and_of_pods_that_are_gone() -> None:
+    one = Evictions(0.0)
+    evict(one, "n", "p", LATER, gone=LATER)
+    evict(one, "n", "p", LATER + HOUR - 1, gone=LATER + HOUR - 1)
+    evict(one, "n", "p", LATER + HOUR)
+    evict(one, "other", "p", LATER + HOUR, gone=LATER + HOUR)
+    assert one.past("n", LATER + HOUR, ended=True) == [str(LATER + HOUR - 1)]
+    assert one.past("n", LATER + HOUR, ended=False) == [str(LATER + HOUR - 1), str(LATER + HOUR)]
 
 
 STEPS = st.lists(
@@ -95,32 +123,38 @@ def profile_of(node: str) -> str:
 
 @given(STEPS)
 def test_no_rate_is_exceeded_in_any_window_and_no_node_has_two_victims(steps: list[tuple[float, str, str]]) -> None:
-    now, one, terms = 0.0, Evictions(0.0), 0
-    done: list[tuple[float, str, int]] = []
+    now, one = 0.0, Evictions(0.0)
+    done: list[tuple[float, str]] = []
     under_way: set[str] = set()
+    kept: dict[str, list[str]] = {}
+    """The times in the nodes' states."""
     for wait, node, then in steps:
         now += wait
         if then == "fail over":
-            one, terms = Evictions(now), terms + 1
-            under_way.clear()
+            one = Evictions(now)
+            for other, stamps in kept.items():
+                one.recall(other, profile_of(other), {stamp: now - float(stamp) for stamp in stamps}, now)
+            for other in under_way:  # it has the record
+                evict(one, other, profile_of(other), now)
             continue
         if not one.is_settling(node, 15.0, now) and one.limited(node, profile_of(node), PER_HOUR, now) is None:
             assert node not in under_way
-            one.begin(node, profile_of(node), now)
+            evict(one, node, profile_of(node), now)
             if then == "refuse":
                 one.withdraw(node)
                 continue
-            done.append((now, node, terms))
+            done.append((now, node))
             under_way.add(node)
-        if then == "end":
+        if then == "end" and node in under_way:
+            kept[node] = one.past(node, now, ended=False)
             one.end(node, now)
             under_way.discard(node)
     assert most(done, RATE_SECONDS, lambda _: "cluster") <= PER_CLUSTER
     assert most(done, RATE_SECONDS, lambda each: profile_of(each[1])) <= PER_PROFILE
-    assert most(done, HOUR, lambda each: f"{each[1]} in term {each[2]}") <= PER_HOUR
+    assert most(done, HOUR, lambda each: each[1]) <= PER_HOUR
 
 
-def most(done: list[tuple[float, str, int]], window: float, group: Callable[[tuple[float, str, int]], str]) -> int:
+def most(done: list[tuple[float, str]], window: float, group: Callable[[tuple[float, str]], str]) -> int:
     """Return the most evictions of one group in any window."""
 
     def counts() -> Iterator[int]:
@@ -137,7 +171,7 @@ def test_past_evictions_do_not_grow_without_bound(*, ends: bool) -> None:
         node = f"n{number % 7}"
         now += RATE_SECONDS
         if not one.is_settling(node, 0.0, now):
-            one.begin(node, "p", now)
+            evict(one, node, "p", now)
         if ends:
             one.end(node, now)
     assert len(one) <= (HOUR / RATE_SECONDS + 1 if ends else 7)

@@ -12,7 +12,6 @@ from swapwarden.policy.pressure import limits
 from tests.unit.controller.pressure.simulated.machines import Machine, Pod
 
 SETTLE_SECONDS: Final = 15.0
-PER_HOUR: Final = 6
 FORGOTTEN_SECONDS: Final = 35.0
 """Reports that are older play no part in an eviction: 15 s, its requests and their repetitions."""
 LEAST, WIDE_PERCENT = 3, 55
@@ -33,8 +32,9 @@ class Request(NamedTuple):
 class Judge:
     """Takes down all records of victims and all evictions, with the rules that they break."""
 
-    def __init__(self, machines: Mapping[str, Machine]) -> None:
+    def __init__(self, machines: Mapping[str, Machine], per_hour: int) -> None:
         self._machines = machines
+        self._per_hour = per_hour
         self._sizes = collections.Counter(machine.pool for machine in machines.values())
         self._pressed: collections.Counter[str] = collections.Counter()
         self._wide_since: dict[str, float] = {}
@@ -96,11 +96,11 @@ class Judge:
         return self._log.hexdigest()
 
     def excesses(self) -> Iterator[str]:
-        """Yield each rate that the records exceed in some window; the limit of a node is for a term."""
-        hours = self._times(lambda one: f"{one.node} in term {one.epoch}")
+        """Yield each rate that the records exceed in some window."""
+        hours = self._times(lambda one: one.node)
         profiles = self._times(lambda one: self._machines[one.node].pool)
         for groups, window, bound in (
-            (hours, limits.HOUR, PER_HOUR),
+            (hours, limits.HOUR, self._per_hour),
             (profiles, limits.RATE_SECONDS, limits.PER_PROFILE),
             (self._times(lambda _: "cluster"), limits.RATE_SECONDS, limits.PER_CLUSTER),
         ):

@@ -55,6 +55,8 @@ class Load(msgspec.Struct, frozen=True):
     """Share that arrives up to 8 s late."""
     faults: float = 0.03
     """Share of the requests that fail, executed or not."""
+    per_hour: int = 6
+    """Most evictions from a node in an hour."""
     seed: int = 1
 
 
@@ -99,7 +101,9 @@ class Instance:
 
         records = victims.VictimWriter(writes, self.known.wrote)
         evict = functools.partial(budgets.evict, server, self.term)
-        evicts = evictor.Evictor(self.known, server, records, recorder, evict=evict, now=world.now)
+        evicts = evictor.Evictor(
+            self.known, server, records, recorder, evict=evict, now=world.now, today=lambda: 1e9 + world.now()
+        )
         self.observer = observer.PressureObserver(
             self.known, server, self.term, recorder, ask=ask, evicts=evicts, may_evict=True, now=world.now
         )
@@ -128,7 +132,9 @@ class World:
         self.load, self.now = load, loop.time
         self._loop = loop
         self._random = random.Random(load.seed)  # noqa: S311 a script, no secret
-        self.profiles = {f"pool-{number}": self._profile(f"pool-{number}") for number in range(load.pools)}
+        self.profiles = {
+            f"pool-{number}": self._profile(f"pool-{number}", load.per_hour) for number in range(load.pools)
+        }
         self.machines: dict[str, Machine] = {}
         for number in range(load.nodes):
             self._machine(f"n{number}", f"pool-{number % load.pools}")
@@ -136,13 +142,13 @@ class World:
         self.instances: list[Instance] = []
         self._watched = 0.0
         self._replaced = 0
-        self.judge = Judge(self.machines)
+        self.judge = Judge(self.machines, load.per_hour)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @staticmethod
-    def _profile(name: str) -> compiled.Profile:
-        selector = {"matchLabels": {"pool": name}}
-        swap, pressure = {"behavior": "LimitedSwap"}, {"mode": "Enforce", "taintEffect": "NoSchedule"}
+    def _profile(name: str, per_hour: int) -> compiled.Profile:
+        selector, swap = {"matchLabels": {"pool": name}}, {"behavior": "LimitedSwap"}
+        pressure = {"mode": "Enforce", "taintEffect": "NoSchedule", "eviction": {"perNodePerHour": per_hour}}
         body = profile_object(name, nodeSelector=selector, swap=swap, pressure=pressure)
         return compiled.compile_profile(api.NodeSwapProfile.model_validate(body))
 
@@ -322,6 +328,8 @@ class World:
             if before != victim["uid"]:
                 request = Request(sent, self.now(), machine.name, victim["uid"], spec["epoch"])
                 self.judge.recorded(machine, before, request)
+        if "evictedAt" in spec["pressure"]:
+            machine.spec["pressure"]["evictedAt"] = spec["pressure"]["evictedAt"] or []
         self._changed(machine, spec=True)
         return machine.wire()
 
