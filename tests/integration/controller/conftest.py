@@ -22,6 +22,13 @@ def cluster() -> Iterator[Cluster]:
         yield Cluster(running)
 
 
+@pytest.fixture(scope="module")
+def allowed(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster with the rights that come with the chart's value `eviction`: the module's EVICTION."""
+    with cluster.granted(f"eviction={request.module.EVICTION}", "policy-evictions"):
+        yield cluster
+
+
 @pytest.fixture(autouse=True)
 def _clean(cluster: Cluster) -> Iterator[None]:
     yield

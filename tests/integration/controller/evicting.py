@@ -1,7 +1,7 @@
 """`swapwarden` that evicts pods as if it had led for an hour, and whose requests for it fail as a test says.
 
 The first argument is a file: while it says `lost`, a request is executed and its answer never arrives; while it says
-`stuck`, no request is made.
+`stuck`, requests wait.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def main(fault: pathlib.Path, arguments: list[str]) -> int:
 
     async def faulty(api: client.Client, term: Term, pod: Candidate, grace: int) -> budgets.EvictionAnswer:
         how = said()
-        if how == STUCK:
-            await asyncio.Event().wait()
+        while said() == STUCK:  # noqa: ASYNC110 another process removes the file
+            await asyncio.sleep(0.05)
         answer = await evict(api, term, pod, grace)
         if how == LOST:
             raise errors.Unreachable("no answer")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from swapwarden.controller.pressure.budgets import EvictionAnswer
+from swapwarden.kube import client, config
+from swapwarden.policy.pressure.candidates import Candidate
+
+from testbed.product.controller import ACCOUNT, NAMESPACE
 from tests.integration.controller.cluster import STATES, Cluster
 
 Eventually = Callable[[Callable[[], object], str], None]
@@ -13,6 +20,23 @@ PODS = "/api/v1/namespaces/default/pods"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 MI = 2**20
 SINCE = "2026-01-01T00:00:00Z"
+HOLDS = "swapwarden_controller_pressure_holds_total"
+ANSWERS = "swapwarden_controller_eviction_dry_runs_total"
+NUMBERS = itertools.count(1)
+
+
+def governed(cluster: Cluster, **pressure: Any) -> str:
+    """A new node with a profile of its own that has this `pressure`."""
+    name = f"full-{next(NUMBERS)}"
+    cluster.node(name)
+    cluster.profile(name, {"group": name}, swap={"behavior": "NoSwap"}, pressure=pressure)
+    return name
+
+
+def no_budgets(cluster: Cluster) -> None:
+    """Delete all disruption budgets."""
+    for item in cluster.cp.get(BUDGETS)["items"]:
+        cluster.cp.request("DELETE", f"{BUDGETS}/{item['metadata']['name']}")
 
 
 def running(cluster: Cluster, node: str, name: str, request: str = "100Mi") -> str:
@@ -61,6 +85,19 @@ def told(cluster: Cluster, kind: str, name: str, reason: str) -> list[str]:
     selector = f"involvedObject.kind={kind},involvedObject.name={name},reason={reason}"
     found = cluster.cp.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
     return [each["message"] for each in found]
+
+
+def answers(
+    cluster: Cluster, request: Callable[[client.Client, Candidate], Awaitable[EvictionAnswer]], *pods: tuple[str, str]
+) -> list[EvictionAnswer]:
+    """The answers to the controller's requests about pods with these UIDs and names."""
+    kubeconfig = cluster.cp.kubeconfig_for(cluster.cp.token(NAMESPACE, ACCOUNT), "evicts")
+
+    async def requests() -> list[EvictionAnswer]:
+        async with client.Client(config.load(str(kubeconfig)), user_agent="test") as api:
+            return [await request(api, Candidate(uid, uid, "default", name)) for uid, name in pods]
+
+    return asyncio.run(requests())
 
 
 def eviction(name: str, **options: Any) -> dict[str, Any]:

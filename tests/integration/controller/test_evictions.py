@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
+import contextlib
 import pathlib
 import signal
 from collections.abc import Iterator
@@ -11,36 +10,17 @@ from typing import Any
 
 import pytest
 from swapwarden.controller.pressure import budgets
-from swapwarden.kube import client, config
-from swapwarden.policy.pressure.candidates import Candidate
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
-from tests.integration.controller import evicting
+from tests.integration.controller import evicting, pressure
 from tests.integration.controller.cluster import FAST, Cluster
-from tests.integration.controller.pressure import (
-    BUDGETS,
-    PODS,
-    Eventually,
-    begin,
-    budget,
-    eviction,
-    report,
-    running,
-    told,
-)
+from tests.integration.controller.pressure import ANSWERS, BUDGETS, HOLDS, PODS, Eventually
 from tests.unit.controller.objects import term
 
-NUMBERS = itertools.count(1)
+EVICTION = "Enforce"
 EVICTIONS = "swapwarden_controller_evictions_total"
-HOLDS = "swapwarden_controller_pressure_holds_total"
-ENFORCE = {"mode": "Enforce", "eviction": {"settleSeconds": 1, "maxGracePeriodSeconds": 7}}
-
-
-@pytest.fixture(scope="module")
-def allowed(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster with the rights that come with the chart's value."""
-    with cluster.granted("eviction=Enforce", "policy-evictions"):
-        yield cluster
+FLOWS = "/apis/flowcontrol.apiserver.k8s.io/v1"
+JAIL = "no-evictions"
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +41,17 @@ def leader(allowed: Cluster, fault: pathlib.Path) -> Iterator[Controller]:
         yield controller
 
 
-def made(cluster: Cluster) -> str:
-    """A new node whose profile has pods evicted."""
-    name = f"evicting-{next(NUMBERS)}"
-    cluster.node(name)
-    cluster.profile(name, {"group": name}, swap={"behavior": "NoSwap"}, pressure=ENFORCE)
-    return name
+def made(cluster: Cluster, **bounds: Any) -> str:
+    """A new node whose profile has pods evicted, within these bounds."""
+    bounds = {"settleSeconds": 1, "maxGracePeriodSeconds": 7, **bounds}
+    return pressure.governed(cluster, mode="Enforce", eviction=bounds)
 
 
 @pytest.fixture
 def node(allowed: Cluster, fault: pathlib.Path) -> Iterator[str]:
     yield made(allowed)
     fault.unlink(missing_ok=True)
-    for item in allowed.cp.get(BUDGETS)["items"]:
-        allowed.cp.request("DELETE", f"{BUDGETS}/{item['metadata']['name']}")
+    pressure.no_budgets(allowed)
 
 
 def ending(cluster: Cluster, *names: str) -> list[str]:
@@ -97,7 +74,7 @@ def reports_until(
 
     for number in range(seq, seq + 1000):
         before = decisions()
-        report(cluster, node, number, **sizes)
+        pressure.report(cluster, node, number, **sizes)
         eventually(lambda: decisions() > before, "a decision")  # noqa: B023 it is waited for here
         if ending(cluster, name):
             return
@@ -111,15 +88,15 @@ def victim(cluster: Cluster, node: str) -> str:
 def test_one_pod_is_evicted_and_no_other_before_it_is_gone(
     allowed: Cluster, leader: Controller, node: str, eventually: Eventually
 ) -> None:
-    begin(allowed, node, eventually)
-    within = running(allowed, node, "within", "1Gi")
-    uids = {name: running(allowed, node, name) for name in ("kept", "twice", "first", "second")}
-    budget(allowed, "kept", "kept", 0)
-    budget(allowed, "twice", "twice", 1)
-    budget(allowed, "twice-more", "twice", 1)
-    budget(allowed, "first", "first", 1)
+    pressure.begin(allowed, node, eventually)
+    within = pressure.running(allowed, node, "within", "1Gi")
+    uids = {name: pressure.running(allowed, node, name) for name in ("kept", "twice", "first", "second")}
+    pressure.budget(allowed, "kept", "kept", 0)
+    pressure.budget(allowed, "twice", "twice", 1)
+    pressure.budget(allowed, "twice-more", "twice", 1)
+    pressure.budget(allowed, "first", "first", 1)
     sizes = {within: 1024, uids["kept"]: 900, uids["twice"]: 800, uids["first"]: 700, uids["second"]: 600}
-    report(allowed, node, 1, **sizes)
+    pressure.report(allowed, node, 1, **sizes)
     eventually(lambda: ending(allowed, "first"), "the eviction")
     found = allowed.cp.get(f"{PODS}/first")
     assert found["metadata"]["deletionGracePeriodSeconds"] == 7
@@ -128,10 +105,12 @@ def test_one_pod_is_evicted_and_no_other_before_it_is_gone(
     assert allowed.cp.get(f"{BUDGETS}/first")["status"]["disruptionsAllowed"] == 0
     sums = "usage 700Mi (memory 700Mi + swap 0Mi) > request 100Mi + swap 0Mi; priority 0"
     low = "node headroom 50Mi < 204Mi"
-    eventually(lambda: told(allowed, "Node", node, "SwapPressureEviction"), "the event of the node")
-    assert told(allowed, "Node", node, "SwapPressureEviction") == [f"{low}; pod default/first is evicted: {sums}"]
-    eventually(lambda: told(allowed, "Pod", "first", "SwapPressureEviction"), "the event of the pod")
-    report(allowed, node, 2, **sizes)
+    eventually(lambda: pressure.told(allowed, "Node", node, "SwapPressureEviction"), "the event of the node")
+    assert pressure.told(allowed, "Node", node, "SwapPressureEviction") == [
+        f"{low}; pod default/first is evicted: {sums}"
+    ]
+    eventually(lambda: pressure.told(allowed, "Pod", "first", "SwapPressureEviction"), "the event of the pod")
+    pressure.report(allowed, node, 2, **sizes)
     eventually(lambda: leader.metric(HOLDS, reason="Settling"), "the decision on the next report")
     ends(allowed, "first")
     eventually(lambda: not victim(allowed, node), "the end of the record")
@@ -145,60 +124,119 @@ def test_a_request_whose_answer_is_lost_evicts_one_pod(
 ) -> None:
     evicted = leader.metric(EVICTIONS, result="Evicted") or 0
     fault.write_text(evicting.LOST)
-    begin(allowed, node, eventually)
-    uids = {name: running(allowed, node, name) for name in ("lost", "other")}
-    report(allowed, node, 1, **{uids["lost"]: 900, uids["other"]: 800})
+    pressure.begin(allowed, node, eventually)
+    uids = {name: pressure.running(allowed, node, name) for name in ("lost", "other")}
+    pressure.report(allowed, node, 1, **{uids["lost"]: 900, uids["other"]: 800})
     eventually(lambda: leader.metric(EVICTIONS, result="Evicted") == evicted + 1, "it is found out")
     assert leader.metric(EVICTIONS, result="Error") == 1, "there was one request"
     ends(allowed, "lost")
     eventually(lambda: not victim(allowed, node), "the end of the record")
     assert ending(allowed, "other") == []
-    eventually(lambda: told(allowed, "Pod", "lost", "SwapPressureEviction"), "the event")
+    eventually(lambda: pressure.told(allowed, "Pod", "lost", "SwapPressureEviction"), "the event")
 
 
 def test_the_next_leader_evicts_the_recorded_pod_and_no_other(
     allowed: Cluster, leader: Controller, node: str, fault: pathlib.Path, eventually: Eventually
 ) -> None:
     leader.stop()
-    names = {node: ("chosen", "larger"), made(allowed): ("replaced", "neighbour")}
+    once = made(allowed, perNodePerHour=1)
+    names = {once: ("chosen", "larger"), node: ("replaced", "neighbour")}
     fault.write_text(evicting.STUCK)
     uids: dict[str, str] = {}
     with evictor(allowed, fault) as first:
         first.leads()
         for each, pods in names.items():
-            begin(allowed, each, eventually)
-            uids |= {name: running(allowed, each, name) for name in pods}
-            report(allowed, each, 1, **{uids[pods[0]]: 900, uids[pods[1]]: 800})
+            pressure.begin(allowed, each, eventually)
+            uids |= {name: pressure.running(allowed, each, name) for name in pods}
+            pressure.report(allowed, each, 1, **{uids[pods[0]]: 900, uids[pods[1]]: 800})
             eventually(lambda: victim(allowed, each), "the record")  # noqa: B023 it is waited for here
         first.process.send_signal(signal.SIGKILL)
         first.process.wait(10)
     assert ending(allowed, *uids) == []
     # One pod is replaced by another of its name, which keeps within its request.
     ends(allowed, "replaced")
-    uids["replaced"] = running(allowed, list(names)[1], "replaced", "2Gi")
+    uids["replaced"] = pressure.running(allowed, list(names)[1], "replaced", "2Gi")
     fault.unlink()
     with evictor(allowed, fault) as second:
         second.leads()
         for each, pods in names.items():
-            report(allowed, each, 2, **{uids[pods[0]]: 700, uids[pods[1]]: 2000})
+            pressure.report(allowed, each, 2, **{uids[pods[0]]: 700, uids[pods[1]]: 2000})
         eventually(lambda: ending(allowed, *uids), "the eviction")
         eventually(lambda: not victim(allowed, list(names)[1]), "the end of the other record")
         assert ending(allowed, *uids) == ["chosen"]
         assert second.metric(EVICTIONS, result="Gone") == 1
+        ends(allowed, "chosen")
+        eventually(lambda: allowed.spec(once)["pressure"].get("evictedAt"), "the time for the next leader")
+    with evictor(allowed, fault) as third:
+        third.leads()
+        pressure.report(allowed, once, 3, **{uids["larger"]: 2000})
+        eventually(lambda: third.metric(HOLDS, reason="NodeLimit") == 1, "the decision of the next leader")
+        assert ending(allowed, "larger") == []
+
+
+@contextlib.contextmanager
+def overloaded(cluster: Cluster, eventually: Eventually) -> Iterator[None]:
+    """With an API server that has no seat for evictions by the controller."""
+    response = {"limitResponse": {"type": "Reject"}, "nominalConcurrencyShares": 0, "borrowingLimitPercent": 0}
+    level = {"metadata": {"name": JAIL}, "spec": {"type": "Limited", "limited": response}}
+    account = {"kind": "ServiceAccount", "serviceAccount": {"namespace": NAMESPACE, "name": ACCOUNT}}
+    resources = {"verbs": ["create"], "apiGroups": [""], "resources": ["pods/eviction"], "namespaces": ["*"]}
+    flow = {
+        "metadata": {"name": JAIL},
+        "spec": {
+            "priorityLevelConfiguration": {"name": JAIL},
+            "matchingPrecedence": 1,
+            "rules": [{"subjects": [account], "resourceRules": [resources]}],
+        },
+    }
+    cluster.cp.create(f"{FLOWS}/prioritylevelconfigurations", level)
+    cluster.cp.create(f"{FLOWS}/flowschemas", flow)
+    token, body = cluster.cp.token(NAMESPACE, ACCOUNT), pressure.eviction("no", gracePeriodSeconds=1)
+
+    def status() -> int:
+        return cluster.cp.request("POST", f"{PODS}/no/eviction?dryRun=All", body, token=token)[0]
+
+    try:
+        eventually(lambda: status() == 429, "the API server refuses evictions")
+        yield
+    finally:
+        for kind in ("flowschemas", "prioritylevelconfigurations"):
+            cluster.cp.request("DELETE", f"{FLOWS}/{kind}/{JAIL}")
+    eventually(lambda: status() != 429, "the API server accepts evictions")
+
+
+def test_an_overloaded_api_server_is_asked_again_about_the_same_pod(
+    allowed: Cluster, node: str, fault: pathlib.Path, eventually: Eventually
+) -> None:
+    with evictor(allowed, fault) as leader:
+        leader.leads()
+        pressure.begin(allowed, node, eventually)
+        uids = {name: pressure.running(allowed, node, name) for name in ("chosen", "other")}
+        sizes = {uids["chosen"]: 900, uids["other"]: 800}
+        fault.write_text(evicting.STUCK)
+        with overloaded(allowed, eventually):
+            pressure.report(allowed, node, 1, **sizes)
+            eventually(lambda: leader.metric(ANSWERS, answer="Error"), "the dry run is refused")
+            assert victim(allowed, node) == ""
+        pressure.report(allowed, node, 2, **sizes)
+        eventually(lambda: victim(allowed, node), "the record")
+        with overloaded(allowed, eventually):
+            fault.unlink()
+            eventually(lambda: leader.metric(EVICTIONS, result="Error"), "the request is refused")
+            assert victim(allowed, node) == "chosen"
+            assert ending(allowed, *uids) == []
+        eventually(lambda: ending(allowed, *uids), "the eviction")
+        assert ending(allowed, *uids) == ["chosen"]
+        assert leader.metric(EVICTIONS, result="Evicted") == 1
+        assert not leader.metric(ANSWERS, answer="Budget"), "a 429 of overload is no budget's"
 
 
 def test_another_pod_of_the_same_name_is_not_evicted(allowed: Cluster, node: str) -> None:
-    uid = running(allowed, node, "again")
-    kubeconfig = allowed.cp.kubeconfig_for(allowed.cp.token(NAMESPACE, ACCOUNT), "evicts")
-
-    async def answers() -> list[str]:
-        async with client.Client(config.load(str(kubeconfig)), user_agent="test") as api:
-            pods = [
-                Candidate(one, one, "default", name) for one, name in (("former", "again"), (uid, "no"), (uid, "again"))
-            ]
-            return [await budgets.evict(api, term(), one, 30) for one in pods]
-
-    assert asyncio.run(answers()) == ["Replaced", "Gone", "Allowed"]
+    uid = pressure.running(allowed, node, "again")
+    leads = term()
+    pods = (("former", "again"), (uid, "no"), (uid, "again"))
+    asked = pressure.answers(allowed, lambda api, pod: budgets.evict(api, leads, pod, 30), *pods)
+    assert asked == ["Replaced", "Gone", "Allowed"]
 
 
 @pytest.mark.parametrize(
@@ -214,11 +252,13 @@ def test_another_pod_of_the_same_name_is_not_evicted(allowed: Cluster, node: str
 def test_it_may_evict_what_it_names_by_uid_and_gives_time(
     allowed: Cluster, node: str, options: dict[str, Any], status: int
 ) -> None:
-    uid = running(allowed, node, "mine")
+    uid = pressure.running(allowed, node, "mine")
     if "preconditions" in options:
         options = {**options, "preconditions": {"uid": uid}}
     token = allowed.cp.token(NAMESPACE, ACCOUNT)
-    code, answer = allowed.cp.request("POST", f"{PODS}/mine/eviction", eviction("mine", **options), token=token)
+    code, answer = allowed.cp.request(
+        "POST", f"{PODS}/mine/eviction", pressure.eviction("mine", **options), token=token
+    )
     assert code == status, answer
     assert status == 201 or "swapwarden-controller-evictions" in answer["message"]
     assert bool(ending(allowed, "mine")) == (status == 201)
