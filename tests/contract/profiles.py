@@ -236,6 +236,11 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     ),
     ({"overrides": of_reclaim("Off")["overrides"]}, "spec", "overrides[].reclaim has no effect with reclaim.mode Off"),
     ({"pressure": {"mode": "Audit"}}, "spec.pressure.mode", f'{SUPPORTED}"Off", "Observe", "Enforce"'),
+    *(
+        (eviction(**{kind: wrong}), f"spec.pressure.eviction.{kind}", f'{SUPPORTED}"Spare", "Evict"')
+        for kind in ("daemonSets", "unmanaged")
+        for wrong in ("spare", "")
+    ),
     (eviction(pods="All"), "spec.pressure.eviction.pods", "unknown field"),
     *(
         (eviction(**{name: wrong}), f"spec.pressure.eviction.{name}", text)
@@ -395,6 +400,8 @@ ACCEPTED: list[dict[str, Any]] = [
     *({"pressure": {"mode": mode}} for mode in ("Off", "Observe", "Enforce")),
     {**eviction(), "mode": "Audit"},
     eviction(excludeNamespaces=[]),
+    eviction(daemonSets="Spare", unmanaged="Spare"),
+    eviction(daemonSets="Evict", unmanaged="Evict"),
     eviction(excludeNamespaces=["a", "b"], maxGracePeriodSeconds=3600, settleSeconds=600, perNodePerHour=60),
     *(
         headroom(**fields)

@@ -39,12 +39,12 @@ def no_budgets(cluster: Cluster) -> None:
         cluster.cp.request("DELETE", f"{BUDGETS}/{item['metadata']['name']}")
 
 
-def running(cluster: Cluster, node: str, name: str, request: str = "100Mi") -> str:
-    """A running pod of a ReplicaSet with this name and a label of it; its UID."""
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": f"uid-of-{name}", "controller": True}
+def running(cluster: Cluster, node: str, name: str, request: str = "100Mi", owner: str = "ReplicaSet") -> str:
+    """A running pod with a label of its name, and a controller of this kind and name, if any; its UID."""
+    controller = {"apiVersion": "apps/v1", "kind": owner, "name": name, "uid": f"uid-of-{name}", "controller": True}
     resources = {"requests": {"memory": request}}
     body = {
-        "metadata": {"name": name, "labels": {"app": name}, "ownerReferences": [owner]},
+        "metadata": {"name": name, "labels": {"app": name}, "ownerReferences": [controller] if owner else []},
         "spec": {"nodeName": node, "containers": [{"name": "app", "image": "none", "resources": resources}]},
     }
     made = cluster.cp.create(PODS, body)

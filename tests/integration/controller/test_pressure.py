@@ -83,6 +83,26 @@ def test_a_pod_within_its_request_is_not_named_and_the_node_has_the_reason(
         assert pressure.told(allowed, "Pod", "within", "WouldBeEvicted") == []
 
 
+def test_pods_of_daemon_sets_and_bare_ones_are_named_where_the_profile_says_so(
+    allowed: Cluster, node: str, eventually: Eventually
+) -> None:
+    kinds = ("daemonSets", "unmanaged")
+    nodes = [node, *(pressure.governed(allowed, mode="Observe", eviction={kind: "Evict"}) for kind in kinds)]
+    with Controller(allowed.cp, FAST) as controller:
+        controller.leads()
+        for number, each in enumerate(nodes):
+            pressure.begin(allowed, each, eventually)
+            daemon = pressure.running(allowed, each, f"daemon-{number}", owner="DaemonSet")
+            bare = pressure.running(allowed, each, f"bare-{number}", owner="")
+            pressure.report(allowed, each, 1, **{daemon: 900, bare: 800})
+        eventually(lambda: controller.metric(HOLDS) == 3, "the decisions")
+        for name in ("daemon-1", "bare-2"):
+            eventually(lambda: pressure.told(allowed, "Pod", name, "WouldBeEvicted"), "the event")  # noqa: B023 now
+        assert controller.metric(HOLDS, reason="NoCandidate") == 1
+        for name in ("daemon-0", "bare-0", "bare-1", "daemon-2"):
+            assert pressure.told(allowed, "Pod", name, "WouldBeEvicted") == []
+
+
 def test_a_report_from_before_counts_once_its_agent_reports_again(
     allowed: Cluster, node: str, eventually: Eventually
 ) -> None:

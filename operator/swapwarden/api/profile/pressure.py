@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pydantic
 
@@ -67,6 +67,11 @@ class EvictionSpec(rules.Model):
         pydantic.AfterValidator(values.no_duplicates),
     ] = pydantic.Field(default=list(names.EVICTION_EXCLUDED), json_schema_extra={"x-kubernetes-list-type": "set"})
     """Namespaces whose pods are never evicted."""
+    daemon_sets: Literal["Spare", "Evict"] = "Spare"
+    """Pods of DaemonSets. Spare: they are never evicted. Evict: as other pods; the same node gets the pod again, unless
+    taintEffect is NoSchedule and the pod does not tolerate the taint."""
+    unmanaged: Literal["Spare", "Evict"] = "Spare"
+    """Pods without a controller. Spare: they are never evicted. Evict: as other pods; nothing replaces them."""
     max_grace_period_seconds: Annotated[int, pydantic.Field(ge=1, le=3600)] = 30
     """How long an evicted pod may take to end, at most; a shorter terminationGracePeriodSeconds of the pod counts."""
     settle_seconds: Annotated[int, pydantic.Field(ge=1, le=600)] = 15

@@ -261,7 +261,7 @@ class PressureObserver:
     async def _rank(self, row: states.StateRow, seen: _Seen) -> Sequence[ranking.Ranked]:
         found = await self._read(seen.node, seen.facts, seen.spec)
         report = row.pressure or state.PressureReport(1)
-        return ranking.rank(found, report, seen.facts.memory_bytes, seen.profile.eviction.excluded)
+        return ranking.rank(found, report, seen.facts.memory_bytes, seen.profile.eviction)
 
     def _is_wide(self, profile: str) -> bool:
         """Return whether most nodes of a profile are under pressure; all nodes are counted once a second at most."""

@@ -7,14 +7,16 @@ pod's usage, and the swap that it may use to its request; the kubelet does not h
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.policy.pressure.candidates import Candidate
+from swapwarden.policy.pressure.thresholds import Eviction
 
+_DEFAULTS: Final = Eviction()
 LEAST_PERCENT: Final = 1
 """The share of the node's memory that a pod must use to be worth an eviction."""
 
@@ -70,21 +72,19 @@ def rank(
     candidates: Iterable[Candidate],
     report: state.PressureReport,
     memory_bytes: int,
-    excluded: Collection[str] = names.EVICTION_EXCLUDED,
+    bounds: Eviction = _DEFAULTS,
 ) -> tuple[Ranked, ...]:
     """Return all pods of a node in the order in which they would leave, each with the reason that spares it.
 
-    `excluded` are namespaces.
+    `bounds` are the profile's.
     """
     measured = {one.pod: one for one in report.pods}
     ranked = (Ranked(one, measured.get(one.key)) for one in candidates)
-    judged = (
-        msgspec.structs.replace(one, spared=_spared(one, report.signal, memory_bytes, excluded)) for one in ranked
-    )
+    judged = (msgspec.structs.replace(one, spared=_spared(one, report.signal, memory_bytes, bounds)) for one in ranked)
     return tuple(sorted(judged, key=Ranked.order))
 
 
-def _spared(one: Ranked, signal: str, memory_bytes: int, excluded: Collection[str]) -> Spared | None:
+def _spared(one: Ranked, signal: str, memory_bytes: int, bounds: Eviction) -> Spared | None:
     pod, measured = one.pod, one.measured
     if measured is None:
         return Spared.NOT_MEASURED
@@ -94,9 +94,9 @@ def _spared(one: Ranked, signal: str, memory_bytes: int, excluded: Collection[st
         Spared.TERMINATING: pod.ending or pod.evicted,
         Spared.STATIC: pod.static,
         Spared.CRITICAL: pod.critical,
-        Spared.NAMESPACE_EXCLUDED: pod.namespace in excluded,
-        Spared.DAEMON_SET: pod.controller == "DaemonSet",
-        Spared.UNMANAGED: not pod.controller,
+        Spared.NAMESPACE_EXCLUDED: pod.namespace in bounds.excluded,
+        Spared.DAEMON_SET: pod.controller == "DaemonSet" and not bounds.daemon_sets,
+        Spared.UNMANAGED: not pod.controller and not bounds.unmanaged,
         Spared.KEPT_BY_OWNER: pod.kept,
         Spared.SMALL: is_small(one, memory_bytes),
         Spared.NOT_SWAPPING: idle,

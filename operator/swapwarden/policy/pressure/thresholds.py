@@ -18,6 +18,10 @@ class Eviction(msgspec.Struct, frozen=True):
 
     excluded: frozenset[str] = frozenset(names.EVICTION_EXCLUDED)
     """Namespaces whose pods are never evicted."""
+    daemon_sets: bool = False
+    """Whether pods of DaemonSets may be evicted."""
+    unmanaged: bool = False
+    """Whether pods without a controller may be evicted."""
     grace: int = 30
     """How long a pod may take to end, at most."""
     settle: int = 15

@@ -194,9 +194,11 @@ def _pressure(model: api.pressure.PressureSpec | None, mode: str) -> thresholds.
         enforce=model.mode is names.PressureMode.ENFORCE and mode == names.Mode.ENFORCE,
         eviction=thresholds.Eviction(
             frozenset(eviction.exclude_namespaces),
-            eviction.max_grace_period_seconds,
-            eviction.settle_seconds,
-            eviction.per_node_per_hour,
+            daemon_sets=eviction.daemon_sets == "Evict",
+            unmanaged=eviction.unmanaged == "Evict",
+            grace=eviction.max_grace_period_seconds,
+            settle=eviction.settle_seconds,
+            per_hour=eviction.per_node_per_hour,
         ),
     )
 

@@ -9,6 +9,7 @@ from swapwarden.api import state
 from swapwarden.policy.pressure import choice, ranking, words
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.choice import HoldReason, Situation
+from swapwarden.policy.pressure.thresholds import Eviction
 
 from tests.unit.policy.pressure.samples import CANDIDATES, NODE, REPORTS, candidate, report
 from tests.unit.policy.rows import GI
@@ -22,12 +23,14 @@ SITUATIONS = st.builds(
     limited=st.sampled_from([None, HoldReason.NODE_LIMIT, HoldReason.RATE_LIMIT]),
 )
 
+BOUNDS = st.builds(Eviction, daemon_sets=st.booleans(), unmanaged=st.booleans())
 
-@given(CANDIDATES, REPORTS, st.sets(st.sampled_from([f"p{n}" for n in range(8)])), SITUATIONS)
+
+@given(CANDIDATES, REPORTS, st.sets(st.sampled_from([f"p{n}" for n in range(8)])), SITUATIONS, BOUNDS)
 def test_no_pod_within_its_grant_is_ever_chosen_nor_one_that_must_stay(
-    candidates: list[Candidate], found: state.PressureReport, blocked: set[str], situation: Situation
+    candidates: list[Candidate], found: state.PressureReport, blocked: set[str], situation: Situation, bounds: Eviction
 ) -> None:
-    ranked = ranking.rank(candidates, found, NODE)
+    ranked = ranking.rank(candidates, found, NODE, bounds)
     chosen = choice.choose(ranked, NODE, blocked, situation)
     if isinstance(chosen, choice.NoVictim):
         assert words.WHY_HELD[chosen.hold]
@@ -39,7 +42,8 @@ def test_no_pod_within_its_grant_is_ever_chosen_nor_one_that_must_stay(
     pod, usage = chosen.victim.pod, {one.pod: one.working_set_bytes + one.swap_bytes for one in found.pods}
     assert usage[pod.key] > pod.request + pod.swap
     assert pod.uid not in blocked
-    assert pod.controller not in {"", "DaemonSet"}
+    assert pod.controller or bounds.unmanaged
+    assert pod.controller != "DaemonSet" or bounds.daemon_sets
     assert pod.running
     assert pod.namespace != "kube-system"
     assert not any((pod.static, pod.critical, pod.kept, pod.ending, pod.evicted))

@@ -10,6 +10,7 @@ from swapwarden.api import state
 from swapwarden.policy.pressure import ranking, words
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.ranking import Spared
+from swapwarden.policy.pressure.thresholds import Eviction
 
 from tests.unit.policy.pressure.samples import CANDIDATES, NODE, REPORTS, candidate, report
 from tests.unit.policy.rows import GI, MI
@@ -95,6 +96,24 @@ def test_what_spares_a_pod(fields: dict[str, Any], reason: Spared | None) -> Non
     assert one.spared is reason
     if reason is not None:
         assert words.WHY_SPARED[reason]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "owner", "other"),
+    [(Eviction(daemon_sets=True), "DaemonSet", ""), (Eviction(unmanaged=True), "", "DaemonSet")],
+    ids=["daemon sets", "unmanaged"],
+)
+def test_a_profile_may_have_a_kind_of_pods_evicted(bounds: Eviction, owner: str, other: str) -> None:
+    pods = [
+        candidate("it", controller=owner),
+        candidate("within", controller=owner, request=GI),
+        candidate("static", controller=owner, static=True),
+        candidate("other", controller=other),
+    ]
+    found = report(it=(900,), within=(900,), static=(900,), other=(900,))
+    spared = {one.pod.name: one.spared for one in ranking.rank(pods, found, NODE, bounds)}
+    kept = Spared.DAEMON_SET if other else Spared.UNMANAGED
+    assert spared == {"it": None, "within": Spared.WITHIN_GRANT, "static": Spared.STATIC, "other": kept}
 
 
 def test_a_pod_below_a_hundredth_of_the_memory_is_spared() -> None:

@@ -127,12 +127,24 @@ def test_all_fields_of_pressure() -> None:
     assert made({"pressure": spec}).pressure == thresholds.Pressure("512Mi", "1073741824", 7, 60, 20)
 
 
+@pytest.mark.parametrize(
+    ("field", "compiled"),
+    [("daemonSets", thresholds.Eviction(daemon_sets=True)), ("unmanaged", thresholds.Eviction(unmanaged=True))],
+)
+def test_kinds_of_pods_that_may_be_evicted(field: str, compiled: thresholds.Eviction) -> None:
+    for choice, eviction in (("Evict", compiled), ("Spare", thresholds.Eviction())):
+        found = made({"pressure": {"mode": "Observe", "eviction": {field: choice}}}).pressure
+        assert found is not None
+        assert found.eviction == eviction
+
+
 def test_pods_are_evicted_by_a_profile_that_enforces_all() -> None:
     bounds = {"excludeNamespaces": [], "maxGracePeriodSeconds": 60, "settleSeconds": 20, "perNodePerHour": 2}
     spec = {"pressure": {"mode": "Enforce", "eviction": bounds}}
     found = made(spec).pressure
     assert found is not None
-    assert (found.enforce, found.eviction) == (True, thresholds.Eviction(frozenset(), 60, 20, 2))
+    compiled = thresholds.Eviction(frozenset(), grace=60, settle=20, per_hour=2)
+    assert (found.enforce, found.eviction) == (True, compiled)
     for observed in ({**spec, "mode": "Audit"}, {"pressure": {"mode": "Observe"}}):
         found = made(observed).pressure
         assert found is not None

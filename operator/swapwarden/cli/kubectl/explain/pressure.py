@@ -52,7 +52,7 @@ def of_pod(
                 if one is not None:
                     yield one
 
-    ranked = ranking.rank(read(), report, facts.memory_bytes, bounds.excluded)
+    ranked = ranking.rank(read(), report, facts.memory_bytes, bounds)
     own = next((one for one in ranked if one.pod.uid == pod.metadata.uid), None)
     if own is None:
         return None

@@ -89,6 +89,17 @@ def test_namespaces_that_the_profile_excludes() -> None:
     assert found.spared == "NamespaceExcluded"
 
 
+def test_a_bare_pod_where_the_profile_has_such_pods_evicted() -> None:
+    mine = pod(container(request="512Mi"), ownerReferences=[])
+    bounds = thresholds.Eviction(unmanaged=True)
+    evicting = profile(pressure=thresholds.Pressure("400Mi", "800Mi", 5, 40, 10, eviction=bounds))
+    report = state.PressureReport(1, "Headroom", "Node", pods=[state.PressuredPod("uid-1", 900 * MI)])
+    node_state = reported(planned(mine, evicting), pressure=report)
+    found = model.explain(seen(mine, evicting, state=node_state, neighbours=(OTHER,))).pressure
+    assert found is not None
+    assert (found.rank, found.spared) == (1, None)
+
+
 def test_without_the_right_to_list_pods_a_pod_has_no_rank() -> None:
     report = state.PressureReport(1, "Headroom", "Node", pods=[state.PressuredPod("uid-1", 900 * MI)])
     node_state = reported(planned(MINE, OBSERVED), pressure=report)
