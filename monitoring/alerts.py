@@ -303,6 +303,16 @@ min by (cluster, node) (swapwarden_node_memory_headroom_bytes)
         " kill is near (headroom), or all tasks wait for memory at once for much of the time (stall).",
     ),
     Alert(
+        "SwapwardenEvictionsHeld",
+        "warning",
+        "10m",
+        'max by (cluster, node) (swapwarden_controller_node_evictions_held{reason!="Settling"}) == 1',
+        "A node under memory pressure needs an eviction, and no pod can be evicted.",
+        "Node {{ $labels.node }} has been under memory pressure for 10 minutes, and its profile has pods evicted, but"
+        " none was: all are spared, disruption budgets keep them, a limit is reached, or the API server refuses. The"
+        " kubelet's eviction and the OOM killer remain.",
+    ),
+    Alert(
         "SwapwardenReclaimHeld",
         "info",
         "30m",

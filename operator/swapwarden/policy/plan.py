@@ -25,7 +25,7 @@ _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
 _PRESSURE: Final = "pressure"
 _EVICTIONS: Final = frozenset({"victim", "evictedAt"})
-"""In it, what is evicted and was: no part of the plan, which neither writes nor removes it."""
+"""In it, evictions: no part of the plan, which neither writes nor removes them."""
 _NONE: Final[namespaces.Labels] = {}
 _UNPROTECTED: Final = memory_qos.Sums()
 _NO_SETTINGS: Final = state.CgroupSettings()

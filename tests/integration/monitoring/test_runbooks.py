@@ -25,6 +25,7 @@ PAGES = (
     "docs/runbooks/SwapwardenControllerPartFailing.md",
     "docs/runbooks/SwapwardenDisabledPodUsesSwap.md",
     "docs/runbooks/SwapwardenDriftFight.md",
+    "docs/runbooks/SwapwardenEvictionsHeld.md",
     "docs/runbooks/SwapwardenNriUnavailable.md",
     "docs/runbooks/SwapwardenHeadroomLow.md",
     "docs/runbooks/SwapwardenLimitedSwapNotEngaging.md",

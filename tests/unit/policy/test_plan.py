@@ -449,7 +449,7 @@ def test_a_patch_turns_the_old_into_the_new(old: state.StateSpec | None, new: st
     [{"victim": state.EvictedPod("u", "a", "p", 1)}, {"evicted_at": ["2026-01-01T00:00:00Z"]}],
     ids=["victim", "past evictions"],
 )
-def test_a_plan_neither_writes_nor_removes_what_is_evicted(evictions: dict[str, Any]) -> None:
+def test_a_plan_neither_writes_nor_removes_evictions(evictions: dict[str, Any]) -> None:
     pressure = thresholds.Pressure("5%", "10%", 5, 40, 10)
     planned = plan.plan_node(profile(LIMITED, pressure=pressure), facts(), [])
     assert planned.pressure is not None

@@ -288,6 +288,19 @@
     runbook_url: {{ . | replace "{alert}" "SwapwardenMemoryPressure" | quote }}
     {{- end }}
 {{- end }}
+{{- if not (has "SwapwardenEvictionsHeld" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenEvictionsHeld
+  expr: max by (cluster, node) (swapwarden_controller_node_evictions_held{reason!="Settling"}) == 1
+  for: 10m
+  labels:
+    severity: warning
+  annotations:
+    summary: A node under memory pressure needs an eviction, and no pod can be evicted.
+    description: 'Node {{`{{`}} $labels.node }} has been under memory pressure for 10 minutes, and its profile has pods evicted, but none was: all are spared, disruption budgets keep them, a limit is reached, or the API server refuses. The kubelet''s eviction and the OOM killer remain.'
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenEvictionsHeld" | quote }}
+    {{- end }}
+{{- end }}
 {{- if not (has "SwapwardenReclaimHeld" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenReclaimHeld
   expr: |-

@@ -53,6 +53,14 @@ HOLDS = metrics.counter(
     labels=("reason",),
     known=[(each,) for each in (choice.OBSERVE, *HoldReason)],
 )
+HELD = metrics.gauge(
+    "swapwarden_controller_node_evictions_held",
+    "1 for each node under memory pressure whose profile has pods evicted (mode Enforce), if none was by the last"
+    " report, by reason: those of swapwarden_controller_pressure_holds_total, or Error (the API server did not answer,"
+    " or refused a request). Only the leader has it.",
+    labels=("node", "reason"),
+)
+ERROR: Final = "Error"
 SECONDS = metrics.histogram(
     "swapwarden_controller_pressure_decision_seconds",
     "Time from when this process received a report of memory pressure to the decision on it.",
@@ -123,7 +131,11 @@ class PressureObserver:
 
     async def run(self) -> None:
         """Decide on nodes until cancelled."""
-        await self.queue.serve(WORKERS, self.decide, self._failed)
+        try:
+            await self.queue.serve(WORKERS, self.decide, self._failed)
+        finally:
+            for name in self._reports:
+                _show(name, None)
 
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a changed or deleted (None) state. `old` is None at the begin of a term, and for a new state.
@@ -137,6 +149,7 @@ class PressureObserver:
             self._evictor.recall(new)
         if report is None:
             self._reports.pop(name, None)
+            _show(name, None)
             return
         before = self._reports.get(name)
         if before is not None and before.seq == report.seq:
@@ -151,6 +164,7 @@ class PressureObserver:
         spec = states.spec(row) if row is not None else None
         if node is None or row is None or not isinstance(spec, state.StateSpec) or spec.pressure is None:
             self._evictor.forget(name)
+            _show(name, None)
             return
         if not self._term.is_valid():
             return
@@ -167,7 +181,7 @@ class PressureObserver:
     async def _proceed(self, row: states.StateRow, seen: _Seen) -> None:
         """Go on with the eviction in the record."""
         last, stands = self._reports.get(row.name), None
-        if last is None or not self._enforces(seen):
+        if last is None or not self._enforces(seen.profile):
             stands = False
         elif self._counts(row, last, seen):
             stands = not self._is_wide(row.profile.name)
@@ -181,7 +195,7 @@ class PressureObserver:
         row, last = self._known.inventory.report_of(name), self._reports.get(name)
         if row is None or row.pressure is None or last is None or not self._term.is_valid():
             return
-        enforce = self._enforces(seen)
+        enforce = self._enforces(seen.profile)
         if enforce and last.decided:
             return
         if enforce and self._awaits_taint(seen, last):
@@ -203,6 +217,8 @@ class PressureObserver:
         last.decided = True
         if chosen.hold is not None:
             HOLDS.inc(chosen.hold)
+        if name in self._reports:  # else the pressure ended meanwhile
+            _show(name, chosen.hold if enforce else None)
         SECONDS.observe(self._now() - last.arrived)
         if self._term.is_valid():
             for notice in pressure_notices.notices(seen.node, row, seen.thresholds, chosen, allowed=allowed):
@@ -214,9 +230,9 @@ class PressureObserver:
         late = self._now() - last.arrived >= TAINT_SECONDS
         return wanted and not late and seen.node.place(names.PRESSURE_TAINT) is None
 
-    def _enforces(self, seen: _Seen) -> bool:
-        """Return whether pods of the node are evicted."""
-        return self._may_evict and seen.profile.pressure is not None and seen.profile.pressure.enforce
+    def _enforces(self, profile: compiled.Profile) -> bool:
+        """Return whether pods of the profile's nodes are evicted."""
+        return self._may_evict and profile.pressure is not None and profile.pressure.enforce
 
     def _counts(self, row: states.StateRow, last: _Known, seen: _Seen) -> bool:
         """Return whether a report may be acted on.
@@ -225,7 +241,7 @@ class PressureObserver:
         """
         if not last.fresh or not self._known.inventory.has_agent(row.name):
             return False
-        if not self._enforces(seen):
+        if not self._enforces(seen.profile):
             return True
         recent = self._now() - last.arrived <= STALE_SECONDS
         return recent and row.acted == row.profile == plan.reference(seen.profile)
@@ -303,6 +319,8 @@ class PressureObserver:
         return found
 
     def _failed(self, name: str, error: Exception, wait: float) -> None:
+        if name in self._reports and name in self._known.inventory.nodes:
+            _show(name, ERROR if self._enforces(self._known.planner.in_force(name)) else None)
         if isinstance(error, Deposed):
             self._deposed(error)
         elif isinstance(error, errors.KubeError | TermOver):
@@ -312,3 +330,12 @@ class PressureObserver:
             )
         else:
             log.error("cannot decide on the memory pressure of node %s", name, exc_info=error)
+
+
+def _show(node: str, held: str | None) -> None:
+    """Show why no pod of a node is evicted; None: one is, or none needs to be."""
+    for reason in (*HoldReason, ERROR):
+        if reason != held:
+            HELD.remove(node, reason)
+    if held is not None:
+        HELD.set(1, node, held)

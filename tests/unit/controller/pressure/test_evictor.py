@@ -166,6 +166,8 @@ class Leader:
         self.stepped_down = asyncio.Event()
         self.meanwhile: Callable[[], object] | None = None
         """Called between the decision and the record."""
+        self.answer = budgets.EvictionAnswer.ALLOWED
+        """To dry runs."""
         self.ended = False
         """Whether the pressure ends while the pod is recorded."""
         self.today = today
@@ -201,7 +203,7 @@ class Leader:
     async def ask(self, _: Any) -> budgets.EvictionAnswer:
         if self.meanwhile is not None:
             self.meanwhile()
-        return budgets.EvictionAnswer.ALLOWED
+        return self.answer
 
     def wrote(self, row: states.StateRow) -> None:
         self.known.wrote(msgspec.structs.replace(row, pressure=None) if self.ended else row)
@@ -614,6 +616,68 @@ def test_a_time_that_is_none_counts_as_of_now() -> None:
     leader = Leader(server, governed=ONE_AN_HOUR)
     server.reports(1, x=900)
     assert leader.decides() == "NodeLimit"
+
+
+def held() -> dict[str, str]:
+    """The reasons by node."""
+    return {labels["node"]: labels["reason"] for labels in (dict(each.labels) for each in observer.HELD.samples())}
+
+
+def test_a_node_shows_why_no_pod_is_evicted_until_one_is_or_the_pressure_ends() -> None:
+    server, leader = pressed("x", x=900)
+    server.pods["x"]["metadata"]["ownerReferences"] = []
+    leader.decides()
+    assert held() == {"n": "NoCandidate"}
+    server.pods["x"]["metadata"]["ownerReferences"] = [OWNER]
+    server.reports(2, x=900)
+    leader.decides()
+    assert held() == {}
+    server.reports(3, x=900)
+    leader.decides()
+    assert held() == {"n": "Settling"}
+    server.reports(4)
+    leader.syncs()
+    assert held() == {}
+
+
+def test_pressure_that_ends_during_a_decision_leaves_no_reason() -> None:
+    server, leader = pressed("x", x=900)
+
+    def ends() -> None:
+        server.reports(2)
+        leader.syncs()
+
+    leader.syncs()
+    leader.meanwhile, leader.answer = ends, budgets.EvictionAnswer.BUDGET
+    asyncio.run(leader.observer.decide("n"))
+    assert held() == {}
+
+
+def test_a_node_shows_that_the_api_server_refuses() -> None:
+    server, leader = pressed("x", x=900)
+    server.before["record x"] = errors.ApiError(403, "Forbidden", "no right")
+
+    async def serves() -> dict[str, str]:
+        serving = asyncio.create_task(leader.observer.run())
+        async with asyncio.timeout(10):
+            while not held():  # noqa: ASYNC110 a metric has no event
+                await asyncio.sleep(0)
+        found = held()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        return found
+
+    leader.syncs()
+    assert asyncio.run(serves()) == {"n": "Error"}
+    assert held() == {}, "the term is over"
+
+
+def test_where_nothing_is_evicted_no_node_shows_a_reason() -> None:
+    server = Server("x")
+    leader = Leader(server, may=False)
+    server.reports(1, x=0)
+    assert leader.decides() == "NoCandidate"
+    assert held() == {}
 
 
 def test_namespaces_of_the_profile_are_spared() -> None:
