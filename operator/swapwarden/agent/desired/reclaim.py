@@ -53,8 +53,8 @@ class NodeSample(NamedTuple):
     now: float
     direct: int
     """Pages that tasks scanned because memory was short (pgscan_direct)."""
-    full: int
-    """Microseconds in which all tasks stalled."""
+    full: float
+    """Seconds in which all tasks stalled."""
     swap_free: int
     """Bytes."""
 
@@ -71,7 +71,7 @@ def is_pressed(before: NodeSample | None, seen: NodeSample) -> bool:
     """Return whether the node was short of memory since the look before; without one, that is not known: True."""
     if before is None or seen.now <= before.now or seen.direct != before.direct or seen.full < before.full:
         return True
-    return (seen.full - before.full) / 1e6 >= FULL_SHARE * (seen.now - before.now)
+    return seen.full - before.full >= FULL_SHARE * (seen.now - before.now)
 
 
 class Pace:

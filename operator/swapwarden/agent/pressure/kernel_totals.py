@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pathlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import inventory
@@ -15,6 +15,21 @@ from swapwarden.api import names
 
 log = logging.getLogger(__name__)
 _REFAULTS: Final = ("workingset_refault_anon", "workingset_refault_file")
+
+
+class NodeTotals(NamedTuple):
+    """The kernel's totals of a node. Its counts of reclaim leave out reclaim at the limits of cgroups."""
+
+    full: float
+    """Seconds in which all tasks waited for memory."""
+    counted: Mapping[str, int]
+    """/proc/vmstat."""
+
+
+def of_node(proc: pathlib.Path) -> NodeTotals | None:
+    """Return the totals; None if the kernel does not report stalls. Any thread may call it."""
+    full = _full(files.text(proc / "pressure/memory"))
+    return None if full is None else NodeTotals(full, cgroupfs.counts(files.text(proc / "vmstat") or ""))
 
 
 class KernelTotals:
@@ -29,8 +44,10 @@ class KernelTotals:
     def read(self) -> Mapping[names.PressureScope, signals.StallTotals]:
         """Return the totals by scope, without scopes whose stalls cannot be read."""
         found = {}
-        if (full := _full(files.text(self._proc / "pressure/memory"))) is not None:
-            found[names.PressureScope.NODE] = self._of_node(full)
+        if (node := of_node(self._proc)) is not None:
+            scanned = _sum(node.counted, "pgscan_kswapd", "pgscan_direct")
+            pages = _pages(node.counted, "pgsteal_kswapd", "pgsteal_direct")
+            found[names.PressureScope.NODE] = signals.StallTotals(node.full, scanned, *pages)
         else:
             self._log(names.PressureScope.NODE)
         root = self._known.root_path
@@ -50,12 +67,6 @@ class KernelTotals:
                 " with psi=1, a kernel with CONFIG_PSI",
                 extra={"scope": scope},
             )
-
-    def _of_node(self, full: float) -> signals.StallTotals:
-        """Count pages scanned for want of memory on the node; reclaim of cgroups is not in these counts."""
-        counted = cgroupfs.counts(files.text(self._proc / "vmstat") or "")
-        scanned = _sum(counted, "pgscan_kswapd", "pgscan_direct")
-        return signals.StallTotals(full, scanned, *_pages(counted, "pgsteal_kswapd", "pgsteal_direct"))
 
     def _of_pods(self, full: float, root: str) -> signals.StallTotals:
         """Count how often all pods together met their limit."""

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from swapwarden.agent.desired import reclaim
 from swapwarden.agent.host import cgroupfs, faults, files, memory_reclaim
 from swapwarden.agent.node import node_info
+from swapwarden.agent.pressure import kernel_totals
 from swapwarden.agent.reclaim import history
 from swapwarden.api import names, state
 from swapwarden.telemetry import metrics
@@ -181,7 +182,7 @@ class Reclaimer:
             self._effectless -= 1  # one piece decides then
         elif not self._fs.has(order.root, memory_reclaim.RECLAIM):
             problem = f"the node's kernel has no {memory_reclaim.RECLAIM}: it needs Linux 5.19 or newer"
-        elif not cgroupfs.stalls(files.text(self._proc / "pressure/memory") or ""):
+        elif kernel_totals.of_node(self._proc) is None:
             problem = _NO_PRESSURE
         else:
             if not (self.view.problem == _NO_EFFECT and self._effectless):
@@ -198,14 +199,16 @@ class Reclaimer:
         self.view = self.view._replace(problem=problem)
 
     def _look_at_node(self) -> None:
-        """Take a sample; none if the kernel's files lack something."""
-        now = self._clock()
-        counted = cgroupfs.counts(files.text(self._proc / "vmstat") or "")
-        stalled = cgroupfs.stalls(files.text(self._proc / "pressure/memory") or "")
+        """Take a sample; none if the kernel's files lack something.
+
+        The signals of memory pressure do not serve here: they ask for an eviction, long after steps must end, and exist
+        only with spec.pressure.
+        """
+        now, totals = self._clock(), kernel_totals.of_node(self._proc)
         free = node_info.meminfo(files.text(self._proc / "meminfo") or "").get("SwapFree")
         before, self._node = self._node, None
-        if "pgscan_direct" in counted and "full" in stalled and free is not None:
-            self._node = reclaim.NodeSample(now, counted["pgscan_direct"], stalled["full"], free)
+        if totals is not None and "pgscan_direct" in totals.counted and free is not None:
+            self._node = reclaim.NodeSample(now, totals.counted["pgscan_direct"], totals.full, free)
             self._pressed = reclaim.is_pressed(before, self._node)
 
     def _look(self, pod: _Pod, bounds: state.ReclaimSettings, swap: dict[str, int]) -> None:

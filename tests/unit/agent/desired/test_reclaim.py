@@ -174,7 +174,7 @@ def test_no_step_exceeds_any_bound(
             pace.took(size, current % (size + 1), now)
 
 
-NODE = reclaim.NodeSample(10.0, 5, 1000, GIB)
+NODE = reclaim.NodeSample(10.0, 5, 1.0, GIB)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ NODE = reclaim.NodeSample(10.0, 5, 1000, GIB)
         (NODE._replace(now=4.0), False),
         (NODE._replace(now=4.0, direct=4), True),
         (NODE._replace(now=4.0, direct=6), True),
-        (NODE._replace(now=4.0, full=1001), True),
+        (NODE._replace(now=4.0, full=1.001), True),
         (NODE, True),
         (NODE._replace(now=11.0), True),
     ],
@@ -195,8 +195,8 @@ def test_a_node_is_calm_only_after_two_looks(before: reclaim.NodeSample | None, 
 
 def test_a_node_whose_tasks_all_wait_is_pressed() -> None:
     before = NODE._replace(now=0.0)
-    assert not reclaim.is_pressed(before, NODE._replace(full=1000 + 99_999))
-    assert reclaim.is_pressed(before, NODE._replace(full=1000 + 100_000))
+    assert not reclaim.is_pressed(before, NODE._replace(full=1.0999))
+    assert reclaim.is_pressed(before, NODE._replace(full=1.1001))
 
 
 @given(
