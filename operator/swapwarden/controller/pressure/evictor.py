@@ -24,13 +24,15 @@ from swapwarden.kube import decoding, errors, events, transport
 from swapwarden.policy.observed import pods
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate
-from swapwarden.policy.pressure.choice import Limited, NoVictim
+from swapwarden.policy.pressure.choice import HoldReason, Limited, NoVictim
 from swapwarden.policy.pressure.ranking import Ranked
 from swapwarden.policy.pressure.thresholds import Eviction
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
+STALE_SECONDS: Final = 15.0
+"""How old a report may be from which a pod is evicted."""
 LOOK_SECONDS: Final = 2.0
 """Between two looks at a pod that ends."""
 PATIENCE_SECONDS: Final = 30.0
@@ -138,6 +140,8 @@ class Evictor:
         After any other error, proceed() continues if there is a record. `arrived` is when the report came.
         """
         await self._records.ready()  # a write that waits must count when it is sent
+        if self._now() - arrived > STALE_SECONDS:  # dry runs took long
+            return NoVictim(HoldReason.STALE)
         limited = self.limited(row.name, row.profile.name, bounds)
         if limited is not None:  # another node was faster
             return NoVictim(limited)
@@ -154,7 +158,7 @@ class Evictor:
         log.info("a pod is evicted", extra={"node": row.name, "namespace": pod.namespace, "pod": pod.name})
         now = self._known.inventory.report_of(row.name)
         if now is None or now.pressure is None:
-            await self._cancel(written)
+            await self._cancel(written, attempt)
             return None
         POST_SECONDS.observe(self._now() - arrived)
         return await self._post(written, attempt, chosen, bounds, tell)
@@ -186,7 +190,7 @@ class Evictor:
             chosen = next((one for one in ranked if one.pod.uid == victim.uid and one.spared is None), None)
             if chosen is not None:
                 return await self._post(row, attempt, chosen, bounds, tell)
-            await self._cancel(row)
+            await self._cancel(row, attempt)
         return None
 
     def _attempt(self, row: states.StateRow, victim: state.EvictedPod) -> _Attempt:
@@ -227,10 +231,14 @@ class Evictor:
             for notice in attempt.notices:
                 self._recorder.post(notice)
 
-    async def _cancel(self, row: states.StateRow) -> None:
+    async def _cancel(self, row: states.StateRow, attempt: _Attempt) -> None:
         EVICTIONS.inc("Cancelled")
-        await self._clear(row)
-        self._withdraw(row.name)
+        unsure = bool(attempt.notices)  # a request without an answer may yet be executed
+        await self._clear(row, counts=unsure)
+        if unsure:
+            self.forget(row.name)
+        else:
+            self._withdraw(row.name)
         log.info("the eviction is cancelled", extra={"node": row.name})
 
     def _withdraw(self, node: str) -> None:

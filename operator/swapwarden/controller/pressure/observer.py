@@ -38,14 +38,13 @@ BACKOFF_SECONDS: Final = (1.0, 30.0)
 READ_SECONDS: Final = 15.0
 BLOCKED_SECONDS: Final = 60.0
 """How long a pod that the API server would not evict is not asked about again."""
-STALE_SECONDS: Final = 15.0
-"""How old a report may be from which a pod is evicted."""
 TAINT_SECONDS: Final = 2.0
 """How long an eviction waits for the node's taint."""
 BLOCKING: Final = frozenset({EvictionAnswer.BUDGET, EvictionAnswer.SEVERAL_BUDGETS})
 COUNTED_SECONDS: Final = 1.0
-MAX_ASKED: Final = 5
-"""Pods of one node about which one report asks."""
+MAX_ASKED: Final = 6
+"""Pods of one node about which one report asks: enough to ask about all pods of a report within BLOCKED_SECONDS. Those
+that can never be evicted must not hide one that can."""
 
 HOLDS = metrics.counter(
     "swapwarden_controller_pressure_holds_total",
@@ -82,6 +81,8 @@ class _Known(msgspec.Struct):
     arrived: float
     blocked: dict[str, float] = {}
     """By UID, until when a pod is not asked about."""
+    ending: dict[str, float] = {}
+    """By UID, since when a pod has been about to end."""
     decided: bool = False
 
 
@@ -155,7 +156,8 @@ class PressureObserver:
         if before is not None and before.seq == report.seq:
             return
         fresh = before is not None or (old is not None and old.pressure is None)
-        self._reports[name] = _Known(report.seq, fresh, self._now(), before.blocked if before else {})
+        memory = (before.blocked, before.ending) if before else ({}, {})
+        self._reports[name] = _Known(report.seq, fresh, self._now(), *memory)
         self.queue.add(name)
 
     async def decide(self, name: str) -> None:
@@ -243,7 +245,7 @@ class PressureObserver:
             return False
         if not self._enforces(seen.profile):
             return True
-        recent = self._now() - last.arrived <= STALE_SECONDS
+        recent = self._now() - last.arrived <= evictor.STALE_SECONDS
         return recent and row.acted == row.profile == plan.reference(seen.profile)
 
     async def _choose(
@@ -251,23 +253,26 @@ class PressureObserver:
     ) -> tuple[Choice, bool]:
         """Return the decision, carried out, and whether the API server would evict the pod."""
         ranked = await self._rank(row, seen)
-        last.blocked = {uid: until for uid, until in last.blocked.items() if until > self._now()}
+        now, bounds = self._now(), seen.profile.eviction
+        last.blocked = {uid: until for uid, until in last.blocked.items() if until > now}
+        ending = [one.pod.uid for one in ranked if one.pod.ending or one.pod.evicted]
+        last.ending = {uid: last.ending.get(uid, now) for uid in ending}
+        # As long as one that is evicted may take.
+        overdue = {uid for uid, since in last.ending.items() if now - since > bounds.grace + bounds.settle}
         for _ in range(MAX_ASKED):
-            chosen = choice.choose(ranked, seen.facts.memory_bytes, last.blocked, situation)
+            chosen = choice.choose(ranked, seen.facts.memory_bytes, last.blocked, situation, overdue)
             if chosen.victim is None or self._ask is None:
                 return chosen, False
             if await self._ask(chosen.victim.pod) is EvictionAnswer.ALLOWED:
                 if not isinstance(chosen, Evict):
                     return chosen, True
-                answer = await self._evictor.begin(
-                    row, chosen.victim, seen.profile.eviction, self._tell(row, seen), last.arrived
-                )
+                answer = await self._evictor.begin(row, chosen.victim, bounds, self._tell(row, seen), last.arrived)
                 if isinstance(answer, NoVictim):
                     return answer, False
-                now = self._known.inventory.report_of(row.name)
-                if answer not in BLOCKING or now is None or now.pressure != row.pressure:
+                after = self._known.inventory.report_of(row.name)
+                if answer not in BLOCKING or after is None or after.pressure != row.pressure:
                     return chosen, True
-                row = now
+                row = after
             last.blocked[chosen.victim.pod.uid] = self._now() + BLOCKED_SECONDS
         return NoVictim(HoldReason.BLOCKED), False
 

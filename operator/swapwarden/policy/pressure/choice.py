@@ -95,12 +95,19 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         return self.limited if self.enforce else None
 
 
-def choose(ranked: Sequence[Ranked], memory_bytes: int, blocked: Collection[str], situation: Situation) -> Choice:
+def choose(
+    ranked: Sequence[Ranked],
+    memory_bytes: int,
+    blocked: Collection[str],
+    situation: Situation,
+    overdue: Collection[str] = (),
+) -> Choice:
     """Return the decision on one report of a node.
 
-    `blocked` are UIDs of pods that the API server would not evict now.
+    `blocked` are UIDs of pods that the API server would not evict now, `overdue` those of pods that have been about to
+    end for too long: anybody may give a pod years to end, and delete it.
     """
-    reason = situation.forbids() or _about_to_end(ranked, memory_bytes)
+    reason = situation.forbids() or _about_to_end(ranked, memory_bytes, overdue)
     if reason is not None:
         return NoVictim(reason)
     able = [one for one in ranked if one.spared is None]
@@ -110,12 +117,13 @@ def choose(ranked: Sequence[Ranked], memory_bytes: int, blocked: Collection[str]
     return Evict(victim) if situation.enforce else WouldEvict(victim)
 
 
-def _about_to_end(ranked: Sequence[Ranked], memory_bytes: int) -> HoldReason | None:
+def _about_to_end(ranked: Sequence[Ranked], memory_bytes: int, overdue: Collection[str]) -> HoldReason | None:
     """Return the reason if a pod is about to end whose memory the node would notice."""
     large = [one.pod for one in ranked if one.measured is not None and not ranking.is_small(one, memory_bytes)]
-    if any(pod.evicted for pod in large):
+    soon = [pod for pod in large if (pod.ending or pod.evicted) and pod.uid not in overdue]
+    if any(pod.evicted for pod in soon):
         return HoldReason.KUBELET_EVICTING
-    return HoldReason.POD_TERMINATING if any(pod.ending for pod in large) else None
+    return HoldReason.POD_TERMINATING if soon else None
 
 
 def is_widespread(pressed: int, nodes: int) -> bool:

@@ -395,6 +395,41 @@ def test_what_no_longer_holds_before_the_request_cancels_it(change: Callable[[Se
     assert evictions("Cancelled") - before == 1
 
 
+def test_a_cancelled_eviction_whose_request_had_no_answer_counts() -> None:
+    """It may yet be executed: then another pod would be the second one."""
+    server, leader = pressed("x", "y", x=900, y=800)
+    server.before["evict x"] = SILENCE
+    with pytest.raises(errors.Unreachable):
+        leader.decides()
+    server.reports(2, x=0, y=800)
+    assert leader.decides() == "Settling"
+    assert server.log == ["record x", "clear"]
+    assert server.evicted_at == ["00:01:40Z"]
+
+
+def test_a_report_that_is_old_by_the_time_the_api_server_has_answered_evicts_nothing() -> None:
+    server, leader = pressed("x", x=900)
+
+    def passes() -> None:
+        leader.now += evictor.STALE_SECONDS + 1
+
+    leader.meanwhile = passes
+    assert leader.decides() == "Stale"
+    assert server.log == []
+
+
+def test_a_pod_that_never_ends_keeps_no_other_for_long() -> None:
+    server, leader = pressed("z", "x", z=2000, x=900)
+    server.pods["z"]["metadata"]["deletionTimestamp"] = "2094-01-01T00:00:00Z"
+    for number in range(10):
+        server.reports(number + 1, z=2000, x=900)
+        assert leader.decides() == "PodTerminating"
+        leader.now += 5
+    server.reports(11, z=2000, x=900)
+    assert leader.decides() == ""
+    assert server.log == ["record x", "evict x"]
+
+
 def test_pressure_that_ends_while_the_pod_is_recorded_cancels_it() -> None:
     server, leader = pressed("x", x=900)
     leader.ended = True
@@ -472,7 +507,7 @@ def test_where_it_is_not_enforced_a_pod_is_named_only(may: bool, governed: Any) 
 
 def is_late(_: Server, leader: Leader) -> None:
     leader.syncs()
-    leader.now += observer.STALE_SECONDS + 1
+    leader.now += evictor.STALE_SECONDS + 1
 
 
 def is_of_another_plan(server: Server, _: Leader) -> None:

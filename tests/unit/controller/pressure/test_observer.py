@@ -12,7 +12,7 @@ from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import evictor, observer
 from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.kube import errors, events, transport
-from swapwarden.policy.pressure import choice
+from swapwarden.policy.pressure import choice, thresholds
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.choice import HoldReason
 
@@ -131,6 +131,21 @@ def test_pods_that_the_api_server_would_not_evict_are_not_asked_again_for_a_minu
     one.now = 60.0
     one.decides()
     assert one.asked == ["x", "y", "y", "x", "y"]
+
+
+def test_pods_that_can_never_be_evicted_do_not_hide_one_that_can() -> None:
+    names = [f"x{number}" for number in range(state.MAX_PRESSURED)]
+    answers: dict[str, EvictionAnswer | Exception] = dict.fromkeys(names, EvictionAnswer.SEVERAL_BUDGETS)
+    answers[names[-1]] = EvictionAnswer.ALLOWED
+    one = Cluster(*map(running, names), ask=answers)
+    one.reports(1)
+    sizes = {name: 2000 - number for number, name in enumerate(names)}
+    decisions = []
+    for number in range(int(observer.BLOCKED_SECONDS // thresholds.REPORT_SECONDS)):
+        one.now = float(number * thresholds.REPORT_SECONDS)
+        one.reports(number + 2, **sizes)
+        decisions.append(one.decides())
+    assert (decisions[0], decisions[-1]) == ("Blocked", "Observe")
 
 
 def test_where_all_are_blocked_the_node_has_the_reason() -> None:
