@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -196,7 +197,8 @@ class Evictor:
     def _attempt(self, row: states.StateRow, victim: state.EvictedPod) -> _Attempt:
         now = self._now()
         self._evictions.withdraw(row.name)
-        self._evictions.begin(row.name, row.profile.name, now, times.rfc3339(self._today()))
+        stamp = times.rfc3339(math.ceil(self._today()))  # never earlier: an hour must not be shorter
+        self._evictions.begin(row.name, row.profile.name, now, stamp)
         self._attempts[row.name] = attempt = _Attempt(victim, now)
         return attempt
 

@@ -616,6 +616,19 @@ def test_a_new_leader_counts_evictions_of_earlier_terms(today: float, left: floa
     assert server.log == ["record x", "evict x", "clear", "record y", "evict y"]
 
 
+def test_an_eviction_counts_once_though_the_state_has_it_too() -> None:
+    bounded = msgspec.structs.replace(PRESSURE, eviction=Eviction(per_hour=2))
+    server = Server("x", "y", "z")
+    leader = Leader(server, governed=msgspec.structs.replace(ENFORCED, pressure=bounded), today=0.7)
+    for number, (name, reason) in enumerate((("x", ""), ("y", ""), ("z", "NodeLimit"))):
+        server.reports(number + 1, **{name: 900})
+        assert leader.decides() == reason
+        server.pods.pop(name)
+        leader.decides()
+        leader.now += 15
+    assert server.evicted_at == ["00:01:41Z", "00:01:56Z"]
+
+
 def test_the_state_has_the_times_of_an_hour() -> None:
     server = once_evicted()
     second = Leader(server, 2, governed=ONE_AN_HOUR, today=3600.0)
