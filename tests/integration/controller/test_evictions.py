@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import signal
 from collections.abc import Iterator
@@ -12,15 +11,13 @@ import pytest
 from swapwarden.controller.pressure import budgets
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
-from tests.integration.controller import evicting, pressure
+from tests.integration.controller import evicting, overload, pressure
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.integration.controller.pressure import ANSWERS, BUDGETS, HOLDS, PODS, Eventually
 from tests.unit.controller.objects import term
 
 EVICTION = "Enforce"
 EVICTIONS = "swapwarden_controller_evictions_total"
-FLOWS = "/apis/flowcontrol.apiserver.k8s.io/v1"
-JAIL = "no-evictions"
 
 
 @pytest.fixture(scope="module")
@@ -174,37 +171,6 @@ def test_the_next_leader_evicts_the_recorded_pod_and_no_other(
         assert ending(allowed, "larger") == []
 
 
-@contextlib.contextmanager
-def overloaded(cluster: Cluster, eventually: Eventually) -> Iterator[None]:
-    """With an API server that has no seat for evictions by the controller."""
-    response = {"limitResponse": {"type": "Reject"}, "nominalConcurrencyShares": 0, "borrowingLimitPercent": 0}
-    level = {"metadata": {"name": JAIL}, "spec": {"type": "Limited", "limited": response}}
-    account = {"kind": "ServiceAccount", "serviceAccount": {"namespace": NAMESPACE, "name": ACCOUNT}}
-    resources = {"verbs": ["create"], "apiGroups": [""], "resources": ["pods/eviction"], "namespaces": ["*"]}
-    flow = {
-        "metadata": {"name": JAIL},
-        "spec": {
-            "priorityLevelConfiguration": {"name": JAIL},
-            "matchingPrecedence": 1,
-            "rules": [{"subjects": [account], "resourceRules": [resources]}],
-        },
-    }
-    cluster.cp.create(f"{FLOWS}/prioritylevelconfigurations", level)
-    cluster.cp.create(f"{FLOWS}/flowschemas", flow)
-    token, body = cluster.cp.token(NAMESPACE, ACCOUNT), pressure.eviction("no", gracePeriodSeconds=1)
-
-    def status() -> int:
-        return cluster.cp.request("POST", f"{PODS}/no/eviction?dryRun=All", body, token=token)[0]
-
-    try:
-        eventually(lambda: status() == 429, "the API server refuses evictions")
-        yield
-    finally:
-        for kind in ("flowschemas", "prioritylevelconfigurations"):
-            cluster.cp.request("DELETE", f"{FLOWS}/{kind}/{JAIL}")
-    eventually(lambda: status() != 429, "the API server accepts evictions")
-
-
 def test_an_overloaded_api_server_is_asked_again_about_the_same_pod(
     allowed: Cluster, node: str, fault: pathlib.Path, eventually: Eventually
 ) -> None:
@@ -214,13 +180,13 @@ def test_an_overloaded_api_server_is_asked_again_about_the_same_pod(
         uids = {name: pressure.running(allowed, node, name) for name in ("chosen", "other")}
         sizes = {uids["chosen"]: 900, uids["other"]: 800}
         fault.write_text(evicting.STUCK)
-        with overloaded(allowed, eventually):
+        with overload.overloaded(allowed, eventually):
             pressure.report(allowed, node, 1, **sizes)
             eventually(lambda: leader.metric(ANSWERS, answer="Error"), "the dry run is refused")
             assert victim(allowed, node) == ""
         pressure.report(allowed, node, 2, **sizes)
         eventually(lambda: victim(allowed, node), "the record")
-        with overloaded(allowed, eventually):
+        with overload.overloaded(allowed, eventually):
             fault.unlink()
             eventually(lambda: leader.metric(EVICTIONS, result="Error"), "the request is refused")
             assert victim(allowed, node) == "chosen"
