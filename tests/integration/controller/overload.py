@@ -1,8 +1,7 @@
 """An API server that is too busy for the controller's evictions: it answers 429, and asks to come back later.
 
 A level without seats of API Priority and Fairness has a queue for one request. A test's own request waits there, so
-each further one is refused. (A level that has no queue lets one request through at a time, whatever its seats: k/k issue
-134196.)
+each further one is refused. (A level without a queue lets one request through at a time: k/k issue 134196.)
 """
 
 from __future__ import annotations
