@@ -72,6 +72,8 @@ class _Attempt(msgspec.Struct):
     notices: tuple[events.Notice, ...] = ()
     """About it; none unless this instance asked for it."""
     told: bool = False
+    unsure: bool = False
+    """Whether a request had no answer: it may yet be executed."""
 
 
 Rank = Callable[[], Awaitable[Sequence[Ranked]]]
@@ -213,13 +215,13 @@ class Evictor:
             if isinstance(error, errors.ApiError) and error.status < 500:
                 attempt.notices = ()  # nothing was done
                 if error.status != 429:
-                    await self._clear(row)
-                    self._withdraw(row.name)
+                    await self._drop(row, attempt)
+            else:
+                attempt.unsure = True
             raise
         if answer in {EvictionAnswer.BUDGET, EvictionAnswer.SEVERAL_BUDGETS}:
             EVICTIONS.inc(answer)
-            await self._clear(row)
-            self._withdraw(row.name)
+            await self._drop(row, attempt)
             return answer
         if answer is EvictionAnswer.ALLOWED:
             self._tell(attempt)
@@ -235,13 +237,16 @@ class Evictor:
 
     async def _cancel(self, row: states.StateRow, attempt: _Attempt) -> None:
         EVICTIONS.inc("Cancelled")
-        unsure = bool(attempt.notices)  # a request without an answer may yet be executed
-        await self._clear(row, counts=unsure)
-        if unsure:
+        await self._drop(row, attempt)
+        log.info("the eviction is cancelled", extra={"node": row.name})
+
+    async def _drop(self, row: states.StateRow, attempt: _Attempt) -> None:
+        """Give up an eviction, which counts all the same if a request may yet be executed."""
+        await self._clear(row, counts=attempt.unsure)
+        if attempt.unsure:
             self.forget(row.name)
         else:
             self._withdraw(row.name)
-        log.info("the eviction is cancelled", extra={"node": row.name})
 
     def _withdraw(self, node: str) -> None:
         self._attempts.pop(node, None)
