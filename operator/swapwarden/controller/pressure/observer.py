@@ -81,8 +81,8 @@ class _Known(msgspec.Struct):
     arrived: float
     blocked: dict[str, float] = {}
     """By UID, until when a pod is not asked about."""
-    ending: dict[str, float] = {}
-    """By UID, since when a pod has been about to end."""
+    waits: float | None = None
+    """Since when a pod or another has been about to end; None: none is."""
     decided: bool = False
 
 
@@ -156,8 +156,9 @@ class PressureObserver:
         if before is not None and before.seq == report.seq:
             return
         fresh = before is not None or (old is not None and old.pressure is None)
-        memory = (before.blocked, before.ending) if before else ({}, {})
-        self._reports[name] = _Known(report.seq, fresh, self._now(), *memory)
+        known = self._reports[name] = _Known(report.seq, fresh, self._now())
+        if before is not None:
+            known.blocked, known.waits = before.blocked, before.waits
         self.queue.add(name)
 
     async def decide(self, name: str) -> None:
@@ -255,12 +256,15 @@ class PressureObserver:
         ranked = await self._rank(row, seen)
         now, bounds = self._now(), seen.profile.eviction
         last.blocked = {uid: until for uid, until in last.blocked.items() if until > now}
-        ending = [one.pod.uid for one in ranked if one.pod.ending or one.pod.evicted]
-        last.ending = {uid: last.ending.get(uid, now) for uid in ending}
+        memory = seen.facts.memory_bytes
+        if choice.about_to_end(ranked, memory) is None:
+            last.waits = None
+        elif last.waits is None:
+            last.waits = now
         # As long as one that is evicted may take.
-        overdue = {uid for uid, since in last.ending.items() if now - since > bounds.grace + bounds.settle}
+        patient = last.waits is None or now - last.waits <= bounds.grace + bounds.settle
         for _ in range(MAX_ASKED):
-            chosen = choice.choose(ranked, seen.facts.memory_bytes, last.blocked, situation, overdue)
+            chosen = choice.choose(ranked, memory, last.blocked, situation, patient=patient)
             if chosen.victim is None or self._ask is None:
                 return chosen, False
             if await self._ask(chosen.victim.pod) is EvictionAnswer.ALLOWED:

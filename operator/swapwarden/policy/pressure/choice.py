@@ -100,14 +100,15 @@ def choose(
     memory_bytes: int,
     blocked: Collection[str],
     situation: Situation,
-    overdue: Collection[str] = (),
+    *,
+    patient: bool = True,
 ) -> Choice:
     """Return the decision on one report of a node.
 
-    `blocked` are UIDs of pods that the API server would not evict now, `overdue` those of pods that have been about to
-    end for too long: anybody may give a pod years to end, and delete it.
+    `blocked` are UIDs of pods that the API server would not evict now. Unless it is `patient`, it waits for no pod that
+    is about to end.
     """
-    reason = situation.forbids() or _about_to_end(ranked, memory_bytes, overdue)
+    reason = situation.forbids() or (about_to_end(ranked, memory_bytes) if patient else None)
     if reason is not None:
         return NoVictim(reason)
     able = [one for one in ranked if one.spared is None]
@@ -117,13 +118,15 @@ def choose(
     return Evict(victim) if situation.enforce else WouldEvict(victim)
 
 
-def _about_to_end(ranked: Sequence[Ranked], memory_bytes: int, overdue: Collection[str]) -> HoldReason | None:
-    """Return the reason if a pod is about to end whose memory the node would notice."""
+def about_to_end(ranked: Sequence[Ranked], memory_bytes: int) -> HoldReason | None:
+    """Return the reason to wait if a pod is about to end whose memory the node would notice.
+
+    Nobody may wait for long: anybody can give a pod years to end, and delete it.
+    """
     large = [one.pod for one in ranked if one.measured is not None and not ranking.is_small(one, memory_bytes)]
-    soon = [pod for pod in large if (pod.ending or pod.evicted) and pod.uid not in overdue]
-    if any(pod.evicted for pod in soon):
+    if any(pod.evicted for pod in large):
         return HoldReason.KUBELET_EVICTING
-    return HoldReason.POD_TERMINATING if soon else None
+    return HoldReason.POD_TERMINATING if any(pod.ending for pod in large) else None
 
 
 def is_widespread(pressed: int, nodes: int) -> bool:

@@ -419,16 +419,32 @@ def test_a_report_that_is_old_by_the_time_the_api_server_has_answered_evicts_not
     assert server.log == []
 
 
-def test_a_pod_that_never_ends_keeps_no_other_for_long() -> None:
-    server, leader = pressed("z", "x", z=2000, x=900)
-    server.pods["z"]["metadata"]["deletionTimestamp"] = "2094-01-01T00:00:00Z"
+def test_pods_that_never_end_keep_no_other_for_long() -> None:
+    server, leader = pressed("z", "a", "x", z=2000, a=2000, x=900)
     for number in range(10):
-        server.reports(number + 1, z=2000, x=900)
+        if number in {0, 8}:  # one after another is deleted
+            server.pods["za"[number // 8]]["metadata"]["deletionTimestamp"] = "2094-01-01T00:00:00Z"
+        server.reports(number + 1, z=2000, x=900, a=2000)
         assert leader.decides() == "PodTerminating"
         leader.now += 5
-    server.reports(11, z=2000, x=900)
+    server.reports(11, z=2000, x=900, a=2000)
     assert leader.decides() == ""
     assert server.log == ["record x", "evict x"]
+
+
+def test_each_pod_that_ends_in_time_is_waited_for() -> None:
+    server, leader = pressed("z", "a", "x", z=2000, a=2000, x=900)
+    for number, name in enumerate("za"):
+        server.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        for wait in range(9):
+            server.reports(20 * number + wait + 1, z=2000, x=900, a=2000)
+            assert leader.decides() == "PodTerminating"
+            leader.now += 5
+        del server.pods[name]
+        server.pods["x"]["metadata"]["ownerReferences"] = []
+        server.reports(20 * number + 10, x=900)
+        leader.decides()
+    assert server.log == []
 
 
 def test_pressure_that_ends_while_the_pod_is_recorded_cancels_it() -> None:
