@@ -34,7 +34,7 @@ def _objects(name: str) -> dict[str, dict[str, Any]]:
     resources = {"verbs": ["create"], "apiGroups": [""], "resources": ["pods/eviction"], "namespaces": ["*"]}
     flow = {
         "priorityLevelConfiguration": {"name": name},
-        "matchingPrecedence": 1,
+        "matchingPrecedence": 2,
         "rules": [{"subjects": [account], "resourceRules": [resources]}],
     }
     return {
