@@ -104,12 +104,12 @@ class Mode(enum.StrEnum):
 
 
 class Guarantee(enum.StrEnum):
-    """The means to hold pods at 0 beside the agent."""
+    """Who must hold limits beside the agent."""
 
     STANDARD = "Standard"
-    """None: the agent watches, and repairs external writes."""
+    """Nobody: the agent watches, and repairs external writes."""
     STRICT = "Strict"
-    """systemd: by drop-in files, it makes Burstable and BestEffort pods at 0, and takes them back to it."""
+    """The container runtime (NRI), systemd (drop-in files), or both: the status reports which of them was observed."""
 
 
 class Holder(enum.StrEnum):

@@ -215,6 +215,7 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
         assert program.main(["drop-ins", action, f"--drop-in-dir={units}"]) == 0
 
     older = node.tree.pod(1)
+    node.tree.container(older, "older")
     entries: dict[int, Any] = {1: {"swapMax": str(MIB)}, 2: {"swapMax": str(MIB)}}
     installer("install")
     with node.agent("--drop-in-dir", str(units), "--resync-interval=1") as agent:
@@ -223,16 +224,18 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
         node.applied(node.put(entries, guarantee="Strict"))
         until(lambda: reason() == "AwaitingEvidence", "files are no evidence")
         born = node.tree.pod(2, memory_swap_max="0\n")
-        until(lambda: reason() == "OlderPods", "a pod that is born at 0 is")
-        assert node.told("StrictInEffect")["status"] == "True"
-        assert "1 of 2" in node.told("StrictInEffect")["message"]
+        node.tree.container(born, "born")
+        until(lambda: reason() == "NotAllPods", "a pod that is born at 0 is")
+        assert node.told("StrictInEffect")["status"] == "Unknown"
+        until(lambda: "holds 1; for 1 neither" in node.told("StrictInEffect")["message"], "a count is written later")
+        assert node.told("StrictInEffect")["message"].endswith(f"the agent alone holds {uid(1)}")
         until(lambda: swap_max(born) == str(MIB), "it is raised")
         agent.kill()
         for pod in (older, born):
             write(pod, "0")  # a daemon-reload, with no agent there
     with node.agent("--drop-in-dir", str(units), "--resync-interval=1"):
         until(lambda: [swap_max(pod) for pod in (older, born)] == [str(MIB)] * 2, "both are raised again")
-        until(lambda: reason() == "InForce", "the reload covers older pods")
+        until(lambda: reason() == "HeldBySystemd", "the reload covers older pods")
         node.applied(node.put({}, guarantee="Strict", mode="Restore"), "Restored")
         assert [swap_max(pod) for pod in (older, born)] == ["max", "max"]
         assert [file.read_bytes() for file in files] == [systemd_dropins.CONTENT] * 2, "the agent writes none"

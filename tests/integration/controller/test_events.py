@@ -60,7 +60,7 @@ def test_a_node_has_events_about_problems_that_its_agent_finds(cluster: Cluster,
         "SwapDegraded": "Polling",
         "SwapLimitsContested": "OtherWriter",
         "SwapSettingsNotAsSpecified": "NotSupported",
-        "SwapNotHeldBySystemd": "NotInForce",
+        "SwapGuaranteeNotAsSpecified": "NotInForce",
         "KubeletWillNotStart": "FailSwapOn",
     }
     eventually(lambda: described(cluster, "node", "told").keys() == expected.keys(), "all of it")

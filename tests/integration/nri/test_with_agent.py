@@ -137,6 +137,30 @@ def test_containers_are_decided_while_the_agent_is_dead(newest: Runtime, start_p
     assert made.adjusted == {}
 
 
+def test_strict_counts_the_pods_that_the_runtime_holds(newest: Runtime, start_plugin: StartPlugin, node: Node) -> None:
+    # The container is older than the plugin, and its cgroup has what a real runtime would write.
+    node.tree.container(node.tree.pod(1), "app", memory_swap_max="0\n")
+    newest.populate(
+        [Pod("sandbox-1", uid(1))], [Container(container_id("app"), "sandbox-1", "app", {SWAP_MAX: KUBELET})]
+    )
+
+    def says(status: str, reason: str, message: str) -> bool:
+        found: dict[str, str] = next(
+            (e for e in node.api.status.get("conditions", []) if e["type"] == "StrictInEffect"), {}
+        )
+        return (found.get("status"), found.get("reason")) == (status, reason) and message in found["message"]
+
+    node.api.put(pods({1: "0"}, guarantee="Strict"))
+    node.begin().wait_ready()
+    plugin = start_plugin(newest)
+    all_held = functools.partial(says, "True", "HeldByRuntime", "of 1 pods with a limit the container runtime holds 1")
+    until(all_held, "the runtime holds the running container")
+    plugin.kill()
+    until(lambda: says("False", "NriUnavailable", "when its plugin was last connected: 1"), "new pods are not held")
+    start_plugin(newest)
+    until(all_held, "the runtime holds it still")
+
+
 def test_an_uninstallation_leaves_nothing_in_the_folder_of_the_link(
     newest: Runtime, start_plugin: StartPlugin, node: Node, folder: pathlib.Path
 ) -> None:

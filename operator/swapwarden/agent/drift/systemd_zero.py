@@ -15,14 +15,6 @@ from swapwarden.agent.host import cgroupfs, systemd_dropins
 from swapwarden.agent.inventory import board, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
-from swapwarden.telemetry import metrics
-
-PODS = metrics.gauge(
-    "swapwarden_agent_strict_pods",
-    "Burstable and BestEffort pods under guarantee Strict, by whether the agent observed that systemd holds them at 0:"
-    " at_zero or not_yet.",
-    labels=("seen",),
-)
 
 SLICE: Final = ".slice"
 
@@ -42,8 +34,6 @@ class ZeroEvidence(NamedTuple):
     """Whether systemd last took a slice to no limit."""
     held: tuple[str, ...]
     """UIDs of pods that systemd holds at 0."""
-    others: int
-    """Pods of the same classes without such evidence."""
 
 
 def wants(state: spec.NodeSpec | None) -> bool:
@@ -159,10 +149,9 @@ class Evidence:
         """Return the evidence for the status."""
         mine = [pod for pod in known if (self.sought or pod.file.systemd.zero) and covers(root, pod.path)]
         held = tuple(sorted(pod.uid for pod in mine if pod.file.systemd.zero))
-        others = len(mine) - len(held)
         # If systemd holds none of the current pods at 0 (any more), evidence of earlier pods counts no longer.
         proved = self._proved is not None and (bool(held) or not mine)
-        return ZeroEvidence(self.wanted, self.installed, root, proved, self._refuted, held, others)
+        return ZeroEvidence(self.wanted, self.installed, root, proved, self._refuted, held)
 
     def _leave(self, pod: records.Pod) -> None:
         """Leave a 0 to systemd: nobody asks for it, and no file is seen that would make it the agent's own."""
@@ -197,9 +186,3 @@ class Evidence:
                 return
             self._proved = None
         self._refuted = True
-
-
-def publish(view: ZeroEvidence) -> None:
-    """Set the metric of pods that systemd holds at 0, or does not hold yet."""
-    PODS.set(len(view.held) if view.wanted else 0, "at_zero")
-    PODS.set(view.others, "not_yet")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from swapwarden.agent.desired import runtime_values
 from swapwarden.agent.drift import holders, systemd_zero
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import board, inventory
+from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import runtime_records
 from swapwarden.api import state
 from swapwarden.telemetry import metrics
@@ -20,17 +20,41 @@ AGENT_ONLY = metrics.gauge(
     "Pods with a limit that neither the container runtime nor systemd was observed to hold; only with --nri-dir or"
     " under guarantee Strict.",
 )
+STRICT = metrics.gauge(
+    "swapwarden_agent_strict_pods",
+    "Pods with a limit under guarantee Strict, by who was observed to hold it beside the agent: both, runtime, systemd"
+    " or neither.",
+    labels=("seen",),
+)
 LISTS: Final = ("agentOnly", "agentOnlyOmitted")
 """Fields that each new pod may change for a moment: a change of these alone can wait."""
+SETTLING_SECONDS: Final = 5.0
+"""How long a container may run until it is reported who holds it: the runtime takes over one that it started with the
+kubelet's number a few seconds later."""
 
 
-def observed(
+class HeldPods(NamedTuple):
+    """Who was observed to hold pods that have a limit and a container."""
+
+    both: int = 0
+    runtime: int = 0
+    """The container runtime alone."""
+    systemd: int = 0
+    """systemd alone."""
+    alone: tuple[str, ...] = ()
+    """UIDs of the pods that neither of the two was observed to hold."""
+    starting: tuple[str, ...] = ()
+    """More of these, which began, or got a container, less than SETTLING_SECONDS ago."""
+
+
+def tally(
     known: inventory.Inventory,
     progress: board.ReconcileProgress,
     evidence: systemd_zero.ZeroEvidence,
     runtime: runtime_records.RuntimeRecords,
-) -> state.Holds | None:
-    """Return who holds the limits of pods; None if neither the runtime nor systemd should.
+    now: float,
+) -> HeldPods | None:
+    """Return who holds the limits of pods; None if neither the runtime nor systemd should. `now` in monotonic seconds.
 
     Of a pod with a limit, the runtime holds the running containers by numbers that the limit allows together. systemd
     holds the pod by its drop-in files: at 0, so never above the limit.
@@ -38,18 +62,41 @@ def observed(
     by_systemd = evidence.wanted or evidence.installed
     if progress.runtime is None and not by_systemd:
         return None
-    alone = sorted(
-        pod.uid
-        for pod in known.pods.values()
-        if isinstance(limit := pod.file.desired.value, int)
-        and limit < cgroupfs.NO_LIMIT
-        and pod.containers
-        and not (by_systemd and pod.file.systemd.zero)
-        and not (progress.runtime is not None and holders.allows(pod, limit, runtime))
-    )
+    counts = {(True, True): 0, (True, False): 0, (False, True): 0}
+    alone: list[str] = []
+    starting: list[str] = []
+    for pod in known.pods.values():
+        limit = pod.file.desired.value
+        if not isinstance(limit, int) or limit >= cgroupfs.NO_LIMIT or not pod.containers:
+            continue
+        seen = (
+            progress.runtime is not None and holders.allows(pod, limit, runtime),
+            by_systemd and pod.file.systemd.zero,
+        )
+        if seen in counts:
+            counts[seen] += 1
+        else:
+            (starting if _is_starting(pod, now) else alone).append(pod.uid)
+    both, first, second = counts.values()
+    return HeldPods(both, first, second, tuple(sorted(alone)), tuple(sorted(starting)))
+
+
+def _is_starting(pod: records.Pod, now: float) -> bool:
+    # A container that was found together with its pod has no time of its own.
+    latest = max(pod.file.created_at, *(container.since for container in pod.containers.values()))
+    return now - latest < SETTLING_SECONDS
+
+
+def observed(
+    held: HeldPods | None, progress: board.ReconcileProgress, evidence: systemd_zero.ZeroEvidence
+) -> state.Holds | None:
+    """Return this part of the status."""
+    if held is None:
+        return None
+    alone = sorted(held.alone + held.starting)
     return state.Holds(
         runtime=progress.runtime is not None and progress.runtime.connected,
-        systemd=by_systemd and evidence.proved,
+        systemd=(evidence.wanted or evidence.installed) and evidence.proved,
         agent_only=alone[: state.MAX_AGENT_ONLY],
         agent_only_omitted=max(0, len(alone) - state.MAX_AGENT_ONLY),
     )
@@ -61,10 +108,18 @@ def essence(holds: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(
-    held: state.Holds | None, progress: board.ReconcileProgress, runtime: runtime_records.RuntimeRecords
+    held: HeldPods | None,
+    progress: board.ReconcileProgress,
+    runtime: runtime_records.RuntimeRecords,
+    *,
+    strict: bool,
 ) -> None:
-    """Set the metrics."""
-    AGENT_ONLY.set(0 if held is None else len(held.agent_only) + held.agent_only_omitted)
+    """Set the metrics. `strict`: guarantee Strict is in use."""
+    seen = held or HeldPods()
+    alone = len(seen.alone) + len(seen.starting)
+    AGENT_ONLY.set(alone)
+    for value, label in ((seen.both, "both"), (seen.runtime, "runtime"), (seen.systemd, "systemd"), (alone, "neither")):
+        STRICT.set(value if strict else 0, label)
     if progress.runtime is None or progress.spec is None:
         return
     count = 0

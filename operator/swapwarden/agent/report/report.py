@@ -17,7 +17,7 @@ from swapwarden.agent.inventory import board, inventory
 from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.node import diagnostics, node_watch
 from swapwarden.agent.pressure import sampler
-from swapwarden.agent.report import collector, holds, status
+from swapwarden.agent.report import collector, holds, status, strict
 from swapwarden.api import names, state, times
 
 PASSING_SECONDS: Final = 120.0
@@ -87,20 +87,29 @@ class Report:
             progress._replace(settings=settings, to_restore=to_restore),
             cgroups=self._fs,
             now=time.monotonic(),
-            guarantee=status.strict(self._reconciled.evidence, files=pods),
+            guarantee=self._strict(pods),
             refused=self._board.refused,
         )
 
-    def _holds(self) -> state.Holds | None:
+    def _tally(self) -> holds.HeldPods | None:
         reconciled = self._reconciled
-        return holds.observed(reconciled.inventory, reconciled.progress, reconciled.evidence, self._runtime)
+        return holds.tally(
+            reconciled.inventory, reconciled.progress, reconciled.evidence, self._runtime, time.monotonic()
+        )
+
+    def _strict(self, files: board.DropInStatus) -> collector.ConditionVerdict | None:
+        evidence, runtime = self._reconciled.evidence, self._reconciled.progress.runtime
+        seen = self._tally() if evidence.wanted else None
+        return strict.verdict(evidence, seen or holds.HeldPods(), files=files, runtime=runtime)
 
     def build(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the status as it should be; `previous` are the conditions of the one before."""
         snapshot = self.snapshot()
-        runtime = self._reconciled.progress.runtime
-        slow = runtime is not None and runtime.connected and bool(runtime.reason)
+        progress, evidence, held = self._reconciled.progress, self._reconciled.evidence, self._tally()
+        slow = progress.runtime is not None and progress.runtime.connected and bool(progress.runtime.reason)
         self.passes_at = time.monotonic() + PASSING_SECONDS if snapshot.passing or slow else math.inf
+        if evidence.wanted and held is not None and held.starting:
+            self.passes_at = time.monotonic() + holds.SETTLING_SECONDS
         facts = self._node.reported()
         now = times.rfc3339(time.time())
         built = status.build(snapshot, facts, self._verdicts(snapshot), previous, now)
@@ -108,7 +117,7 @@ class Report:
         listed = list(pods[: state.MAX_RECLAIMED])
         built = msgspec.structs.replace(
             built,
-            holds=self._holds(),
+            holds=holds.observed(held, progress, evidence),
             pressure=self._pressure.report,
             reclaimed=listed,
             reclaimed_omitted=len(pods) - len(listed),
@@ -128,9 +137,9 @@ class Report:
     async def publish(self) -> None:
         """Set the metrics, also while there is no object with a status. Repairs come in between."""
         collector.publish(self._reconciled.inventory, self._reconciled.progress)
-        systemd_zero.publish(self._reconciled.evidence)
         await asyncio.sleep(0)
-        holds.publish(self._holds(), self._reconciled.progress, self._runtime)
+        wanted = self._reconciled.evidence.wanted
+        holds.publish(self._tally(), self._reconciled.progress, self._runtime, strict=wanted)
         status.publish(self._verdicts(self.snapshot()))
 
     def _verdicts(self, snapshot: collector.Snapshot) -> Mapping[str, collector.ConditionVerdict]:

@@ -11,9 +11,6 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent.desired import problems, resolve
-from swapwarden.agent.drift import systemd_zero
-from swapwarden.agent.host import systemd_dropins
-from swapwarden.agent.inventory import board
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector, holds
 from swapwarden.api import names, state
@@ -52,8 +49,6 @@ _OWNED: Final = {
     resolve.Owned.THROTTLING: "memory.high of containers (memoryThrottlingFactor)",
 }
 _NAMED_FILES: Final = 3
-_NAMED: Final = 8
-"""Pods that a message names."""
 
 
 def _compatible(snapshot: collector.Snapshot, facts: state.Facts) -> collector.ConditionVerdict:
@@ -221,90 +216,6 @@ def verdicts(
     return said | {
         each.kind: collector.ConditionVerdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found
     }
-
-
-def strict(view: systemd_zero.ZeroEvidence, *, files: board.DropInStatus) -> collector.ConditionVerdict | None:
-    """Return the condition StrictInEffect; None if guarantee Strict neither is nor was in use.
-
-    `files` are those that the installation has on the node.
-    """
-    if not view.wanted:
-        return _strict_unasked(view)
-    if view.root is None:
-        return collector.ConditionVerdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
-    begin = systemd_zero.prefix(view.root)
-    if begin is None:
-        return collector.ConditionVerdict(
-            "False",
-            "CgroupfsDriver",
-            "the kubelet's cgroup driver is cgroupfs: nothing overwrites the agent's values, even while no agent runs;"
-            " but a pod that starts meanwhile has no limit until one runs",
-        )
-    if view.proved:
-        return _strict_in_force(view)
-    return _strict_not_in_force(view, begin, files)
-
-
-def _strict_in_force(view: systemd_zero.ZeroEvidence) -> collector.ConditionVerdict:
-    if not view.others:
-        return collector.ConditionVerdict(
-            "True", "InForce", "systemd makes Burstable and BestEffort pods at 0, and takes them back to it"
-        )
-    return collector.ConditionVerdict(
-        "True",
-        "OlderPods",
-        f"systemd makes Burstable and BestEffort pods at 0; {view.others} of {view.others + len(view.held)} have not"
-        " had a 0 from systemd yet: pods older than the files are covered from its next reload on"
-        " (systemctl daemon-reload)",
-    )
-
-
-def _strict_not_in_force(
-    view: systemd_zero.ZeroEvidence, begin: str, files: board.DropInStatus
-) -> collector.ConditionVerdict:
-    first, second = (
-        f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
-    )
-    if files.visible and begin not in files.held:
-        return collector.ConditionVerdict(
-            "False",
-            "NotInstalled",
-            f"{first} or {second} is missing: set agent.dropIns.prefix to {begin}, or see the log of the agent's init"
-            f" container {systemd_dropins.INSTALLER}",
-        )
-    if files.visible:
-        remedy = f"{first} and {second} are installed"
-        if not view.refuted:
-            return collector.ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod has started at 0 yet")
-        remedy += ": find what overrides them with `systemctl cat` of a pod's slice"
-    else:
-        remedy = (
-            f"install {first} and {second} as `swapwarden agent --print-drop-ins={begin}` prints them,"
-            " or set agent.dropIns.mount in the chart"
-        )
-    if view.refuted:
-        return collector.ConditionVerdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
-    return collector.ConditionVerdict("Unknown", "NoEvidence", f"no pod had 0 before the agent wrote to it; {remedy}")
-
-
-def _strict_unasked(view: systemd_zero.ZeroEvidence) -> collector.ConditionVerdict | None:
-    if view.installed:
-        return collector.ConditionVerdict(
-            "True",
-            "NotAskedFor",
-            "the node has the drop-in files (agent.dropIns.mount), though its profile does not ask for Strict: systemd"
-            " makes Burstable and BestEffort pods at 0, and the agent raises those that may have swap",
-        )
-    if not view.held:
-        return None
-    more = f" and {len(view.held) - _NAMED} more" if len(view.held) > _NAMED else ""
-    return collector.ConditionVerdict(
-        "False",
-        "ReloadNeeded",
-        f"systemd takes {len(view.held)} pods' slices back to 0 until it reads its units again: run `systemctl"
-        f" daemon-reload` on the node (first remove {systemd_dropins.FILE} if you installed it yourself):"
-        f" {', '.join(view.held[:_NAMED])}{more}",
-    )
 
 
 def publish(verdicts: Mapping[str, collector.ConditionVerdict]) -> None:

@@ -290,9 +290,10 @@ class ProfileSpec(rules.Model):
     mode: Literal["Enforce", "Audit"] = "Enforce"
     """Enforce: write and repair. Audit: compute and report, write nothing."""
     guarantee: Literal["Standard", "Strict"] = "Standard"
-    """Standard: the agent watches pods' limits, and repairs external writes. Strict: in addition, systemd itself
-    creates Burstable and BestEffort pods without swap, even without an agent, by drop-in files that the node needs;
-    while the agent is down, a pod that swaps can be OOM-killed (docs/strict.md)."""
+    """Standard: the agent watches pods' limits, and repairs external writes. Strict: even without an agent, the
+    container runtime (NRI), systemd (drop-in files that the node needs) or both must hold them. The condition
+    StrictInEffect reports which of them was observed to, and for which pods neither. With the drop-in files, a pod that
+    swaps can be OOM-killed while the agent is down (docs/strict.md)."""
     swap: Swap = Swap()
     """How pods on these nodes get swap."""
     memory_qos: MemoryQoSSpec | None = None

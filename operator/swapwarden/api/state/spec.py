@@ -211,7 +211,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     mode: names.Mode = names.Mode.ENFORCE
     """Enforce: write and repair. Audit: report only. Restore: write back earlier values."""
     guarantee: names.Guarantee = names.Guarantee.STANDARD
-    """Strict: the agent reports for which pods it observed that systemd holds them at 0 by its drop-in files."""
+    """Strict: the agent reports for which pods it observed that the container runtime or systemd holds their limits."""
     before_plan: names.BeforePlan = names.BeforePlan.NO_SWAP
     """For pods without an entry in pods yet. NoSwap: their cgroups get 0. Unmanaged: no write."""
     epoch: Annotated[int, msgspec.Meta(ge=0)] = 0

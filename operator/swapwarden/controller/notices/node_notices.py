@@ -18,7 +18,7 @@ _CONDITION_EVENTS: Final[dict[str, str]] = {
     ConditionType.DRIFTED: "SwapLimitsContested",
     ConditionType.SETTINGS_APPLIED: "SwapSettingsNotAsSpecified",
     ConditionType.MEMORY_QOS: "MemoryLeftToKubelet",
-    ConditionType.STRICT_IN_EFFECT: "SwapNotHeldBySystemd",
+    ConditionType.STRICT_IN_EFFECT: "SwapGuaranteeNotAsSpecified",
 }
 """Reasons of events by the condition that they report; a diagnostic's own type says enough."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 
 import pytest
@@ -10,7 +11,7 @@ from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.report import status
+from swapwarden.agent.report import collector, holds, strict
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import (
@@ -36,14 +37,22 @@ def born(node: Node, number: int, qos: str = "burstable", value: str = "0") -> p
     return node.tree.pod(number, qos, memory_swap_max=f"{value}\n")
 
 
+HELD = ("True", "HeldBySystemd")
+NOT_ALL = ("Unknown", "NotAllPods")
 NO_FILES = board.DropInStatus()
 FILES_THERE = board.DropInStatus(visible=True, held=frozenset({"kubepods"}))
 FILES_MISSING = board.DropInStatus(visible=True, missing=frozenset({"kubepods"}))
 
 
+def verdict(node: Node, files: board.DropInStatus = NO_FILES) -> collector.ConditionVerdict | None:
+    agent = node.agent
+    assert agent is not None
+    seen = holds.tally(agent.inventory, agent.progress, agent.evidence, node.ledger.runtime, math.inf)
+    return strict.verdict(agent.evidence, seen or holds.HeldPods(), files=files, runtime=agent.progress.runtime)
+
+
 def told(node: Node, files: board.DropInStatus = NO_FILES) -> tuple[str, str] | None:
-    assert node.agent is not None
-    found = status.strict(node.agent.evidence, files=files)
+    found = verdict(node, files)
     return None if found is None else found[:2]
 
 
@@ -79,7 +88,7 @@ async def test_on_a_node_with_the_cgroupfs_driver_it_says_what_can_be_had(node: 
     born(node, 1)
     apply(node.start(), asked({1: 0}))
     driver = ("False", "CgroupfsDriver")
-    assert told(node) == (driver if node.tree.naming == "cgroupfs" else ("True", "InForce"))
+    assert told(node) == (driver if node.tree.naming == "cgroupfs" else HELD)
 
 
 async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
@@ -94,7 +103,7 @@ async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
     await until(lambda: swap_max(pod) == "0")
     # The agent wrote that itself.
     assert told(plain) == ("Unknown", "NoEvidence")
-    message = status.strict(agent.evidence, files=NO_FILES)
+    message = verdict(plain)
     assert message is not None
     assert "/etc/systemd/system/kubepods-besteffort-.slice.d/50-swapwarden.conf" in message.message
     assert "--print-drop-ins=kubepods" in message.message
@@ -103,10 +112,10 @@ async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
 async def test_a_pod_that_is_born_at_0_is_evidence(plain: Node) -> None:
     apply(plain.start(), asked())
     born(plain, 1)
-    await until(lambda: told(plain) == ("True", "InForce"))
+    await until(lambda: told(plain) == HELD)
     born(plain, 2, "guaranteed")
     plain.tree.pod(3, "guaranteed")
-    assert told(plain) == ("True", "InForce")
+    assert told(plain) == HELD
 
 
 async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> None:
@@ -120,7 +129,7 @@ async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> Non
         (path / f".{name}").write_text("0\n" if name == "memory.swap.max" else text)
         (path / f".{name}").rename(path / name)
     await until(lambda: swap_max(path) == str(MIB))
-    assert told(plain) == ("True", "InForce")
+    assert told(plain) == HELD
 
 
 async def test_a_write_over_the_agents_own_0_is_evidence(plain: Node) -> None:
@@ -130,7 +139,7 @@ async def test_a_write_over_the_agents_own_0_is_evidence(plain: Node) -> None:
     await until(lambda: swap_max(pod) == "0")
     await until(lambda: all_writes_heard(agent))
     write(pod, "0")
-    await until(lambda: told(plain) == ("True", "InForce"))
+    await until(lambda: told(plain) == HELD)
 
 
 async def test_without_the_files_systemd_writes_no_limit(plain: Node) -> None:
@@ -150,7 +159,7 @@ async def test_a_pod_that_was_born_while_no_agent_ran_is_evidence(plain: Node) -
     plain.stop()
     born(plain, 1)
     plain.start(asked())
-    assert told(plain) == ("True", "InForce")
+    assert told(plain) == HELD
 
 
 @pytest.mark.parametrize("strict_before", [True, False])
@@ -182,7 +191,7 @@ async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_ledger_was
     assert agent is not None
     apply(agent, asked({1: 0}))
     write(pod, "0")  # as systemd does, if it holds that
-    await until(lambda: told(plain) == ("True", "InForce"))
+    await until(lambda: told(plain) == HELD)
     write(pod, "max")
     await until(lambda: told(plain) == ("False", "NotInForce"))
     apply(agent, state(mode=names.Mode.RESTORE, generation=2))
@@ -192,14 +201,16 @@ async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_ledger_was
 async def test_a_birth_is_evidence_also_when_the_ledger_was_lost(plain: Node) -> None:
     plain.start(asked(), away=0.0)
     born(plain, 1)
-    await until(lambda: told(plain) == ("True", "InForce"))
+    await until(lambda: told(plain) == HELD)
 
 
 async def test_the_evidence_is_known_after_a_restart(plain: Node) -> None:
     pod, older = born(plain, 1), plain.tree.pod(2)
+    for number, each in enumerate((pod, older)):
+        plain.tree.container(each, f"app {number}")
     for _ in range(2):
         plain.start(asked({1: MIB, 2: MIB}))
-        assert told(plain) == ("True", "OlderPods")
+        assert told(plain) == NOT_ALL
         assert held(plain) == {uid(1)}
         assert [swap_max(each) for each in (pod, older)] == [str(MIB)] * 2
         plain.stop()
@@ -217,35 +228,41 @@ async def test_unknown_pods_are_denied_after_a_restart_even_if_systemd_made_them
 
 async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
     older, raised = plain.tree.pod(1), plain.tree.pod(2)
+    for number, each in enumerate((older, raised)):
+        plain.tree.container(each, f"app {number}")
     agent = plain.start()
     apply(agent, asked({1: 0, 2: MIB}))
-    born(plain, 3)
-    await until(lambda: told(plain) == ("True", "OlderPods"))
-    verdict = status.strict(agent.evidence, files=FILES_THERE)
-    assert verdict is not None
-    assert "2 of 3" in verdict.message
+    plain.tree.container(born(plain, 3), "app")
+    await until(lambda: held(plain) == {uid(3)})
+    await until(lambda: len(agent.inventory.containers) == 3)
+    assert told(plain) == NOT_ALL
+    found = verdict(plain, FILES_THERE)
+    assert found is not None
+    assert "of 3 pods with a limit systemd, by its drop-in files, holds 1; for 2 neither was observed" in found.message
+    assert found.message.endswith(f"the agent alone holds {', '.join(sorted([uid(1), uid(2)]))}")
     write(older, "max")  # as systemd does at a resize: it has not read the files for this one
     await until(lambda: swap_max(older) == "0")
-    assert told(plain) == ("True", "OlderPods")
+    assert told(plain) == NOT_ALL
     await until(lambda: all_writes_heard(agent))
     for pod in (older, raised):
         write(pod, "0")
-    await until(lambda: told(plain) == ("True", "InForce"))
+    await until(lambda: told(plain) == HELD)
     await until(lambda: swap_max(raised) == str(MIB))
 
 
 async def test_younger_pods_without_a_limit_say_that_the_files_are_gone(plain: Node) -> None:
     apply(plain.start(), asked({1: MIB}))
     first = born(plain, 1)
-    await until(lambda: told(plain) == ("True", "InForce"))
+    await until(lambda: told(plain) == HELD)
     await until(lambda: swap_max(first) == str(MIB))
     pod = plain.tree.pod(2)
     await until(lambda: swap_max(pod) == "0")
     write(pod, "max")
     await until(lambda: told(plain) == ("False", "NotInForce"))
     assert held(plain) == {uid(1)}
+    plain.tree.container(pod, "app")
     born(plain, 3)
-    await until(lambda: told(plain) == ("True", "OlderPods"))
+    await until(lambda: told(plain) == NOT_ALL)
 
 
 async def test_a_reload_without_the_files_ends_it(plain: Node) -> None:
@@ -253,7 +270,7 @@ async def test_a_reload_without_the_files_ends_it(plain: Node) -> None:
     apply(agent, asked({1: MIB}))
     pod = born(plain, 1)
     await until(lambda: swap_max(pod) == str(MIB))
-    assert told(plain) == ("True", "InForce")
+    assert told(plain) == HELD
     await until(lambda: all_writes_heard(agent))
     write(pod, "max")
     await until(lambda: told(plain) == ("False", "NotInForce"))
@@ -299,12 +316,12 @@ async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node
     pods = [born(plain, number) for number in range(12)]
     await until(lambda: len(held(plain)) == 12)
     apply(agent, state(dict.fromkeys(range(12), MIB), generation=2))
-    verdict = status.strict(agent.evidence, files=FILES_THERE)
-    assert verdict is not None
-    assert verdict.reason == "ReloadNeeded"
-    assert verdict.message.endswith("and 4 more")
-    assert "12 pods' slices" in verdict.message
-    assert len(verdict.message) < 1024
+    found = verdict(plain, FILES_THERE)
+    assert found is not None
+    assert found.reason == "ReloadNeeded"
+    assert found.message.endswith("and 4 more")
+    assert "12 pods' slices" in found.message
+    assert len(found.message) < 1024
     write(pods[0], "0")
     await until(lambda: swap_max(pods[0]) == str(MIB))
     for pod in pods:

@@ -12,16 +12,22 @@ from swapwarden.api import names
 from swapwarden.api import runtime_link as protocol
 from swapwarden.api import state as api
 
-from tests.unit.agent.agent_node import MIB, Node, apply, settle, state
+from tests.unit.agent.agent_node import MIB, Node, apply, settle, state, until
 from tests.unit.agent.cgroup_tree import container_id, uid, write
 from tests.unit.agent.fake_plugin import PluginOf, item
 
 
+def tally(node: Node, later: float = 0.0) -> holds.HeldPods | None:
+    agent = node.agent
+    assert agent is not None
+    settle(agent)
+    now = agent.work.clock() + later
+    return holds.tally(agent.inventory, agent.progress, agent.evidence, node.ledger.runtime, now)
+
+
 def observed(node: Node) -> api.Holds | None:
     assert node.agent is not None
-    settle(node.agent)
-    agent = node.agent
-    return holds.observed(agent.inventory, agent.progress, agent.evidence, node.ledger.runtime)
+    return holds.observed(tally(node), node.agent.progress, node.agent.evidence)
 
 
 def running(node: Node, *numbers: int, value: str = "0") -> list[pathlib.Path]:
@@ -104,6 +110,30 @@ async def test_held_containers_are_a_metric(plain: Node) -> None:
     items = [item(1, "", None), item(1, "app 1", "0"), item(2, "", None), item(2, "app 2", "0")]
     plugin = PluginOf(agent, *items)
     await plugin.heeded()
-    holds.publish(observed(plain), agent.progress, plain.ledger.runtime)
+    holds.publish(tally(plain), agent.progress, plain.ledger.runtime, strict=True)
     assert (holds.HELD.value(), holds.AGENT_ONLY.value()) == (1, 0)
+    assert [holds.STRICT.value(each) for each in ("both", "runtime", "systemd", "neither")] == [0, 1, 0, 0]
+    holds.publish(tally(plain), agent.progress, plain.ledger.runtime, strict=False)
+    assert holds.STRICT.value("runtime") == 0
     assert plain.ledger.runtime.get(container_id("app 2")) is not None
+
+
+async def test_each_pod_counts_once_by_who_holds_it(plain: Node) -> None:
+    first, _, third, _ = running(plain, 1, 2, 3, 4)
+    for pod in (first, third):
+        write(pod, "0")  # by systemd, before the agent came
+    agent = plain.start(state(dict.fromkeys((1, 2, 3, 4), 0))._replace(guarantee=names.Guarantee.STRICT), nri=True)
+    items = [item(number, name, value) for number in (1, 2) for name, value in (("", None), (f"app {number}", "0"))]
+    await PluginOf(agent, *items).heeded()
+    assert tally(plain) == holds.HeldPods(both=1, runtime=1, systemd=1, alone=(uid(4),))
+    plain.tree.remove(plain.tree.pod_path(4))
+    await until(lambda: tally(plain) == holds.HeldPods(both=1, runtime=1, systemd=1))
+
+
+async def test_a_pod_that_starts_is_listed_apart_until_its_containers_are_known(plain: Node) -> None:
+    agent = plain.start(state({1: 0, 2: 0}), nri=True)
+    await PluginOf(agent).heeded()
+    running(plain, 1)
+    await until(lambda: tally(plain) == holds.HeldPods(starting=(uid(1),)))
+    assert tally(plain, later=holds.SETTLING_SECONDS) == holds.HeldPods(alone=(uid(1),))
+    assert observed(plain) == api.Holds(runtime=True, agent_only=[uid(1)])

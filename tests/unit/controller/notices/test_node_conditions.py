@@ -26,7 +26,7 @@ def reasons(old: states.StateRow | None, new: states.StateRow) -> list[str]:
         ("Drifted", "True", "Yielded", ["SwapLimitsContested"]),
         ("Drifted", "True", "OtherWriter", ["SwapLimitsContested"]),
         ("Drifted", "True", "Rewritten", []),
-        ("StrictInEffect", "False", "NotInForce", ["SwapNotHeldBySystemd"]),
+        ("StrictInEffect", "False", "NotInForce", ["SwapGuaranteeNotAsSpecified"]),
         ("MemoryQoS", "False", "KubeletOwned", ["MemoryLeftToKubelet"]),
         ("StrictInEffect", "Unknown", "AwaitingEvidence", []),
         ("NriUnavailable", "True", "PluginAway", ["NriUnavailable"]),
