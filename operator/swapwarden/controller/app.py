@@ -154,11 +154,11 @@ class App:
         if self.leadership.leader is not None:
             self.leadership.leader.pod_changed(old, new)
 
-    def node_changed(self, name: str, _: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
+    def node_changed(self, name: str, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
         """Take in a Node that was created, changed or deleted (None)."""
         self._apply(self.known.node_changed(name, new))
-        if new is None and self.leadership.leader is not None:
-            self.leadership.leader.node_went(name)
+        if self.leadership.leader is not None:
+            self.leadership.leader.node_changed(name, old, new)
 
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a NodeSwapState that was created, changed or deleted (None)."""

@@ -31,7 +31,7 @@ from swapwarden.controller.watches import node_features, profile_list, restore_r
 from swapwarden.controller.writers import finalizers, victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import nodes, pods
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -241,12 +241,17 @@ class Leader:
         """Take in a changed or deleted (None) Pod."""
         if self.term.is_valid():
             self._latency.pod_changed(old, new)
+        if old is not None and new is not None:
+            self._pressure.pod_changed(old, new)
         if self._conditions is not None and new is not None and new.policy is not None:
             self._conditions.request_sync(new.node)
 
-    def node_went(self, name: str) -> None:
-        """Take in that a Node was deleted."""
-        self._latency.node_went(name)
+    def node_changed(self, name: str, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
+        """Take in a changed or deleted (None) Node."""
+        if new is None:
+            self._latency.node_went(name)
+        elif old is not None:
+            self._pressure.node_changed(old, new)
 
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a changed or deleted (None) NodeSwapState."""

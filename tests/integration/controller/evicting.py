@@ -1,7 +1,7 @@
 """`swapwarden` that evicts pods as if it had led for an hour, and whose requests for it fail as a test says.
 
 The first argument is a file: while it says `lost`, a request is executed and its answer never arrives; while it says
-`stuck`, requests wait.
+`stuck`, requests wait; while it says `paused`, the controller waits once it has recorded a pod.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import pathlib
 import sys
 
 from swapwarden import __main__ as program
+from swapwarden.api import state
+from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import budgets
 from swapwarden.controller.term import Term
+from swapwarden.controller.writers import victims
 from swapwarden.kube import client, errors
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate
 
-LOST, STUCK = "lost", "stuck"
+LOST, STUCK, PAUSED = "lost", "stuck", "paused"
+LOOK_SECONDS = 0.05
 
 
 def main(fault: pathlib.Path, arguments: list[str]) -> int:
@@ -29,15 +33,23 @@ def main(fault: pathlib.Path, arguments: list[str]) -> int:
     async def faulty(api: client.Client, term: Term, pod: Candidate, grace: int) -> budgets.EvictionAnswer:
         how = said()
         while said() == STUCK:  # noqa: ASYNC110 another process removes the file
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_SECONDS)
         answer = await evict(api, term, pod, grace)
         if how == LOST:
             raise errors.Unreachable("no answer")
         return answer
 
+    class Pausing(victims.VictimWriter):
+        async def record(self, row: states.StateRow, victim: state.EvictedPod) -> states.StateRow:
+            written = await super().record(row, victim)
+            while said() == PAUSED:  # noqa: ASYNC110 another process removes the file
+                await asyncio.sleep(LOOK_SECONDS)
+            return written
+
     budgets.evict = faulty
     evictions = limits.Evictions
     vars(limits).update(Evictions=lambda began: evictions(began - limits.HOUR))
+    vars(victims).update(VictimWriter=Pausing)
     return program.main(arguments)
 
 

@@ -56,6 +56,16 @@ def running(cluster: Cluster, node: str, name: str, request: str = "100Mi", owne
     return str(made["metadata"]["uid"])
 
 
+def evicted_by_kubelet(cluster: Cluster, name: str) -> None:
+    """Be the kubelet, which evicted the pod for want of memory: it says so once the pod has ended."""
+    message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52880Ki. "
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message}
+    status = {"phase": "Failed", "reason": "Evicted", "message": message}
+    body = {"status": {**status, "conditions": [{**target, "lastTransitionTime": SINCE}]}}
+    code, answer = cluster.cp.request("PATCH", f"{PODS}/{name}/status", body)
+    assert code == 200, answer
+
+
 def budget(cluster: Cluster, name: str, pod: str, disruptions: int, *, processed: bool = True) -> None:
     """Make a disruption budget of a pod, and be the controller that fills in its status."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": pod}}}

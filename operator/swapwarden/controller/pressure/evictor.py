@@ -118,6 +118,14 @@ class Evictor:
         """Return whether an eviction from the node is under way, or has yet to show in its signals."""
         return self._evictions.is_settling(node, bounds.settle, self._now())
 
+    def kubelet_acts(self, node: str) -> None:
+        """Take in that the node's kubelet begins to evict pods for want of memory, or evicted one."""
+        self._evictions.kubelet_acts(node, self._now())
+
+    def is_kubelet_evicting(self, node: str, bounds: Eviction) -> bool:
+        """Return whether the node's kubelet evicts pods, or did a moment ago."""
+        return self._evictions.is_kubelet_evicting(node, bounds.settle, self._now())
+
     def limited(self, node: str, profile: str, bounds: Eviction) -> Limited | None:
         """Return what forbids another eviction from the node now."""
         return self._evictions.limited(node, profile, bounds.per_hour, self._now())
@@ -163,6 +171,13 @@ class Evictor:
         if now is None or now.pressure is None:
             await self._cancel(written, attempt)
             return None
+        if self.is_kubelet_evicting(row.name, bounds):
+            await self._cancel(written, attempt)
+            return NoVictim(HoldReason.KUBELET_EVICTING)
+        if await self._look(victim) is PodLife.GONE:
+            # The API server would take the request, and delete the pod that the kubelet evicted.
+            await self._gone(written)
+            return NoVictim(HoldReason.SETTLING)
         POST_SECONDS.observe(self._now() - arrived)
         return await self._post(written, attempt, chosen, bounds, tell)
 
@@ -182,10 +197,7 @@ class Evictor:
         life = await self._look(victim)
         if life is PodLife.GONE:
             self._tell(attempt)
-            if not attempt.told:
-                EVICTIONS.inc("Gone")
-            await self._clear(row, counts=True)
-            self.forget(row.name)
+            await self._gone(row, told=attempt.told)
         elif life is PodLife.ENDING:
             self._tell(attempt)
         elif stands is not None or self._now() - attempt.since >= PATIENCE_SECONDS:
@@ -234,6 +246,12 @@ class Evictor:
             EVICTIONS.inc("Evicted")
             for notice in attempt.notices:
                 self._recorder.post(notice)
+
+    async def _gone(self, row: states.StateRow, *, told: bool = False) -> None:
+        if not told:
+            EVICTIONS.inc("Gone")
+        await self._clear(row, counts=True)
+        self.forget(row.name)
 
     async def _cancel(self, row: states.StateRow, attempt: _Attempt) -> None:
         EVICTIONS.inc("Cancelled")

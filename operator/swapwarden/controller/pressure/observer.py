@@ -161,6 +161,16 @@ class PressureObserver:
             known.blocked, known.waits = before.blocked, before.waits
         self.queue.add(name)
 
+    def node_changed(self, old: nodes.NodeRow, new: nodes.NodeRow) -> None:
+        """Take in a changed Node."""
+        if new.memory_pressure and not old.memory_pressure:
+            self._evictor.kubelet_acts(new.name)
+
+    def pod_changed(self, old: pods.PodRow, new: pods.PodRow) -> None:
+        """Take in a changed Pod."""
+        if new.evicted and not old.evicted:
+            self._evictor.kubelet_acts(new.node)
+
     async def decide(self, name: str) -> None:
         """Decide on a node's last report, and go on with an eviction that is under way."""
         row, node = self._known.inventory.report_of(name), self._known.inventory.nodes.get(name)
@@ -187,7 +197,8 @@ class PressureObserver:
         if last is None or not self._enforces(seen.profile):
             stands = False
         elif self._counts(row, last, seen):
-            stands = not self._is_wide(row.profile.name)
+            kubelet = self._evictor.is_kubelet_evicting(row.name, seen.profile.eviction)
+            stands = not kubelet and not self._is_wide(row.profile.name)
         answer = await self._evictor.proceed(
             row, seen.profile.eviction, lambda: self._rank(row, seen), self._tell(row, seen), stands=stands
         )
@@ -209,6 +220,7 @@ class PressureObserver:
             wide=self._is_wide(row.profile.name),
             enforce=enforce,
             settling=row.victim is not None or self._evictor.is_settling(name, seen.profile.eviction),
+            kubelet=self._evictor.is_kubelet_evicting(name, seen.profile.eviction),
             limited=self._evictor.limited(name, row.profile.name, seen.profile.eviction),
         )
         chosen: Choice
@@ -257,7 +269,7 @@ class PressureObserver:
         now, bounds = self._now(), seen.profile.eviction
         last.blocked = {uid: until for uid, until in last.blocked.items() if until > now}
         memory = seen.facts.memory_bytes
-        if choice.about_to_end(ranked, memory) is None:
+        if not choice.is_one_ending(ranked, memory):
             last.waits = None
         elif last.waits is None:
             last.waits = now

@@ -34,11 +34,19 @@ class WireCapacity(msgspec.Struct, frozen=True):
     swap: str | int | float | None = msgspec.field(default=None, name=names.SWAP_RESOURCE)
 
 
+class WireNodeCondition(msgspec.Struct, frozen=True):
+    """A condition of a Node: the fields that are read."""
+
+    type: str = ""
+    status: str = ""
+
+
 class WireNodeStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Status of a Node: the fields that are read."""
 
     node_info: WireNodeInfo = WireNodeInfo()
     capacity: WireCapacity = WireCapacity()
+    conditions: list[WireNodeCondition] = []
 
 
 class WireNodeMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -87,6 +95,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     """Whether its kubelet reports how much swap it found when it started."""
     swap_resource: int | None = None
     """The node's offer of the extended resource, in bytes; None if it has none."""
+    memory_pressure: bool = False
+    """Whether the kubelet has less memory than its threshold for evictions, or had within some minutes."""
 
     def place(self, key: str) -> int | None:
         """Return the index of a taint; None if the node has none of that key."""
@@ -134,6 +144,7 @@ def project(wire: WireNode) -> NodeRow:
         taints=tuple(wire.spec.taints),
         tells_swap=_tells_swap(wire.status.node_info),
         swap_resource=None if offered is None else quantity.capped(str(offered)),
+        memory_pressure=any(one.type == "MemoryPressure" and one.status == "True" for one in wire.status.conditions),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
-from swapwarden.policy.observed import memory_asks, pod_memory
+from swapwarden.policy.observed import memory_asks, pod_conditions, pod_memory
 from swapwarden.policy.swap import qos
 
 CRITICAL_PRIORITY = 2_000_000_000
@@ -74,22 +74,13 @@ class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
     termination_grace_period_seconds: int | None = None
 
 
-class WirePodCondition(msgspec.Struct, frozen=True):
-    """A condition of a pod: the fields that are read."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-
-
 class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Status of a pod: the fields that are read."""
 
     phase: str = ""
     start_time: str = ""
     qos_class: qos.Class | None = None
-    conditions: list[WirePodCondition] = []
+    conditions: list[pod_conditions.WirePodCondition] = []
     container_statuses: list[WireContainerStatus] = []
     init_container_statuses: list[WireContainerStatus] = []
     ephemeral_container_statuses: list[WireContainerStatus] = []
@@ -199,6 +190,8 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """Whether it was deleted, and its containers may still run."""
     reclaim: names.ReclaimMode | None = None
     """The mode in its annotation; None without one."""
+    evicted: bool = False
+    """Whether the kubelet evicted it for want of memory."""
 
     def on(self, node_uid: str) -> PodRow:
         """Return the row as it counts on the Node with this UID.
@@ -259,6 +252,7 @@ def project(wire: WirePod) -> PodRow:
         asks=memory_asks.read(annotations, (one.name for one in (*spec.init_containers, *spec.containers))),
         ending=bool(meta.deletion_timestamp),
         reclaim=_reclaim(annotations),
+        evicted=pod_conditions.is_evicted(status.conditions),
     )
 
 

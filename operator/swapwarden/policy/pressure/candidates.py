@@ -15,8 +15,6 @@ SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """With the value false, the pod's owner forbids evictions for the sake of the node."""
 GRACE_SECONDS: Final = 30
 """The API server's default of terminationGracePeriodSeconds."""
-_DISRUPTION: Final = "DisruptionTarget"
-_BY_KUBELET: Final = "TerminationByKubelet"
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -35,8 +33,6 @@ class Candidate(msgspec.Struct, frozen=True):
     running: bool = True
     ending: bool = False
     """Whether it was deleted, and its containers may still run."""
-    evicted: bool = False
-    """Whether the kubelet evicts it now."""
     static: bool = False
     """Whether it is the mirror of a static pod. A kubelet runs none that only pretends to be one, whereas any pod may
     carry the annotation with its source."""
@@ -75,10 +71,6 @@ def read(
         swap=accessible_swap(row, facts, planned.get(row.key)),
         running=wire.status.phase == "Running",
         ending=row.ending,
-        evicted=any(
-            one.type == _DISRUPTION and one.status == "True" and one.reason == _BY_KUBELET
-            for one in wire.status.conditions
-        ),
         static=names.CONFIG_MIRROR_ANNOTATION in wire.metadata.annotations,
         critical=row.critical,
         controller=next((one.kind for one in wire.metadata.owner_references if one.controller), ""),

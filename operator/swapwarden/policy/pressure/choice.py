@@ -34,6 +34,7 @@ class HoldReason(enum.StrEnum):
     RATE_LIMIT = "RateLimit"
     """As many pods of the profile, or of the cluster, were evicted within seconds as are allowed."""
     KUBELET_EVICTING = "KubeletEvicting"
+    """The kubelet evicts pods for want of memory, or did a moment ago."""
     POD_TERMINATING = "PodTerminating"
     """A pod that frees memory is about to end."""
     NO_CANDIDATE = "NoCandidate"
@@ -81,6 +82,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the profile has pods evicted. Else there are no past evictions, and the rest is ignored."""
     settling: bool = False
     """Whether an eviction from the node is under way or has yet to show (limits.Evictions)."""
+    kubelet: bool = False
+    """Whether the kubelet evicts pods of the node (limits.Evictions)."""
     limited: Limited | None = None
     """The limit that forbids another eviction now (limits.Evictions)."""
 
@@ -90,6 +93,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
             return HoldReason.STALE
         if self.enforce and self.settling:
             return HoldReason.SETTLING
+        if self.kubelet:
+            return HoldReason.KUBELET_EVICTING
         if self.wide:
             return HoldReason.WIDESPREAD
         return self.limited if self.enforce else None
@@ -108,7 +113,9 @@ def choose(
     `blocked` are UIDs of pods that the API server would not evict now. Unless it is `patient`, it waits for no pod that
     is about to end.
     """
-    reason = situation.forbids() or (about_to_end(ranked, memory_bytes) if patient else None)
+    reason = situation.forbids()
+    if reason is None and patient and is_one_ending(ranked, memory_bytes):
+        reason = HoldReason.POD_TERMINATING
     if reason is not None:
         return NoVictim(reason)
     able = [one for one in ranked if one.spared is None]
@@ -118,15 +125,14 @@ def choose(
     return Evict(victim) if situation.enforce else WouldEvict(victim)
 
 
-def about_to_end(ranked: Sequence[Ranked], memory_bytes: int) -> HoldReason | None:
-    """Return the reason to wait if a pod is about to end whose memory the node would notice.
+def is_one_ending(ranked: Sequence[Ranked], memory_bytes: int) -> bool:
+    """Return whether a pod is about to end whose memory the node would notice.
 
     Nobody may wait for long: anybody can give a pod years to end, and delete it.
     """
-    large = [one.pod for one in ranked if one.measured is not None and not ranking.is_small(one, memory_bytes)]
-    if any(pod.evicted for pod in large):
-        return HoldReason.KUBELET_EVICTING
-    return HoldReason.POD_TERMINATING if any(pod.ending for pod in large) else None
+    return any(
+        one.pod.ending and one.measured is not None and not ranking.is_small(one, memory_bytes) for one in ranked
+    )
 
 
 def is_widespread(pressed: int, nodes: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -35,17 +36,19 @@ class Evictions:
     would leave nodes to the kernel's OOM killer for an hour.
 
     The size is bounded: by the evictions that the cluster's rate allows in an hour, those of earlier terms that states
-    have, and one for each node.
+    have, and two for each node.
     """
 
     def __init__(self, began: float) -> None:
         """`began` is when the term began."""
         self._began = began
         self._log: list[_Eviction] = []
+        # By node, when its kubelet last acted; the oldest first.
+        self._kubelets: dict[str, float] = {}
 
     def __len__(self) -> int:
         """Return the number of evictions that are remembered."""
-        return len(self._log)
+        return len(self._log) + len(self._kubelets)
 
     def is_settling(self, node: str, settle: float, now: float) -> bool:
         """Return whether a pod of the node is on its way, or was gone less than `settle` seconds ago.
@@ -58,6 +61,20 @@ class Evictions:
                 return True
             last = max(last, one.gone)
         return now - last < settle
+
+    def kubelet_acts(self, node: str, now: float) -> None:
+        """Take in that the kubelet begins to evict, or evicted a pod.
+
+        It says neither which pod it evicts nor whether it still does.
+        """
+        self._kubelets.pop(node, None)
+        self._kubelets[node] = now
+        while now - self._kubelets[first := next(iter(self._kubelets))] >= HOUR:
+            del self._kubelets[first]
+
+    def is_kubelet_evicting(self, node: str, settle: float, now: float) -> bool:
+        """Return whether the kubelet acted less than `settle` seconds ago."""
+        return now - self._kubelets.get(node, -math.inf) < settle
 
     def limited(self, node: str, profile: str, per_hour: int, now: float) -> Limited | None:
         """Return what forbids another eviction now; `per_hour` is the limit of a node in its profile."""

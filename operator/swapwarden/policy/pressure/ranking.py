@@ -91,7 +91,7 @@ def _spared(one: Ranked, signal: str, memory_bytes: int, bounds: Eviction) -> Sp
     idle = signal == names.PressureSignal.STALL and not (measured.swap_bytes or measured.refaults)
     checks: Mapping[Spared, bool] = {
         Spared.NOT_RUNNING: not pod.running,
-        Spared.TERMINATING: pod.ending or pod.evicted,
+        Spared.TERMINATING: pod.ending,
         Spared.STATIC: pod.static,
         Spared.CRITICAL: pod.critical,
         Spared.NAMESPACE_EXCLUDED: pod.namespace in bounds.excluded,

@@ -32,7 +32,7 @@ WHY_HELD: Final = {
     HoldReason.STALE: "its agent has yet to report again",
     HoldReason.SETTLING: "a pod was evicted from it already, and its signals have yet to follow",
     HoldReason.WIDESPREAD: "most nodes of its profile are under pressure, so that evictions would only move the load",
-    HoldReason.KUBELET_EVICTING: "the kubelet evicts a pod already",
+    HoldReason.KUBELET_EVICTING: "its kubelet evicts pods, or did a moment ago",
     HoldReason.POD_TERMINATING: "a pod that ends will free memory",
     HoldReason.NO_CANDIDATE: "no pod that may be evicted uses more than its memory request and its swap",
     HoldReason.BLOCKED: "the API server would evict none of the pods that exceed their memory requests and swap",

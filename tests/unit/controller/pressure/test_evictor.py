@@ -17,7 +17,7 @@ from swapwarden.controller.writers import victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import client, errors, events, ratelimit
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.pressure import choice
 from swapwarden.policy.pressure.choice import HoldReason
 from swapwarden.policy.pressure.thresholds import Eviction, Pressure
@@ -61,6 +61,8 @@ class Server:
         """Errors in place of a step, by its line in the log."""
         self.after: dict[str, Exception] = {}
         """Errors after a step."""
+        self.at_request: Callable[[], object] = lambda: None
+        """Called before an eviction is executed."""
 
     def step(self, line: str) -> None:
         if error := self.before.pop(line, None):
@@ -104,6 +106,7 @@ class Server:
     async def post(self, path: str, body: bytes, *, params: dict[str, str], **_: Any) -> bytes:
         name = path.split("/")[-2]
         assert not params
+        self.at_request()
         self.step(f"evict {name}")
         self.bodies.append(msgspec.json.decode(body))
         if name not in self.pods:
@@ -210,6 +213,15 @@ class Leader:
 
     def post(self, notice: events.Notice) -> None:
         self.events.append(notice)
+
+    def kubelet_reports_pressure(self) -> None:
+        self.observer.node_changed(NODE, msgspec.structs.replace(NODE, memory_pressure=True))
+
+    def kubelet_evicts(self, name: str) -> None:
+        """Be the kubelet, which evicted a pod."""
+        self.server.pods[name]["status"] = {"phase": "Failed"}
+        before = pods.project(msgspec.convert(pod(name) | {"spec": {"containers": [], "nodeName": "n"}}, pods.WirePod))
+        self.observer.pod_changed(before, msgspec.structs.replace(before, terminal=True, evicted=True))
 
     def syncs(self) -> None:
         """Let the watch report the state."""
@@ -468,10 +480,9 @@ def test_another_pod_of_the_name_is_not_evicted() -> None:
 
 def test_a_pod_that_is_replaced_at_the_request_is_not_evicted() -> None:
     server, leader = pressed("x", x=900)
-    leader.meanwhile = lambda: server.pods.update(x=pod("x", uid="uid-new"))
+    server.at_request = lambda: server.pods.update(x=pod("x", uid="uid-new"))
     leader.decides()
     assert "deletionTimestamp" not in server.pods["x"]["metadata"]
-    leader.meanwhile = None
     leader.decides()
     assert server.log == ["record x", "evict x", "clear"]
 
@@ -765,3 +776,63 @@ def test_a_record_that_someone_removes_ends_the_eviction() -> None:
     server.reports(3, y=800)
     assert leader.decides() == ""
     assert server.log[2:] == ["record y", "evict y"]
+
+
+def test_while_the_kubelet_evicts_no_pod_is_evicted() -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    leader.kubelet_reports_pressure()
+    assert leader.decides() == "KubeletEvicting"
+    leader.now += 10
+    leader.kubelet_evicts("x")
+    server.reports(2, x=900, y=800)
+    leader.now += 14
+    assert leader.decides() == "KubeletEvicting"
+    assert {(each.reason, each.key) for each in leader.events} == {("MemoryPressureObserved", leader.events[0].key)}
+    assert server.log == []
+    leader.now += 1
+    server.reports(3, y=800)
+    assert leader.decides() == ""
+    assert server.log == ["record y", "evict y"]
+
+
+def test_memory_pressure_that_stays_does_not_forbid_evictions_for_ever() -> None:
+    """The kubelet keeps the condition for five minutes, also where it evicts nothing."""
+    server, leader = pressed("x", x=900)
+    leader.kubelet_reports_pressure()
+    leader.now += 15
+    held = msgspec.structs.replace(NODE, memory_pressure=True)
+    leader.observer.node_changed(held, msgspec.structs.replace(held, labels={"other": ""}))
+    leader.observer.node_changed(held, NODE)
+    assert leader.decides() == ""
+    assert server.log == ["record x", "evict x"]
+
+
+def test_a_pod_that_the_kubelet_evicts_while_it_is_recorded_is_left_to_it() -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    before = evictions("Gone"), evictions("Evicted")
+    leader.meanwhile = lambda: server.pods["x"].update(status={"phase": "Failed"})
+    assert leader.decides() == "Settling"
+    assert server.log == ["record x", "clear"]
+    assert (evictions("Gone"), evictions("Evicted")) == (before[0] + 1, before[1])
+    assert leader.events == []
+    server.reports(2, y=800)
+    leader.now += 14
+    assert leader.decides() == "Settling"
+
+
+def test_a_kubelet_that_begins_to_evict_while_a_pod_is_recorded_cancels_it() -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    leader.meanwhile = leader.kubelet_reports_pressure
+    assert leader.decides() == "KubeletEvicting"
+    assert server.log == ["record x", "clear"]
+    assert leader.told() == ["MemoryPressureObserved Node"]
+
+
+def test_a_kubelet_that_begins_to_evict_cancels_a_request_that_was_not_executed() -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    server.before["evict x"] = OVERLOAD
+    with pytest.raises(errors.ApiError):
+        leader.decides()
+    leader.kubelet_evicts("y")
+    leader.decides()
+    assert server.log == ["record x", "clear"]

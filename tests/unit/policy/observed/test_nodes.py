@@ -27,6 +27,14 @@ def test_a_node_without_swap_says_nothing_of_it() -> None:
     assert (project({"nodeInfo": {}, "capacity": {"memory": "1Gi"}}).swap_bytes, project({}).memory_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "found"),
+    [("MemoryPressure", "True", True), ("MemoryPressure", "Unknown", False), ("DiskPressure", "True", False)],
+)
+def test_the_memory_pressure_that_the_kubelet_sees(kind: str, status: str, found: bool) -> None:
+    assert project({"conditions": [{"type": kind, "status": status}]}).memory_pressure is found
+
+
 SWAP = "feature.node.kubernetes.io/memory-swap"
 
 

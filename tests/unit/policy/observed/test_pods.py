@@ -407,3 +407,19 @@ def test_whose_word_the_policy_is(source: str | None, defaulted: bool) -> None:
     if source is not None:
         annotations["swapwarden.dev/policy-source"] = source
     assert project(annotations=annotations).defaulted is defaulted
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({}, True),
+        ({"status": "False"}, False),
+        ({"reason": "EvictionByEvictionAPI"}, False),
+        # A tenant can have such pods evicted at any time.
+        ({"message": 'Usage of EmptyDir volume "tmp" exceeds the limit "1Mi". '}, False),
+    ],
+)
+def test_a_pod_that_the_kubelet_evicted_for_want_of_memory(changed: dict[str, str], found: bool) -> None:
+    message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52880Ki. "
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message}
+    assert project(status={"phase": "Failed", "conditions": [condition | changed]}).evicted is found

@@ -38,7 +38,6 @@ CANDIDATES = st.lists(
         swap=st.integers(0, 4).map(lambda n: n * 100 * MI),
         running=st.booleans(),
         ending=st.booleans(),
-        evicted=st.booleans(),
         static=st.booleans(),
         critical=st.booleans(),
         controller=KINDS,

@@ -62,15 +62,6 @@ def test_pods_that_have_ended_are_left_out(phase: str) -> None:
     ("fields", "name"),
     [
         ({"metadata": {"name": "p", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}}, "ending"),
-        (
-            {
-                "status": {
-                    "phase": "Running",
-                    "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}],
-                }
-            },
-            "evicted",
-        ),
         ({"metadata": {"name": "p", "uid": "u", "annotations": {names.CONFIG_MIRROR_ANNOTATION: "k"}}}, "static"),
         ({"metadata": {"name": "p", "uid": "u", "annotations": {candidates.SAFE_TO_EVICT: "false"}}}, "kept"),
         ({"spec": {"containers": [], "priority": 2_000_000_000}}, "critical"),
@@ -88,13 +79,6 @@ def test_a_pod_is_not_spared_for_a_source_that_it_claims() -> None:
     found = read(metadata={"name": "p", "uid": "u", "annotations": {names.CONFIG_SOURCE_ANNOTATION: "file"}})
     assert found is not None
     assert not found.static
-
-
-def test_another_reason_of_a_disruption_is_no_eviction_by_the_kubelet() -> None:
-    conditions = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
-    found = read(status={"phase": "Running", "conditions": conditions})
-    assert found is not None
-    assert not found.evicted
 
 
 def test_a_pending_pod_does_not_run() -> None:

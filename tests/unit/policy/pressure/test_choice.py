@@ -20,6 +20,7 @@ SITUATIONS = st.builds(
     wide=st.booleans(),
     enforce=st.booleans(),
     settling=st.booleans(),
+    kubelet=st.booleans(),
     limited=st.sampled_from([None, HoldReason.NODE_LIMIT, HoldReason.RATE_LIMIT]),
 )
 
@@ -37,6 +38,7 @@ def test_no_pod_within_its_grant_is_ever_chosen_nor_one_that_must_stay(
         return
     assert situation.fresh
     assert not situation.wide
+    assert not situation.kubelet
     assert isinstance(chosen, choice.Evict) == situation.enforce
     assert not (situation.enforce and (situation.settling or situation.limited))
     pod, usage = chosen.victim.pod, {one.pod: one.working_set_bytes + one.swap_bytes for one in found.pods}
@@ -46,7 +48,7 @@ def test_no_pod_within_its_grant_is_ever_chosen_nor_one_that_must_stay(
     assert pod.controller != "DaemonSet" or bounds.daemon_sets
     assert pod.running
     assert pod.namespace != "kube-system"
-    assert not any((pod.static, pod.critical, pod.kept, pod.ending, pod.evicted))
+    assert not any((pod.static, pod.critical, pod.kept, pod.ending))
 
 
 def decided(
@@ -67,11 +69,11 @@ def test_the_first_that_is_neither_spared_nor_blocked_is_chosen() -> None:
 
 
 def test_holds_in_their_order() -> None:
-    pods, found = [candidate("a", ending=True), candidate("b", evicted=True)], report(a=(900,), b=(900,))
-    assert decided(pods, found, fresh=False, wide=True).hold is HoldReason.STALE
+    pods, found = [candidate("a", ending=True), candidate("b")], report(a=(900,), b=(900,))
+    assert decided(pods, found, fresh=False, kubelet=True).hold is HoldReason.STALE
+    assert decided(pods, found, kubelet=True, wide=True).hold is HoldReason.KUBELET_EVICTING
     assert decided(pods, found, wide=True).hold is HoldReason.WIDESPREAD
-    assert decided(pods, found).hold is HoldReason.KUBELET_EVICTING
-    assert decided(pods[:1], found).hold is HoldReason.POD_TERMINATING
+    assert decided(pods, found).hold is HoldReason.POD_TERMINATING
     assert decided([candidate("a", request=GI)], found).hold is HoldReason.NO_CANDIDATE
 
 
@@ -79,7 +81,7 @@ def test_what_past_evictions_forbid() -> None:
     pods, found = [candidate("a"), candidate("b", request=GI)], report(a=(900,), b=(900,))
     limited: dict[str, Any] = {"enforce": True, "limited": HoldReason.NODE_LIMIT}
     assert isinstance(decided(pods, found, enforce=True), choice.Evict)
-    assert decided(pods, found, enforce=True, settling=True, wide=True) == choice.NoVictim(HoldReason.SETTLING)
+    assert decided(pods, found, enforce=True, settling=True, kubelet=True) == choice.NoVictim(HoldReason.SETTLING)
     assert decided(pods, found, **limited) == choice.NoVictim(HoldReason.NODE_LIMIT)
     assert decided(pods, found, wide=True, **limited) == choice.NoVictim(HoldReason.WIDESPREAD)
     # The node's pods need not be known.

@@ -177,5 +177,23 @@ def test_past_evictions_do_not_grow_without_bound(*, ends: bool) -> None:
     assert len(one) <= (HOUR / RATE_SECONDS + 1 if ends else 7)
 
 
+@pytest.mark.parametrize("begins", [0.0, LATER])
+def test_a_kubelet_that_acts_counts_for_some_time(begins: float) -> None:
+    one = Evictions(0.0)
+    assert not one.is_kubelet_evicting("n", 15.0, begins)
+    one.kubelet_acts("n", begins - 10)
+    one.kubelet_acts("n", begins)
+    assert one.is_kubelet_evicting("n", 15.0, begins + 14)
+    assert not one.is_kubelet_evicting("n", 15.0, begins + 15)
+    assert not one.is_kubelet_evicting("other", 15.0, begins)
+
+
+def test_past_acts_of_kubelets_do_not_grow_without_bound() -> None:
+    one = Evictions(0.0)
+    for number in range(3000):
+        one.kubelet_acts(f"n{number}", LATER + number * HOUR / 100)
+    assert len(one) <= 100
+
+
 def test_the_rate_of_a_profile_is_the_node_lifecycle_controllers() -> None:
     assert limits.PER_PROFILE / limits.RATE_SECONDS == 0.1

@@ -79,7 +79,6 @@ def test_pods_that_were_not_measured_come_first_and_are_never_chosen() -> None:
     [
         ({"running": False}, Spared.NOT_RUNNING),
         ({"ending": True}, Spared.TERMINATING),
-        ({"evicted": True}, Spared.TERMINATING),
         ({"static": True}, Spared.STATIC),
         ({"critical": True}, Spared.CRITICAL),
         ({"namespace": "kube-system"}, Spared.NAMESPACE_EXCLUDED),

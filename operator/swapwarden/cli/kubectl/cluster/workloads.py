@@ -10,7 +10,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.inputs.kinds import KINDS, WorkloadKind
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import pod_conditions, pods
 from swapwarden.webhook import review
 
 POD_TEMPLATE_HASH: Final = "pod-template-hash"
@@ -49,7 +49,7 @@ class DetailedPod(pods.WirePod, frozen=True):
     spec: DetailedPodSpec
 
     @property
-    def enforced(self) -> pods.WirePodCondition | None:
+    def enforced(self) -> pod_conditions.WirePodCondition | None:
         """Return the controller's condition on whether the policy is enforced; None if it wrote none."""
         return next((each for each in self.status.conditions if each.type == ConditionType.SWAP_POLICY_ENFORCED), None)
 

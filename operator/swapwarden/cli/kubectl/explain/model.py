@@ -21,7 +21,7 @@ from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.explain.rules import Number
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import plan
-from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods
 from swapwarden.policy.profile import compiled, overrides, requirements
 from swapwarden.policy.swap import limits, qos
 from swapwarden.webhook import review, scheduling, validation
@@ -127,7 +127,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     """By the rules now."""
     desired_text: str = ""
     kernel: kernelview.KernelState | None = None
-    enforced: pods.WirePodCondition | None = None
+    enforced: pod_conditions.WirePodCondition | None = None
     """For those who may not see the node's state, the pod's condition SwapPolicyEnforced."""
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
