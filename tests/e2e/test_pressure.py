@@ -126,6 +126,25 @@ def test_one_pod_that_exceeds_is_evicted_and_the_node_stays(
     eventually(lambda: "pressure" not in evicting.state()["status"], "the report ends with the profile")
 
 
+def growth(cluster: Provider, namespace: Namespace) -> dict[str, Any]:
+    """The load: a job, so that no other pod follows, which may not swap."""
+    container = {
+        "name": "main",
+        "image": image.REFERENCE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-I", "-S", "-c", GROW, str(FIRST), str(PACE)],
+        "resources": {"requests": {"memory": "16Mi"}},
+    }
+    spec = {"nodeName": cluster.node_name, "restartPolicy": "Never", "containers": [container]}
+    metadata = {"annotations": {names.POLICY_ANNOTATION: "Disabled"}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "grows", "namespace": namespace.name},
+        "spec": {"backoffLimit": 0, "template": {"metadata": metadata, "spec": spec}},
+    }
+
+
 def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
     cluster: Provider,
     evicting: Release,
@@ -134,7 +153,6 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
     eventually: Wait,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A job, so that no other pod follows."""
     pods = f"/api/v1/namespaces/{namespace.name}/pods"
 
     def kills() -> int:
@@ -152,26 +170,11 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
         conditions = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["conditions"]
         return next(str(each["status"]) for each in conditions if each["type"] == "Ready")
 
-    container = {
-        "name": "main",
-        "image": image.REFERENCE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-I", "-S", "-c", GROW, str(FIRST), str(PACE)],
-        "resources": {"requests": {"memory": "16Mi"}},
-    }
-    spec = {"nodeName": cluster.node_name, "restartPolicy": "Never", "containers": [container]}
-    metadata = {"annotations": {names.POLICY_ANNOTATION: "Disabled"}}
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "grows", "namespace": namespace.name},
-        "spec": {"backoffLimit": 0, "template": {"metadata": metadata, "spec": spec}},
-    }
     pressure = {"mode": "Enforce", "headroom": BEFORE_OOM, "eviction": {"maxGracePeriodSeconds": 1}}
     with evicting.profile("e2e-growth", pressure=pressure) as apply:
         apply(behavior="LimitedSwap")
         before, restarts = kills(), evicting.agent()["status"]["containerStatuses"][0]["restartCount"]
-        cluster.kubectl("create", "-f", "-", text=json.dumps(job))
+        cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, namespace)))
         eventually(running, "the pod runs")
         begun = time.monotonic()
         eventually(lambda: not running(), "the pod has ended")
