@@ -117,6 +117,7 @@ def test_one_pod_that_exceeds_is_evicted_and_the_node_stays(
         assert re.search(rf": {sums}; (node|pods) headroom \d+Mi < \d+Mi$", message), message
         eventually(lambda: uid not in uids(), "the pod has ended")
         eventually(lambda: "victim" not in evicting.state()["spec"]["pressure"], "the record is removed")
+        assert len(evicting.state()["spec"]["pressure"]["evictedAt"]) == 1, "a next leader counts it"
         seq = evicting.state()["status"]["pressure"]["seq"]
         eventually(lambda: evicting.state()["status"]["pressure"]["seq"] > seq + 3, "later reports")
         after = uids()
