@@ -21,7 +21,7 @@ PARTS: dict[str, Callable[[], object]] = {
     "kubectl": assets.kubectl,
     "helm": programs.helm,
     "nfd": programs.nfd,
-    "nri": lambda: " ".join(str(runtime.program(version)) for version in runtime.VERSIONS),
+    "nri": lambda: " ".join(str(runtime.program(version)) for version in (*runtime.OLDER, *runtime.VERSIONS)),
     "promtool": programs.promtool,
 }
 FOR_DEMO = ("kernel", "controlplane")

@@ -19,8 +19,15 @@ from testbed.base import cache, process, term
 from testbed.controlplane import golang
 
 VERSIONS: Final = {"0.11.0": ("v0.11.0.mod", "statechange"), "0.12.3": ("v0.12.3.mod", ""), "0.12.5": ("go.mod", "")}
-"""Versions of the library, each with its go.mod and its build tag: of containerd 2.2 and CRI-O 1.36, of containerd 2.4,
-and the newest."""
+"""Versions of the library, each with its go.mod and its build tags: of containerd 2.2 and CRI-O 1.36, of containerd
+2.4, and the newest."""
+OLDER: Final = {
+    "0.6.1": ("v0.6.1.mod", "statechange,novalidator,noblock"),
+    "0.8.0": ("v0.8.0.mod", "statechange,novalidator"),
+}
+"""Likewise: of CRI-O 1.30, of containerd 2.0 and 2.1."""
+_RUNTIMES: Final = {"0.6.1": ("cri-o", "1.30.0"), "0.8.0": ("containerd", "v2.1.0")}
+"""The name and version that a runtime with it reports, where these are not the program's default."""
 NEWEST: Final = "0.12.5"
 REQUEST_TIMEOUT: Final = 2.0
 """The library's default: seconds after which a request continues without a plugin's answer."""
@@ -32,7 +39,7 @@ Json = dict[str, Any]
 
 def program(version: str = NEWEST) -> Path:
     """Return the program with VERSION of the library, built once; host.SetupError on failure."""
-    mod_file, tag = VERSIONS[version]
+    mod_file, tag = (OLDER | VERSIONS)[version]
     sources = sorted(path for path in _SOURCES.iterdir() if path.is_file())
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     # Plugins in WebAssembly would need an interpreter for it.
@@ -135,6 +142,7 @@ class Runtime:
         self._last = 0
         ours, theirs = socket.socketpair()
         argv = [str(program(version)), f"-control={theirs.fileno()}", f"-socket={folder / 'nri.sock'}"]
+        argv += [f"-{key}={text}" for key, text in zip(("name", "version"), _RUNTIMES.get(version, ()), strict=False)]
         argv += [f"-work={work}s"] if work else []
         argv += ["-validator"] if validator else []
         self._control = ours

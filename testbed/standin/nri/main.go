@@ -51,14 +51,15 @@ func (o *output) send(message any) {
 type logger struct{ output *output }
 
 const (
-	connected    = "plugin %q connected and synchronized"
-	disconnected = "connection to plugin %q closed"
+	connected         = "plugin %q connected and synchronized"
+	connectedBefore07 = "plugin %q connected"
+	disconnected      = "connection to plugin %q closed"
 )
 
 func (l *logger) log(level, format string, args ...any) {
 	fmt.Fprintln(os.Stderr, level, fmt.Sprintf(format, args...))
 	switch format {
-	case connected:
+	case connected, connectedBefore07:
 		l.output.send(map[string]any{"event": "connected", "plugin": args[0]})
 	case disconnected:
 		l.output.send(map[string]any{"event": "disconnected", "plugin": args[0]})
@@ -91,6 +92,8 @@ func main() {
 	}
 	options := settings{}
 	control := flag.Int("control", 0, "file descriptor of the driver's connection")
+	flag.StringVar(&options.name, "name", "containerd", "name of the runtime")
+	flag.StringVar(&options.version, "version", "v2.2.0", "version of the runtime")
 	flag.StringVar(&options.socket, "socket", "", "NRI socket to listen on")
 	flag.BoolVar(&options.validator, "validator", false, "enable the default validator")
 	flag.DurationVar(&options.work, "work", 0, "time that it works under its lock before and after each create")

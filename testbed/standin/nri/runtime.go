@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
-	validator "github.com/containerd/nri/plugins/default-validator/builtin"
+	"google.golang.org/protobuf/proto"
 )
 
 const swapMax = "memory.swap.max"
@@ -84,9 +84,11 @@ func (c *container) resources() *api.LinuxResources {
 }
 
 type settings struct {
-	socket    string
-	validator bool
-	work      time.Duration
+	// name and version are the runtime's: they tell a plugin what it can do, where NRI tells no version of its own.
+	name, version string
+	socket        string
+	validator     bool
+	work          time.Duration
 }
 
 // runtime does with the library what containerd does (containerd: internal/nri): one lock for requests and updates, no
@@ -130,14 +132,13 @@ func (r *runtime) do(asked *request) (map[string]any, error) {
 }
 
 func (r *runtime) start() error {
-	config := &validator.DefaultValidatorConfig{Enable: r.settings.validator}
 	nowhere := r.settings.socket + ".plugins"
-	found, err := adaptation.New("containerd", "v2.2.0", r.synchronize, r.updateUnasked,
+	options := append(withValidator(r.settings.validator),
 		adaptation.WithSocketPath(r.settings.socket),
 		adaptation.WithPluginPath(nowhere),
 		adaptation.WithPluginConfigPath(nowhere),
-		adaptation.WithDefaultValidator(config),
 	)
+	found, err := adaptation.New(r.settings.name, r.settings.version, r.synchronize, r.updateUnasked, options...)
 	if err != nil {
 		return err
 	}
@@ -235,7 +236,7 @@ func (r *runtime) keep(each *container) {
 }
 
 func (r *runtime) sandbox(started *pod) (map[string]any, error) {
-	defer r.nri.BlockPluginSync().Unblock()
+	defer r.block()()
 	r.Lock()
 	defer r.Unlock()
 	begun := time.Now()
@@ -249,7 +250,7 @@ func (r *runtime) sandbox(started *pod) (map[string]any, error) {
 }
 
 func (r *runtime) create(wanted *container) (map[string]any, error) {
-	defer r.nri.BlockPluginSync().Unblock()
+	defer r.block()()
 	r.Lock()
 	defer r.Unlock()
 	of := r.pods[wanted.Pod]
@@ -283,7 +284,7 @@ func (r *runtime) create(wanted *container) (map[string]any, error) {
 }
 
 func (r *runtime) update(id string, unified map[string]string) (map[string]any, error) {
-	defer r.nri.BlockPluginSync().Unblock()
+	defer r.block()()
 	r.Lock()
 	defer r.Unlock()
 	found := r.containers[id]
@@ -311,7 +312,7 @@ func (r *runtime) update(id string, unified map[string]string) (map[string]any, 
 }
 
 func (r *runtime) remove(id string) (map[string]any, error) {
-	defer r.nri.BlockPluginSync().Unblock()
+	defer r.block()()
 	r.Lock()
 	defer r.Unlock()
 	found := r.containers[id]
@@ -344,7 +345,7 @@ func (r *runtime) list() map[string]any {
 // measure creates COUNT containers like CONTAINER in each of PODS in turn and keeps none. It returns the microseconds
 // that each request took, how many were adjusted, and the bytes of the last one.
 func (r *runtime) measure(asked *request) (map[string]any, error) {
-	defer r.nri.BlockPluginSync().Unblock()
+	defer r.block()()
 	r.Lock()
 	defer r.Unlock()
 	taken := make([]float64, 0, asked.Count)
@@ -354,7 +355,7 @@ func (r *runtime) measure(asked *request) (map[string]any, error) {
 		of.UID = fmt.Sprintf("%s-%d", of.UID, at%measuredPods)
 		one.ID, one.Pod = fmt.Sprintf("%s-%d", one.ID, at), of.ID
 		message := &api.CreateContainerRequest{Pod: of.toNRI(), Container: one.toNRI()}
-		size = message.SizeVT()
+		size = proto.Size(message)
 		begun := time.Now()
 		answer, err := r.nri.CreateContainer(context.Background(), message)
 		taken = append(taken, float64(time.Since(begun).Nanoseconds())/1e3)
