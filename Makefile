@@ -160,9 +160,9 @@ bench-idle-pods: venv ## Measure the memory that 200 idle pods leave, with and w
 	@IDLE_PODS=$${IDLE_PODS:-200} $(PYTHON) -m pytest -q -n0 tests/kernel/test_idle_pods.py
 
 .PHONY: bench-nri
-bench-nri: venv ## Measure what the plugin of the container runtime adds to the start of a container, against one in Go, as a ratio
+bench-nri: venv ## Measure what the plugin of the container runtime adds to the start of a container, against one in Go, as a ratio; REQUIRED=1 as under nri.mode required
 	@$(PYTHON) -m testbed setup nri
-	$(PYTHON) -m bench.nri
+	$(PYTHON) -m bench.nri $(if $(REQUIRED),--required)
 
 .PHONY: bench-cli
 bench-cli: venv ## Measure how long kubectl swap takes to show its help; exit 1 over budget

@@ -79,18 +79,18 @@ class Contender:
         return [each for turn in self.turns for each in turn.micros]
 
 
-def ours(folder: Path) -> process.Process:
+def ours(folder: Path, *options: str) -> process.Process:
     """Start `swapwarden nri`."""
     (link := folder / "link").mkdir(exist_ok=True)
     (cgroup := folder / "cgroup").mkdir(exist_ok=True)
     (cgroup / runtime_link.SWAP_MAX).touch()
     argv = [sys.executable, "-m", "swapwarden", "nri", f"--socket-dir={folder}", f"--link-dir={link}"]
-    return process.Process("ours", [*argv, f"--cgroup-root={cgroup}"], log=folder / "ours.log")
+    return process.Process("ours", [*argv, f"--cgroup-root={cgroup}", *options], log=folder / "ours.log")
 
 
 @contextlib.contextmanager
-def contenders(folder: Path) -> Iterator[dict[str, Contender]]:
-    """Start all three."""
+def contenders(folder: Path, *options: str) -> Iterator[dict[str, Contender]]:
+    """Start all three, ours with OPTIONS."""
     with contextlib.ExitStack() as stack:
         made: dict[str, Contender] = {}
         for kind in KINDS:
@@ -98,7 +98,7 @@ def contenders(folder: Path) -> Iterator[dict[str, Contender]]:
             running = stack.enter_context(Runtime(own)).start()
             plugin = None
             if kind == "ours":
-                plugin = stack.enter_context(ours(own))
+                plugin = stack.enter_context(ours(own, *options))
                 running.connected(OURS)
             elif kind == "go":
                 only = [f"-annotation={names.POLICY_ANNOTATION}", f"-wanted={names.Policy.DISABLED}"]
@@ -191,6 +191,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=6, help="turns of each way (default: %(default)s)")
     parser.add_argument("--count", type=int, default=4000, help="creations a turn (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=60, help="seconds without requests (default: %(default)s)")
+    parser.add_argument("--required", action="store_true", help="ours with --required: the runtime asks it twice")
     options = parser.parse_args(arguments)
     process.exit_on_sigterm()
     ratios, memory = [], 0
@@ -198,7 +199,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = Path(name)
         for size in SIZES:
             (own := folder / size).mkdir()
-            with contenders(own) as found:
+            with contenders(own, *(["--required"] if options.required else [])) as found:
                 for each in found.values():
                     each.run(WARM_UP, size)
                 for number in range(options.rounds):

@@ -25,6 +25,7 @@ MAX_FRAME_SENT: Final = 4096
 
 _FRAME: Final = struct.Struct(">II")
 _HEADER: Final = struct.Struct(">IIBB")
+_BOTH: Final = struct.Struct(">IIIIBB")
 MAX_FRAME: Final = MAX_MESSAGE + _HEADER.size
 """Bytes of a frame's payload that are accepted (containerd/nri: maxPayloadSize)."""
 _LARGE: Final = 64 * 1024
@@ -59,6 +60,10 @@ class FrameReader:
         at = 0
         while at < len(data):
             if not self._left:
+                if (found := self._whole(data, at)) is not None:
+                    at += _BOTH.size + len(found.payload)
+                    yield found
+                    continue
                 part = data[at : at + _FRAME.size - len(self._head)]
                 self._head += part
                 at += len(part)
@@ -76,6 +81,17 @@ class FrameReader:
                 part = part[incomplete.add(part) :]
                 if incomplete.is_complete:
                     yield TtrpcMessage(self._connection, *incomplete.take())
+
+    def _whole(self, data: memoryview, at: int) -> TtrpcMessage | None:
+        """Return the message that begins there if all of it arrived in one frame, which nearly all do."""
+        if self._head or len(data) - at < _BOTH.size:
+            return None
+        connection, left, length, stream, kind, _ = _BOTH.unpack_from(data, at)
+        begin = at + _BOTH.size
+        incomplete = self._incomplete.get(connection)
+        if left != _HEADER.size + length or length > len(data) - begin or incomplete is None or incomplete.has_begun:
+            return None
+        return TtrpcMessage(connection, stream, kind, bytes(data[begin : begin + length]))
 
 
 class _Incomplete:
@@ -103,6 +119,11 @@ class _Incomplete:
         self._body[self._at : self._at + size] = part[taken : taken + size]
         self._at += size
         return taken + size
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of it arrived."""
+        return bool(self._head)
 
     @property
     def is_complete(self) -> bool:

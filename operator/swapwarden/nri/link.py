@@ -163,6 +163,11 @@ def encode(kind: FromPlugin, **fields: object) -> bytes:
     return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode()
 
 
+def told(kind: FromPlugin, **fields: object) -> Iterator[bytes]:
+    """Yield one packet, made when it is asked for."""
+    yield encode(kind, **fields)
+
+
 def listed(items: Iterable[tuple[str, str, inventory.Item]]) -> Iterator[bytes]:
     """Yield the packets that list all containers, each made when it is asked for; the last one says so."""
     part: list[dict[str, object]] = []

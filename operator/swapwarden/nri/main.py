@@ -171,9 +171,11 @@ def loop(signals: Signals, *sides: Side) -> None:
     """Serve both connections until a signal arrives."""
     while not signals.ended:
         signals.turns += 1
-        for side in sides:
-            side.tick()
-        due = min((at for side in sides if (at := side.due()) is not None), default=None)
+        due = _due(sides)
+        if due is not None and due <= time.monotonic():
+            for side in sides:
+                side.tick()
+            due = _due(sides)
         timeout = None if due is None else max(0.0, due - time.monotonic())
         reading = {each.socket: each for each in sides if each.socket is not None}
         writing = [found for found, each in reading.items() if each.waits]
@@ -188,3 +190,8 @@ def loop(signals: Signals, *sides: Side) -> None:
         if signals.wakes in ready:
             with contextlib.suppress(BlockingIOError):
                 signals.wakes.recv(64)
+
+
+def _due(sides: tuple[Side, ...]) -> float | None:
+    """Return when the first of them must tick."""
+    return min((at for side in sides if (at := side.due()) is not None), default=None)

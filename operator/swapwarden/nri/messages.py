@@ -315,10 +315,14 @@ def synchronized(*, more: bool) -> bytes:
     return protobuf.field(2, 1) if more else b""
 
 
+_ORIGINAL_KEY: Final = protobuf.field(1, runtime_link.ORIGINAL_ANNOTATION)
+_SWAP_MAX_KEY: Final = protobuf.field(1, runtime_link.SWAP_MAX)
+
+
 def adjustment(value: str, original: str) -> bytes:
     """Encode a CreateContainerResponse: memory.swap.max, and an annotation with the value before."""
-    annotation = protobuf.pair(2, runtime_link.ORIGINAL_ANNOTATION, original)
-    resources = protobuf.field(2, protobuf.pair(6, runtime_link.SWAP_MAX, value))
+    annotation = protobuf.field(2, _ORIGINAL_KEY + protobuf.field(2, original))
+    resources = protobuf.field(2, protobuf.field(6, _SWAP_MAX_KEY + protobuf.field(2, value)))
     return protobuf.field(1, annotation + protobuf.field(6, resources))
 
 

@@ -58,12 +58,13 @@ def fields(data: Data, at: int, end: int, tags: Collection[int]) -> Iterator[tup
             tag, at = _varint(data, at - 1, end)
         kind = tag & 7
         if kind == _LENGTH:
-            if at < end and data[at] < 0x80:  # as good as always
-                start = at + 1
-                at = start + data[at]
-            else:
-                length, start = _varint(data, at, end)
-                at = start + length
+            length = data[at] if at < end else 0x80
+            start = at + 1
+            if length >= 0x80:
+                # A length of two bytes needs no call: nearly all have one or two.
+                short = start < end and data[start] < 0x80
+                length, start = (length + (data[start] - 1 << 7), at + 2) if short else _varint(data, at, end)
+            at = start + length
             if at > end:
                 raise EncodingError("a field exceeds its message")
             if tag in tags:
@@ -86,11 +87,18 @@ def text(data: Data, start: int, end: int, most: int) -> str:
 
 
 _KEY: Final = section(1)
-_ENTRY: Final = (_KEY, section(2))
+_VALUE: Final = section(2)
+_ENTRY: Final = (_KEY, _VALUE)
 
 
 def entry(data: Data, start: int, end: int, keys: Collection[bytes]) -> tuple[str, str] | None:
     """Return key and value of a map's entry, the value shortened; None if its key is none of `keys`."""
+    if end - start >= 4 and data[start] == _KEY and data[start + 1] < 0x80:
+        # As everybody writes it, a short key and then a short value, it is read in place.
+        at = start + 2 + data[start + 1]
+        if at + 2 <= end and data[at] == _VALUE and data[at + 1] < 0x80 and at + 2 + data[at + 1] == end:
+            found = data[start + 2 : at]
+            return (str(found, "utf-8"), text(data, at + 2, end, MAX_VALUE)) if found in keys else None
     key: Data = b""
     value = (0, 0)
     for tag, begin, stop in fields(data, start, end, _ENTRY):
@@ -116,7 +124,10 @@ def field(number: int, value: bytes | str | int) -> bytes:
     if isinstance(value, int):
         return bytes((integer(number),)) + encoded(value)
     content = value.encode("utf-8", "replace") if isinstance(value, str) else value
-    return bytes((section(number),)) + encoded(len(content)) + content
+    size = len(content)
+    if size < 0x80:
+        return bytes((section(number), size)) + content
+    return bytes((section(number),)) + encoded(size) + content
 
 
 def pair(number: int, key: str, value: str) -> bytes:

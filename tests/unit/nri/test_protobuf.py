@@ -79,6 +79,22 @@ def test_entries_of_maps(key: str, value: str) -> None:
     assert protobuf.pair(4, key, value) == runtime.mapping(4, {key: value})
 
 
+@given(
+    some.lists(some.tuples(some.sampled_from((1, 2)), some.sampled_from(("", "a", "k" * 26, "x" * 200))), max_size=4)
+)
+def test_of_an_entry_the_last_key_and_the_last_value_count(fields: list[tuple[int, str]]) -> None:
+    data = b"".join(runtime.field(number, text) for number, text in fields)
+    key, value = (([""] + [text for number, text in fields if number == wanted])[-1] for wanted in (1, 2))
+    assert protobuf.entry(data, 0, len(data), (key.encode(),)) == (key, value)
+    assert protobuf.entry(data, 0, len(data), (b"other",)) is None
+
+
+def test_a_key_whose_length_has_more_bytes_than_it_needs_is_found() -> None:
+    value = "v" * 125 + "\x12\x00"  # ends as the entry would if the first byte were all of the key's length
+    data = b"\x0a\x83\x00key" + runtime.field(2, value)
+    assert protobuf.entry(data, 0, len(data), (b"key",)) == ("key", value)
+
+
 def test_invalid_utf_8_is_replaced() -> None:
     assert protobuf.text(b"a\xffb", 0, 3, 10) == "a\ufffdb"
     assert protobuf.text("aä".encode(), 0, 3, 2) == "a\ufffd"
