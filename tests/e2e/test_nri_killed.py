@@ -28,7 +28,9 @@ from tests.e2e.test_nri import FIRST_LINE, is_connected
 
 STARTS = int(os.environ.get("E2E_STARTS", "6"))
 """Of pods in each mode."""
-BATCH = 20
+BATCH = 40
+"""Pods of one recording. Their containers end before the next ones start: while containers stop, the runtime delays the
+registration of plugins and with it all starts, for up to a minute."""
 MODES = ("auto",) if STARTS < BATCH else ("auto", "required")
 STARTS_PER_KILL = 2
 PLUGIN_SECONDS = 6.0
@@ -131,10 +133,12 @@ def test_pods_start_while_the_plugin_is_killed(
                 with node.record() as recording:
                     with Killer(node, Random(first)) as killer:  # noqa: S311 it is no secret
                         _start(node, namespace, killer, names, first)
-                    pods = {name: namespace.wait_ready(name, timeout=4 * TIMEOUT) for name in names}
+                    pods = _when_ready(cluster, namespace, len(names), eventually)
                     samples = recording.samples()
                 kills += killer.kills
-                assert {name: restarts(pod) for name, pod in pods.items()} == dict.fromkeys(names, 0)
+                # A container that was made and did not run yet when the runtime restarted is made again.
+                most = 1 if STARTS // 2 in range(first, first + BATCH) else 0
+                assert [name for name, pod in pods.items() if restarts(pod) > most] == []
                 above += [name for name in names if namespace.logs(name).split() != ["0"]]
                 eventually(functools.partial(_are_held, node, pods), "all of them are held")
                 for name, pod in pods.items():
@@ -143,14 +147,11 @@ def test_pods_start_while_the_plugin_is_killed(
                     if any(each.end is None or each.end - each.start > NOTICED_SECONDS for each in windows):
                         exposed += 1
                         assert swapwarden.exposed(uid).count, (name, windows)
-                for name in names:
-                    namespace.delete_pod(name)
-                term.say(
-                    f"{mode}: {first + len(names)} pods started, {kills} kills, {len(above)} above 0, {exposed} exposed"
-                )
+                cluster.kubectl("delete", "pods", "--all", f"--namespace={namespace.name}", timeout=4 * TIMEOUT)
+                started = first + len(names)
+                term.say(f"{mode}: {started} pods started, {kills} kills, {len(above)} above 0, {exposed} exposed")
         corrected = swapwarden.total("agent", CORRECTED) - corrected
-        refused = _refusals(cluster, namespace)
-        term.say(f"{mode}: {corrected:.0f} containers corrected, {refused} refused: the plugin died or was late")
+        term.say(f"{mode}: {corrected:.0f} containers corrected; refused: {_refusals(cluster, namespace)}")
     finally:
         if mode != MODES[0]:
             swapwarden.upgrade()
@@ -173,11 +174,34 @@ def _start(node: Node, namespace: Namespace, killer: Killer, names: list[str], f
             killer.wait_for_kill(kill + 1)
 
 
-def _refusals(cluster: Provider, namespace: Namespace) -> int:
-    """How often the runtime refused a container because the required plugin died or was late during the request."""
+def _when_ready(cluster: Provider, namespace: Namespace, count: int, eventually: Wait) -> dict[str, Any]:
+    """The pods of the namespace by name, once so many are Ready: one question for all, which takes the node little."""
+    found: dict[str, Any] = {}
+
+    def are_ready() -> bool:
+        for pod in cluster.get(f"/api/v1/namespaces/{namespace.name}/pods")["items"]:
+            conditions = pod["status"].get("conditions", [])
+            if any((each["type"], each["status"]) == ("Ready", "True") for each in conditions):
+                found[pod["metadata"]["name"]] = pod
+        return len(found) == count
+
+    eventually(are_ready, f"{count} pods are ready")
+    return found
+
+
+def _refusals(cluster: Provider, namespace: Namespace) -> dict[str, int]:
+    """How often the runtime refused a container, by why: the required plugin was away, died when asked, or was late."""
+    failed = f"validator plugin {runtime_link.INDEX}-{runtime_link.PLUGIN} failed: "
+    reasons = {
+        "away": f'required plugin "{runtime_link.PLUGIN}" not present',
+        "died": f"{failed}ttrpc: closed",
+        "late": f"{failed}context deadline exceeded",
+    }
     events = cluster.get(f"/api/v1/namespaces/{namespace.name}/events")["items"]
-    about = f"validator plugin {runtime_link.INDEX}-{runtime_link.PLUGIN}"
-    return sum(each.get("count") or 1 for each in events if about in each.get("message", ""))
+    return {
+        reason: sum(each.get("count") or 1 for each in events if text in each.get("message", ""))
+        for reason, text in reasons.items()
+    }
 
 
 def _are_held(node: Node, pods: Mapping[str, Any]) -> bool:
