@@ -11,15 +11,16 @@ from pathlib import Path
 
 from deploy.build import image
 from testbed.base import cache, paths, process, term
-from testbed.controlplane import assets, netns
+from testbed.controlplane import assets, netns, programs
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm
 from testbed.vm import cluster
 
 EXAMPLES = ("namespaces.yaml", "profile.yaml", "workloads.yaml")
 FOLDER = paths.ROOT / "build" / "demo-cluster"
-"""The folder of its kubectl; its output is in `log` there."""
+"""The folder of its programs; its output is in `log` there."""
 
+_PROGRAMS = ("kubectl", "helm", "swapwarden")
 _TIMEOUT = 900.0
 _START_TIMEOUT = 3600.0
 _STOP_TIMEOUT = 120.0
@@ -38,6 +39,8 @@ def up() -> None:
     term.say("the cluster is up, and stays until `make demo-down`. Talk to it with its own kubectl:")
     for arguments in ("get nodes,pods -A", "get nsp,nss", "swap nodes"):
         term.say(f"  {kubectl} {arguments}")
+    term.say("or put its kubectl, helm and swapwarden first on your path:")
+    term.say(f"  export PATH={shlex.quote(str(FOLDER))}:$PATH")
 
 
 def down() -> None:
@@ -50,8 +53,8 @@ def down() -> None:
             process.until(lambda: holder() is None, f"process {pid} ends; its log is {_log()}", _STOP_TIMEOUT)
     netns.remove_leftovers()
     cluster.remove_leftovers()
-    for path in (FOLDER / "kubectl", FOLDER / "pid"):
-        path.unlink(missing_ok=True)
+    for name in (*_PROGRAMS, "pid"):
+        (FOLDER / name).unlink(missing_ok=True)
 
 
 def hold() -> None:
@@ -68,26 +71,29 @@ def hold() -> None:
             available = ["wait", "--for=condition=Available", "deployments", "--all", f"--timeout={_TIMEOUT:.0f}s"]
             for namespace in ("swap-examples", "swap-examples-strict"):
                 made.kubectl(*available, f"--namespace={namespace}", timeout=2 * _TIMEOUT)
-        script = FOLDER / "kubectl"
-        script.write_text(_kubectl(made.control_plane), encoding="utf-8")
-        script.chmod(0o700)
+        for name in _PROGRAMS:
+            (FOLDER / name).write_text(script(made.control_plane, name), encoding="utf-8")
+            (FOLDER / name).chmod(0o700)
         term.say(_READY)
         try:
             while True:
                 signal.pause()
         finally:
-            script.unlink()
+            for name in _PROGRAMS:
+                (FOLDER / name).unlink()
 
 
-def _kubectl(control_plane: ControlPlane) -> str:
-    """Write a kubectl for this cluster, whose plugin is the one of this Python."""
-    command = shlex.join(control_plane.command([str(assets.kubectl())]))
-    # Not by --kubeconfig: kubectl takes no flags before the name of a plugin.
+def script(control_plane: ControlPlane, name: str) -> str:
+    """Return a shell script that runs a program on this cluster; kubectl's plugin is the one of this Python."""
+    folder = Path(sys.executable).parent
+    program = {"kubectl": assets.kubectl, "helm": programs.helm}.get(name, lambda: folder / name)()
+    # Not by --kubeconfig: kubectl takes no flags before the name of a plugin. HELM_KUBE* lead helm to another cluster.
     return f"""\
 #!/bin/sh
+unset $(env | sed -n 's/^\\(HELM_KUBE[A-Z_]*\\)=.*/\\1/p')
 export KUBECONFIG={shlex.quote(str(control_plane.kubeconfig))}
-export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"
-exec {command} "$@"
+export PATH={shlex.quote(str(folder))}:"$PATH"
+exec {shlex.join(control_plane.command([str(program)]))} "$@"
 """
 
 
