@@ -26,6 +26,7 @@ FILES = [
     for folder in systemd_dropins.folders(systemd_dropins.PREFIX)
 ]
 SLICE = "system.slice"
+INSTALLED = {"agent.dropIns.mount": "true", "agent.dropIns.slices": f"{{{SLICE}}}"}
 COVERED = systemd_dropins.CLASSES
 RAISED = {"annotations": {"swapwarden.dev/swap-limit": str(LIMIT)}}
 RELOADS = 5
@@ -38,6 +39,9 @@ RESIZES = (
 )
 RAISED_SECONDS = 0.1
 """From 0 to the limit again, on a node whose CPU may be emulated: a bound of the histogram of repairs."""
+MOST_LATE = len(RESIZES) // 2
+"""Resizes after which it may take longer: the machine may be busy. Measured 2026-11-26 on two CPUs with a load of 15:
+one of five, 132 ms at 0 (another: 22 ms; after three the agent was too quick for the recorder)."""
 REWRITES = 3
 EVIDENT = {"True/HeldBySystemd", "Unknown/NotAllPods"}
 """Verdicts with evidence that systemd holds a pod; other tests may have left older ones, and Guaranteed ones."""
@@ -51,7 +55,7 @@ def strict(node: Node, swapwarden: Release) -> Iterator[contextlib.ExitStack]:
         # Values that are not given have their default again.
         stack.callback(swapwarden.upgrade)
         # Without the plugin in the runtime: what systemd alone holds.
-        swapwarden.upgrade(**{"agent.dropIns.mount": "true", "agent.dropIns.slices": f"{{{SLICE}}}", "nri.mode": "off"})
+        swapwarden.upgrade(**INSTALLED, **{"nri.mode": "off"})
         with contextlib.ExitStack() as profile:
             profile.enter_context(swapwarden.profile("strict", guarantee="Strict"))(behavior="WorkloadControlled")
             yield profile
@@ -307,17 +311,14 @@ def test_a_raised_pod_falls_to_0_when_it_is_resized_and_is_raised_again(
     namespace: Namespace,
     eventually: Wait,
 ) -> None:
-    """The kubelet has systemd write all properties of the pod's slice then, the drop-in's 0 among them.
-
-    It is back in time after most resizes: the machine, which may have two clusters, may be busy for a moment.
-    """
+    """The kubelet has systemd write all properties of the pod's slice then, the drop-in's 0 among them."""
     assert strict
     with node.record() as recording:
         namespace.create_pod("resized", metadata=RAISED, resources=QOS["burstable"])
         folder = cgroups.of_pod(node, namespace.wait_ready("resized"))
         eventually(lambda: cgroups.swap_max(node, folder) == str(LIMIT), "it is raised")
         eventually(lambda: verdict(swapwarden) in EVIDENT, "it is covered")
-        late = 0
+        late: list[float] = []
         for new in RESIZES:
             before, repairs = cgroups.now(node), swapwarden.total("agent", "swapwarden_agent_repairs_total")
             slow = slow_repairs(swapwarden)
@@ -330,9 +331,24 @@ def test_a_raised_pod_falls_to_0_when_it_is_resized_and_is_raised_again(
             # The agent may be too quick for the recorder to read what there was in between, but counts it itself.
             assert {limit for _, limit in seen} <= {0, LIMIT}
             fallen = [later - at for (at, limit), (later, _) in itertools.pairwise(seen) if limit == 0]
-            late += slow_repairs(swapwarden) > slow or max(fallen, default=0.0) >= RAISED_SECONDS
-        assert late <= len(RESIZES) // 2
+            longest = max(fallen, default=0.0)
+            if slow_repairs(swapwarden) > slow or longest >= RAISED_SECONDS:
+                late.append(longest)
+        assert len(late) <= MOST_LATE, late
     assert restarts(namespace.pod("resized")) == 0
+
+
+def test_the_runtime_and_systemd_hold_pods_of_all_classes_together(
+    swapwarden: Release, strict: contextlib.ExitStack, namespace: Namespace, eventually: Wait
+) -> None:
+    assert strict
+    for name, resources in QOS.items():
+        namespace.create_pod(name, metadata=DISABLED, resources=resources)
+    for name in QOS:
+        namespace.wait_ready(name)
+    eventually(lambda: verdict(swapwarden) == "Unknown/NotAllPods", "nobody beside the agent holds the Guaranteed one")
+    swapwarden.upgrade(**INSTALLED)  # with the plugin in the runtime, by default
+    eventually(lambda: verdict(swapwarden) == "True/HeldByBoth", "the runtime holds it")
 
 
 def test_back_at_standard_nothing_is_left_after_a_reload(
@@ -367,8 +383,7 @@ def test_back_at_standard_nothing_is_left_after_a_reload(
     eventually(lambda: cgroups.swap_max(node, of_slice) == "max", "the profile is gone")
     eventually(lambda: swapwarden.condition("SettingsApplied") == "False/ReloadNeeded", "systemd still holds it at 0")
 
-    installed = {"agent.dropIns.mount": "true", "agent.dropIns.slices": f"{{{SLICE}}}"}
-    swapwarden.upgrade(**installed, **{"agent.dropIns.remove": "true"})
+    swapwarden.upgrade(**INSTALLED, **{"agent.dropIns.remove": "true"})
     eventually(lambda: not is_there() and not any(files(node)), "the files are gone")
     eventually(lambda: verdict(swapwarden) == "False/ReloadNeeded", "what systemd still holds is named")
     node.daemon_reload()
