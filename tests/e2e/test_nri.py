@@ -193,19 +193,27 @@ def test_a_pod_that_may_swap_is_held_at_its_number(
 def test_containers_from_before_the_plugin_are_held_too(
     cluster: Provider, node: Node, holding: Release, namespace: Namespace, eventually: Wait
 ) -> None:
-    with without(cluster, holding, "nri", eventually):
-        eventually(lambda: holding.condition("NriUnavailable").startswith("True/"), "the agent says so at once")
-        namespace.create_pod("early", metadata=DISABLED, resources=QOS["burstable"])
-        pod = namespace.wait_ready("early")
-        # It starts: a plugin that is away keeps nobody from running. The pod's own limit holds.
-        folder = cgroups.of_pod(node, pod)
-        eventually(lambda: cgroups.swap_max(node, folder) == "0", "the agent holds the pod")
-        assert units_value(node, cgroups.of_container(node, pod)) != "0"
-        uid = pod["metadata"]["uid"]
-        eventually(lambda: uid in agent_only(holding), "the state names the pod")
-    eventually(lambda: is_connected(holding), "the runtime has the plugin again")
-    eventually(lambda: held(node, pod) == ("0", "0"), "the running container is held")
-    eventually(lambda: uid not in agent_only(holding), "the state says so")
+    """Under Strict the node reports who holds them."""
+    with holding.profile("e2e-strict", guarantee="Strict") as apply:
+        apply(behavior="Kubelet")
+        namespace.create_pod("first", metadata=DISABLED, resources=QOS["burstable"])
+        namespace.wait_ready("first")
+        eventually(lambda: holding.condition("StrictInEffect") == "True/HeldByRuntime", "the runtime holds all")
+        with without(cluster, holding, "nri", eventually):
+            eventually(lambda: holding.condition("NriUnavailable").startswith("True/"), "the agent says so at once")
+            namespace.create_pod("early", metadata=DISABLED, resources=QOS["burstable"])
+            pod = namespace.wait_ready("early")
+            # It starts: a plugin that is away keeps nobody from running. The pod's own limit holds.
+            folder = cgroups.of_pod(node, pod)
+            eventually(lambda: cgroups.swap_max(node, folder) == "0", "the agent holds the pod")
+            assert units_value(node, cgroups.of_container(node, pod)) != "0"
+            uid = pod["metadata"]["uid"]
+            eventually(lambda: uid in agent_only(holding), "the state names the pod")
+            eventually(lambda: holding.condition("StrictInEffect") == "False/NriUnavailable", "no new pod is held")
+        eventually(lambda: is_connected(holding), "the runtime has the plugin again")
+        eventually(lambda: held(node, pod) == ("0", "0"), "the running container is held")
+        eventually(lambda: uid not in agent_only(holding), "the state says so")
+        eventually(lambda: holding.condition("StrictInEffect") == "True/HeldByRuntime", "the runtime holds all again")
 
 
 def test_the_runtime_restarts(node: Node, holding: Release, namespace: Namespace, eventually: Wait) -> None:
