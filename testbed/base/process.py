@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 # The kernel sends the parent-death signal when the *thread* that forked ends. One thread that lives as long as the
 # interpreter forks all children, so that a child of a short-lived thread is not killed with it.
@@ -126,6 +126,8 @@ class Program:
 class Process(Program, Managed):
     """A program that is killed when its parent dies."""
 
+    POPEN: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
+
     def __init__(
         self,
         name: str,
@@ -140,7 +142,7 @@ class Process(Program, Managed):
         with log.open("ab") as output:
             # A session of its own: Ctrl-C reaches the testbed, which stops its children in the right order.
             self._popen = _FORKER.submit(
-                subprocess.Popen,
+                self.POPEN,
                 dying_with_this(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -8,12 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.webhook import Webhook
+from tests.integration import preloaded
 
 CRDS = Path(__file__).parents[2] / "crds"
 POLL = 0.05
 """Seconds between two looks. One is often a connection to the API server, which costs both ends milliseconds."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _preloaded() -> Iterator[None]:
+    """The controller and the webhook are forked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process.Process, "POPEN", staticmethod(preloaded.popen))
+        yield
 
 
 @pytest.fixture(scope="session")

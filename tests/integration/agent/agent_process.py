@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from testbed.base import process
+from tests.integration import preloaded
 from tests.unit.agent.cgroup_tree import uid
 
 PATIENCE = 30.0
@@ -39,7 +40,9 @@ class AgentProcess:
         kubeconfig: pathlib.Path,
         *options: str,
         node: str = "n1",
+        run: Callable[..., subprocess.Popen[bytes]] = preloaded.popen,
     ) -> None:
+        """RUN: subprocess.Popen for one whose memory is measured as a whole."""
         self.port = process.free_port()
         self.log = folder / f"agent-{self.port}.log"
         self.run_dir = folder / "run"
@@ -51,7 +54,7 @@ class AgentProcess:
         argv += options
         environment = {key: value for key, value in os.environ.items() if key not in {"POD_UID", "NODE_NAME"}}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(argv, stderr=log, stdout=log, env=environment)  # noqa: S603 our own
+            self.process = run(argv, stdin=subprocess.DEVNULL, stderr=log, stdout=log, env=environment)
 
     def __enter__(self) -> Self:
         return self

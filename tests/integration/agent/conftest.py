@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ def api() -> Iterator[FakeApi]:
 def start(tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi) -> Iterator[Start]:
     started: list[AgentProcess] = []
 
-    def begin(*options: str) -> AgentProcess:
-        agent = AgentProcess(tmp_path, tree.root, tree.proc, api.kubeconfig(tmp_path), *options)
+    def begin(*options: str, **how: Any) -> AgentProcess:
+        agent = AgentProcess(tmp_path, tree.root, tree.proc, api.kubeconfig(tmp_path), *options, **how)
         started.append(agent)
         return agent
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
@@ -366,7 +367,7 @@ def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) ->
 
 def test_250_pods_at_once_and_no_growth(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     generation = api.put(pods(dict.fromkeys(range(250), str(MIB))))
-    agent = start().wait_ready()
+    agent = start(run=subprocess.Popen).wait_ready()
     until(lambda: api.watching == 1)
     applied(api, generation)  # now the connection for the status is also open
     descriptors, watches = agent.descriptors, agent.metric("swapwarden_agent_watches")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from testbed.base import paths, process
+from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 from testbed.product.controller import Controller
-from tests.integration import needs
+from tests.integration import needs, preloaded
 from tests.integration.chart import nfd
 from tests.integration.chart.agents import Agent
 from tests.integration.chart.nfd import FEATURES, OWNS
@@ -186,7 +186,7 @@ def test_an_uninstallation_leaves_none_but_those_that_pods_select(
         if holders:
             spec = {"nodeName": "one", "containers": [container], "nodeSelector": dict.fromkeys(holders, "true")}
             cluster.cp.create(pods, {"metadata": {"name": "selects"}, "spec": spec})
-        said = process.run(command, timeout=120).stdout
+        said = preloaded.run(command, timeout=120).stdout
         assert asked(cluster).keys() == holders
         eventually(lambda: labels(cluster, "one").keys() == holders, "labels gone")
     assert ("node one keeps the label" in said) is bool(holders)

@@ -16,6 +16,7 @@ from swapwarden.policy.profile import compiled
 from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
+from tests.integration import preloaded
 from tests.integration.controller.cluster import PROFILES
 
 Json = dict[str, Any]
@@ -57,7 +58,7 @@ def apply(account: Path, crds: ControlPlane, tmp_path: Path) -> Iterator[Apply]:
         file = tmp_path / "profiles.json"
         file.write_text(json.dumps(specs), encoding="utf-8")
         command = [sys.executable, "-m", "swapwarden", "profiles", f"--filename={file}", f"--owner={owner}"]
-        return process.run([*command, f"--kubeconfig={account}", *options], timeout=60, check=False)
+        return preloaded.run([*command, f"--kubeconfig={account}", *options], timeout=60, check=False)
 
     yield run
     crds.request("DELETE", PROFILES)

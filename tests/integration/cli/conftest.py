@@ -16,6 +16,7 @@ import pytest
 from swapwarden.api import names
 
 from testbed.controlplane.servers import ControlPlane
+from tests.integration import preloaded
 from tests.integration.cli.front import Front
 
 API = "/apis/swapwarden.dev/v1alpha1"
@@ -32,14 +33,9 @@ class Plugin:
     kubeconfig: Path
 
     def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603 our own words
-            [sys.executable, "-m", "swapwarden.cli.kubectl", *arguments],
-            env=os.environ | {"KUBECONFIG": str(self.kubeconfig)} | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        argv = [sys.executable, "-m", "swapwarden.cli.kubectl", *arguments]
+        env = os.environ | {"KUBECONFIG": str(self.kubeconfig)} | environment
+        return preloaded.run(argv, timeout=120, env=env, check=False)
 
     def rows(self, *arguments: str) -> list[list[str]]:
         """The table without its header, in cells; nothing may be said beside it."""
