@@ -48,6 +48,8 @@ class Servers:
         self._network = network
         self._address = address
         self._audit = audit
+        self._audited: list[Json] = []
+        self._audit_read = 0
         self._etcd_quota = etcd_quota
         self._assets = assets.ensure()
         self.etcd = Etcd(folder, self.command, requests.network, etcd_quota)
@@ -171,11 +173,15 @@ class Servers:
 
     def audited(self) -> list[Json]:
         """Return the events (audit.k8s.io/v1) of all writes so far to audited resources, by time of their end."""
-        if not self._audit_log.exists():
-            return []
-        lines = self._audit_log.read_text(encoding="utf-8").splitlines(keepends=True)
-        # The last line may be unfinished.
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        if self._audit_log.exists():
+            with self._audit_log.open("rb") as log:
+                log.seek(self._audit_read)
+                for line in log:
+                    # The last one may be unfinished.
+                    if line.endswith(b"\n"):
+                        self._audited.append(json.loads(line))
+                        self._audit_read += len(line)
+        return list(self._audited)
 
     def logs(self, lines: int = 30) -> str:
         """Return the end of the output of etcd and kube-apiserver."""
@@ -267,12 +273,16 @@ class ControlPlane(Requests, process.Managed):
         return process.run(argv, timeout=timeout, text=text)
 
     def apply(self, *manifests: Path | str) -> None:
-        """Apply manifests with kubectl, in their order: a Path is a file or a folder, a str is YAML in block style."""
+        """Apply manifests with kubectl, in their order: a Path is a file or a folder, a str is YAML in block style.
+
+        It loads no schemas, which takes seconds of CPU time: so an unknown field is no error.
+        """
+        command = ("apply", "--validate=false", "--openapi-patch=false")
         for is_file, some in itertools.groupby(manifests, lambda each: isinstance(each, Path)):
             if is_file:
-                self.kubectl("apply", *(f"--filename={path}" for path in some))
+                self.kubectl(*command, *(f"--filename={path}" for path in some))
             else:
-                self.kubectl("apply", "--filename=-", text="\n---\n".join(map(str, some)))
+                self.kubectl(*command, "--filename=-", text="\n---\n".join(map(str, some)))
 
     def apply_crds(self, *manifests: Path | str) -> None:
         """Apply CustomResourceDefinitions and wait until the API server serves them."""

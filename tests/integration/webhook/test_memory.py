@@ -62,7 +62,7 @@ def test_beside_a_policy_about_swap_the_same_is_refused(
 def test_a_value_without_effect_gets_one_warning(
     crds: ControlPlane, namespace: str, case: pod_memory.Case, more: dict[str, str]
 ) -> None:
-    arguments = ("create", f"--namespace={namespace}", "--dry-run=server", "-f", "-")
+    arguments = ("create", f"--namespace={namespace}", "--dry-run=server", "--validate=false", "-f", "-")
     said = crds.kubectl(*arguments, text=json.dumps(body(case, **more))).stderr
     for key, reason in case.said.items():
         assert said.count(f"metadata.annotations[{key}]: {reason}") == 1
@@ -71,7 +71,7 @@ def test_a_value_without_effect_gets_one_warning(
 
 def test_reclaim_of_a_pod_without_swap_gets_one_warning(crds: ControlPlane, namespace: str) -> None:
     case = pod_memory.Case({pod_memory.RECLAIM: "Startup"}, pod_memory.BARE)
-    arguments = ("create", f"--namespace={namespace}", "--dry-run=server", "-f", "-")
+    arguments = ("create", f"--namespace={namespace}", "--dry-run=server", "--validate=false", "-f", "-")
     said = crds.kubectl(*arguments, text=json.dumps(body(case, **{pods.POLICY: "Disabled"}))).stderr
     assert said.count(f"metadata.annotations[{pod_memory.RECLAIM}]: {pod_annotations.RECLAIMS_NOTHING}") == 1
     assert said.count("metadata.annotations[") == 1
@@ -79,7 +79,7 @@ def test_reclaim_of_a_pod_without_swap_gets_one_warning(crds: ControlPlane, name
 
 def test_accepted_values_get_no_warning(crds: ControlPlane, namespace: str) -> None:
     for case in pod_memory.ACCEPTED:
-        arguments = ("create", f"--namespace={namespace}", "--dry-run=server", "-f", "-")
+        arguments = ("create", f"--namespace={namespace}", "--dry-run=server", "--validate=false", "-f", "-")
         assert crds.kubectl(*arguments, text=json.dumps(body(case))).stderr == ""
 
 
