@@ -1,5 +1,6 @@
 """Fixtures of all tiers: the real parts that the testbed starts, and guards of other people's clusters."""
 
+import gc
 import os
 import uuid
 from collections.abc import Generator, Iterator
@@ -24,6 +25,18 @@ def pytest_configure() -> None:
     """A worker of pytest-xdist ends with the pytest that started it, also if that is killed during a test."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         child.die_with(os.getppid())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector the hundreds of thousands of objects that tests are, now and later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 from testbed.product.controller import Controller
-from tests.integration import needs
+from tests.integration import needs, preloaded
 from tests.integration.chart.agents import Agent
 from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
 
@@ -49,13 +49,13 @@ def cluster(hook: list[Json]) -> Iterator[Cluster]:
 def _clean(cluster: Cluster) -> Iterator[None]:
     cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
     yield
-    for path in (PROFILES, "/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
-        for item in cluster.cp.get(path)["items"]:
-            cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}?gracePeriodSeconds=0")
-            if path == PROFILES:
-                # No controller runs that would.
-                released = {"metadata": {"finalizers": None}}
-                cluster.cp.request("PATCH", f"{path}/{item['metadata']['name']}", released)
+    for item in cluster.cp.get(PROFILES)["items"]:
+        path = f"{PROFILES}/{item['metadata']['name']}"
+        cluster.cp.request("DELETE", path)
+        # No controller runs that would.
+        cluster.cp.request("PATCH", path, {"metadata": {"finalizers": None}})
+    for path in ("/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
+        cluster.cp.request("DELETE", f"{path}?gracePeriodSeconds=0")
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def uninstall(cluster: Cluster) -> Callable[..., str]:
 
     def run(*options: str) -> str:
         command = [sys.executable, "-m", "swapwarden", "uninstall", f"--kubeconfig={kubeconfig}", *options]
-        return process.run(command, timeout=120).stdout
+        return preloaded.run(command, timeout=120).stdout
 
     return run
 

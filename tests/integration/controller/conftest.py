@@ -32,10 +32,10 @@ def allowed(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluste
 @pytest.fixture(autouse=True)
 def _clean(cluster: Cluster) -> Iterator[None]:
     yield
-    for path in (PROFILES, "/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
-        for item in cluster.cp.get(path)["items"]:
-            cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}?gracePeriodSeconds=0")
-            if path == PROFILES:
-                # No controller runs that would.
-                released = {"metadata": {"finalizers": None}}
-                cluster.cp.request("PATCH", f"{path}/{item['metadata']['name']}", released)
+    for item in cluster.cp.get(PROFILES)["items"]:
+        path = f"{PROFILES}/{item['metadata']['name']}"
+        cluster.cp.request("DELETE", path)
+        # No controller runs that would.
+        cluster.cp.request("PATCH", path, {"metadata": {"finalizers": None}})
+    for path in ("/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
+        cluster.cp.request("DELETE", f"{path}?gracePeriodSeconds=0")

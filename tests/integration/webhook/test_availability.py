@@ -23,7 +23,7 @@ from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
 from tests.integration.webhook.service import Load, Service
 
-PER_SECOND = 200
+PER_SECOND = 100
 # In proportion to the chart's 5 seconds: endpoints follow a pod's deletion within a second or so.
 SHUTDOWN_DELAY = "--shutdown-delay=2"
 ENDPOINTS_LAG = 0.5

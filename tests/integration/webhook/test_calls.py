@@ -27,7 +27,7 @@ def plain(crds: ControlPlane, webhook: Webhook) -> str:
     return pods.new_namespace(crds)
 
 
-COUNT = 1000
+COUNT = 200
 
 
 async def test_pods_without_policy_cost_no_call(crds: ControlPlane, webhook: Webhook, plain: str) -> None:
