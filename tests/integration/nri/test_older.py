@@ -56,8 +56,8 @@ def test_a_large_node_is_listed_and_its_containers_come_under_the_hold(
     runtime: Runtime, start_plugin: StartPlugin, folder: pathlib.Path
 ) -> None:
     pods = [Pod(f"{at:064x}", f"uid-{at}", DISABLED) for at in range(PODS)]
-    # 2 kB each, as 0.6 sends one message, of at most 4 MiB; later ones send several.
-    env, mounts = (20, 8) if runtime.version == "0.6.1" else (200, 30)
+    # 2 kB each, as 0.6 sends one message, of at most 4 MiB. Later ones send two of 5 kB each.
+    env, mounts = (20, 8) if runtime.version == "0.6.1" else (60, 16)
     containers = [
         Container(f"{PODS + at:064x}", pods[at % PODS].id, f"app-{at}", {SWAP_MAX: KUBELET}, env=env, mounts=mounts)
         for at in range(CONTAINERS)
