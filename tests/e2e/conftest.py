@@ -167,6 +167,7 @@ class Namespace:
     def __init__(self, cluster: Provider, name: str) -> None:
         self._cluster = cluster
         self.name = name
+        self._has_account = False
 
     def create_pod(self, name: str, *, metadata: dict[str, Any] | None = None, **spec: Any) -> None:
         """Create a pod on the suite's node. One container that sleeps, unless SPEC says otherwise.
@@ -193,9 +194,10 @@ class Namespace:
                 **spec,
             },
         }
-        self._cluster.kubectl(
-            "wait", "--for=create", "serviceaccount/default", f"--namespace={self.name}", "--timeout=120s"
-        )
+        if not self._has_account:
+            account = ["--for=create", "serviceaccount/default", f"--namespace={self.name}", "--timeout=120s"]
+            self._cluster.kubectl("wait", *account)
+            self._has_account = True
         self._cluster.kubectl("create", "-f", "-", text=json.dumps(pod))
 
     def pod(self, name: str) -> Any:

@@ -5,12 +5,14 @@ A few pods by default; the long form is `make bench-starts`, whose table is in d
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from random import Random
 from typing import Any, Self
 
@@ -139,7 +141,8 @@ def test_pods_start_while_the_plugin_is_killed(
                 # A container that was made and did not run yet when the runtime restarted is made again.
                 most = 1 if STARTS // 2 in range(first, first + BATCH) else 0
                 assert [name for name, pod in pods.items() if restarts(pod) > most] == []
-                above += [name for name in names if namespace.logs(name).split() != ["0"]]
+                printed = _printed(node, namespace)
+                above += [name for name in names if printed[name] != {"0"}]
                 eventually(functools.partial(_are_held, node, pods), "all of them are held")
                 for name, pod in pods.items():
                     uid = pod["metadata"]["uid"]
@@ -189,6 +192,17 @@ def _when_ready(cluster: Provider, namespace: Namespace, count: int, eventually:
     return found
 
 
+def _printed(node: Node, namespace: Namespace) -> dict[str, set[str]]:
+    """Return the lines of each pod's containers from the runtime's logs on the node, all of their attempts."""
+    logs = f"/var/log/pods/{namespace.name}_*/main/*.log"
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for line in node.run(["sh", "-c", f"grep -H . {logs}"], timeout=TIMEOUT).stdout.splitlines():
+        path, _, entry = line.partition(".log:")
+        # /var/log/pods/NAMESPACE_POD_UID/main/0, and the time, the stream and a tag before the text.
+        found[path.split("/")[4].split("_")[1]].add(entry.split(" ", 3)[3])
+    return found
+
+
 def _refusals(cluster: Provider, namespace: Namespace) -> dict[str, int]:
     """How often the runtime refused a container, by why: the required plugin was away, died when asked, or was late."""
     failed = f"validator plugin {runtime_link.INDEX}-{runtime_link.PLUGIN} failed: "
@@ -206,7 +220,10 @@ def _refusals(cluster: Provider, namespace: Namespace) -> dict[str, int]:
 
 def _are_held(node: Node, pods: Mapping[str, Any]) -> bool:
     """Whether the kernel and systemd have 0 for the containers of all pods."""
-    scopes = [cgroups.of_container(node, pod) for pod in pods.values()]
+    names = tuple(f"{cgroups.container_id(pod)}.scope" for pod in pods.values())
+    # It fails if a cgroup is removed during the search.
+    there = node.run(["find", str(node.kubepods), "-name", "*.scope"], timeout=TIMEOUT, check=False).stdout.split()
+    scopes = [Path(each) for each in there if each.endswith(names)]
     kernel = node.run(["cat", *(str(each / "memory.swap.max") for each in scopes)], timeout=TIMEOUT).stdout
     units = ["systemctl", "show", "--value", "--property=MemorySwapMax", *(each.name for each in scopes)]
     values = [*kernel.split(), *node.run(units, timeout=TIMEOUT).stdout.split()]
