@@ -57,7 +57,7 @@ def grow(cache: int) -> None:
             "available": (memory.free + memory.inactive_file + memory.kernel) / mib,
             "swaps": order.swaps / mib,
             "kills": order.kills / mib,
-            "headroom": memory_headroom.of_node(of_node, sizes["AnonPages"], 0.0) / memory.total,
+            "headroom": memory_headroom.of_node(of_node, sizes["AnonPages"], ()) / memory.total,
             "swapped": counted["pswpout"] * page / mib,
             "taken": (sizes["AnonPages"] + sizes["SwapTotal"] - sizes["SwapFree"]) / mib,
             "killed": counted["oom_kill"],

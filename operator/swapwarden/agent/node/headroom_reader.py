@@ -6,7 +6,7 @@ import itertools
 import math
 import pathlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files
@@ -72,7 +72,7 @@ class HeadroomReader:
     def without_swap(self) -> Sizes:
         """Return the headroom without what can be swapped: some files, whatever the number of pods."""
         found = self._read()
-        return {} if found is None else _sizes(found, 0, 0, 0.0)
+        return {} if found is None else _sizes(found, 0, 0, ())
 
     async def read(self, pause: Callable[[], Awaitable[None]]) -> Sizes:
         """Return the headroom; `pause` lets other work run."""
@@ -87,8 +87,8 @@ class HeadroomReader:
         if found.root is not None:
             of_pods = min(of_pods, self._left(found.root, left))
         of_pods = min(of_pods, found.memory.swap_free)
-        share = memory_headroom.kept(swap_devices.space(self._proc, self._block))
-        return _sizes(found, of_pods, self._others(found.root, left), share)
+        devices = swap_devices.space(self._proc, self._block)
+        return _sizes(found, of_pods, self._others(found.root, left), devices)
 
     def _read(self) -> _Read | None:
         sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
@@ -158,8 +158,8 @@ class HeadroomReader:
             return None
 
 
-def _sizes(found: _Read, of_pods: int, others: int, share: float) -> Sizes:
-    sizes = {names.PressureScope.NODE: memory_headroom.of_node(found.memory, of_pods + others, share)}
+def _sizes(found: _Read, of_pods: int, others: int, devices: Iterable[memory_headroom.SwapSpace]) -> Sizes:
+    sizes = {names.PressureScope.NODE: memory_headroom.of_node(found.memory, of_pods + others, devices)}
     if found.pods is not None:
         sizes[names.PressureScope.PODS] = memory_headroom.of_pods(found.pods, of_pods)
     return sizes

@@ -2,6 +2,7 @@
 
 Swap counts as far as something can move there. Free swap is of no use to pods that may not swap, or whose memory has
 been swapped already. So each cgroup counts with its anonymous memory, and no more than it and those above may swap.
+Pages in zram take memory. The next ones are expected to compress as well as those in it.
 """
 
 from __future__ import annotations
@@ -40,30 +41,42 @@ class SwapSpace(NamedTuple):
     """A swap device; sizes are bytes."""
 
     free: int
+    priority: int = 0
+    """The kernel fills devices of higher priority first."""
     original: int = 0
     """Bytes that were swapped to zram; 0 for other devices."""
     used: int = 0
     """Memory that zram uses for them."""
+    limit: int = 0
+    """Memory that zram may use, after which it takes no more (mem_limit); 0: all."""
     in_memory: bool = False
 
 
-def kept(devices: Iterable[SwapSpace]) -> float:
-    """Return how much memory a swapped byte keeps, from 0 to 1: that of each device by its free space."""
-    known = list(devices)
-    free = sum(each.free for each in known)
-    return sum(each.free * _kept(each) for each in known) / free if free else 0.0
+def freed(devices: Iterable[SwapSpace], size: int) -> int:
+    """Return how much memory is free once so many bytes have moved to swap. Unknown devices take no memory."""
+    least_first = sorted(devices, key=lambda each: (-each.priority, -_kept(each)))
+    gained = 0
+    for device in least_first:
+        share = _kept(device)
+        moved = min(size, device.free)
+        size -= moved
+        if device.limit and share:
+            moved = min(moved, int(max(0, device.limit - device.used) / share))
+        gained += int(moved * (1 - share))
+    return gained + size
 
 
 def _kept(device: SwapSpace) -> float:
+    """Return how much memory a byte takes that moves to a device, from 0 to 1."""
     if not device.in_memory:
         return 0.0
     return min(1.0, device.used / device.original) if device.original >= SHOWN else COMPRESSED
 
 
-def of_node(memory: NodeSizes, swappable: int, share_kept: float) -> int:
-    """Return the node's headroom in bytes; `swappable` bytes can move to swap, and keep this share of memory."""
-    swap = min(memory.swap_free, swappable)
-    return max(0, memory.free - memory.minimum) + memory.file + memory.slab // 2 + int(swap * (1 - share_kept))
+def of_node(memory: NodeSizes, swappable: int, devices: Iterable[SwapSpace]) -> int:
+    """Return the node's headroom in bytes; `swappable` bytes can move to these devices."""
+    swap = freed(devices, min(memory.swap_free, swappable))
+    return max(0, memory.free - memory.minimum) + memory.file + memory.slab // 2 + swap
 
 
 def of_pods(pods: PodsSizes, swappable: int) -> int:

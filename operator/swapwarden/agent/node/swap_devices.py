@@ -14,6 +14,7 @@ from swapwarden.api import state
 _FILE: Final = "file"
 _ZRAM: Final = re.compile(r"/dev/(zram[0-9]{1,4})", re.ASCII)
 _SIZE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+_PRIORITY: Final = re.compile(r"-?[0-9]{1,5}", re.ASCII)
 
 
 class Disks(NamedTuple):
@@ -47,18 +48,18 @@ def find(block: pathlib.Path, devices: Iterable[state.SwapDevice]) -> Disks:
 
 
 def space(proc: pathlib.Path, block: pathlib.Path) -> list[memory_headroom.SwapSpace]:
-    """Return the free space of the swap devices, and the memory that zram keeps; invalid lines are skipped."""
+    """Return the free space of the swap devices, and the memory that zram takes; invalid lines are skipped."""
     found = []
     for line in (files.text(proc / "swaps") or "").splitlines()[1 : state.MAX_DEVICES + 1]:
         words = line.split()
-        if len(words) < 5 or not all(_SIZE.fullmatch(word) for word in words[2:4]):
+        if len(words) < 5 or not (all(map(_SIZE.fullmatch, words[2:4])) and _PRIORITY.fullmatch(words[4])):
             continue
-        device = memory_headroom.SwapSpace(max(0, int(words[2]) - int(words[3])) * 1024)
+        device = memory_headroom.SwapSpace(max(0, int(words[2]) - int(words[3])) * 1024, int(words[4]))
         if match := _ZRAM.fullmatch(words[0]):
-            # orig_data_size, compr_data_size, mem_used_total (Documentation/admin-guide/blockdev/zram.rst).
-            sizes = (files.text(block / match[1] / "mm_stat") or "").split()[:3]
-            known = len(sizes) == 3 and all(_SIZE.fullmatch(size) for size in sizes)
-            original, used = (int(sizes[0]), int(sizes[2])) if known else (0, 0)
-            device = device._replace(original=original, used=used, in_memory=True)
+            # Original, compressed, used and most allowed bytes (Documentation/admin-guide/blockdev/zram.rst).
+            words = (files.text(block / match[1] / "mm_stat") or "").split()[:4]
+            sizes = [int(word) for word in words if _SIZE.fullmatch(word)]
+            original, _, used, limit = sizes if len(sizes) == 4 else (0, 0, 0, 0)
+            device = device._replace(original=original, used=used, limit=limit, in_memory=True)
         found.append(device)
     return found

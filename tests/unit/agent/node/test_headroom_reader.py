@@ -79,6 +79,16 @@ async def test_a_pod_counts_with_the_memory_that_it_can_swap(
     assert await headroom(node) == {"node": BESIDE + swappable}
 
 
+async def test_what_a_pod_swaps_to_zram_takes_memory_there(node: Node) -> None:
+    """A third of it, as of the 60 MiB there."""
+    zram = node.tree.proc.parent / "block/zram0"
+    zram.mkdir(parents=True)
+    (zram / "mm_stat").write_text(f"{60 * MIB} 0 {20 * MIB} 0 0 0 0 0 0\n")
+    (node.tree.proc / "swaps").write_text(f"Filename\n/dev/zram0 partition {512 * 1024} {60 * 1024} -2\n")
+    holding(node.tree.pod(1), 90, "max")
+    assert await headroom(node) == {"node": pytest.approx(BESIDE + 60)}
+
+
 async def test_a_pod_without_a_limit_is_bound_by_those_of_its_containers(node: Node) -> None:
     pod = holding(node.tree.pod(1), 200, "max")
     holding(node.tree.container(pod, "app"), 100, 30)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.node import memory_headroom
-from swapwarden.agent.node.memory_headroom import NodeSizes, PodsSizes, SwapSpace, kept
+from swapwarden.agent.node.memory_headroom import NodeSizes, PodsSizes, SwapSpace, freed
 
 MIB = 1 << 20
 TOTAL = 960
@@ -22,9 +22,9 @@ RUN = {
 """By seconds, in MiB: free memory, file pages, free swap, anonymous memory. The OOM killer struck at 68.5 s."""
 
 
-def headroom(free: int, file: int, swap_free: int, anonymous: int, *, share_kept: float = 0.0) -> float:
+def headroom(free: int, file: int, swap_free: int, anonymous: int, *devices: SwapSpace) -> float:
     memory = NodeSizes(free * MIB, minimum=43 * MIB, file=file * MIB, slab=0, swap_free=swap_free * MIB)
-    return memory_headroom.of_node(memory, anonymous * MIB, share_kept) / MIB
+    return memory_headroom.of_node(memory, anonymous * MIB, devices) / MIB
 
 
 def test_a_node_that_swaps_well_has_headroom_until_swap_is_nearly_full() -> None:
@@ -39,13 +39,21 @@ def test_swap_that_nobody_can_use_is_no_headroom() -> None:
     assert headroom(free=50, file=2, swap_free=500, anonymous=0) == 9
 
 
+def zram(free: int, original: int = 100, used: int = 25, *, priority: int = 100, limit: int = 0) -> SwapSpace:
+    return SwapSpace(free * MIB, priority, original * MIB, used * MIB, limit * MIB, in_memory=True)
+
+
 def test_zram_gives_less_than_it_takes() -> None:
-    assert headroom(63, 0, 100, 100, share_kept=0.25) == 20 + 75
+    assert headroom(63, 0, 100, 100, zram(100)) == 20 + 75
+
+
+def test_memory_that_does_not_compress_finds_no_room_in_zram() -> None:
+    assert headroom(50, 2, 1000, 800, zram(1000, used=100)) == 9
 
 
 def test_slab_counts_half_and_free_memory_below_the_watermark_not_at_all() -> None:
     memory = NodeSizes(free=10 * MIB, minimum=43 * MIB, file=0, slab=8 * MIB, swap_free=0)
-    assert memory_headroom.of_node(memory, 0, 0.0) == 4 * MIB
+    assert memory_headroom.of_node(memory, 0, ()) == 4 * MIB
 
 
 def test_of_all_pods() -> None:
@@ -53,26 +61,38 @@ def test_of_all_pods() -> None:
     assert memory_headroom.of_pods(PodsSizes(left=-5, file=20), 0) == 20
 
 
+DISK = SwapSpace(300 * MIB, -2)
+
+
 @pytest.mark.parametrize(
-    ("devices", "share"),
+    ("devices", "size", "gained"),
     [
-        ([], 0.0),
-        ([SwapSpace(MIB)], 0.0),
-        ([SwapSpace(MIB, in_memory=True)], memory_headroom.COMPRESSED),
-        ([SwapSpace(MIB, 100 * MIB, 30 * MIB, in_memory=True)], 0.3),
-        ([SwapSpace(MIB, 100 * MIB, 130 * MIB, in_memory=True)], 1.0),
-        ([SwapSpace(MIB, 100 * MIB, 40 * MIB, in_memory=True), SwapSpace(3 * MIB)], 0.1),
-        ([SwapSpace(0, 100 * MIB, 40 * MIB, in_memory=True), SwapSpace(3 * MIB)], 0.0),
+        pytest.param([], 40, 40, id="unknown devices"),
+        pytest.param([DISK], 40, 40, id="a disk"),
+        pytest.param([zram(100, original=0)], 40, 20, id="zram that has shown nothing"),
+        pytest.param([zram(100, used=30)], 40, 28, id="zram"),
+        pytest.param([zram(100, used=130)], 40, 0, id="zram of which most is unused pieces"),
+        pytest.param([DISK, zram(100)], 100, 75, id="zram is filled first"),
+        pytest.param([DISK, zram(100)], 200, 75 + 100, id="and then the disk"),
+        pytest.param([DISK, zram(100, priority=-3)], 100, 100, id="the disk is filled first"),
+        pytest.param([DISK, zram(0)], 100, 100, id="zram is full"),
+        pytest.param([zram(100, limit=35)], 100, 30, id="zram may take 10 MiB more, of 40"),
+        pytest.param([zram(100, limit=20)], 100, 0, id="zram may take nothing"),
+        pytest.param([zram(100, used=0, limit=20)], 100, 100, id="zeros take nothing"),
     ],
 )
-def test_memory_that_a_swapped_byte_keeps(devices: list[SwapSpace], share: float) -> None:
-    assert kept(devices) == pytest.approx(share)
+def test_memory_that_is_free_once_so_much_is_swapped(devices: list[SwapSpace], size: int, gained: int) -> None:
+    assert freed(devices, size * MIB) / MIB == pytest.approx(gained)
 
 
 SIZES = st.integers(0, 1 << 50)
+DEVICES = st.lists(st.builds(SwapSpace, SIZES, st.integers(-9, 9), SIZES, SIZES, SIZES, st.booleans()), max_size=4)
 
 
-@given(st.builds(NodeSizes, *[SIZES] * 5), SIZES, SIZES, st.floats(0, 1))
-def test_more_that_can_be_swapped_never_leaves_less(memory: NodeSizes, one: int, other: int, share: float) -> None:
-    less, more = (memory_headroom.of_node(memory, each, share) for each in sorted((one, other)))
+@given(st.builds(NodeSizes, *[SIZES] * 5), SIZES, SIZES, DEVICES)
+def test_more_that_can_be_swapped_never_leaves_less(
+    memory: NodeSizes, one: int, other: int, devices: list[SwapSpace]
+) -> None:
+    less, more = (memory_headroom.of_node(memory, each, devices) for each in sorted((one, other)))
     assert 0 <= less <= more
+    assert freed(devices, one) <= one
