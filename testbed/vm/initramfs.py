@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,9 +19,11 @@ SUITES = {"6.1": "bookworm", "6.12": "trixie"}
 """Debian's suite with each version of the kernel that may be chosen."""
 VARIABLE = "TESTBED_KERNEL"
 
-# Raise it when the files that are made from the packages change.
-FORMAT = 1
+# Raise it when the files that are made from the packages change otherwise than by the modules.
+FORMAT = 2
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "9p", "9pnet_virtio")
+ON_DEMAND = ("zram",)
+"""Modules that nothing loads at boot."""
 _PURPOSE = "the kernel VM"
 _INIT = Path(__file__).with_name("init.sh")
 _MODE_FILE, _MODE_FOLDER, _MODE_DEVICE = 0o100755, 0o040755, 0o020600
@@ -32,6 +35,8 @@ class Kernel:
 
     image: Path
     initramfs: Path
+    modules: Path
+    """A folder with the modules on demand and those that they need, by name in the order to load them."""
     release: str
 
 
@@ -39,9 +44,11 @@ def ensure() -> Kernel:
     """The kernel, made on the first call; host.SetupError where it can't be had."""
     version = os.environ.get(VARIABLE, "")
     host.need(version in {"", *SUITES}, f"no kernel {version}", f"set {VARIABLE} to one of {', '.join(SUITES)}")
-    name = f"kernel-vm-{FORMAT}{version and f'-{version}'}"
+    content = zlib.crc32(repr((FORMAT, MODULES, ON_DEMAND)).encode())
+    name = f"kernel-vm-{content:08x}{version and f'-{version}'}"
     folder = cache.made(name, lambda made: _make(made, SUITES.get(version, "")))
-    return Kernel(folder / "vmlinuz", folder / "initramfs.cpio", (folder / "release").read_text(encoding="ascii"))
+    release = (folder / "release").read_text(encoding="ascii")
+    return Kernel(folder / "vmlinuz", folder / "initramfs.cpio", folder / "modules", release)
 
 
 def _make(folder: Path, suite: str) -> None:
@@ -64,6 +71,9 @@ def _make(folder: Path, suite: str) -> None:
         archive.file(f"modules/{module_name(path)}.ko", read_module(path))
     archive.file("modules/order", "\n".join(module_name(path) for path in order).encode() + b"\n")
     (folder / "initramfs.cpio").write_bytes(archive.content())
+    (folder / "modules").mkdir()
+    for place, path in enumerate(load_order(modules, ON_DEMAND)):
+        (folder / f"modules/{place:02}-{module_name(path)}.ko").write_bytes(read_module(path))
     shutil.copy2(image, folder / "vmlinuz")
     (folder / "release").write_text(release, encoding="ascii")
     shutil.rmtree(unpacked)

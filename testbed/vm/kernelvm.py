@@ -57,6 +57,7 @@ class KernelVM(GuestLink):
 
     def _boot_archive(self, port: int, secret: str) -> Path:
         needed = [paths.ROOT, Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent]
+        needed.append(self._kernel.modules)
         hidden = sorted({str(path) for path in needed if str(path).startswith(tuple(f"{own}/" for own in _GUESTS_OWN))})
         settings = {
             "BINDS": " ".join(hidden),

@@ -14,7 +14,9 @@ def test_an_unknown_kernel_is_refused_with_those_there_are(monkeypatch: pytest.M
         initramfs.ensure()
 
 
-def test_each_kernel_has_files_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_kernel_and_choice_of_modules_has_files_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "release").touch()
     asked: list[str] = []
 
@@ -26,7 +28,10 @@ def test_each_kernel_has_files_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_p
     for version in ("", *initramfs.SUITES):
         monkeypatch.setenv(initramfs.VARIABLE, version)
         initramfs.ensure()
-    assert len(set(asked)) == 1 + len(initramfs.SUITES)
+    for name in ("MODULES", "ON_DEMAND"):
+        monkeypatch.setattr(initramfs, name, (*getattr(initramfs, name), "another"))
+        initramfs.ensure()
+    assert len(set(asked)) == 1 + len(initramfs.SUITES) + 2
 
 
 def test_packages_of_another_suite_come_from_where_this_machine_has_debians() -> None:
