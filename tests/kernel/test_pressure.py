@@ -1,17 +1,25 @@
-"""The agent's signals of memory pressure on a real kernel: before its OOM killer, and silent while all is well."""
+"""The agent's signals of memory pressure on a real kernel: before its OOM killer, and silent while all is well.
+
+$PRESSURE_RUNS says how often those with a growing pod run; each shows the seconds of warning of those before it too.
+"""
 
 from __future__ import annotations
 
+import collections
 import datetime
 import json
 import os
 import pathlib
+import statistics
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from testbed.vm.kernelvm import GuestProcess
+from testbed.vm import initramfs
+from testbed.vm.kernelvm import GuestProcess, KernelVM
 from tests.kernel import test_agent
 
 pytestmark = pytest.mark.skipif(
@@ -20,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 MIB = 1 << 20
+PAGE = 4096
 PACE = 30
 """MiB a second."""
 BELOW, CLEAR = 48, 96
@@ -34,15 +43,24 @@ LIMIT = 128
 MORE = 120
 SWAPPED = 100
 MIN_WARNING = 1.0
+LONGEST = 600.0
+"""Seconds until the kill, on a busy machine."""
+AFTER = 30.0
+"""Seconds that are watched after a signal."""
+KUBELET = 100
+"""MiB: the kubelet's default threshold for memory.available."""
+ZRAM = 2048
+"""MiB that can be swapped to it."""
 RUN = "PRESSURE_RUN"
 """Environment variable: the file for the run of which docs/images/memory-pressure.svg is drawn."""
 
-# Runs in the guest: takes memory until the kernel kills it.
+# Runs in the guest: takes memory until the kernel kills it. Arguments: cgroup, MiB a second, random bytes in each page.
 GROW = """
 import os, pathlib, sys, time
 pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
-pace, block, held, begun = int(sys.argv[2]), os.urandom(1 << 20), [], time.monotonic()
+pace, random, held = int(sys.argv[2]), int(sys.argv[3]), []
+block, begun = b"".join(os.urandom(random) + bytes(4096 - random) for _ in range(256)), time.monotonic()
 while True:
     held.append(bytearray(block))
     time.sleep(max(0.0, begun + len(held) / pace - time.monotonic()))
@@ -58,7 +76,7 @@ def numbers(file):
     return {each[0].rstrip(":"): int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}
 begun = numbers("/proc/vmstat")
 while True:
-    now, sizes = numbers("/proc/vmstat"), numbers("/proc/meminfo")
+    now, sizes, root = numbers("/proc/vmstat"), numbers("/proc/meminfo"), numbers("/sys/fs/cgroup/memory.stat")
     stalled = pathlib.Path("/proc/pressure/memory").read_text().rpartition("total=")[2]
     grew = lambda *names: sum(now[name] - begun[name] for name in names)
     print(json.dumps({
@@ -67,6 +85,8 @@ while True:
         "podSwap": int(pathlib.Path(sys.argv[1]).read_text()) >> 20, "stalled": int(stalled) / 1e6,
         "reclaimed": grew("pgsteal_kswapd", "pgsteal_direct") >> 8,
         "refaulted": grew("workingset_refault_anon", "workingset_refault_file") >> 8,
+        "taken": (sizes["AnonPages"] + sizes["SwapTotal"] - sizes["SwapFree"]) >> 10,
+        "available": (sizes["MemTotal"] >> 10) - (root["anon"] + root["file"] - root["inactive_file"] >> 20),
     }), flush=True)
     if grew("oom_kill"):
         break
@@ -88,6 +108,15 @@ class Grown(NamedTuple):
     def warning(self, signal: dict[str, Any]) -> float:
         """Seconds from a signal to the kill."""
         return self.end - datetime.datetime.fromisoformat(signal["time"]).timestamp()
+
+    def taken_after(self, signal: dict[str, Any]) -> int:
+        """MiB of memory and swap that were taken between a signal and the kill."""
+        return int(max(each["taken"] for each in self.samples) - self.before(signal)["taken"])
+
+    @property
+    def kubelet(self) -> float | None:
+        """Seconds from the moment at which the kubelet would have evicted, if it looked then, to the kill."""
+        return next((self.end - each["at"] for each in self.samples if each["available"] < KUBELET), None)
 
     def as_csv(self) -> str:
         """The samples about a second apart, and the signals, for the picture in docs."""
@@ -120,16 +149,27 @@ def start(node: test_agent.Node, values: dict[test_agent.Pod, str], **settings: 
     return agent
 
 
-def grow(node: test_agent.Node, pod: test_agent.Pod, agent: GuestProcess) -> Grown:
-    """Have a pod take all memory until the kernel kills it."""
+def grow(node: test_agent.Node, pod: test_agent.Pod, agent: GuestProcess, random: int = PAGE) -> Grown:
+    """Have a pod take all memory until the kernel kills it. So many bytes of each page cannot be compressed."""
+    watching = begin(node, pod, random)
+    assert watching.wait(LONGEST) == 0, watching.tail()
+    return found(watching, agent)
+
+
+def begin(node: test_agent.Node, pod: test_agent.Pod, random: int) -> GuestProcess:
+    """Have a pod take memory; return what prints samples until the kernel kills it."""
     swap = str(pod.path / "memory.swap.current")
     watching = node.vm.spawn([sys.executable, "-c", WATCH, swap], log=f"watch-{pod.name}")
     test_agent.until(watching.output, "the watcher runs")
-    node.vm.spawn([sys.executable, "-c", GROW, str(pod.container), str(PACE)], log=f"grow-{pod.name}")
-    assert watching.wait(test_agent.PATIENCE) == 0, watching.tail()
+    growing = [sys.executable, "-c", GROW, str(pod.container), str(PACE), str(random)]
+    node.vm.spawn(growing, log=f"grow-{pod.name}")
+    return watching
+
+
+def found(watching: GuestProcess, agent: GuestProcess) -> Grown:
     lines = (json.loads(line) for line in agent.output().splitlines() if line.startswith("{"))
     signals = [each for each in lines if each["message"] == "the node is under memory pressure"]
-    return Grown([json.loads(line) for line in watching.output().splitlines()], signals)
+    return Grown([json.loads(line) for line in watching.output().splitlines() if line.endswith("}")], signals)
 
 
 def report(capsys: pytest.CaptureFixture[str], text: str) -> None:
@@ -137,7 +177,43 @@ def report(capsys: pytest.CaptureFixture[str], text: str) -> None:
         sys.stdout.write(f"\n{text}\n")
 
 
-def tell(capsys: pytest.CaptureFixture[str], grown: Grown) -> None:
+Warnings = dict[str, list[float]]
+"""Seconds from the first signal to the OOM kill, by test, of all runs."""
+
+
+@pytest.fixture(scope="module")
+def warnings() -> Warnings:
+    return collections.defaultdict(list)
+
+
+@pytest.fixture(params=range(int(os.environ.get("PRESSURE_RUNS", "1"))))
+def turn(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def zram(kernel_vm: KernelVM) -> Iterator[None]:
+    """Swap to zram in place of the disk."""
+    modules = sorted(initramfs.ensure().modules.iterdir())
+
+    def run(*argv: str) -> None:
+        kernel_vm.run(["/run/testbed/busybox", *argv], timeout=test_agent.PATIENCE)
+
+    for module in modules:
+        run("insmod", str(module))
+    kernel_vm.write("/sys/block/zram0/disksize", f"{ZRAM}M")
+    run("mkswap", "/dev/zram0")
+    run("swapon", "/dev/zram0")
+    run("swapoff", "/dev/vda")
+    yield
+    run("swapon", "/dev/vda")
+    run("swapoff", "/dev/zram0")
+    for module in reversed(modules):
+        run("rmmod", module.stem.partition("-")[2])
+
+
+def tell(capsys: pytest.CaptureFixture[str], grown: Grown, earlier: list[float]) -> None:
+    """Show a run, and the warnings of it and those before it."""
     names = [name for name in grown.samples[0] if name not in {"at", "killed"}]
     rows = [f"{'s':>6}" + "".join(f"{name:>10}" for name in names)]
     rows += [
@@ -146,12 +222,21 @@ def tell(capsys: pytest.CaptureFixture[str], grown: Grown) -> None:
     ]
     for each in grown.signals:
         words = " ".join(f"{name}={each[name]}" for name in ("signal", "scope", "headroom_bytes", "stall_permille"))
-        rows.append(f"signal {grown.warning(each):.1f} s before the OOM kill: {words}")
+        rows.append(
+            f"signal {grown.warning(each):.1f} s and {grown.taken_after(each)} MiB before the OOM kill: {words}"
+        )
+    if grown.signals:
+        earlier.append(grown.warning(grown.signals[0]))
+        found = min(earlier), statistics.median(earlier), max(earlier)
+        rows.append(f"warning in {len(earlier)} runs: " + ", ".join(f"{each:.1f} s" for each in found))
+    kubelet = "never" if grown.kubelet is None else f"{grown.kubelet:.1f} s before the OOM kill"
+    rows.append(f"memory.available below {KUBELET} MiB: {kubelet}")
     report(capsys, "\n".join(rows))
 
 
+@pytest.mark.usefixtures("turn")
 def test_the_oom_kill_of_a_pod_without_swap_is_announced_though_swap_is_free(
-    node: test_agent.Node, capsys: pytest.CaptureFixture[str]
+    node: test_agent.Node, warnings: Warnings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another pod may swap 512 MiB, and has swapped all that it has."""
     idle, pod = node.pod("idle"), node.pod("grows")
@@ -161,19 +246,20 @@ def test_the_oom_kill_of_a_pod_without_swap_is_announced_though_swap_is_free(
     while idle.number("memory.swap.current") < (SWAPPED - 10) * MIB:
         node.vm.write(idle.path / "memory.reclaim", str(8 * MIB))
     grown = grow(node, pod, agent)
-    tell(capsys, grown)
+    tell(capsys, grown, warnings["without swap"])
     assert grown.samples[-1]["swapFree"] > 300
     assert grown.signals
     assert grown.warning(grown.signals[0]) > MIN_WARNING
 
 
+@pytest.mark.usefixtures("turn")
 def test_the_oom_kill_of_a_pod_with_full_swap_is_announced_and_its_swapping_is_not(
-    node: test_agent.Node, capsys: pytest.CaptureFixture[str]
+    node: test_agent.Node, warnings: Warnings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pod = node.pod("grows")
     agent = start(node, {pod: str(GRANTED * MIB)})
     grown = grow(node, pod, agent)
-    tell(capsys, grown)
+    tell(capsys, grown, warnings["full swap"])
     if RUN in os.environ:
         pathlib.Path(os.environ[RUN]).write_text(grown.as_csv(), encoding="utf-8")
     assert grown.signals
@@ -181,6 +267,36 @@ def test_the_oom_kill_of_a_pod_with_full_swap_is_announced_and_its_swapping_is_n
     assert grown.warning(first) > MIN_WARNING
     assert first["signal"] == "Headroom"
     assert grown.before(first)["podSwap"] > GRANTED - CLEAR, "before, most of its swap is free"
+
+
+@pytest.mark.usefixtures("zram")
+def test_zram_that_is_free_is_no_headroom_where_memory_does_not_compress(
+    node: test_agent.Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel moves memory there all the same, page for page."""
+    pod = node.pod("grows")
+    agent = start(node, {pod: "max"})
+    watching = begin(node, pod, PAGE)
+    test_agent.until(
+        lambda: "the node is under memory pressure" in agent.output() or watching.poll() is not None,
+        "a signal",
+        LONGEST,
+    )
+    time.sleep(AFTER)
+    if watching.poll() is None:
+        watching.stop()
+    grown = found(watching, agent)
+    first, last = grown.signals[0], grown.samples[-1]
+    before, taken = grown.before(first), grown.taken_after(first)
+    report(
+        capsys,
+        f"signal at a headroom of {first['headroom_bytes'] // MIB} MiB with {before['swapFree']} MiB of zram free;"
+        f" {taken} MiB were taken in the next {grown.warning(first):.0f} s;"
+        f" memory.available {before['available']} MiB, then {last['available']}",
+    )
+    assert first["signal"] == "Headroom"
+    assert before["swapFree"] > ZRAM // 2
+    assert taken < CLEAR
 
 
 SCRAPE = "import sys, urllib.request\nprint(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
