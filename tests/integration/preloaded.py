@@ -98,6 +98,7 @@ class _Server:
     def _stop(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._link.close()
         self._log.close()
 
     def fork(self, program: Mapping[str, Any], streams: Sequence[int]) -> int:
