@@ -49,7 +49,7 @@ AFTER = 30.0
 """Seconds that are watched after a signal."""
 KUBELET = 100
 """MiB: the kubelet's default threshold for memory.available."""
-ZRAM = 2048
+SMALL_ZRAM, LARGE_ZRAM = 512, 2048
 """MiB that can be swapped to it."""
 RUN = "PRESSURE_RUN"
 """Environment variable: the file for the run of which docs/images/memory-pressure.svg is drawn."""
@@ -191,9 +191,9 @@ def turn(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.fixture
-def zram(kernel_vm: KernelVM) -> Iterator[None]:
-    """Swap to zram in place of the disk."""
+@pytest.fixture(params=[SMALL_ZRAM])
+def zram(kernel_vm: KernelVM, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Swap to zram of so many MiB, in place of the disk."""
     modules = sorted(initramfs.ensure().modules.iterdir())
 
     def run(*argv: str) -> None:
@@ -201,7 +201,7 @@ def zram(kernel_vm: KernelVM) -> Iterator[None]:
 
     for module in modules:
         run("insmod", str(module))
-    kernel_vm.write("/sys/block/zram0/disksize", f"{ZRAM}M")
+    kernel_vm.write("/sys/block/zram0/disksize", f"{request.param}M")
     run("mkswap", "/dev/zram0")
     run("swapon", "/dev/zram0")
     run("swapoff", "/dev/vda")
@@ -269,6 +269,23 @@ def test_the_oom_kill_of_a_pod_with_full_swap_is_announced_and_its_swapping_is_n
     assert grown.before(first)["podSwap"] > GRANTED - CLEAR, "before, most of its swap is free"
 
 
+@pytest.mark.usefixtures("zram", "turn")
+def test_the_oom_kill_of_a_pod_with_full_zram_is_announced_and_its_swapping_is_not(
+    node: test_agent.Node, warnings: Warnings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page takes about a quarter of one there."""
+    pod = node.pod("grows")
+    agent = start(node, {pod: "max"})
+    grown = grow(node, pod, agent, random=PAGE // 4)
+    tell(capsys, grown, warnings["zram"])
+    assert grown.signals
+    first = grown.signals[0]
+    assert grown.warning(first) > MIN_WARNING
+    assert first["signal"] == "Headroom"
+    assert grown.before(first)["swapFree"] < 2 * CLEAR, "before, much of it is free"
+
+
+@pytest.mark.parametrize("zram", [LARGE_ZRAM], indirect=True)
 @pytest.mark.usefixtures("zram")
 def test_zram_that_is_free_is_no_headroom_where_memory_does_not_compress(
     node: test_agent.Node, capsys: pytest.CaptureFixture[str]
@@ -295,7 +312,7 @@ def test_zram_that_is_free_is_no_headroom_where_memory_does_not_compress(
         f" memory.available {before['available']} MiB, then {last['available']}",
     )
     assert first["signal"] == "Headroom"
-    assert before["swapFree"] > ZRAM // 2
+    assert before["swapFree"] > LARGE_ZRAM // 2
     assert taken < CLEAR
 
 
