@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,14 @@ def _preloaded() -> Iterator[None]:
     """The controller and the webhook are forked."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process.Process, "POPEN", staticmethod(preloaded.popen))
+        yield
+
+
+@pytest.fixture(scope="module")
+def executed() -> Iterator[None]:
+    """The controller and the webhook are executed all the same: forked ones have the metrics of all parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process.Process, "POPEN", subprocess.Popen)
         yield
 
 

@@ -132,6 +132,63 @@ def test_a_request_whose_answer_is_lost_evicts_one_pod(
     eventually(lambda: pressure.told(allowed, "Pod", "lost", "SwapPressureEviction"), "the event")
 
 
+def test_no_pod_is_evicted_while_the_kubelet_reports_memory_pressure(
+    allowed: Cluster, leader: Controller, eventually: Eventually
+) -> None:
+    node, before = made(allowed, settleSeconds=600), leader.metric(HOLDS, reason="KubeletEvicting") or 0
+    condition = {"type": "MemoryPressure", "status": "True", "reason": "KubeletHasInsufficientMemory"}
+    allowed.cp.request("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": {"group": "other"}}})
+    eventually(lambda: allowed.spec(node).get("profileRef", {}).get("name") != node, "the node follows no profile")
+    patch = {"status": {"conditions": [condition]}}
+    assert allowed.cp.request("PATCH", f"/api/v1/nodes/{node}/status", patch)[0] == 200
+    # A later change of the same object: what shows it shows that the condition is known.
+    allowed.cp.request("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": {"group": node}}})
+    pressure.begin(allowed, node, eventually)
+    pressure.report(allowed, node, 1, **{pressure.running(allowed, node, "spared"): 900})
+    eventually(lambda: (leader.metric(HOLDS, reason="KubeletEvicting") or 0) > before, "the decision")
+    assert victim(allowed, node) == ""
+    assert ending(allowed, "spared") == []
+
+
+def test_no_pod_is_evicted_a_moment_after_the_kubelet_evicted_one(
+    allowed: Cluster, leader: Controller, eventually: Eventually
+) -> None:
+    node, before = made(allowed, settleSeconds=600), leader.metric(HOLDS, reason="KubeletEvicting") or 0
+    pressure.begin(allowed, node, eventually)
+    uids = {name: pressure.running(allowed, node, name) for name in ("ended", "stays")}
+    eventually(lambda: uids["ended"] in allowed.spec(node).get("pods", {}), "the plan with the pod")
+    pressure.evicted_by_kubelet(allowed, "ended")
+    eventually(lambda: uids["ended"] not in allowed.spec(node).get("pods", {}), "the plan without the pod")
+    allowed.report(node)
+    pressure.report(allowed, node, 1, **{uids["stays"]: 900})
+    eventually(lambda: (leader.metric(HOLDS, reason="KubeletEvicting") or 0) > before, "the decision")
+    assert victim(allowed, node) == ""
+    assert ending(allowed, "stays") == []
+
+
+def test_a_pod_that_the_kubelet_evicts_first_is_left_to_it_and_no_other_follows(
+    allowed: Cluster, leader: Controller, fault: pathlib.Path, eventually: Eventually
+) -> None:
+    def held() -> float:
+        return sum(leader.metric(HOLDS, reason=each) or 0 for each in ("KubeletEvicting", "Settling"))
+
+    node = made(allowed, settleSeconds=600)
+    pressure.begin(allowed, node, eventually)
+    uids = {name: pressure.running(allowed, node, name) for name in ("raced", "next")}
+    fault.write_text(evicting.PAUSED)
+    sizes = {uids["raced"]: 900, uids["next"]: 800}
+    pressure.report(allowed, node, 1, **sizes)
+    eventually(lambda: victim(allowed, node) == "raced", "the record")
+    pressure.evicted_by_kubelet(allowed, "raced")
+    fault.unlink()
+    eventually(lambda: not victim(allowed, node), "the end of the record")
+    before = held()
+    pressure.report(allowed, node, 2, **sizes)
+    eventually(lambda: held() > before, "the next decision")
+    assert ending(allowed, "raced", "next") == [], "the API server deletes an ended pod that is evicted"
+    assert pressure.told(allowed, "Pod", "raced", "SwapPressureEviction") == []
+
+
 def test_the_next_leader_evicts_the_recorded_pod_and_no_other(
     allowed: Cluster, leader: Controller, node: str, fault: pathlib.Path, eventually: Eventually
 ) -> None:
@@ -195,63 +252,6 @@ def test_an_overloaded_api_server_is_asked_again_about_the_same_pod(
         assert ending(allowed, *uids) == ["chosen"]
         assert leader.metric(EVICTIONS, result="Evicted") == 1
         assert not leader.metric(ANSWERS, answer="Budget"), "a 429 of overload is no budget's"
-
-
-def test_no_pod_is_evicted_while_the_kubelet_reports_memory_pressure(
-    allowed: Cluster, leader: Controller, eventually: Eventually
-) -> None:
-    node, before = made(allowed, settleSeconds=600), leader.metric(HOLDS, reason="KubeletEvicting") or 0
-    condition = {"type": "MemoryPressure", "status": "True", "reason": "KubeletHasInsufficientMemory"}
-    allowed.cp.request("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": {"group": "other"}}})
-    eventually(lambda: allowed.spec(node).get("profileRef", {}).get("name") != node, "the node follows no profile")
-    patch = {"status": {"conditions": [condition]}}
-    assert allowed.cp.request("PATCH", f"/api/v1/nodes/{node}/status", patch)[0] == 200
-    # A later change of the same object: what shows it shows that the condition is known.
-    allowed.cp.request("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": {"group": node}}})
-    pressure.begin(allowed, node, eventually)
-    pressure.report(allowed, node, 1, **{pressure.running(allowed, node, "spared"): 900})
-    eventually(lambda: (leader.metric(HOLDS, reason="KubeletEvicting") or 0) > before, "the decision")
-    assert victim(allowed, node) == ""
-    assert ending(allowed, "spared") == []
-
-
-def test_no_pod_is_evicted_a_moment_after_the_kubelet_evicted_one(
-    allowed: Cluster, leader: Controller, eventually: Eventually
-) -> None:
-    node, before = made(allowed, settleSeconds=600), leader.metric(HOLDS, reason="KubeletEvicting") or 0
-    pressure.begin(allowed, node, eventually)
-    uids = {name: pressure.running(allowed, node, name) for name in ("ended", "stays")}
-    eventually(lambda: uids["ended"] in allowed.spec(node).get("pods", {}), "the plan with the pod")
-    pressure.evicted_by_kubelet(allowed, "ended")
-    eventually(lambda: uids["ended"] not in allowed.spec(node).get("pods", {}), "the plan without the pod")
-    allowed.report(node)
-    pressure.report(allowed, node, 1, **{uids["stays"]: 900})
-    eventually(lambda: (leader.metric(HOLDS, reason="KubeletEvicting") or 0) > before, "the decision")
-    assert victim(allowed, node) == ""
-    assert ending(allowed, "stays") == []
-
-
-def test_a_pod_that_the_kubelet_evicts_first_is_left_to_it_and_no_other_follows(
-    allowed: Cluster, leader: Controller, fault: pathlib.Path, eventually: Eventually
-) -> None:
-    def held() -> float:
-        return sum(leader.metric(HOLDS, reason=each) or 0 for each in ("KubeletEvicting", "Settling"))
-
-    node = made(allowed, settleSeconds=600)
-    pressure.begin(allowed, node, eventually)
-    uids = {name: pressure.running(allowed, node, name) for name in ("raced", "next")}
-    fault.write_text(evicting.PAUSED)
-    sizes = {uids["raced"]: 900, uids["next"]: 800}
-    pressure.report(allowed, node, 1, **sizes)
-    eventually(lambda: victim(allowed, node) == "raced", "the record")
-    pressure.evicted_by_kubelet(allowed, "raced")
-    fault.unlink()
-    eventually(lambda: not victim(allowed, node), "the end of the record")
-    before = held()
-    pressure.report(allowed, node, 2, **sizes)
-    eventually(lambda: held() > before, "the next decision")
-    assert ending(allowed, "raced", "next") == [], "the API server deletes an ended pod that is evicted"
-    assert pressure.told(allowed, "Pod", "raced", "SwapPressureEviction") == []
 
 
 def test_another_pod_of_the_same_name_is_not_evicted(allowed: Cluster, node: str) -> None:

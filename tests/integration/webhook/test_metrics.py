@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.webhook import Webhook
 from tests.integration import scrapes
 from tests.integration.webhook import pods
+
+pytestmark = pytest.mark.usefixtures("executed")
 
 
 def scrape(webhook: Webhook) -> scrapes.Series:
