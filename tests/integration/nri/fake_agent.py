@@ -160,8 +160,23 @@ class FakeAgent:
         return self.wait_for(FromPlugin.UPDATED, plugins, timeout, seq=seq)
 
     def settle(self) -> None:
-        """Wait until the plugins have handled all that was sent."""
-        self.update({}, plugins=len(self._plugins))
+        """Wait until the plugins have handled all that was sent.
+
+        A plugin that ends its connection may lose what it was sent last: it is asked again once it has connected.
+        """
+        deadline = time.monotonic() + PATIENCE
+        with self._changed:
+            while True:
+                self._seq += 1
+                known, asked, greeted = len(self._plugins), self._seq, len(self.seen(FromPlugin.HELLO))
+                self.send(FromAgent.UPDATE, seq=asked, values={})
+                while len(self.seen(FromPlugin.UPDATED, seq=asked)) < max(1, known):
+                    left = max(0.0, deadline - time.monotonic())
+                    assert self._changed.wait(left), f"no answer within {PATIENCE:.0f} s: {self.received[-5:]}"
+                    if len(self.seen(FromPlugin.HELLO)) > greeted:
+                        break
+                else:
+                    return
 
     def seen(self, kind: str, **fields: object) -> list[Json]:
         """Return the messages of a kind so far that have FIELDS."""
