@@ -78,9 +78,9 @@ setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more 
 e2e: venv ## Run the e2e tests on a real kubelet: kind where docker works, else the node VM; E2E_PROVIDER chooses
 	@$(PYTHON) -m testbed.run.tiers e2e
 
-.PHONY: e2e-unhelped
-e2e-unhelped: setup-cluster ## Show how a load ends where nobody evicts; make e2e has the same load with evictions (minutes)
-	E2E_UNHELPED=1 $(PYTHON) -m pytest -q -s -n0 tests/e2e/test_pressure_unhelped.py
+.PHONY: e2e-without-eviction
+e2e-without-eviction: setup-cluster ## Show how a load ends where nobody evicts; make e2e has the same load with evictions (minutes)
+	E2E_WITHOUT_EVICTION=1 $(PYTHON) -m pytest -q -s -n0 tests/e2e/test_pressure_without_eviction.py
 
 .PHONY: lint
 lint: venv ## Check format, rules, types, import contracts, sizes, generated files and the documentation's links

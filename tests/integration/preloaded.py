@@ -28,7 +28,8 @@ _SET_CHILD_SUBREAPER = 36
 _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fork-server")
 """Starts the servers: they end with the thread that does, and process.Process has its only one wait for them."""
 _WRAPPERS = Path(__file__).with_name("controller")
-_WRAPPED = len(process.dying_with_this(()))
+_WRAPPER: Final = process.dying_with_this(())[:-1]
+"""How commands begin that end with this process, up to its id."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +119,8 @@ _server = functools.cache(_Server)
 
 def _found(argv: Sequence[str]) -> tuple[_Group, Sequence[str]] | None:
     """Return the group of a program, and what Python is given after its own options; None if it is of no group."""
-    bare = list(argv[_WRAPPED:] if argv[0:4] == process.dying_with_this(())[0:4] else argv)
+    begin = len(_WRAPPER)
+    bare = list(argv[begin + 1 :] if argv[:begin] == _WRAPPER else argv)
     for group in _GROUPS:
         for program in group.programs:
             if bare[: 1 + len(program)] == [sys.executable, *program]:

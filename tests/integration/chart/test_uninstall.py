@@ -49,13 +49,7 @@ def cluster(hook: list[Json]) -> Iterator[Cluster]:
 def _clean(cluster: Cluster) -> Iterator[None]:
     cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
     yield
-    for item in cluster.cp.get(PROFILES)["items"]:
-        path = f"{PROFILES}/{item['metadata']['name']}"
-        cluster.cp.request("DELETE", path)
-        # No controller runs that would.
-        cluster.cp.request("PATCH", path, {"metadata": {"finalizers": None}})
-    for path in ("/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
-        cluster.cp.request("DELETE", f"{path}?gracePeriodSeconds=0")
+    cluster.clear()
 
 
 @pytest.fixture

@@ -38,6 +38,16 @@ class Cluster:
         self.cp.apply(*manifests.other_manifests())
         self.cp.wait_for_policies()
 
+    def clear(self) -> None:
+        """Delete all profiles, states, nodes and pods."""
+        for item in self.cp.get(PROFILES)["items"]:
+            path = f"{PROFILES}/{item['metadata']['name']}"
+            self.cp.request("DELETE", path)
+            # No controller runs that would.
+            self.cp.request("PATCH", path, {"metadata": {"finalizers": None}})
+        for path in ("/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
+            self.cp.request("DELETE", f"{path}?gracePeriodSeconds=0")
+
     def node(self, name: str, labels: dict[str, str] | None = None, swap: int = 2**30) -> dict[str, Any]:
         # Where there is not one annotation, as on no real node, nfd-master's patch of a node is refused.
         annotations = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}

@@ -7,7 +7,7 @@ import pytest
 from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
-from tests.integration.controller.cluster import PROFILES, STATES, Cluster
+from tests.integration.controller.cluster import Cluster
 
 AUDITED = ["nodeswapstates.swapwarden.dev", "nodes", "nodeswapprofiles/status.swapwarden.dev"]
 
@@ -32,10 +32,4 @@ def allowed(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluste
 @pytest.fixture(autouse=True)
 def _clean(cluster: Cluster) -> Iterator[None]:
     yield
-    for item in cluster.cp.get(PROFILES)["items"]:
-        path = f"{PROFILES}/{item['metadata']['name']}"
-        cluster.cp.request("DELETE", path)
-        # No controller runs that would.
-        cluster.cp.request("PATCH", path, {"metadata": {"finalizers": None}})
-    for path in ("/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
-        cluster.cp.request("DELETE", f"{path}?gracePeriodSeconds=0")
+    cluster.clear()

@@ -64,6 +64,10 @@ class Report:
 
     def snapshot(self) -> collector.Snapshot:
         """Return how things stand on the node."""
+        return self._snapshot(self._tally() if self._reconciled.evidence.wanted else None)
+
+    def _snapshot(self, held: holds.HeldPods | None) -> collector.Snapshot:
+        """Return the same, with who was observed to hold pods; only guarantee Strict needs that."""
         progress, sysctls = self._reconciled.progress, self._board.sysctls
         pods, slices = self._board.drop_ins[board.PODS], self._board.drop_ins[board.SLICES]
         settings = progress.settings
@@ -87,7 +91,9 @@ class Report:
             progress._replace(settings=settings, to_restore=to_restore),
             cgroups=self._fs,
             now=time.monotonic(),
-            guarantee=self._strict(pods),
+            guarantee=strict.verdict(
+                self._reconciled.evidence, held or holds.HeldPods(), files=pods, runtime=progress.runtime
+            ),
             refused=self._board.refused,
         )
 
@@ -97,15 +103,10 @@ class Report:
             reconciled.inventory, reconciled.progress, reconciled.evidence, self._runtime, time.monotonic()
         )
 
-    def _strict(self, files: board.DropInStatus) -> collector.ConditionVerdict | None:
-        evidence, runtime = self._reconciled.evidence, self._reconciled.progress.runtime
-        seen = self._tally() if evidence.wanted else None
-        return strict.verdict(evidence, seen or holds.HeldPods(), files=files, runtime=runtime)
-
     def build(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the status as it should be; `previous` are the conditions of the one before."""
-        snapshot = self.snapshot()
         progress, evidence, held = self._reconciled.progress, self._reconciled.evidence, self._tally()
+        snapshot = self._snapshot(held)
         slow = progress.runtime is not None and progress.runtime.connected and bool(progress.runtime.reason)
         self.passes_at = time.monotonic() + PASSING_SECONDS if snapshot.passing or slow else math.inf
         if evidence.wanted and held is not None and held.starting:
@@ -138,9 +139,9 @@ class Report:
         """Set the metrics, also while there is no object with a status. Repairs come in between."""
         collector.publish(self._reconciled.inventory, self._reconciled.progress)
         await asyncio.sleep(0)
-        wanted = self._reconciled.evidence.wanted
-        holds.publish(self._tally(), self._reconciled.progress, self._runtime, strict=wanted)
-        status.publish(self._verdicts(self.snapshot()))
+        wanted, held = self._reconciled.evidence.wanted, self._tally()
+        holds.publish(held, self._reconciled.progress, self._runtime, strict=wanted)
+        status.publish(self._verdicts(self._snapshot(held)))
 
     def _verdicts(self, snapshot: collector.Snapshot) -> Mapping[str, collector.ConditionVerdict]:
         facts = self._node.facts

@@ -98,7 +98,7 @@ class Evictor:
     ) -> None:
         """`evict(pod, seconds)` evicts a pod within the term, which then has so many seconds to end.
 
-        `today` is the time of day, in seconds since 1970.
+        `today` is the wall clock, in seconds since 1970.
         """
         self._known = known
         self._api = api

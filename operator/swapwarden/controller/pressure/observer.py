@@ -82,7 +82,7 @@ class _Known(msgspec.Struct):
     blocked: dict[str, float] = {}
     """By UID, until when a pod is not asked about."""
     waits: float | None = None
-    """Since when a pod or another has been about to end; None: none is."""
+    """Since when there has always been a pod that is about to end; None: there is none."""
     decided: bool = False
 
 

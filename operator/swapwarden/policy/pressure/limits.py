@@ -22,7 +22,7 @@ class _Eviction(msgspec.Struct):
     node: str
     profile: str
     stamp: str
-    """The time of day of `at`: its name in states."""
+    """The wall-clock time of `at`, by which states name it."""
     gone: float | None = None
     """When the pod was gone; None before."""
 
@@ -90,13 +90,13 @@ class Evictions:
     def begin(self, node: str, profile: str, now: float, stamp: str) -> None:
         """Count an eviction, before the API server is asked for it: it may happen although no answer arrives.
 
-        `stamp` is the time of day.
+        `stamp` is the wall-clock time.
         """
         self._log = [one for one in self._log if one.gone is None or now - one.gone < HOUR]
         self._log.append(_Eviction(now, node, profile, stamp))
 
     def recall(self, node: str, profile: str, past: Mapping[str, float], now: float) -> None:
-        """Count the node's evictions of earlier terms: how many seconds ago each was, by its time of day.
+        """Count the node's evictions of earlier terms: how many seconds ago each was, by its wall-clock time.
 
         Clocks may differ: one that is yet to come counts as of now.
         """
@@ -107,7 +107,7 @@ class Evictions:
                 self._log.append(_Eviction(at, node, profile, stamp, gone=at))
 
     def past(self, node: str, now: float, *, ended: bool) -> list[str]:
-        """Return the times of day of the node's evictions within an hour; `ended`: without one that is under way."""
+        """Return the wall-clock times of the node's evictions within an hour; `ended`: without one under way."""
         found = (one for one in self._of(node) if now - one.at < HOUR)
         return sorted({one.stamp for one in found if one.gone is not None or not ended})
 

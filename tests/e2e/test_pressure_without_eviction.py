@@ -14,7 +14,7 @@ from tests.e2e.provider import Node, Provider
 from tests.e2e.test_pressure import growth
 
 pytestmark = pytest.mark.skipif(
-    "E2E_UNHELPED" not in os.environ, reason="it takes a node of its own: `make e2e-unhelped` runs it"
+    "E2E_WITHOUT_EVICTION" not in os.environ, reason="it takes a node of its own: `make e2e-without-eviction` runs it"
 )
 
 
