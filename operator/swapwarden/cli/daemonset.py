@@ -16,24 +16,11 @@ from typing import Final
 import msgspec
 
 import swapwarden
-from swapwarden.cli import profiles, uninstall
-from swapwarden.kube import backoff, client, config, decoding, errors
+from swapwarden.cli import profiles, uninstall, wire
+from swapwarden.kube import client, config, decoding, errors
 
 POLL_SECONDS: Final = 1.0
-BACKOFF_SECONDS: Final = (0.5, 5.0)
 REQUEST_SECONDS: Final = 10.0
-_NODE_FIELD: Final = "metadata.name"
-
-
-class _Owner(msgspec.Struct, frozen=True):
-    uid: str = ""
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str = ""
-    generation: int = 0
-    owner_references: list[_Owner] = []
-    deletion_timestamp: str = ""
 
 
 class _DaemonSetStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,10 +29,9 @@ class _DaemonSetStatus(msgspec.Struct, frozen=True, rename="camel"):
     number_ready: int = 0
 
 
-class DaemonSet(msgspec.Struct, frozen=True):
+class DaemonSet(wire.Named, frozen=True):
     """A DaemonSet: the fields that are read."""
 
-    metadata: _Metadata
     status: _DaemonSetStatus = _DaemonSetStatus()
 
     @property
@@ -59,65 +45,16 @@ class DaemonSet(msgspec.Struct, frozen=True):
         return self.is_seen and self.status.number_ready >= self.status.desired_number_scheduled
 
 
-class _Field(msgspec.Struct, frozen=True):
-    key: str = ""
-    values: list[str] = []
-
-
-class _Term(msgspec.Struct, frozen=True, rename="camel"):
-    match_fields: list[_Field] = []
-
-
-class _Terms(msgspec.Struct, frozen=True, rename="camel"):
-    node_selector_terms: list[_Term] = []
-
-
-class _NodeAffinity(msgspec.Struct, frozen=True, rename="camel"):
-    required_during_scheduling_ignored_during_execution: _Terms = _Terms()
-
-
-class _Affinity(msgspec.Struct, frozen=True, rename="camel"):
-    node_affinity: _NodeAffinity = _NodeAffinity()
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    affinity: _Affinity = _Affinity()
-
-
-class _Condition(msgspec.Struct, frozen=True):
-    type: str
-    status: str = ""
-
-
-class _Status(msgspec.Struct, frozen=True):
-    conditions: list[_Condition] = []
-
-
-class DaemonPod(msgspec.Struct, frozen=True):
-    """A Pod: the fields that are read."""
-
-    metadata: _Metadata
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all of its containers are ready."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
-
-    @property
-    def node(self) -> str:
-        """Return its node; before it is scheduled, the one that it is for (k/k: pkg/controller/daemon/util)."""
-        terms = self.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
-        named = (
-            value
-            for term in terms.node_selector_terms
-            for field in term.match_fields
-            if field.key == _NODE_FIELD
-            for value in field.values
-        )
-        return self.spec.node_name or next(named, "")
+def _node_of(pod: wire.LenientPod) -> str:
+    """Return its node; before it is scheduled, the one that it is for (k/k: pkg/controller/daemon/util)."""
+    named = (
+        value
+        for term in pod.required_terms
+        for field in term.get("matchFields") or ()
+        if field.get("key") == "metadata.name"
+        for value in field.get("values") or ()
+    )
+    return pod.spec.node_name or next(named, "")
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -131,11 +68,11 @@ class Missing(msgspec.Struct, frozen=True):
         return bool(self.nodes or self.without_pod)
 
 
-def missing(daemons: DaemonSet, pods: Iterable[DaemonPod]) -> Missing:
+def missing(daemons: DaemonSet, pods: Iterable[wire.LenientPod]) -> Missing:
     """Return where the DaemonSet has no ready pod."""
     ours = [each for each in pods if any(owner.uid == daemons.metadata.uid for owner in each.metadata.owner_references)]
-    ready = {each.node for each in ours if each.is_ready}
-    waiting = {each.node for each in ours} - ready
+    ready = {_node_of(each) for each in ours if each.is_ready}
+    waiting = set(map(_node_of, ours)) - ready
     return Missing(tuple(sorted(waiting)), max(0, daemons.status.desired_number_scheduled - len(ready) - len(waiting)))
 
 
@@ -163,24 +100,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _wait(cfg: config.Config, arguments: argparse.Namespace) -> Missing | None:
     """Return where pods are missing; None if the DaemonSet's controller never saw it. KubeError only if out of time."""
-    waits, deadline = backoff.Backoff(*BACKOFF_SECONDS), time.monotonic() + arguments.timeout
+    deadline = time.monotonic() + arguments.timeout
     base = f"/namespaces/{arguments.namespace}"
     path, pods = f"/apis/apps/v1{base}/daemonsets/{arguments.name}", f"/api/v1{base}/pods"
     async with client.Client(cfg, user_agent=f"swapwarden-await/{swapwarden.__version__}") as api:
+
+        async def read() -> DaemonSet:
+            return DAEMONS.decode(await api.get(path, timeout=REQUEST_SECONDS))
+
         while True:
             late = time.monotonic() > deadline
-            try:
-                daemons = DAEMONS.decode(await api.get(path, timeout=REQUEST_SECONDS))
-            except (errors.KubeError, msgspec.DecodeError):
-                if late:
-                    raise
-                await asyncio.sleep(waits.next())
-                continue
+            daemons = await profiles.persist(read, deadline)
             if daemons.is_ready:
                 return Missing()
             if late:
                 # Once: on a large cluster all pods of a DaemonSet are much to read.
-                found = await uninstall.read_all(api, pods, DaemonPod, {"labelSelector": arguments.selector})
+                found = await uninstall.read_all(api, pods, wire.LenientPod, {"labelSelector": arguments.selector})
                 return missing(daemons, found) if daemons.is_seen else None
             await asyncio.sleep(POLL_SECONDS)
 

@@ -11,7 +11,8 @@ import functools
 import pathlib
 import sys
 import time
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -19,6 +20,8 @@ import swapwarden
 from swapwarden.api import names
 from swapwarden.cli import wire
 from swapwarden.kube import backoff, client, config, decoding, errors, paging
+
+T = TypeVar("T")
 
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 OWNER_LABEL: Final = "app.kubernetes.io/instance"
@@ -48,6 +51,18 @@ def add_connection(parser: argparse.ArgumentParser, *, patience: float, patience
     """Add --kubeconfig, and --timeout with its default in seconds."""
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument("--timeout", type=_seconds, default=patience, metavar="SECONDS", help=patience_help)
+
+
+async def persist(ask: Callable[[], Awaitable[T]], deadline: float) -> T:
+    """Await `ask`, again and again while it fails; from the deadline (of time.monotonic) on, raise its error."""
+    waits = backoff.Backoff(*BACKOFF_SECONDS)
+    while True:
+        try:
+            return await ask()
+        except (errors.KubeError, msgspec.DecodeError):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(waits.next())
 
 
 async def delete(api: client.Client, path: str) -> None:
@@ -81,20 +96,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(cfg: config.Config, specs: dict[str, dict[str, Any]], owner: str, seconds: float) -> int:
-    waits, deadline = backoff.Backoff(*BACKOFF_SECONDS), time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     async with client.Client(cfg, user_agent=f"swapwarden-profiles/{swapwarden.__version__}") as api:
-        while True:
-            try:
-                problems = await apply(api, specs, owner)
-            except (errors.KubeError, msgspec.DecodeError) as error:
-                if time.monotonic() > deadline:
-                    print(f"error: not done after {seconds:g} s: {error}", file=sys.stderr)
-                    return 1
-                await asyncio.sleep(waits.next())
-            else:
-                for problem in problems:
-                    print(f"error: {problem}", file=sys.stderr)
-                return 1 if problems else 0
+        try:
+            problems = await persist(lambda: apply(api, specs, owner), deadline)
+        except (errors.KubeError, msgspec.DecodeError) as error:
+            problems = [f"not done after {seconds:g} s: {error}"]
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
 
 
 async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str) -> list[str]:

@@ -13,7 +13,7 @@ import sys
 import time
 import types
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,7 +34,6 @@ STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
 LABELS: Final = names.NODE_LABELS
-BACKOFF_SECONDS: Final = (0.5, 5.0)
 POLL_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 30.0
 PLUGINS_SECONDS: Final = 60.0
@@ -64,29 +63,6 @@ class RestoringState(msgspec.Struct, frozen=True):
     metadata: state.ObjectMeta
     spec: _StateMode = _StateMode()
     status: _RestoreStatus = _RestoreStatus()
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    node_selector: dict[str, str] = {}
-    affinity: dict[str, Any] | None = None
-
-
-class _PodStatus(msgspec.Struct, frozen=True):
-    phase: str = ""
-
-
-class _PodName(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str = ""
-
-
-class BoundPod(msgspec.Struct, frozen=True):
-    """A Pod: the fields that are read."""
-
-    metadata: _PodName
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +112,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
             daemons = f"/apis/apps/v1/namespaces/{arguments.namespace}/daemonsets/{arguments.nri_daemonset}"
             if await remove_plugins(api, daemons):
                 await asyncio.sleep(runtime_link.GONE_SECONDS + POLL_SECONDS)
-        found = await read_all(api, PODS, BoundPod)
+        found = await read_all(api, PODS, wire.LenientPod)
         pods = [each for each in found if each.spec.node_name and each.status.phase not in ENDED]
         for line in report(silent, pods):
             print(line)
@@ -155,17 +131,15 @@ async def _wait(api: client.Client, order: str, seconds: float) -> list[Restorin
 
     None if the ORDER (the path of its ConfigMap) was withdrawn.
     """
-    waits, deadline = backoff.Backoff(*BACKOFF_SECONDS), time.monotonic() + seconds
+
+    async def read() -> list[RestoringState] | None:
+        if not await _stands(api, order):
+            return None
+        return [each for each in await read_all(api, STATES, RestoringState) if not has_restored(each)]
+
+    deadline = time.monotonic() + seconds
     while True:
-        try:
-            if not await _stands(api, order):
-                return None
-            silent = [each for each in await read_all(api, STATES, RestoringState) if not has_restored(each)]
-        except (errors.KubeError, msgspec.DecodeError):
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(waits.next())
-            continue
+        silent = await profiles.persist(read, deadline)
         if not silent or time.monotonic() > deadline:
             return silent
         await asyncio.sleep(POLL_SECONDS)
@@ -186,7 +160,7 @@ async def remove_plugins(api: client.Client, path: str, seconds: float = PLUGINS
 
     Return whether they have ended in this time.
     """
-    waits, deadline = backoff.Backoff(*BACKOFF_SECONDS), time.monotonic() + seconds
+    waits, deadline = backoff.Backoff(*profiles.BACKOFF_SECONDS), time.monotonic() + seconds
     body = msgspec.json.encode({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"})
     why = "pods of it have not ended"
     is_deleted = False
@@ -226,7 +200,7 @@ def has_restored(found: RestoringState) -> bool:
     )
 
 
-def report(silent: Iterable[RestoringState], pods: Iterable[BoundPod]) -> Iterator[str]:
+def report(silent: Iterable[RestoringState], pods: Iterable[wire.LenientPod]) -> Iterator[str]:
     """Yield lines with the nodes that have not answered, and the number of PODS that keep their limits there."""
     running = collections.Counter(each.spec.node_name for each in pods)
     left = sorted(silent, key=lambda each: each.metadata.name)
@@ -303,14 +277,11 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         print(f"node {each.row.name} {KEEPS_MARKS}: {error}")
 
 
-def labels_in_use(pods: Iterable[BoundPod]) -> dict[tuple[str, str], set[str]]:
+def labels_in_use(pods: Iterable[wire.LenientPod]) -> dict[tuple[str, str], set[str]]:
     """Return the pods (namespace/name) that select their node by one of our labels, by node and label."""
     held: dict[tuple[str, str], set[str]] = {}
     for pod in pods:
-        affinity = (pod.spec.affinity or {}).get("nodeAffinity") or {}
-        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-        terms = required.get("nodeSelectorTerms") or ()
-        keys = {one["key"] for term in terms for one in term.get("matchExpressions") or ()}
+        keys = {one["key"] for term in pod.required_terms for one in term.get("matchExpressions") or ()}
         for key in {*pod.spec.node_selector, *keys} & {*LABELS}:
             held.setdefault((pod.spec.node_name, key), set()).add(f"{pod.metadata.namespace}/{pod.metadata.name}")
     return held
@@ -354,7 +325,7 @@ async def retry_rounds(
     left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Awaitable[None]]
 ) -> list[tuple[T, str]]:
     """Call `do` with each item that `left` returns until it is empty; after ROUNDS, return the rest with reasons."""
-    waits = backoff.Backoff(*BACKOFF_SECONDS)
+    waits = backoff.Backoff(*profiles.BACKOFF_SECONDS)
     failed: dict[int, str] = {}
     # Not left to the client: the time in which a request waits for its turn there counts as its own.
     free = asyncio.Semaphore(PARALLEL)
@@ -416,7 +387,7 @@ def _left_out(path: str, one: decoding.Identity, why: str) -> None:
 
 async def _tried(request: Callable[[], Awaitable[bytes]]) -> bytes:
     """Await a repeatable request, with some retries: the API server may be busy, or rights be new."""
-    waits = backoff.Backoff(*BACKOFF_SECONDS)
+    waits = backoff.Backoff(*profiles.BACKOFF_SECONDS)
     for _ in range(5):
         try:
             return await request()

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.cli import daemonset
+from swapwarden.cli import daemonset, wire
 
-DAEMONS: dict[str, Any] = {"metadata": {"uid": "d", "generation": 2}}
+DAEMONS: dict[str, Any] = {"metadata": {"name": "d", "uid": "d", "generation": 2}}
 
 
 def daemons(*, desired: int, ready: int = 0, observed: int = 2) -> daemonset.DaemonSet:
@@ -16,17 +16,17 @@ def daemons(*, desired: int, ready: int = 0, observed: int = 2) -> daemonset.Dae
     return daemonset.DAEMONS.decode(msgspec.json.encode({**DAEMONS, "status": status}))
 
 
-def pod(node: str, *, ready: bool, owner: str = "d", bound: bool = True) -> daemonset.DaemonPod:
+def pod(node: str, *, ready: bool, owner: str = "d", bound: bool = True) -> wire.LenientPod:
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     required = {"nodeSelectorTerms": [{"matchFields": fields}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    found: daemonset.DaemonPod = msgspec.convert(
+    found: wire.LenientPod = msgspec.convert(
         {
-            "metadata": {"ownerReferences": [{"uid": owner}]},
+            "metadata": {"name": "p", "ownerReferences": [{"uid": owner}]},
             "spec": {"nodeName": node} if bound else {"affinity": affinity},
             "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
         },
-        daemonset.DaemonPod,
+        wire.LenientPod,
     )
     return found
 

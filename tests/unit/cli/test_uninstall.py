@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names
-from swapwarden.cli import uninstall
+from swapwarden.cli import profiles, uninstall, wire
 from swapwarden.kube import client, transport
 from swapwarden.policy.observed import nodes
 
@@ -48,13 +48,13 @@ def test_when_a_node_has_answered(found: uninstall.RestoringState, answered: boo
     assert uninstall.has_restored(found) is answered
 
 
-def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> uninstall.BoundPod:
+def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> wire.LenientPod:
     body = {
         "metadata": {"name": name, "namespace": "ns"},
         "spec": {"nodeName": node, **spec},
         "status": {"phase": phase},
     }
-    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.BoundPod)
+    return msgspec.json.decode(msgspec.json.encode(body), type=wire.LenientPod)
 
 
 def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:
@@ -85,7 +85,7 @@ def test_labels_are_held_by_running_pods_that_select_them() -> None:
 
 @pytest.fixture
 def _no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uninstall, "BACKOFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(profiles, "BACKOFF_SECONDS", (0.0, 0.0))
 
 
 def node(name: str, *taints: str, uid: str = "u", labels: tuple[str, ...] = (SWAP,)) -> dict[str, Any]:
@@ -289,7 +289,7 @@ async def test_all_profiles_lose_our_finalizer_and_keep_those_of_others(
 async def test_a_profile_that_keeps_the_finalizer_is_named(
     api: client.Client, server: Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(uninstall, "BACKOFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(profiles, "BACKOFF_SECONDS", (0.0, 0.0))
     for _ in range(uninstall.ROUNDS):
         server.answer(page([held("p", FINALIZER)], 5))
         server.answer(failure(403, "Forbidden", "not you"))

@@ -32,36 +32,6 @@ _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]{0,63})="((?:[^"\\]|\\.)*)",?
 _ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
-class _Port(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    container_port: int = 0
-
-
-class _Container(msgspec.Struct, frozen=True):
-    ports: list[_Port] = []
-
-
-class _AgentSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    containers: list[_Container] = []
-
-
-class _Condition(msgspec.Struct, frozen=True):
-    type: str = ""
-    status: str = ""
-
-
-class _AgentStatus(msgspec.Struct, frozen=True):
-    conditions: list[_Condition] = []
-
-
-class WireAgent(wire.Named, frozen=True):
-    """A pod with the labels of an agent: the fields that are read."""
-
-    spec: _AgentSpec = _AgentSpec()
-    status: _AgentStatus = _AgentStatus()
-
-
 class AgentPod(msgspec.Struct, frozen=True):
     """An agent's pod."""
 
@@ -86,12 +56,12 @@ Scraped = Mapping[str, list[MetricSample]]
 """Their metrics by node."""
 
 
-def select_agents(pods: Iterable[WireAgent]) -> dict[str, AgentPod]:
+def select_agents(pods: Iterable[wire.LenientPod]) -> dict[str, AgentPod]:
     """Return the agent of each node, a Ready one first, all of one namespace: the usual one, else that with most.
 
     Anybody who may create pods can give them the labels of agents; what those say must not be taken for the truth.
     """
-    by_namespace: dict[str, list[WireAgent]] = collections.defaultdict(list)
+    by_namespace: dict[str, list[wire.LenientPod]] = collections.defaultdict(list)
     for pod in pods:
         if pod.spec.node_name:
             by_namespace[pod.metadata.namespace].append(pod)
@@ -101,10 +71,9 @@ def select_agents(pods: Iterable[WireAgent]) -> dict[str, AgentPod]:
     found: dict[str, AgentPod] = {}
     for pod in by_namespace[chosen]:
         node, meta = pod.spec.node_name, pod.metadata
-        ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
         ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
         port = ports[0].container_port if ports else PORT
-        agent = AgentPod(node, meta.namespace, meta.name, port, ready and not meta.deletion_timestamp)
+        agent = AgentPod(node, meta.namespace, meta.name, port, pod.is_ready and not meta.deletion_timestamp)
         if node not in found or (agent.ready and not found[node].ready):
             found[node] = agent
     return found
@@ -113,11 +82,11 @@ def select_agents(pods: Iterable[WireAgent]) -> dict[str, AgentPod]:
 async def find(asked: session.Session) -> tuple[Found | None, str]:
     """Return the agents by node, or None and the reason if the user may not see them."""
     try:
-        return select_agents(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR)), ""
+        return select_agents(await asked.collect("/api/v1/pods", wire.LenientPod, selector=SELECTOR)), ""
     except session.ForbiddenError:
         pass
     try:
-        pods = await asked.collect(asked.namespaced("api/v1", "pods", NAMESPACE), WireAgent, selector=SELECTOR)
+        pods = await asked.collect(asked.namespaced("api/v1", "pods", NAMESPACE), wire.LenientPod, selector=SELECTOR)
     except session.ForbiddenError as error:
         return None, f"the agents cannot be seen: {error.message}"
     # Where there are none, they may be in another namespace.

@@ -3,10 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import agents
 
 
-def pod(name: str, node: str, namespace: str = "release", *, ready: bool = True, **meta: Any) -> agents.WireAgent:
+def pod(name: str, node: str, namespace: str = "release", *, ready: bool = True, **meta: Any) -> wire.LenientPod:
     return msgspec.convert(
         {
             "metadata": {"name": name, "namespace": namespace, **meta},
@@ -16,7 +17,7 @@ def pod(name: str, node: str, namespace: str = "release", *, ready: bool = True,
             },
             "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
         },
-        agents.WireAgent,
+        wire.LenientPod,
     )
 
 
@@ -37,7 +38,7 @@ def test_pods_of_others_with_the_labels_of_agents_are_not_asked() -> None:
 
 
 def test_the_usual_port_if_none_has_the_name() -> None:
-    bare = msgspec.convert({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}}, agents.WireAgent)
+    bare = msgspec.convert({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}}, wire.LenientPod)
     assert agents.select_agents([bare])["n"].port == 8082
 
 

@@ -5,6 +5,7 @@ import shlex
 from typing import Any
 
 import pytest
+from swapwarden.cli import wire
 from swapwarden.cli.inputs import kinds
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.policy import command as patches
@@ -26,7 +27,7 @@ def workload(word: str = "deployment", spec: dict[str, Any] | None = None, **par
     whole: dict[str, Any] = {"template": template}
     if word == "cronjob":
         whole = {"jobTemplate": {"spec": whole}}
-    return patches.Workload(patches.WorkloadMeta("web"), {**whole, **(spec or {})}, **parts)
+    return patches.Workload(wire.Meta("web"), {**whole, **(spec or {})}, **parts)
 
 
 def test_values() -> None:
@@ -85,7 +86,7 @@ def test_an_owner_of_another_kind() -> None:
 def test_what_the_template_says_now(word: str) -> None:
     assert patches.current(kind(word), workload(word)) is None
     assert patches.current(kind(word), workload(word, annotations={POLICY: "Avoid"})) == "Avoid"
-    assert patches.current(kind(word), patches.Workload(patches.WorkloadMeta("web"))) is None
+    assert patches.current(kind(word), patches.Workload(wire.Meta("web"))) is None
 
 
 def test_what_admission_would_refuse() -> None:
