@@ -321,18 +321,11 @@ def _decided(
     found = (one for one in explained if one is not None)
     total = limits.overcommit_budget(profile, facts)
     shared = found if total is None else _shared(found, total, facts.page_size)
-    if profile.memory_qos is None:
-        complete = (one if one.row.asks is None else _with_memory(profile, facts, one, known) for one in shared)
-    else:
-        complete = (_with_memory(profile, facts, one, known) for one in shared)
-    if profile.reclaim is None:
-        return (one if one.row.reclaim is None else _without_reclaim(one) for one in complete)
-    return (_with_reclaim(profile, one, known) for one in complete)
-
-
-def _without_reclaim(one: ExplainedPod) -> ExplainedPod:
-    refused = reclaim.decide(None, one.row, one.decision, None)
-    return ExplainedPod(one.row, one.decision, one.override, one.memory, refused)
+    for one in shared:
+        asks_memory = profile.memory_qos is not None or one.row.asks is not None
+        complete = _with_memory(profile, facts, one, known) if asks_memory else one
+        asks_reclaim = profile.reclaim is not None or one.row.reclaim is not None
+        yield _with_reclaim(profile, complete, known) if asks_reclaim else complete
 
 
 def _with_reclaim(profile: compiled.Profile, one: ExplainedPod, known: namespaces.Labels) -> ExplainedPod:

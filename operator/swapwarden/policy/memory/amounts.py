@@ -18,20 +18,19 @@ def pod_request(row: pods.PodRow, *, whole: bool = True) -> int:
     return (own or qos.peak((one.kind, one.request) for one in row.containers)) + row.whole.overhead
 
 
-def pod_limit(row: pods.PodRow, *, whole: bool = True) -> int:
+def pod_limit(row: pods.PodRow) -> int:
     """Return the bytes to which the pod is limited, with its overhead; 0 if nothing is limited.
 
     As the kubelet does, this sums the limits of the containers that have one: see `is_limited`.
     """
-    own = row.whole.limit if whole else 0
-    limit = own or qos.peak((one.kind, one.limit) for one in row.containers)
+    limit = row.whole.limit or qos.peak((one.kind, one.limit) for one in row.containers)
     return limit + row.whole.overhead if limit else 0
 
 
-def is_limited(row: pods.PodRow, *, whole: bool = True) -> bool:
+def is_limited(row: pods.PodRow) -> bool:
     """Return whether the memory of the pod's cgroup is limited: by its own limit, or because each container has one.
 
     Ephemeral containers have no resources and do not count (k/k: pkg/kubelet/cm/helpers_linux.go).
     """
     counted = [one for one in row.containers if one.kind is not qos.Kind.EPHEMERAL]
-    return bool(whole and row.whole.limit) or all(one.limit for one in counted)
+    return bool(row.whole.limit) or all(one.limit for one in counted)

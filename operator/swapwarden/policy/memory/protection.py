@@ -28,16 +28,9 @@ class ProtectedCgroup(msgspec.Struct, frozen=True):
 
     name: str
     setting: int
-    """Its own memory.low or memory.min."""
-    usage: int | None = None
-    """Memory in use. None: unknown; it then counts as all of the setting."""
+    """Its own memory.low or memory.min, all of which it uses."""
     siblings: int = 0
-    """The sum of min(usage, setting) of the other cgroups with the same parent."""
-
-    @property
-    def claim(self) -> int:
-        """Return the protection that the cgroup makes use of."""
-        return self.setting if self.usage is None else min(self.usage, self.setting)
+    """The sum of those of the other cgroups with the same parent."""
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -45,38 +38,23 @@ class Share(msgspec.Struct, frozen=True):
 
     amount: int
     cut_by: str = ""
-    """The highest cgroup that has less than the last one claims, or whose children together claim more than it has;
-    empty if there is none."""
+    """The highest cgroup that has less than the last one, or whose children together have more than it has; empty if
+    there is none."""
 
 
-def along(levels: Sequence[ProtectedCgroup], *, recursive: bool) -> Share:
-    """Return the protection in effect for the last level, below all others; the first is a child of the root.
-
-    `recursive`: the mount option memory_recursiveprot.
-    """
-    effective, cut_by, claimed = levels[0].setting, "", levels[-1].claim
-    if effective < claimed:
+def along(levels: Sequence[ProtectedCgroup]) -> Share:
+    """Return the protection in effect for the last level, below all others; the first is a child of the root."""
+    effective, cut_by, wanted = levels[0].setting, "", levels[-1].setting
+    if effective < wanted:
         cut_by = levels[0].name
     for parent, level in itertools.pairwise(levels):
-        if not cut_by and level.claim + level.siblings > effective:
+        claims = level.setting + level.siblings
+        if not cut_by and claims > effective:
             cut_by = parent.name
-        if not cut_by and level.setting < claimed:
+        if not cut_by and level.setting < wanted:
             cut_by = level.name
-        effective = _below(parent, level, effective, recursive=recursive)
-    return Share(effective, cut_by if effective < claimed else "")
-
-
-def _below(parent: ProtectedCgroup, level: ProtectedCgroup, effective: int, *, recursive: bool) -> int:
-    """Return what of a parent's effective protection is in effect for one of its children."""
-    claim, claims = level.claim, level.claim + level.siblings
-    if claims > effective:
-        return claim * effective // claims
-    if not recursive or parent.usage is None or level.usage is None:
-        return claim
-    # Unclaimed protection is shared among all children, by their use beyond their claims.
-    if effective > claims and parent.usage > claims and level.usage > claim:
-        return claim + (effective - claims) * (level.usage - claim) // (parent.usage - claims)
-    return claim
+        effective = level.setting * effective // claims if claims > effective else level.setting
+    return Share(effective, cut_by if effective < wanted else "")
 
 
 class Effect(enum.StrEnum):
@@ -126,7 +104,7 @@ def in_effect(found: state.NodeSwapState, key: str, own: qos.Class, *, hard: boo
         for each in status.violations
         if each.setting == setting and not each.container and each.observed.isdecimal()
     }
-    share = along(_levels(spec, key, own, held, hard=hard), recursive=False)
+    share = along(_levels(spec, key, own, held, hard=hard))
     if share.amount >= planned:
         return InEffect(Effect.IN_EFFECT, share.amount)
     effect = Effect.ANCESTOR_HAS_LESS if share.cut_by else Effect.POD_HAS_LESS

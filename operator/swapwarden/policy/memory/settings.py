@@ -40,7 +40,3 @@ class MemoryQoS(msgspec.Struct, frozen=True):
     system_low: str = "5%"
     """memory.low of system.slice where a pod is protected: a quantity or percents of the node's memory, as written.
     Percents give at most 1 GiB."""
-
-    def active(self) -> bool:
-        """Return whether any file is written by the profile alone, without an annotation of a pod."""
-        return self.reservation is not names.ReservationPolicy.NONE or self.throttling_percent is not None

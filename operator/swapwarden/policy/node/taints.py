@@ -45,11 +45,11 @@ def desired_under_pressure(
 
 def change(node: nodes.NodeRow, key: str, effect: names.TaintEffect | None) -> Patch | None:
     """Return the patch that adds a taint with this effect, or removes it (None); None if nothing changes."""
-    place = node.place(key)
-    if place is None:
-        return None if effect is None else [_same(node), *_added(node, key, effect)]
     if effect is None:
         return remove(node, key)
+    place = node.place(key)
+    if place is None:
+        return [_same(node), *_added(node, key, effect)]
     if node.taints[place].effect == effect:
         return None
     path = f"/spec/taints/{place}"

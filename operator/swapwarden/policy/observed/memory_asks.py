@@ -75,6 +75,8 @@ def read(annotations: Mapping[str, str], containers: Iterable[str]) -> MemoryAsk
 
 
 _NOTHING: Final = MemoryAsks()
+# One object for equal asks: a workload's pods have the same annotations.
+_shared: Final = functools.lru_cache(maxsize=4096)(MemoryAsks)
 
 
 def _is_about_memory(key: str) -> bool:
@@ -100,15 +102,3 @@ def _bytes(text: str | None) -> int | None:
         return None if text is None else quantity.capped(text)
     except quantity.QuantityError:
         return _INVALID
-
-
-@functools.lru_cache(maxsize=4096)
-def _shared(
-    reservation: names.ReservationPolicy | None,
-    low: int | None,
-    share: int | None,
-    high: int | None,
-    container_high: tuple[tuple[str, int], ...],
-) -> MemoryAsks:
-    """Return one object for equal asks: a workload's pods have the same annotations."""
-    return MemoryAsks(reservation, low, share, high, container_high)

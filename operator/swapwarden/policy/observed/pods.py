@@ -142,6 +142,10 @@ class Enforced(NamedTuple):
     """Who holds the limit, of names.Holder; empty if its message does not end with one."""
 
 
+# One object for all pods with equal values.
+_enforced: Final = functools.lru_cache(maxsize=256)(Enforced)
+
+
 class Mirror(NamedTuple):
     """A pod's claims to be the mirror of a static pod. Everyone who can create pods can make them."""
 
@@ -269,12 +273,6 @@ def _not_started(row: PodRow) -> PodRow:
 def parse_labels(text: str) -> dict[str, str]:
     """Labels in the form of rows: key=value, joined by commas; neither can contain a comma."""
     return dict(each.split("=", 1) for each in text.split(",")) if text else {}
-
-
-@functools.lru_cache(maxsize=256)
-def _enforced(status: str, reason: str, holder: str) -> Enforced:
-    """Return one object for all pods with equal values."""
-    return Enforced(status, reason, holder)
 
 
 def holder_of(key: str, swap_max: str | None, holds: state.Holds | None, *, no_nri: bool = False) -> str:

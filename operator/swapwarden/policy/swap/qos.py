@@ -81,7 +81,7 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 _Amounts = dict[str, int]
-"""Return amounts by resource, in billionths, which is as exact as the API server is."""
+"""Amounts by resource, in billionths, which is as exact as the API server is."""
 
 
 def compute(pod: Resources | None, containers: Sequence[tuple[Kind, Resources]]) -> Class:

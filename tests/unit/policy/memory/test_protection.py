@@ -18,9 +18,9 @@ TIERED = settings.MemoryQoS(reservation=names.ReservationPolicy.TIERED_RESERVATI
 sizes = st.integers(0, 2**40)
 
 
-def along(*settings: int, recursive: bool = False) -> Share:
+def along(*settings: int) -> Share:
     named = zip(("top", "middle", "leaf"), settings, strict=False)
-    return protection.along([ProtectedCgroup(name, setting) for name, setting in named], recursive=recursive)
+    return protection.along([ProtectedCgroup(name, setting) for name, setting in named])
 
 
 # The kernel's rules, with a victim of 120 MiB beside a hog of 420
@@ -40,42 +40,20 @@ def test_the_highest_ancestor_with_less_is_named(values: tuple[int, ...], cut_by
 
 def test_siblings_share_what_their_parent_has_by_their_claims() -> None:
     levels = [ProtectedCgroup("top", 100), ProtectedCgroup("middle", 120, siblings=80), ProtectedCgroup("leaf", 120)]
-    assert protection.along(levels, recursive=False) == Share(60, "top")
+    assert protection.along(levels) == Share(60, "top")
 
 
-def test_a_cgroup_claims_no_more_than_it_uses() -> None:
-    levels = [ProtectedCgroup("top", 100), ProtectedCgroup("leaf", 120, usage=30, siblings=60)]
-    assert protection.along(levels, recursive=False) == Share(30)
-
-
-def test_unclaimed_protection_is_shared_by_usage_with_the_mount_option_alone() -> None:
-    levels = [
-        ProtectedCgroup("top", 120, usage=540),
-        ProtectedCgroup("middle", 0, usage=120),
-        ProtectedCgroup("leaf", 120, usage=120),
-    ]
-    # 120 of 540 are used there: its share of the protection that nobody claims.
-    assert protection.along(levels, recursive=True) == Share(120 * 120 // 540, "middle")
-    assert protection.along(levels, recursive=False) == Share(0, "middle")
-
-
-def test_a_leaf_without_a_value_has_all_of_its_parent_s_if_it_is_alone() -> None:
-    levels = [ProtectedCgroup("pod", 120, usage=120), ProtectedCgroup("leaf", 0, usage=120)]
-    assert protection.along(levels, recursive=True) == Share(120)
-    assert protection.along(levels, recursive=False) == Share(0)
-
-
-@given(st.lists(st.builds(ProtectedCgroup, st.just("x"), sizes, st.none() | sizes, sizes), min_size=1, max_size=4))
+@given(st.lists(st.builds(ProtectedCgroup, st.just("x"), sizes, sizes), min_size=1, max_size=4))
 def test_protection_never_grows_downwards(levels: list[ProtectedCgroup]) -> None:
-    found = [protection.along(levels[: end + 1], recursive=False).amount for end in range(len(levels))]
+    found = [protection.along(levels[: end + 1]).amount for end in range(len(levels))]
     assert found == sorted(found, reverse=True)
     assert all(each >= 0 for each in found)
 
 
-@given(st.lists(st.builds(ProtectedCgroup, st.just("x"), sizes, st.none() | sizes, sizes), min_size=1, max_size=4))
+@given(st.lists(st.builds(ProtectedCgroup, st.just("x"), sizes, sizes), min_size=1, max_size=4))
 def test_somebody_is_named_if_and_only_if_less_is_in_effect_than_claimed(levels: list[ProtectedCgroup]) -> None:
-    share = protection.along(levels, recursive=False)
-    assert bool(share.cut_by) is (share.amount < levels[-1].claim)
+    share = protection.along(levels)
+    assert bool(share.cut_by) is (share.amount < levels[-1].setting)
 
 
 # Plans
@@ -181,7 +159,7 @@ def test_each_pod_has_at_least_the_reported_amount(
     if is_burstable:
         levels = [ProtectedCgroup("kubepods", top), ProtectedCgroup("burstable", middle, siblings=sum(hard))]
         levels += [ProtectedCgroup("pod", own, siblings=sum(others))]
-    known = protection.along(levels, recursive=False)
+    known = protection.along(levels)
     assert said is not None
     assert said.amount is not None
     assert said.amount <= known.amount + PAGE
