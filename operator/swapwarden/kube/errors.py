@@ -111,7 +111,10 @@ def seconds_of(date: str) -> float:
     """Return the seconds since 1970 of an HTTP date (RFC 9110, section 5.6.7); ValueError if it is none."""
     import email.utils  # noqa: PLC0415 0.7 MB, for what API servers do not send, but servers before them may
 
-    return email.utils.parsedate_to_datetime(date).timestamp()
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except OverflowError as error:  # of an offset from UTC
+        raise ValueError(f"{date[:64]!r} is out of range") from error
 
 
 def _retry_after(value: str | None) -> float:

@@ -273,7 +273,7 @@ class Reader:
         None before the first answer with a date.
         """
         stamp, came = self._dated
-        with contextlib.suppress(ValueError, OverflowError):
+        with contextlib.suppress(ValueError):
             return errors.seconds_of(stamp) + time.monotonic() - came
         return None
 
@@ -365,7 +365,7 @@ class Reader:
         if self._idle:
             kept = self._idle.pop()
             # The server may close it as this request begins to use it. In principle it may have executed the request
-            # first; see request().
+            # first; see answer().
             with contextlib.suppress(_Stale):
                 await kept.send(request)
                 return kept

@@ -400,6 +400,7 @@ async def test_an_error_that_is_no_status(server: Scripted, api: client.Client, 
         ("soon", 0.0),
         ("-1", 0.0),
         ("Mon, 01 Jan 2024 00:00:00 GMT", 0.0),
+        (f"Mon, 01 Jan 2024 00:00:00 +{'9' * 20}", 0.0),
     ],
 )
 async def test_the_server_says_when_to_come_back(
