@@ -73,7 +73,6 @@ class Regarding:
     """Empty for objects without a namespace."""
     name: str
     uid: str
-    resource_version: str = dataclasses.field(default="", compare=False)
 
 
 class Notice(NamedTuple):
@@ -92,7 +91,7 @@ class Notice(NamedTuple):
 
 
 class _Happening(NamedTuple):
-    """Return the identity of an event: equal ones are counted together."""
+    """The identity of an event: equal ones are counted together."""
 
     regarding: Regarding
     type: EventType
@@ -333,7 +332,6 @@ class Recorder:
             "namespace": regarding.namespace,
             "name": regarding.name,
             "uid": regarding.uid,
-            "resourceVersion": regarding.resource_version,
         }
         return {
             "apiVersion": "v1",

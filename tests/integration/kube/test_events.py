@@ -64,7 +64,7 @@ class Log:
 
 @pytest.fixture
 def pod(own: ControlPlane, maps: ConfigMaps) -> Log:
-    return Log(own, events.Regarding("v1", "Pod", maps.namespace, "web", f"uid-{maps.namespace}", "7"))
+    return Log(own, events.Regarding("v1", "Pod", maps.namespace, "web", f"uid-{maps.namespace}"))
 
 
 @pytest.fixture

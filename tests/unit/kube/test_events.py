@@ -16,7 +16,7 @@ from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, repl
 
 Json = dict[str, Any]
 
-POD = events.Regarding("v1", "Pod", "shop", "web", "uid-1", "7")
+POD = events.Regarding("v1", "Pod", "shop", "web", "uid-1")
 NODE = events.Regarding("v1", "Node", "", "n1", "uid-2")
 CREATED, PATCHED = reply({}, 201), reply({})
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -121,7 +121,6 @@ async def test_an_event(server: Scripted, recorder: events.Recorder, counts: Cou
             "namespace": "shop",
             "name": "web",
             "uid": "uid-1",
-            "resourceVersion": "7",
         },
         "type": "Warning",
         "reason": "NodeIncompatible",
@@ -261,16 +260,6 @@ async def test_what_makes_another_event(
     recorder.post(events.Notice(regarding, type_, reason, message))
     await all_sent(server, recorder, 2)
     assert [request.method for request in server.requests] == ["POST", "POST"]
-
-
-async def test_a_new_version_of_the_object_makes_no_other_event(server: Scripted, recorder: events.Recorder) -> None:
-    server.answer(CREATED)
-    server.answer(PATCHED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
-    await all_sent(server, recorder, 1)
-    recorder.post(events.Notice(events.Regarding("v1", "Pod", "shop", "web", "uid-1", "8"), "Warning", "R", "m"))
-    await all_sent(server, recorder, 2)
-    assert server.requests[1].method == "PATCH"
 
 
 @pytest.mark.parametrize(("later", "method"), [(600.0, "PATCH"), (600.1, "POST")])
