@@ -17,6 +17,7 @@ from asyncio import sslproto
 from collections.abc import Iterator
 from typing import Final
 
+from swapwarden import options
 from swapwarden.agent import agent
 from swapwarden.agent.host import realtime, systemd_dropins, worker
 from swapwarden.agent.node import preflight, swap_metrics
@@ -87,14 +88,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics-address", default=":8082", help="for /healthz, /readyz and /metrics")
     parser.add_argument(
         "--metrics-top-pods",
-        type=_top_pods,
+        type=options.number(int, 0, swap_metrics.MAX_TOP_PODS, "a number of pods"),
         default=swap_metrics.TOP_PODS,
         metavar="N",
         help="pods that metrics list by themselves, the largest users of swap first (default: %(default)s)",
     )
     parser.add_argument(
         "--resync-interval",
-        type=_seconds,
+        type=options.number(float, 1, 86400, "a number of seconds"),
         default=300.0,
         metavar="SECONDS",
         help="between full comparisons (default: 300)",
@@ -108,20 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="repair before all ordinary processes of a busy CPU; takes CAP_SYS_NICE",
     )
     logs.add_arguments(parser)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 1 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 86400 seconds")
-    return value
-
-
-def _top_pods(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= swap_metrics.MAX_TOP_PODS:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {swap_metrics.MAX_TOP_PODS} pods")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 import swapwarden
+from swapwarden import options
 from swapwarden.api import names
 from swapwarden.cli import wire
 from swapwarden.kube import backoff, client, config, decoding, errors, paging
@@ -39,18 +40,16 @@ class BeingDeleted(errors.KubeError):
 _PROFILES = decoding.Decoder(wire.Named)
 
 
-def _seconds(text: str) -> float:
-    """Parse the seconds of a flag; argparse.ArgumentTypeError."""
-    value = float(text)
-    if not 1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 3600 seconds")
-    return value
-
-
 def add_connection(parser: argparse.ArgumentParser, *, patience: float, patience_help: str) -> None:
     """Add --kubeconfig, and --timeout with its default in seconds."""
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
-    parser.add_argument("--timeout", type=_seconds, default=patience, metavar="SECONDS", help=patience_help)
+    parser.add_argument(
+        "--timeout",
+        type=options.number(float, 1, 3600, "a number of seconds"),
+        default=patience,
+        metavar="SECONDS",
+        help=patience_help,
+    )
 
 
 async def persist(ask: Callable[[], Awaitable[T]], deadline: float) -> T:

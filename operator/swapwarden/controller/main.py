@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import math
 import os
 import re
 import signal
 from typing import Final
 
 import swapwarden
+from swapwarden import options
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import app
@@ -22,6 +22,7 @@ from swapwarden.telemetry import exposition, logs, metrics, server
 log = logging.getLogger(__name__)
 
 NAMESPACE: Final = "swapwarden-system"
+_SECONDS: Final = options.number(float, 1, 86400, "a number of seconds")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,21 +48,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lease-duration",
-        type=_seconds,
+        type=_SECONDS,
         default=15.0,
         metavar="SECONDS",
         help="how long another instance waits for a leader that is silent (default: %(default)s)",
     )
     parser.add_argument(
         "--label-removal-delay",
-        type=_seconds,
+        type=_SECONDS,
         default=600.0,
         metavar="SECONDS",
         help="how long swap must be off before a node loses its swap labels (default: %(default)s)",
     )
     parser.add_argument(
         "--label-publisher",
-        type=names.Publisher,
+        type=options.one_of(names.Publisher),
         choices=list(names.Publisher),
         default=names.Publisher.DIRECT,
         help="who sets labels of nodes: this controller, Node Feature Discovery by NodeFeature objects, or the latter"
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--writes-per-second",
-        type=_rate,
+        type=options.number(float, 1, 10000, "a number of writes a second"),
         default=300.0,
         metavar="NUMBER",
         help="most writes in the cluster: of states, of labels, taints and statuses of nodes, of statuses of profiles,"
@@ -107,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--eviction",
-        type=names.EvictionUse,
+        type=options.one_of(names.EvictionUse),
         choices=list(names.EvictionUse),
         default=names.EvictionUse.OFF,
         help="DryRun: ask the API server whether disruption budgets allow to evict pods of nodes under memory pressure."
@@ -127,24 +128,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the two webhook configurations that shall trust the certificate (default: %(default)s)",
     )
     logs.add_arguments(parser)
-
-
-def _number(text: str, largest: int, of: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 1 <= value <= largest:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {of} between 1 and {largest}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    return _number(text, 86400, "seconds")
-
-
-def _rate(text: str) -> float:
-    return _number(text, 10000, "writes a second")
 
 
 def _vouched(text: str) -> dict[str, str]:

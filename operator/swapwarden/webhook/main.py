@@ -6,13 +6,13 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import math
 import pathlib
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Final
 
+from swapwarden import options
 from swapwarden.api import names
 from swapwarden.telemetry import exposition, logs, metrics
 from swapwarden.telemetry import server as health
@@ -29,12 +29,17 @@ MAX_LINGER_SECONDS: Final = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `swapwarden webhook`."""
     parser.add_argument("--host", default="", help="address to listen on (default: all, IPv6 and IPv4)")
-    parser.add_argument("--port", type=_port, default=8443, help="port; 0 picks a free one (default: %(default)s)")
+    parser.add_argument(
+        "--port",
+        type=options.number(int, 0, 65535, "a port"),
+        default=8443,
+        help="port; 0 picks a free one (default: %(default)s)",
+    )
     parser.add_argument("--tls-cert", type=pathlib.Path, required=True, help="the certificate (chain), PEM")
     parser.add_argument("--tls-key", type=pathlib.Path, required=True, help="its private key, PEM")
     parser.add_argument(
         "--cert-reload-interval",
-        type=_interval,
+        type=options.number(float, 0.1, 86400, "a number of seconds"),
         default=10.0,
         metavar="SECONDS",
         help="how often to check the two files for changes (default: %(default)s)",
@@ -48,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--shutdown-delay",
-        type=_seconds,
+        type=options.number(float, 0, 86400, "a number of seconds"),
         default=3.0,
         metavar="SECONDS",
         help="how long to continue serving after SIGTERM, while clients find other replicas; up to three times as long"
@@ -138,23 +143,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port (0 to 65535)")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a time in seconds")
-    return number
-
-
-def _interval(text: str) -> float:
-    if not (number := _seconds(text)):
-        raise argparse.ArgumentTypeError("must be above 0 seconds")
-    return number

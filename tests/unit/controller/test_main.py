@@ -89,7 +89,7 @@ def test_in_a_pod_its_name_and_namespace_count(monkeypatch: pytest.MonkeyPatch) 
         ("--lease-duration=0", "'0' is not a number of seconds"),
         ("--label-removal-delay=nan", "'nan' is not a number of seconds"),
         ("--label-removal-delay=86401", "'86401' is not a number of seconds"),
-        ("--label-publisher=Both", "invalid Publisher value: 'Both'"),
+        ("--label-publisher=Both", "'Both' is not one of Direct, NodeFeature, Auto"),
         ("--vouched-nodes=pool=batch", "'pool=batch' is not KEY=VALUE with a key that kubelets cannot write"),
         ("--vouched-nodes=node-restriction.kubernetes.io/a", "is not KEY=VALUE with a key that kubelets cannot write"),
         (f"--vouched-nodes={names.VOUCHED_LABEL}=true", "is not KEY=VALUE with a key that kubelets cannot write"),

@@ -40,11 +40,11 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ("--port=65536", "not a port"),
-        ("--port=http", "invalid _port value"),
-        ("--cert-reload-interval=0", "must be above 0"),
-        ("--cert-reload-interval=inf", "not a time"),
-        ("--shutdown-delay=-1", "not a time"),
+        ("--port=65536", "'65536' is not a port between 0 and 65535"),
+        ("--port=http", "'http' is not a port"),
+        ("--cert-reload-interval=0", "'0' is not a number of seconds between 0.1 and 86400"),
+        ("--cert-reload-interval=inf", "'inf' is not a number of seconds"),
+        ("--shutdown-delay=-1", "'-1' is not a number of seconds between 0 and 86400"),
         ("--metrics-address=8081", "write host:port"),
     ],
 )

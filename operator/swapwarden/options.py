@@ -1,0 +1,35 @@
+"""Parsers of values on command lines. An error has the value and the accepted ones: argparse alone has neither."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import enum
+from collections.abc import Callable
+from typing import TypeVar
+
+N = TypeVar("N", int, float)
+E = TypeVar("E", bound=enum.StrEnum)
+
+
+def number(kind: Callable[[str], N], least: float, most: float, what: str) -> Callable[[str], N]:
+    """Return a parser of `what`, such as "a number of seconds", between two bounds; it raises ArgumentTypeError."""
+
+    def parse(text: str) -> N:
+        with contextlib.suppress(ValueError):
+            if least <= (value := kind(text)) <= most:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} between {least} and {most}")
+
+    return parse
+
+
+def one_of(kind: type[E]) -> Callable[[str], E]:
+    """Return a parser of the values of an enum; it raises ArgumentTypeError."""
+
+    def parse(text: str) -> E:
+        with contextlib.suppress(ValueError):
+            return kind(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(kind)}")
+
+    return parse
