@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 
@@ -59,6 +59,12 @@ def no_duplicates(values: list[T]) -> list[T]:
     if len(set(values)) < len(values):
         raise ValueError("Duplicate value")
     return values
+
+
+def as_set(most: int) -> tuple[Any, pydantic.AfterValidator]:
+    """Return bounds and schema, and the check, of a list of type set: 1 to `most` different values."""
+    listed = pydantic.Field(min_length=1, max_length=most, json_schema_extra={"x-kubernetes-list-type": "set"})
+    return listed, pydantic.AfterValidator(no_duplicates)
 
 
 Quantity = Annotated[str, *_quantity(quantity.SYNTAX, QUANTITY_REFUSAL)]

@@ -54,27 +54,13 @@ class Swap(rules.Model):
     """Swap kept back from pods: a quantity, or percent of the node's swap (50Mi, 10%)."""
     workload_controlled: WorkloadControlled | None = None
     """Bounds for behavior WorkloadControlled; refused with another behavior."""
-    requirements: (
-        Annotated[
-            list[Requirement],
-            pydantic.Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
-            pydantic.AfterValidator(values.no_duplicates),
-        ]
-        | None
-    ) = None
+    requirements: Annotated[list[Requirement], *values.as_set(8)] | None = None
     """Conditions on a node before its pods get swap. If one is not met or unknown, they get none; the condition
     RequirementsMet names it. Encrypted: all swap devices encrypt their pages (dm-crypt), or are memory (zram).
     TmpfsNoSwap: the kubelet keeps its tmpfs volumes, Secrets among them, out of swap (Linux 6.4 or newer, or shown by
     the agent's mounts). DedicatedDevice: no disk under a swap device also holds the file systems of the kubelet or of
     the agent's state. Absent: none."""
-    allowed_backing: (
-        Annotated[
-            list[Backing],
-            pydantic.Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"}),
-            pydantic.AfterValidator(values.no_duplicates),
-        ]
-        | None
-    ) = None
+    allowed_backing: Annotated[list[Backing], *values.as_set(7)] | None = None
     """Allowed kinds of swap devices: a node's pods get swap only if each of its devices is one of these; see
     docs/labels.md. Absent: any."""
 

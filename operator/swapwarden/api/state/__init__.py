@@ -10,7 +10,6 @@ from typing import Annotated
 
 import msgspec
 
-from swapwarden.api.state.reclaim import *  # noqa: F403 a part of the same name
 from swapwarden.api.state.spec import *  # noqa: F403 the two parts of one name
 from swapwarden.api.state.spec import StateSpec
 from swapwarden.api.state.status import *  # noqa: F403 the two parts of one name

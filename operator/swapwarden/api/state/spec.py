@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.api.state.reclaim import ReclaimSettings
 
 SwapMax = Annotated[
     str,
@@ -33,6 +32,13 @@ Setting = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z-]{1,32}$")]
 
 POD_KEY = r"[0-9a-fA-F][0-9a-fA-F-]{6,126}[0-9a-fA-F]"
 """A UID as the names of pods' cgroups have it: agents find no other form."""
+
+
+def _map(most: int, rule: str, message: str) -> msgspec.Meta:
+    """Bound a map: at most so many entries, and a CEL rule on each key."""
+    check = {"rule": f"self.all(key, {rule})", "message": message}
+    return msgspec.Meta(max_length=most, extra_json_schema={"x-kubernetes-validations": [check]})
+
 
 MAX_SETTINGS = 16
 MAX_UNITS = 33
@@ -92,15 +98,7 @@ class PodSettings(CappedSettings, frozen=True, omit_defaults=True, rename="camel
     container_default: ContainerDefault | None = None
     """For each container that containers does not name, also before it starts: no write is needed when it does."""
     containers: Annotated[
-        dict[str, ContainerSettings],
-        msgspec.Meta(
-            max_length=MAX_CONTAINERS,
-            extra_json_schema={
-                "x-kubernetes-validations": [
-                    {"rule": "self.all(key, key.size() <= 63)", "message": "keys are names of containers"}
-                ]
-            },
-        ),
+        dict[str, ContainerSettings], _map(MAX_CONTAINERS, "key.size() <= 63", "keys are names of containers")
     ] = {}
     """By container name; only where containers need different values."""
 
@@ -194,6 +192,21 @@ class PressureSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="
         return msgspec.structs.replace(self, victim=None, evicted_at=[])
 
 
+class ReclaimSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Bounds on moving idle memory of pods to swap."""
+
+    max_stall_permille: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    """How long tasks of a pod may wait for memory, in thousandths of the time."""
+    interval_seconds: Annotated[int, msgspec.Meta(ge=2, le=600)]
+    """Between two steps of a pod."""
+    step_percent: Annotated[int, msgspec.Meta(ge=1, le=10)]
+    """The most that a step takes, in percent of the pod's memory in use."""
+    keep_swap_free_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    """Swap that stays free on the node."""
+    writes_per_day_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    """The most that is moved within 24 hours, of all pods."""
+
+
 class ProfilePreview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The limits of a profile once it is in force on this node. None of them is enforced."""
 
@@ -231,30 +244,16 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     """For pods whose idle memory is moved to swap. Absent: no pod's is."""
     pods: Annotated[
         dict[str, PodSettings],
-        msgspec.Meta(
-            max_length=MAX_PODS,
-            extra_json_schema={
-                "x-kubernetes-validations": [
-                    {
-                        "rule": f"self.all(key, key.size() <= 128 && key.matches('^{POD_KEY}$'))",
-                        "message": "keys are UIDs: 8 to 128 hexadecimal digits and dashes",
-                    }
-                ]
-            },
+        _map(
+            MAX_PODS,
+            f"key.size() <= 128 && key.matches('^{POD_KEY}$')",
+            "keys are UIDs: 8 to 128 hexadecimal digits and dashes",
         ),
     ] = {}
     """By the UID in the name of the pod's cgroup (for static pods the kubelet's config hash). A map, so that a write
     for one pod is small."""
     units: Annotated[
-        dict[str, UnitSettings],
-        msgspec.Meta(
-            max_length=MAX_UNITS,
-            extra_json_schema={
-                "x-kubernetes-validations": [
-                    {"rule": "self.all(key, key.size() <= 128)", "message": "keys are names of slices and services"}
-                ]
-            },
-        ),
+        dict[str, UnitSettings], _map(MAX_UNITS, "key.size() <= 128", "keys are names of slices and services")
     ] = {}
     """The node's own systemd slices and services, by name. A removed one is restored."""
     kernel_settings: Annotated[dict[str, Setting], msgspec.Meta(max_length=MAX_SETTINGS)] = {}

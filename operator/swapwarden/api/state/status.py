@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 
 from swapwarden.api import conditions, names
-from swapwarden.api.state.reclaim import MAX_RECLAIMED, ReclaimedPod
 from swapwarden.api.state.spec import ProfileRef
 
 MAX_VIOLATIONS = 32
@@ -15,6 +14,7 @@ MAX_EXPOSURES = 32
 MAX_THROTTLED = 32
 MAX_AGENT_ONLY = 32
 MAX_PRESSURED = 64
+MAX_RECLAIMED = 64
 MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
@@ -232,6 +232,21 @@ class PressureReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     """The pods that use most memory and swap, the largest first."""
     pods_omitted: Annotated[int, msgspec.Meta(ge=0)] = 0
     """The number of pods beyond those."""
+
+
+class ReclaimedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How a pod's idle memory was moved to swap, since its agent started."""
+
+    pod: Annotated[str, msgspec.Meta(max_length=128)]
+    """Key of the pod in spec.pods."""
+    hold: Annotated[str, msgspec.Meta(max_length=32)]
+    """Why there was no step when the agent looked last; Step if there was."""
+    moved_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Swap that the pod took by it."""
+    refaulted_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Swapped memory that the pod soon needed again meanwhile, for whatever reason it was swapped."""
+    milliseconds: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Time that the kernel took for it."""
 
 
 class Holds(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
