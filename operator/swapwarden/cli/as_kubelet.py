@@ -79,7 +79,7 @@ def printed(form: str, config: kubelet.KubeletSettings, found: objects.Inputs, o
         planned[name] = _floored(kubelet.node_files(config, facts, each, found.allocatable.get(name)), facts.page_size)
     if form == "table":
         lines = [_COLUMNS, *(line for name, files in planned.items() for line in _lines(name, files))]
-        text = tables.grid([[tables.Cell(text) for text in line] for line in lines])
+        text = tables.grid(lines)
     else:
         items = [_item(name, files) for name, files in planned.items()]
         text = tables.serialized(form, {"apiVersion": "v1", "kind": "List", "items": items})

@@ -222,7 +222,7 @@ def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compil
     if unplaced:
         of = {each: sorted(one.name for one in known if one.behavior is each) for each in names.Behavior}
         shown.append([_BY_BEHAVIOR, *(line for row in unplaced for line in _by_behavior(row, of))])
-    return "\n".join(tables.grid([[tables.Cell(text) for text in line] for line in lines]) for lines in shown)
+    return "\n".join(map(tables.grid, shown))
 
 
 def _planned(plans: Plans) -> list[Iterable[str]]:
@@ -277,13 +277,16 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
 
 
 def _decision(pod: plan.ExplainedPod) -> Json:
-    decision, memory = pod.decision, pod.memory
     override = {} if pod.override is None else {"override": pod.override}
-    each: Iterable[qos.ContainerMemory | None] = (
-        [None] * len(decision.containers) if memory is None else memory.containers
-    )
-    containers = {one.name: {**_entry(one), **_memory(own)} for one, own in zip(decision.containers, each, strict=True)}
-    return {**_entry(decision), **_memory(memory), **_reclaim(pod), **override, "containers": containers}
+    containers = {one.name: {**_entry(one), **_memory(own)} for one, own in _containers(pod)}
+    return {**_entry(pod.decision), **_memory(pod.memory), **_reclaim(pod), **override, "containers": containers}
+
+
+def _containers(pod: plan.ExplainedPod) -> Iterator[tuple[limits.ContainerDecision, qos.ContainerMemory | None]]:
+    """Return the decisions on each container: swap, and memory QoS."""
+    swap = pod.decision.containers
+    memory: Iterable[qos.ContainerMemory | None] = [None] * len(swap) if pod.memory is None else pod.memory.containers
+    return zip(swap, memory, strict=True)
 
 
 def _reclaim(pod: plan.ExplainedPod) -> Json:
@@ -363,10 +366,7 @@ def _pod_rows(node: str, one: plan.ExplainedPod) -> Iterator[_Line]:
     cells = _BLANK if memory is None else _cells(memory.minimum, memory.low, memory, memory.high)
     reclaim = _NOTHING if one.reclaim is None else f"{one.reclaim.mode} ({one.reclaim.reason})"
     yield _Line(line, cells, (reclaim,))
-    each: Iterable[qos.ContainerMemory | None] = (
-        [None] * len(decision.containers) if memory is None else memory.containers
-    )
-    for container, own in zip(decision.containers, each, strict=True):
+    for container, own in _containers(one):
         cells = _BLANK if own is None else _cells(None, own.low, own, own.high)
         yield _Line(("", f"  {container.name}", "", "", container.reason, _limit(container)), cells)
 

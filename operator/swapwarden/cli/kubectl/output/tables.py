@@ -98,7 +98,7 @@ def serialized(form: str, document: Any) -> str:
 def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], stream: TextIO | None = None) -> str:
     """Return the table as text: columns as wide as needed, nothing cut off or wrapped, on any terminal."""
     columns = [column for column in columns if form.output == "wide" or not column.wide]
-    lines = [[_cell(column.cell(row)) for column in columns] for row in rows]
+    lines: list[list[str | Cell]] = [[column.cell(row) for column in columns] for row in rows]
     if not lines:
         return ""  # as kubectl: headers of nothing would be taken for something
     if form.headers:
@@ -107,25 +107,25 @@ def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], strea
     return grid(lines, right=right, coloured=form.is_coloured(stream or sys.stdout))
 
 
-def _cell(given: str | Cell) -> Cell:
-    return given if isinstance(given, Cell) else Cell(given)
-
-
 def grid(
-    lines: Iterable[Sequence[Cell]], *, right: Collection[int] = (), gap: str = "   ", coloured: bool = False
+    lines: Iterable[Iterable[str | Cell]], *, right: Collection[int] = (), gap: str = "   ", coloured: bool = False
 ) -> str:
     """Return lines of cells as text; columns are as wide as their content, and those in `right` set flush right."""
-    lines = [[Cell(clean(cell.text), cell.style) for cell in line] for line in lines]
-    columns = list(itertools.zip_longest(*lines, fillvalue=Cell("")))
+    cells = [list(map(_cell, line)) for line in lines]
+    columns = list(itertools.zip_longest(*cells, fillvalue=Cell("")))
     widths = [max(measure(cell.text) for cell in column) for column in columns]
     shown = []
-    for line in lines:
+    for line in cells:
         parts = []
         for place, cell in enumerate(line):
             room, text = " " * (widths[place] - measure(cell.text)), painted(cell, coloured=coloured)
             parts.append(room + text if place in right else text + room)
         shown.append(gap.join(parts).rstrip() + "\n")
     return "".join(shown)
+
+
+def _cell(given: str | Cell) -> Cell:
+    return Cell(clean(given)) if isinstance(given, str) else Cell(clean(given.text), given.style)
 
 
 def measure(text: str) -> int:
