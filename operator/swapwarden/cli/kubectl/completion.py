@@ -13,8 +13,8 @@ import click
 import msgspec
 from click import shell_completion
 
-from swapwarden.cli.kubectl.cluster import connection, session
-from swapwarden.kube import decoding, errors
+from swapwarden.cli.kubectl.cluster import session
+from swapwarden.kube import decoding, errors, kubeconfig
 
 WAIT_SECONDS: Final = 2.0
 """Nobody waits longer for the names after a Tab."""
@@ -49,7 +49,7 @@ def _line(item: shell_completion.CompletionItem[str]) -> str:
 def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return names of contexts in the kubeconfig."""
     try:
-        found = connection.contexts(ctx.params.get("kubeconfig"))
+        found = kubeconfig.Kubeconfig(kubeconfig.files(ctx.params.get("kubeconfig"))).names("contexts")
     except errors.ConfigError:
         return []
     return sorted(name for name in found if name.startswith(incomplete))

@@ -53,9 +53,7 @@ class Commands(groups.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 click's signature
         name = ALIASES.get(cmd_name, cmd_name)
-        if name not in COMMANDS:
-            return None
-        return load(name)
+        return load(name) if name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's signature
         with formatter.section("Commands"):

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.cli import wire
 from swapwarden.cli.kubectl.check import installation
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import session
@@ -41,14 +42,6 @@ Trial = ClusterProblem | str | None
 """The problem, why there is no result (another webhook or policy refused the pod), or None if admission works."""
 
 
-class _AdmittedSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_selector: dict[str, str] = {}
-
-
-class _AdmittedPod(msgspec.Struct, frozen=True):
-    spec: _AdmittedSpec = _AdmittedSpec()
-
-
 async def attempt(asked: session.Session, namespace: str) -> Trial:
     """Ask for the pod in a namespace: if that has no answer in time, the other requests may still have one."""
     path = asked.namespaced("api/v1", "pods", namespace)
@@ -64,7 +57,7 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
 def admitted(namespace: str, answer: bytes) -> Trial:
     """Return the result if the pod would have been created like this."""
     try:
-        found = decoding.decode(answer, _AdmittedPod)
+        found = decoding.decode(answer, wire.LenientPod)
     except msgspec.MsgspecError as error:
         return f"the API server's answer is invalid: {error}"
     if found.spec.node_selector.get(names.SWAP_LABEL) == "true":

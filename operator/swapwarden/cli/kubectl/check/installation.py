@@ -37,8 +37,8 @@ _LATE: Final = 3
 """Lease durations without a renewal after which nobody leads."""
 
 
-class Definition(Named, frozen=True):
-    """A CustomResourceDefinition."""
+class Specified(Named, frozen=True):
+    """A CustomResourceDefinition, or a ValidatingAdmissionPolicyBinding."""
 
     spec: Json = {}  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
 
@@ -60,12 +60,6 @@ class Webhook(Named, frozen=True):
     webhooks: tuple[_Entry, ...] = ()
 
 
-class Binding(Named, frozen=True):
-    """A ValidatingAdmissionPolicyBinding."""
-
-    spec: Json = {}  # noqa: RUF012 as above
-
-
 class LeaderLease(Named, frozen=True):
     """A Lease: the fields that are read."""
 
@@ -76,16 +70,16 @@ class LeaderLease(Named, frozen=True):
 class Installed:
     """The objects of the installation; None if they cannot be read."""
 
-    crds: list[Definition] | None = None
+    crds: list[Specified] | None = None
     webhooks: list[Webhook] | None = None
     mutating: list[Named] | None = None
     """MutatingAdmissionPolicies, with which an installation may do without a webhook."""
     policies: list[Named] | None = None
     """ValidatingAdmissionPolicies."""
-    bindings: list[Binding] | None = None
+    bindings: list[Specified] | None = None
     leases: list[LeaderLease] | None = None
     """Those of the name LEASE."""
-    own_crds: list[Definition] = dataclasses.field(default_factory=list)
+    own_crds: list[Specified] = dataclasses.field(default_factory=list)
     """Those of this version."""
 
 
@@ -119,7 +113,7 @@ def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.dateti
     yield from _plugins(view)
 
 
-def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[ClusterProblem]:
+def _kinds(own: Iterable[Specified], crds: Iterable[Specified]) -> Iterator[ClusterProblem]:
     by_name = {one.metadata.name: one for one in crds}
     for ours in own:
         name = ours.metadata.name
@@ -135,7 +129,7 @@ def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[Cl
                 yield problem(Check.OTHER_VERSION, here, f"{has} {few}, which this kubectl swap {knows}")
 
 
-def _schema(definition: Definition) -> Json:
+def _schema(definition: Specified) -> Json:
     versions = definition.spec.get("versions", ())
     for version in versions:
         if version.get("name") == names.VERSION and version.get("served"):
@@ -180,7 +174,8 @@ def _time(text: str | None) -> datetime.datetime | None:
 def _webhooks(
     webhooks: Iterable[Webhook], mutating: Iterable[Named], view: snapshot.ClusterSnapshot, now: datetime.datetime
 ) -> Iterator[ClusterProblem]:
-    ours = {one.metadata.name: entries for one in webhooks if (entries := _entries(one))}
+    found = {one.metadata.name: [each for each in one.webhooks if is_ours(each.name)] for one in webhooks}
+    ours = {name: entries for name, entries in found.items() if entries}
     if not ours and not any(map(_is_ours, mutating)):
         text = (
             "neither a webhook nor a policy completes new pods: defaults of namespaces have no effect, and policies"
@@ -223,10 +218,6 @@ def is_ours(name: str) -> bool:
     return name == _ENTRY or name.endswith(f".{_ENTRY}")
 
 
-def _entries(configuration: Webhook) -> list[_Entry]:
-    return [each for each in configuration.webhooks if is_ours(each.name)]
-
-
 def _is_ours(one: Named) -> bool:
     return one.metadata.labels.get("app.kubernetes.io/name") == "swapwarden"
 
@@ -266,7 +257,7 @@ def _ends(bundle: str) -> list[datetime.datetime] | None:
     ]
 
 
-def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterator[ClusterProblem]:
+def _policies(policies: Iterable[Named], bindings: Iterable[Specified]) -> Iterator[ClusterProblem]:
     bound = {one.spec.get("policyName") for one in bindings}
     there = [one.metadata.name for one in policies if _is_ours(one)]
     for suffix in POLICIES:

@@ -133,21 +133,21 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
             listed("mutatingwebhookconfigurations", installation.Webhook),
             listed("mutatingadmissionpolicies", wire.Named),
             listed("validatingadmissionpolicies", wire.Named),
-            listed("validatingadmissionpolicybindings", installation.Binding),
+            listed("validatingadmissionpolicybindings", installation.Specified),
             read("leases", _leases(asked)),
         )
     )
-    made.own_crds = msgspec.convert(installation.own_definitions(), list[installation.Definition])
+    made.own_crds = msgspec.convert(installation.own_definitions(), list[installation.Specified])
     return made
 
 
-async def _crds(asked: session.Session) -> list[installation.Definition]:
+async def _crds(asked: session.Session) -> list[installation.Specified]:
     """Read the product's definitions only: a cluster can have hundreds, which take megabytes."""
-    found: list[installation.Definition] = []
+    found: list[installation.Specified] = []
     for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL):
         # An invalid answer ends the command: it does not show that there is none.
         with contextlib.suppress(session.NotFoundError):
-            found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Definition))
+            found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Specified))
     return found
 
 

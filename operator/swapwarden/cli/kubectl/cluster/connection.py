@@ -107,11 +107,6 @@ def load(
     return _as_wished(built, found, wishes)
 
 
-def contexts(path: str | None = None) -> list[str]:
-    """Return the names of all contexts in the kubeconfig files. ConfigError if there are none to read."""
-    return kubeconfig.Kubeconfig(kubeconfig.files(path)).names("contexts")
-
-
 def _as_wished(built: config.Config, found: kubeconfig.Chosen, wishes: Wishes) -> config.Config:
     """Return the configuration with what only a person may choose."""
     origin, insecure = found.of_cluster, wishes.insecure or bool(found.cluster.insecure_skip_tls_verify)

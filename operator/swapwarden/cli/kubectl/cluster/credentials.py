@@ -88,32 +88,35 @@ def ask(
     return connection.Credentials(token=_id_token(plugin, renew=interactive))
 
 
-def _id_token(plugin: connection.Plugin, *, renew: bool) -> str:
-    def failed(text: str) -> errors.ConfigError:
-        return errors.ConfigError(f"{plugin.origin}: {text}")
+def _failed(plugin: connection.Plugin, text: str) -> errors.ConfigError:
+    return errors.ConfigError(f"{plugin.origin}: {text}")
 
+
+def _id_token(plugin: connection.Plugin, *, renew: bool) -> str:
     try:
         provider = msgspec.convert(plugin.settings, _Provider)
         if provider.name != "oidc":
-            raise failed(
+            raise _failed(
+                plugin,
                 f"auth-provider {provider.name!r} is not supported, nor is it by kubectl since 1.26; use the provider's"
-                " exec plugin"
+                " exec plugin",
             )
         oidc = msgspec.convert(provider.config, _Oidc)
     except msgspec.ValidationError as error:
-        raise failed(f"auth-provider: {error}") from error
+        raise _failed(plugin, f"auth-provider: {error}") from error
     if not _has_expired(oidc.id_token):
         return oidc.id_token
     if not oidc.idp_certificate_authority and not oidc.idp_certificate_authority_data:
         # The official client would not verify the issuer, to which it sends what tokens are renewed by.
-        raise failed(
-            "the ID token has expired; run a command of kubectl, which renews it, or give idp-certificate-authority"
+        raise _failed(
+            plugin,
+            "the ID token has expired; run a command of kubectl, which renews it, or give idp-certificate-authority",
         )
     if not renew:
-        raise failed("the ID token has expired")
+        raise _failed(plugin, "the ID token has expired")
     renewed: str = loading.load("cluster.officialclient").renewed(plugin.paths, plugin.context)
     if _has_expired(renewed):
-        raise failed("the ID token has expired, and its issuer gives no new one; log in again")
+        raise _failed(plugin, "the ID token has expired, and its issuer gives no new one; log in again")
     return renewed
 
 
@@ -131,14 +134,12 @@ def _of_program(plugin: connection.Plugin, *, interactive: bool, seconds: float)
     try:
         settings = msgspec.convert(plugin.settings, _Exec)
     except msgspec.ValidationError as error:
-        raise errors.ConfigError(f"{plugin.origin}: exec: {error}") from error
+        raise _failed(plugin, f"exec: {error}") from error
     if settings.api_version not in VERSIONS:
-        raise errors.ConfigError(
-            f"{plugin.origin}: exec: apiVersion {settings.api_version!r} is not one of {', '.join(VERSIONS)}"
-        )
+        raise _failed(plugin, f"exec: apiVersion {settings.api_version!r} is not one of {', '.join(VERSIONS)}")
     asks = interactive and settings.interactive_mode != "Never" and sys.stdin.isatty()
     if settings.interactive_mode == "Always" and not asks:
-        raise errors.ConfigError(f"{plugin.origin}: {settings.command} needs a terminal (interactiveMode: Always)")
+        raise _failed(plugin, f"{settings.command} needs a terminal (interactiveMode: Always)")
     return _parse(plugin, settings, _run(plugin, settings, asks=asks, seconds=seconds))
 
 
@@ -162,12 +163,12 @@ def _run(plugin: connection.Plugin, settings: _Exec, *, asks: bool, seconds: flo
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise errors.ConfigError(f"{plugin.origin}: {command} gave no credentials within {seconds:g} s") from error
+        raise _failed(plugin, f"{command} gave no credentials within {seconds:g} s") from error
     except OSError as error:
         hint = f"; {settings.install_hint.strip()}" if settings.install_hint else ""
-        raise errors.ConfigError(f"{plugin.origin}: cannot run {command}: {error.strerror}{hint}") from error
+        raise _failed(plugin, f"cannot run {command}: {error.strerror}{hint}") from error
     if done.returncode:
-        raise errors.ConfigError(f"{plugin.origin}: {command} ended with status {done.returncode}: no credentials")
+        raise _failed(plugin, f"{command} ended with status {done.returncode}: no credentials")
     return done.stdout
 
 
@@ -184,18 +185,16 @@ def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
 def _parse(plugin: connection.Plugin, settings: _Exec, output: bytes) -> connection.Credentials:
     # Its output is secret: no message may hold it.
     if len(output) > MAX_BYTES:
-        raise errors.ConfigError(f"{plugin.origin}: {settings.command} printed more than {MAX_BYTES >> 20} MiB")
+        raise _failed(plugin, f"{settings.command} printed more than {MAX_BYTES >> 20} MiB")
     try:
         found = msgspec.json.decode(output, type=_Credential)
     except msgspec.MsgspecError as error:
-        raise errors.ConfigError(f"{plugin.origin}: {settings.command} printed no ExecCredential") from error
+        raise _failed(plugin, f"{settings.command} printed no ExecCredential") from error
     if (found.kind, found.api_version) != ("ExecCredential", settings.api_version):
-        raise errors.ConfigError(
-            f"{plugin.origin}: {settings.command} printed no ExecCredential of {settings.api_version}"
-        )
+        raise _failed(plugin, f"{settings.command} printed no ExecCredential of {settings.api_version}")
     status = found.status
     if not status.token and not status.client_certificate_data:
-        raise errors.ConfigError(f"{plugin.origin}: {settings.command} gave neither a token nor a certificate")
+        raise _failed(plugin, f"{settings.command} gave neither a token nor a certificate")
     return connection.Credentials(
         token=status.token or None,
         cert_data=status.client_certificate_data.encode() or None,

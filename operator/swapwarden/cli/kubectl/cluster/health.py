@@ -10,7 +10,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.api.conditions import DIAGNOSTICS, AppliedReason, ConditionType
-from swapwarden.api.violations import ViolationReason
+from swapwarden.api.violations import FAILURES, ViolationReason
 from swapwarden.policy.node.observations import NodeObservation, NodeProblem
 
 
@@ -62,16 +62,12 @@ _NO: Final = state.Condition("", "", "")
 _UNAPPLIED: Final[dict[str, NodeHealth]] = {
     AppliedReason.INCOMPATIBLE: NodeHealth.INCOMPATIBLE,
     AppliedReason.NO_POD_TREE: NodeHealth.PENDING,
-    ViolationReason.AWAITING_STATE: NodeHealth.PENDING,
     AppliedReason.RECONCILING: NodeHealth.PENDING,
-    ViolationReason.WRITE_FAILED: NodeHealth.DEGRADED,
-    ViolationReason.ACCESS_DENIED: NodeHealth.DEGRADED,
-    ViolationReason.UNREADABLE: NodeHealth.DEGRADED,
-    ViolationReason.INTERNAL_ERROR: NodeHealth.DEGRADED,
+    ViolationReason.AWAITING_STATE: NodeHealth.PENDING,
     AppliedReason.RESTORING: NodeHealth.RESTORING,
     ViolationReason.DRAINING: NodeHealth.DRAINING,
     ViolationReason.YIELDED: NodeHealth.YIELDED,
-    ViolationReason.NOT_SUPPORTED: NodeHealth.DEGRADED,
+    **dict.fromkeys((*FAILURES, ViolationReason.NOT_SUPPORTED), NodeHealth.DEGRADED),
 }
 _DONE: Final = {
     names.Mode.ENFORCE: NodeHealth.ENFORCED,

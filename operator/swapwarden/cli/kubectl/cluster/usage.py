@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.api import names, quantity, state
 from swapwarden.cli import wire
-from swapwarden.cli.kubectl.cluster import agents, memory_use
+from swapwarden.cli.kubectl.cluster import agents
 from swapwarden.policy.observed import pods
 
 POD_USED: Final = "swapwarden_pod_swap_usage_bytes"
@@ -50,6 +50,23 @@ class LimitedUse(Use, frozen=True, kw_only=True, rename="camel"):
     limit_bytes: Limit = None
 
 
+class MemoryUse(msgspec.Struct, frozen=True, rename="camel"):
+    """The plan of a pod's memory files, in bytes, and the throttling that its agent reports."""
+
+    protected_bytes: int | None = None
+    """memory.low, or memory.min; None if neither is planned."""
+    high_bytes: int | None = None
+    """memory.high of the pod's cgroup."""
+    container_high_bytes: dict[str, int] = {}
+    """memory.high of its containers, by name."""
+    throttled: int | None = None
+    """How many times, the pod and its containers together; 0 if not in the last ten minutes, None if unknown."""
+    stalled_milliseconds: int = 0
+    """For how long a task stalled meanwhile."""
+    guard: str = ""
+    """How the guard has raised a memory.high: Stepped, Released or Latched; empty if it has not."""
+
+
 class PodUse(LimitedUse, frozen=True, kw_only=True, rename="camel"):
     """Usage and limit of a pod and its running containers."""
 
@@ -57,7 +74,7 @@ class PodUse(LimitedUse, frozen=True, kw_only=True, rename="camel"):
     node: str
     policy: str | None = None
     containers: list[LimitedUse] = []
-    memory_qos: memory_use.MemoryUse | None = None
+    memory_qos: MemoryUse | None = None
     """None if none is planned, or it was not read."""
 
 
@@ -236,6 +253,43 @@ def _millicores(text: str) -> int | None:
         return -(-quantity.nano(text) // 10**6) if text else None
     except quantity.QuantityError:
         return None
+
+
+def memory_of(row: pods.PodRow, spec: state.StateSpec | None, status: state.StateStatus) -> MemoryUse | None:
+    """Return the memory QoS of a pod; None if its node's state plans none."""
+    pod = spec.pods.get(row.key) if spec is not None and spec.mode is names.Mode.ENFORCE else None
+    if pod is None:
+        return None
+    each = {one.name: pod.containers.get(one.name) or pod.container_default for one in row.containers}
+    planned = {name: _amount(own.memory_high) for name, own in each.items() if own is not None}
+    highs = {name: value for name, value in planned.items() if value is not None}
+    high = _amount(pod.memory_high)
+    recursive = status.facts is None or status.facts.recursive_protection
+    protected = state.protected_bytes(pod, recursive=recursive)
+    if not protected and high is None and not highs:
+        return None
+    found = [one for one in status.throttled if one.pod == row.key]
+    unknown = not found and (status.throttled_omitted or not status.observed_generation)
+    throttles = high is not None or bool(highs)
+    return MemoryUse(
+        protected_bytes=protected or None,
+        high_bytes=high,
+        container_high_bytes=highs,
+        throttled=None if unknown or not throttles else sum(one.count for one in found),
+        stalled_milliseconds=sum(one.milliseconds for one in found),
+        guard=max((one.guard for one in found), default="", key=_worse),
+    )
+
+
+_WORST: Final = ("Stepped", "Released", "Latched")
+
+
+def _worse(guard: str) -> int:
+    return _WORST.index(guard) if guard in _WORST else -1
+
+
+def _amount(value: str | None) -> int | None:
+    return None if value is None or value == names.MAX_SWAP else int(value)
 
 
 def of_namespaces(found: Iterable[PodUse]) -> list[NamespaceUse]:

@@ -177,17 +177,12 @@ def explain(seen: Observed) -> PodExplanation:
         used_bytes=used.swap_bytes,
         used_containers={one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None},
         secrets=_secrets(seen),
-        pressure=_pressure(seen, planned) if planned else None,
+        pressure=pressure.of_pod(planned, seen.node.uid, seen.state, seen.neighbours)
+        if planned and seen.node
+        else None,
         changes=[] if row.terminal else list(remedies.changes(pod, row, planned)),
         unseen=list(seen.unseen),
     )
-
-
-def _pressure(seen: Observed, planned: PlannedPod) -> pressure.PodPressure | None:
-    if seen.node is None:
-        return None
-    bounds = planned.profile.eviction
-    return pressure.of_pod(seen.pod, seen.state, planned.facts, seen.node.uid, seen.neighbours, bounds=bounds)
 
 
 def _policy(row: pods.PodRow) -> PodPolicy:

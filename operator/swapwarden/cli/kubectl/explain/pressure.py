@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from swapwarden.api import quantity, state
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.cli.kubectl.explain.planned import PlannedPod
+from swapwarden.policy.observed import pods
 from swapwarden.policy.pressure import candidates, ranking, words
 from swapwarden.policy.pressure.ranking import Ranked, Spared
-from swapwarden.policy.pressure.thresholds import Eviction
 
 
 class PodPressure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -29,37 +29,31 @@ class PodPressure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 def of_pod(
-    pod: pods.WirePod,
-    found: state.NodeSwapState | None,
-    facts: nodes.NodeFacts,
-    node_uid: str,
-    neighbours: Iterable[pods.WirePod] | None,
-    *,
-    bounds: Eviction,
+    planned: PlannedPod, node_uid: str, found: state.NodeSwapState | None, neighbours: Iterable[pods.WirePod] | None
 ) -> PodPressure | None:
     """Return the decision on a pod; None if its node is not under pressure, or if its profile does not ask.
 
-    `neighbours` are the other pods of the node; None if they are not known. `bounds` are the profile's.
+    `found` is the state of the node; `neighbours` are its other pods, None if they are not known.
     """
     if found is None or found.spec is None or found.spec.pressure is None or found.status.pressure is None:
         return None
-    report, planned = found.status.pressure, found.spec.pods
+    report, spec, uid = found.status.pressure, found.spec, planned.pod.metadata.uid
 
     def read() -> Iterator[candidates.Candidate]:
-        for wire in (pod, *(neighbours or ())):
+        for wire in (planned.pod, *(neighbours or ())):
             with contextlib.suppress(quantity.QuantityError):
-                one = candidates.read(wire, facts, node_uid, planned)
+                one = candidates.read(wire, planned.facts, node_uid, spec.pods)
                 if one is not None:
                     yield one
 
-    ranked = ranking.rank(read(), report, facts.memory_bytes, bounds)
-    own = next((one for one in ranked if one.pod.uid == pod.metadata.uid), None)
+    ranked = ranking.rank(read(), report, planned.facts.memory_bytes, planned.profile.eviction)
+    own = next((one for one in ranked if one.pod.uid == uid), None)
     if own is None:
         return None
     able = [one.pod.uid for one in ranked if one.spared is None]
     rank = able.index(own.pod.uid) + 1 if own.spared is None and neighbours is not None else None
     victim = found.spec.pressure.victim
-    goes = victim is not None and victim.uid == own.pod.uid
+    goes = victim is not None and victim.uid == uid
     what = "this pod is being evicted" if goes else _would(own, rank, len(able))
     text = f"{words.pressure(report, found.spec.pressure)}; {what}"
     if own.measured is not None:

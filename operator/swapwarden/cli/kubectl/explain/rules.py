@@ -129,7 +129,7 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
     """Yield the arithmetic. Every result is the planner's."""
     matched = [step for step in planned.trace.steps if step.matched]
     base = next((step.decision for step in matched if step.decision is not None), None)
-    if base is None or base.reason in _WITHOUT_NUMBERS:
+    if base is None or base.reason not in _WITH_NUMBERS:
         return
     profile, facts = planned.profile, planned.facts
     shares = profile.behavior is not names.Behavior.KUBELET
@@ -153,18 +153,9 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
         yield _number("pod", formula, step.decision)
 
 
-_WITHOUT_NUMBERS: Final = frozenset(
-    {
-        Reason.NODE_INCOMPATIBLE,
-        Reason.POLICY_DISABLED,
-        Reason.INVALID_POLICY,
-        Reason.OVERRIDE_DISABLED,
-        Reason.REQUIREMENT_UNMET,
-        Reason.PROFILE_NO_SWAP,
-        Reason.CRITICAL_POD,
-        Reason.QOS_NOT_ELIGIBLE,
-        Reason.NO_LIMIT,
-    }
+_WITH_NUMBERS: Final = frozenset(
+    {Reason.KUBELET_DECIDES, Reason.LIMITED_SWAP, Reason.WORKLOAD_LIMIT, Reason.BOUNDED}
+    | {Reason.OVERCOMMIT_REACHED, Reason.OVERRIDE_LIMIT}
 )
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from swapwarden.api import state
 from swapwarden.cli.kubectl import completion, flags, groups
-from swapwarden.cli.kubectl.cluster import agents, memory_use, session, usage
+from swapwarden.cli.kubectl.cluster import agents, session, usage
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy.observed import nodes, pods
@@ -56,14 +56,6 @@ class _Listed(msgspec.Struct, frozen=True):
 # Reading
 
 
-class StateLimits(msgspec.Struct, frozen=True):
-    """A NodeSwapState: the fields that are read."""
-
-    metadata: state.ObjectMeta = state.ObjectMeta()
-    spec: state.StateSpec | None = None
-    status: state.StateStatus = state.StateStatus()
-
-
 async def pods_of(
     asked: session.Session, chosen: Sequence[str], selector: str, spaces: Sequence[str], *, with_memory: bool = False
 ) -> list[usage.PodUse]:
@@ -96,10 +88,10 @@ async def pods_of(
     return uses
 
 
-def _with_memory(use: usage.PodUse, row: pods.PodRow, found: StateLimits | None) -> usage.PodUse:
+def _with_memory(use: usage.PodUse, row: pods.PodRow, found: state.NodeSwapState | None) -> usage.PodUse:
     if found is None:
         return use
-    return msgspec.structs.replace(use, memory_qos=memory_use.of_pod(row, found.spec, found.status))
+    return msgspec.structs.replace(use, memory_qos=usage.memory_of(row, found.spec, found.status))
 
 
 async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NamespaceUse]:
@@ -142,11 +134,11 @@ async def _scrape(
     return scraped, "; ".join(filter(None, (why, missing)))
 
 
-async def states_of(asked: session.Session, desired: set[str]) -> dict[str, StateLimits]:
+async def states_of(asked: session.Session, desired: set[str]) -> dict[str, state.NodeSwapState]:
     """Return the states of these nodes, without those that the user may not read."""
     chosen = sorted(desired) if len(desired) <= FEW_NODES else ()
     try:
-        found = await asked.objects(session.STATES, StateLimits, chosen, lenient=True)
+        found = await asked.objects(session.STATES, state.NodeSwapState, chosen, lenient=True)
     except (session.ForbiddenError, session.NotInstalledError) as error:
         asked.note(f"limits that no agent reports are not known: {error.message}")
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swapwarden.cli.kubectl.cluster.memory_use import MemoryUse
+from swapwarden.cli.kubectl.cluster.usage import MemoryUse
 from swapwarden.cli.kubectl.output import sizes, tables
 
 

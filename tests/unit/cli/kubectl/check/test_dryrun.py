@@ -61,7 +61,7 @@ def test_refusals_of_others_prove_nothing(message: str) -> None:
     ],
 )
 def test_a_pod_that_would_be_created(spec: dict[str, Any], reason: str | None) -> None:
-    problem = dryrun.admitted("shop", json.dumps({"spec": spec}).encode())
+    problem = dryrun.admitted("shop", json.dumps({"metadata": {"name": "swap-check-x"}, "spec": spec}).encode())
     assert (problem.reason if isinstance(problem, ClusterProblem) else problem) == reason
 
 

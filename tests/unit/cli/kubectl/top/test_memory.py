@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import memory_use
-from swapwarden.cli.kubectl.cluster.memory_use import MemoryUse
+from swapwarden.cli.kubectl.cluster import usage
+from swapwarden.cli.kubectl.cluster.usage import MemoryUse
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy import plan
@@ -24,7 +24,7 @@ def use(*containers: Any, spec: dict[str, Any] | None = None, **status: Any) -> 
     found = pod(*containers)
     made = planned(found, profile(memory_qos=QOS, **(spec or {})))
     reported = state.StateStatus(**{"observed_generation": 1, **status})
-    return memory_use.of_pod(pods.project(found), made, reported)
+    return usage.memory_of(pods.project(found), made, reported)
 
 
 def cells(found: MemoryUse | None, named: str = "") -> tuple[str, str, str]:
@@ -81,7 +81,7 @@ def test_a_guaranteed_pod_of_the_tiers_counts_once_whatever_the_kernel_shares(*,
     guaranteed = msgspec.structs.replace(burstable, qos=qos.Class.GUARANTEED)
     facts = msgspec.structs.replace(FACTS, recursive_protection=recursive)
     made = plan.plan_node(profile(memory_qos=tiered), nodes.facts(NODE, facts), [guaranteed])
-    used = memory_use.of_pod(guaranteed, made, state.StateStatus(facts=facts))
+    used = usage.memory_of(guaranteed, made, state.StateStatus(facts=facts))
     assert used is not None
     assert used.protected_bytes == GI
 
