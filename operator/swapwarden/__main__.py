@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import swapwarden
 from swapwarden import lazily
@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status. SystemExit where argparse says no or shows its help."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _main(given)
+        module, parsed = _parsed(given)
+        return int(module.run(parsed))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in OPERATOR:
@@ -68,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _main(given: list[str]) -> int:
+def _parsed(given: list[str]) -> tuple[Any, argparse.Namespace]:
+    """Return the command's module and its arguments. The parser, which a command has no memory for, ends here."""
     parser = argparse.ArgumentParser(
         prog="swapwarden",
         description="A say in swap for every pod, and an enforced swap policy for every node.",
@@ -92,7 +94,7 @@ def _main(given: list[str]) -> int:
     parsed = parser.parse_args(given)
     if module is None:
         parser.error("the first argument must be a command")
-    return int(module.run(parsed))
+    return module, parsed
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from swapwarden.agent.desired import spec, state_cache, state_watch
 from swapwarden.agent.host import cgroupfs, faults, files, priority_events, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import heartbeat, ledger
-from swapwarden.agent.node import headroom_reader, node_watch, preflight, swap_metrics
+from swapwarden.agent.node import headroom_reader, kubelet_config, node_watch, swap_metrics
 from swapwarden.agent.pressure import sampler
 from swapwarden.agent.reclaim import runner
 from swapwarden.agent.reconcile import dropin_view, reconciler, sysctls
@@ -143,7 +143,7 @@ class Agent:
         stack.callback(self._reconciler.close)
         known = self._reconciler.inventory
         sys = pathlib.Path(arguments.sys_root)
-        sources = node_watch.Sources(proc, sys, preflight.configuration_files(arguments), state_dir)
+        sources = node_watch.Sources(proc, sys, kubelet_config.given(arguments), state_dir)
         self._node = node_watch.NodeWatch(sources, cgroups, known, self._ledger.limits, self._board, disks=disks)
         stack.enter_context(priority_events.watch(proc / "swaps", self._node.check))
         headroom = headroom_reader.HeadroomReader(cgroups, proc, sys / "block", known)

@@ -9,6 +9,7 @@ The kubelet's flags override its files, and are not visible here.
 
 from __future__ import annotations
 
+import argparse
 import math
 import pathlib
 import re
@@ -106,9 +107,15 @@ class Files(NamedTuple):
     drop_ins: pathlib.Path | None = None
 
 
-def read(given: Files) -> Configuration:
+def given(arguments: argparse.Namespace) -> Files:
+    """Return where the flags say that the configuration is."""
+    file, drop_ins = arguments.kubelet_config, arguments.kubelet_config_dir
+    return Files(pathlib.Path(file) if file else None, pathlib.Path(drop_ins) if drop_ins else None)
+
+
+def read(sources: Files) -> Configuration:
     """Read the files. ConfigurationError if any of them is invalid: then nothing is known."""
-    file, drop_ins = given
+    file, drop_ins = sources
     values: Values = {}
     if file is not None:
         values = _read(file)

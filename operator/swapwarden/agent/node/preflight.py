@@ -96,7 +96,7 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
     proc, sys_root, host = (
         pathlib.Path(each) for each in (arguments.proc_root, arguments.sys_root, arguments.host_root)
     )
-    kubelet = configuration_files(arguments)
+    kubelet = kubelet_config.given(arguments)
     if not any(kubelet):
         kubelet = node_info.configuration_files(host)
     root, problem = _tree(cgroups, arguments.cgroup_anchor.strip("/"))
@@ -114,12 +114,6 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
         system_io=None if cgroups.inode(_SYSTEM) is None else cgroupfs.IO in cgroups.controllers(_SYSTEM),
         io_weight=node_info.io_weight(pathlib.Path(arguments.cgroup_root) / _SYSTEM),
     )
-
-
-def configuration_files(arguments: argparse.Namespace) -> kubelet_config.Files:
-    """Return where the flags say that the kubelet's configuration is."""
-    file, drop_ins = arguments.kubelet_config, arguments.kubelet_config_dir
-    return kubelet_config.Files(pathlib.Path(file) if file else None, pathlib.Path(drop_ins) if drop_ins else None)
 
 
 def _tree(cgroups: cgroupfs.Cgroups, anchor: str) -> tuple[str | None, str]:
@@ -404,15 +398,3 @@ def _io_gaps(node: Node) -> Iterator[Gap]:
             f"{harm}, and {_SYSTEM} has no io controller",
             f"`systemctl set-property {_SYSTEM} IOAccounting=yes`, and then io among a profile's systemUnits",
         )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of --check."""
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="print what the node shows of its swap, and what falls short; ends with 0: compatible, 1: not, 3: unknown",
-    )
-    parser.add_argument(
-        "--host-root", default="/", help="with --check, where the host's root directory is (default: /)"
-    )
