@@ -125,7 +125,7 @@ class Agent:
             stack.callback(each.close)
         self._board = board.Board()
         pods, slices = _path(arguments.drop_in_dir), _path(arguments.slice_drop_in_dir)
-        self._drop_ins = dropin_view.DropInView(dropin_view.DropInFolders(pods, slices), self._board, disks)
+        self._drop_ins = dropin_view.DropInView(pods, slices, self._board, disks)
         self._drop_ins.observe()
         given = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
         roots = {place: pathlib.Path(root) for place, root in given.items() if root}

@@ -25,11 +25,6 @@ def configure(level: str, form: str) -> None:
     _Settings.as_json = form == "json"
 
 
-def debug(part: str, message: str, **fields: object) -> None:
-    """Log details of a part of the process."""
-    _write("debug", part, message, fields)
-
-
 def info(part: str, message: str, **fields: object) -> None:
     """Log an event."""
     _write("info", part, message, fields)

@@ -6,6 +6,7 @@ and mounts of containers are never decoded.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -326,19 +327,16 @@ def adjustment(value: str, original: str) -> bytes:
     return protobuf.field(1, annotation + protobuf.field(6, resources))
 
 
-def _update(container: str, value: str) -> bytes:
-    resources = protobuf.field(2, protobuf.field(1, protobuf.pair(6, runtime_link.SWAP_MAX, value)))
-    return protobuf.field(1, protobuf.field(1, container) + resources)
-
-
 def updated(container: str, value: str) -> bytes:
     """Encode an UpdateContainerResponse: memory.swap.max of the container that is asked about."""
-    return _update(container, value)
+    memory = protobuf.field(6, _SWAP_MAX_KEY + protobuf.field(2, value))
+    resources = protobuf.field(2, protobuf.field(1, memory))
+    return protobuf.field(1, protobuf.field(1, container) + resources)
 
 
 def updates(values: Sequence[tuple[str, str]]) -> bytes:
     """Encode an UpdateContainersRequest: the values of memory.swap.max by container."""
-    return b"".join(_update(container, value) for container, value in values)
+    return b"".join(itertools.starmap(updated, values))
 
 
 _FAILED: Final = (_S[1],)

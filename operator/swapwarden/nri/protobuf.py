@@ -128,8 +128,3 @@ def field(number: int, value: bytes | str | int) -> bytes:
     if size < 0x80:
         return bytes((section(number), size)) + content
     return bytes((section(number),)) + encoded(size) + content
-
-
-def pair(number: int, key: str, value: str) -> bytes:
-    """Encode an entry of a map."""
-    return field(number, field(1, key) + field(2, value))

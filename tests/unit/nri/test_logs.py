@@ -45,7 +45,6 @@ def test_lines_are_the_same_as_those_of_the_other_processes(
 
 def test_less_severe_events_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("warning", "json")
-    logs.debug("main", "a")
     logs.info("main", "b")
     logs.warning("main", "c")
     logs.error("main", "d")

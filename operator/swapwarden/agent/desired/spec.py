@@ -155,15 +155,10 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
 def _pod(pod: state.PodSettings, page: int) -> PodEntry:
     """Return the settings of a pod. A limit of "max" is none: what the kubelet gives the pod's cgroup stays."""
     own = {name: each for name, each in _settings(pod, page).items() if each.value < cgroupfs.NO_LIMIT}
-    found = {name: _container(each, page) for name, each in pod.containers.items()}
-    named = {name: each for name, each in found.items() if each is not None}
-    default = None if pod.container_default is None else _container(pod.container_default, page)
+    named = {name: found for name, each in pod.containers.items() if (found := _settings(each, page))}
+    default = None if pod.container_default is None else _settings(pod.container_default, page) or None
     containers = {each.id: named[name] for name, each in pod.containers.items() if each.id and name in named}
     return PodEntry(own, containers, default, named, pod.reclaim)
-
-
-def _container(settings: state.ContainerDefault, page: int) -> FileSettings | None:
-    return _settings(settings, page) or None
 
 
 def _of_memory(settings: state.CgroupSettings, page: int) -> FileSettings:

@@ -68,7 +68,5 @@ class Holders:
 
     def _value(self, path: str) -> int:
         """Return the value in a container's file, in bytes; NO_LIMIT if it cannot show that any more."""
-        try:
-            return self._fs.read(cgroupfs.join(path, cgroupfs.SWAP_MAX))
-        except cgroupfs.CgroupError:
-            return cgroupfs.NO_LIMIT
+        found = self._fs.number(path, cgroupfs.SWAP_MAX)
+        return cgroupfs.NO_LIMIT if found is None else found

@@ -159,10 +159,7 @@ class Evidence:
             self._limits.leave_zero(pod.file.key)
 
     def _limit(self, pod: records.Pod) -> int | None:
-        try:
-            return self._fs.read(pod.file.name)
-        except cgroupfs.CgroupError:  # reconciling the file also fails and reports why
-            return None
+        return self._fs.number(pod.path, cgroupfs.SWAP_MAX)  # reconciling an unreadable file reports why
 
     def _prove(self) -> None:
         self._refuted = False

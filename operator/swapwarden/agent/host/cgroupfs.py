@@ -222,6 +222,13 @@ class Cgroups:
         except ValueError as error:
             raise TransientError(f"{name}: {error}") from None
 
+    def number(self, path: str, file: str) -> int | None:
+        """Return what `read` does of a cgroup's file; None if it cannot be read."""
+        try:
+            return self.read(join(path, file))
+        except CgroupError:
+            return None
+
     def stat(self, path: str) -> Stat:
         """Read memory.stat of this cgroup, which includes all below; zeros if the file, or a line of it, is missing."""
         try:
@@ -230,17 +237,13 @@ class Cgroups:
             return Stat()
         return Stat(**{name: number for name, number in counts(text).items() if name in Stat._fields})
 
-    def is_populated(self, path: str) -> bool:
-        """Return whether a process runs in the cgroup or below it. GoneError if it is gone, or no cgroup."""
-        return self.counts(path, CGROUP_EVENTS).get("populated", 0) > 0
-
     def counts(self, path: str, file: str) -> dict[str, int]:
         """Read a file with a name and a number on each line. CgroupError if it cannot be read."""
         return counts(self._read(join(path, file), _STAT_BYTES))
 
-    def pressure(self, path: str, resource: str) -> str:
-        """Return the pressure file of a resource, memory or io. CgroupError if it cannot be read."""
-        return self._read(join(path, f"{resource}.pressure"), _STAT_BYTES)
+    def pressure(self, path: str, resource: str) -> dict[str, int]:
+        """Return the `stalls` of a resource, memory or io. CgroupError if they cannot be read."""
+        return stalls(self._read(join(path, f"{resource}.pressure"), _STAT_BYTES))
 
     def resources(self, path: str) -> tuple[str, ...]:
         """Return the memory limit, CPU limit and CPU weight as the kernel shows them; empty without such a file."""

@@ -16,13 +16,17 @@ LimitText = Annotated[str, msgspec.Meta(max_length=64)]
 """A value of memory.swap.max, as the runtime has it: another plugin may have put any text there."""
 
 
-class PluginHello(msgspec.Struct, frozen=True):
+_KIND: Final = "kind"
+"""The field that distinguishes messages."""
+
+
+class PluginHello(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.HELLO.value):
     """The first message."""
 
     version: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
-class RuntimeReport(msgspec.Struct, frozen=True, rename="camel"):
+class RuntimeReport(msgspec.Struct, frozen=True, rename="camel", tag_field=_KIND, tag=FromPlugin.RUNTIME.value):
     """How the plugin stands to the container runtime."""
 
     connected: bool
@@ -44,7 +48,7 @@ class ReportedContainer(msgspec.Struct, frozen=True):
     """The kubelet's value, if the plugin set another one when the container was made; empty: the kubelet had none."""
 
 
-class ContainerList(msgspec.Struct, frozen=True):
+class ContainerList(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.CONTAINERS.value):
     """A part of all containers that the runtime has."""
 
     items: list[ReportedContainer]
@@ -52,7 +56,7 @@ class ContainerList(msgspec.Struct, frozen=True):
     """Whether another part follows."""
 
 
-class SandboxStarted(msgspec.Struct, frozen=True):
+class SandboxStarted(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.SANDBOX.value):
     """A pod's sandbox was started. The runtime makes no container of the pod before the answer."""
 
     seq: Sequence
@@ -62,7 +66,7 @@ class SandboxStarted(msgspec.Struct, frozen=True):
     """The pod's cgroup, as the runtime names it."""
 
 
-class ContainerCreated(msgspec.Struct, frozen=True):
+class ContainerCreated(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.CREATED.value):
     """A container was made."""
 
     uid: Identity
@@ -74,7 +78,7 @@ class ContainerCreated(msgspec.Struct, frozen=True):
     """The kubelet's value; None: it had none."""
 
 
-class ContainerResized(msgspec.Struct, frozen=True):
+class ContainerResized(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.RESIZED.value):
     """A container's resources were changed."""
 
     id: Identity
@@ -82,7 +86,7 @@ class ContainerResized(msgspec.Struct, frozen=True):
     """In the specification from now on."""
 
 
-class UpdateResult(msgspec.Struct, frozen=True):
+class UpdateResult(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.UPDATED.value):
     """The answer to an update."""
 
     seq: Sequence
@@ -90,13 +94,13 @@ class UpdateResult(msgspec.Struct, frozen=True):
     """Why, by id."""
 
 
-class ContainerRemoved(msgspec.Struct, frozen=True):
+class ContainerRemoved(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.REMOVED.value):
     """A container is gone."""
 
     id: Identity
 
 
-class PluginCounts(msgspec.Struct, frozen=True):
+class PluginCounts(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.COUNTS.value):
     """How often something happened since the plugin's start."""
 
     requests: Sequence = 0
@@ -128,28 +132,18 @@ PluginMessage = (
 )
 
 
-class _Kind(msgspec.Struct, frozen=True):
+class _AnyMessage(msgspec.Struct, frozen=True):
     kind: str
 
 
-_kind: Final = msgspec.json.Decoder(_Kind)
-_DECODERS: Final[dict[str, msgspec.json.Decoder[PluginMessage]]] = {
-    FromPlugin.HELLO: msgspec.json.Decoder(PluginHello),
-    FromPlugin.RUNTIME: msgspec.json.Decoder(RuntimeReport),
-    FromPlugin.CONTAINERS: msgspec.json.Decoder(ContainerList),
-    FromPlugin.SANDBOX: msgspec.json.Decoder(SandboxStarted),
-    FromPlugin.CREATED: msgspec.json.Decoder(ContainerCreated),
-    FromPlugin.RESIZED: msgspec.json.Decoder(ContainerResized),
-    FromPlugin.UPDATED: msgspec.json.Decoder(UpdateResult),
-    FromPlugin.REMOVED: msgspec.json.Decoder(ContainerRemoved),
-    FromPlugin.COUNTS: msgspec.json.Decoder(PluginCounts),
-}
+_KINDS: Final = frozenset(FromPlugin)
+_any: Final = msgspec.json.Decoder(_AnyMessage)
+_known: Final[msgspec.json.Decoder[PluginMessage]] = msgspec.json.Decoder(PluginMessage)
 
 
 def decode(packet: bytes) -> PluginMessage | None:
     """Return the message in a packet; None if this version does not know its kind. ValueError if it is wrong."""
     try:
-        decoder = _DECODERS.get(_kind.decode(packet).kind)
-        return None if decoder is None else decoder.decode(packet)
+        return _known.decode(packet) if _any.decode(packet).kind in _KINDS else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None

@@ -71,7 +71,7 @@ class ContainerFiles:
     def _is_in_use(self, inner: str) -> bool:
         """Return whether it is crun's: the container's processes are in it. A container may make any other."""
         try:
-            populated = self._fs.is_populated(inner)
+            populated = self._fs.counts(inner, cgroupfs.CGROUP_EVENTS).get("populated", 0)
         except cgroupfs.GoneError:
             return False
         if not populated:

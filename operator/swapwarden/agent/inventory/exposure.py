@@ -88,7 +88,7 @@ class Exposure(msgspec.Struct, frozen=True):
 NONE: Final = Exposure(0, 0.0, 0)
 
 
-class _LineBudget:
+class LineBudget:
     """Bounds the log to some lines in a minute, with the rest as a sum: a writer in a loop must not fill a disk.
 
     At level debug, each exposure has its line.
@@ -124,12 +124,7 @@ class _LineBudget:
             )
 
 
-_lines = _LineBudget()
-
-
-def flush() -> None:
-    """Log the sum of exposures without a line of their own, if that is due."""
-    _lines.flush()
+lines = LineBudget()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -216,7 +211,7 @@ class Tally:
     def _log(self, uid: str, one: Exposure, until: float) -> None:
         """Log an exposure by itself, since the status has only sums; one without swap taken only at level debug."""
         level = logging.INFO if one.grown else logging.DEBUG
-        if log.isEnabledFor(level) and _lines.take(one):
+        if log.isEnabledFor(level) and lines.take(one):
             log.log(
                 level,
                 "a running pod was above its value",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import pathlib
@@ -25,6 +26,8 @@ HEADROOM = metrics.reading(
 )
 Sizes = dict[names.PressureScope, int]
 """Bytes by scope, without scopes that cannot be read."""
+TURN_SECONDS: Final = 0.001
+"""How long files are read before other work gets a turn."""
 WATERMARK_SECONDS: Final = 60.0
 """How long the watermarks count as the same: /proc/zoneinfo has some lines for each CPU in each zone."""
 _CONTAINERS: Final = 64
@@ -44,9 +47,18 @@ class _Read(NamedTuple):
     """None if it has no limit."""
 
 
-def values(sizes: Sizes) -> dict[metrics.Reading, dict[tuple[str, ...], float]]:
-    """Return the metric's values by labels."""
-    return {HEADROOM: {(scope.lower(),): size for scope, size in sizes.items()}}
+class Turn:
+    """Work between two turns of others: a repair must not wait for it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
+
+    async def pause(self) -> None:
+        """Give other work a turn if this has lasted long enough."""
+        if self._clock() - self._began >= TURN_SECONDS:
+            await asyncio.sleep(0)
+            self._began = self._clock()
 
 
 class HeadroomReader:
@@ -136,13 +148,13 @@ class HeadroomReader:
         if not path:
             return cgroupfs.NO_LIMIT
         if path not in known:
-            limit, used = (self._bytes(path, file) for file in (cgroupfs.SWAP_MAX, cgroupfs.SWAP_CURRENT))
+            limit, used = (self._fs.number(path, file) for file in (cgroupfs.SWAP_MAX, cgroupfs.SWAP_CURRENT))
             own = cgroupfs.NO_LIMIT if limit is None or limit >= cgroupfs.NO_LIMIT else limit - (used or 0)
             known[path] = min(own, self._left(path.rpartition("/")[0], known))
         return known[path]
 
     def _limited(self, root: str) -> memory_headroom.PodsSizes | None:
-        limit, used = (self._bytes(root, file) for file in (cgroupfs.MEMORY_MAX, cgroupfs.MEMORY_CURRENT))
+        limit, used = (self._fs.number(root, file) for file in (cgroupfs.MEMORY_MAX, cgroupfs.MEMORY_CURRENT))
         if limit is None or used is None or limit >= cgroupfs.NO_LIMIT:
             return None
         try:
@@ -150,12 +162,6 @@ class HeadroomReader:
         except cgroupfs.CgroupError:
             return None
         return memory_headroom.PodsSizes(limit - used, stat.active_file + stat.inactive_file)
-
-    def _bytes(self, path: str, file: str) -> int | None:
-        try:
-            return self._fs.read(cgroupfs.join(path, file))
-        except cgroupfs.CgroupError:
-            return None
 
 
 def _sizes(found: _Read, of_pods: int, others: int, devices: Iterable[memory_headroom.SwapSpace]) -> Sizes:

@@ -218,25 +218,14 @@ def may_swap(cgroups: cgroupfs.Cgroups, path: str) -> bool | None:
     """Return whether no limit of the cgroup and those above it is 0; None if it does not exist, or none has a limit."""
     if cgroups.inode(path) is None:
         return None
-    found = [value for each in _upwards(path) if (value := _limit(cgroups, each)) is not None]
+    limits = (cgroups.number(each, cgroupfs.SWAP_MAX) for each in (path, *cgroupfs.above(path)))
+    found = [value for value in limits if value is not None]
     return all(value > 0 for value in found) if found else None
 
 
 def _may_one_swap(cgroups: cgroupfs.Cgroups, units: Iterable[str]) -> bool | None:
     """Return whether the first of these that exists may swap; None if none exists."""
     return next((swaps for unit in units if (swaps := may_swap(cgroups, unit)) is not None), None)
-
-
-def _upwards(path: str) -> Sequence[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
-
-
-def _limit(cgroups: cgroupfs.Cgroups, path: str) -> int | None:
-    try:
-        return cgroups.read(cgroupfs.join(path, cgroupfs.SWAP_MAX))
-    except cgroupfs.CgroupError:
-        return None
 
 
 def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Collection[str]) -> Containers:
@@ -263,8 +252,8 @@ def _effective(cgroups: cgroupfs.Cgroups, path: str, ours: Collection[str]) -> i
     inner = cgroupfs.join(path, records.INNER)
     if path in ours or inner in ours:
         return None
-    known = [value for each in (path, inner) if (value := _limit(cgroups, each)) is not None]
-    return min(known, default=None)
+    limits = (cgroups.number(each, cgroupfs.SWAP_MAX) for each in (path, inner))
+    return min((value for value in limits if value is not None), default=None)
 
 
 def runtime(cgroups: cgroupfs.Cgroups, root: str | None) -> str:

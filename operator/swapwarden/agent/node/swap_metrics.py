@@ -138,8 +138,6 @@ TOP_PODS: Final = 50
 MAX_TOP_PODS: Final = 500
 FRESH_SECONDS: Final = 1.0
 """How long values are served again: several scrapers cost as much as one."""
-TURN_SECONDS: Final = 0.001
-"""How long files are read before other work gets a turn: a repair must not wait for a scrape."""
 _CONTAINERS: Final = 64
 """Most containers listed for a pod."""
 _SLICES: Final = 32
@@ -148,11 +146,6 @@ _MEMORY_EVENTS: Final = ("high", "max", "oom", "oom_kill")
 _RESOURCES: Final = ("memory", "io")
 
 _Values = dict[tuple[str, ...], float]
-
-
-def stalls(text: str) -> dict[str, float]:
-    """Return the total seconds of a pressure file by kind."""
-    return {kind: total / 1_000_000 for kind, total in cgroupfs.stalls(text).items()}
 
 
 class _PodUsage(NamedTuple):
@@ -195,7 +188,6 @@ class SwapUsage:
         self._known = known
         self._clock = clock
         self._read_at = -math.inf
-        self._turn = -math.inf
         self._reading = asyncio.Lock()
         self._headroom = headroom_reader.HeadroomReader(cgroups, proc, sys / "block", known)
 
@@ -205,21 +197,16 @@ class SwapUsage:
             if self._clock() - self._read_at < FRESH_SECONDS:
                 return
             found = _Found()
-            self._turn = self._clock()
+            turn = headroom_reader.Turn(self._clock)
             total = self._node(found)
             self._slices(found)
             if self._known.root is not None:
-                await self._pods(found, self._known.root.path, total)
-            found.values.update(headroom_reader.values(await self._headroom.read(self._pause)))
+                await self._pods(found, self._known.root.path, total, turn)
+            for scope, size in (await self._headroom.read(turn.pause)).items():
+                found.put(headroom_reader.HEADROOM, size, scope.lower())
             for metric in READINGS:
                 metric.hold(found.values.get(metric, {}))
             self._read_at = self._clock()
-
-    async def _pause(self) -> None:
-        """Give other work a turn if this one has lasted long enough."""
-        if self._clock() - self._turn >= TURN_SECONDS:
-            await asyncio.sleep(0)
-            self._turn = self._clock()
 
     # The node
 
@@ -238,47 +225,48 @@ class SwapUsage:
         for kind in ("anon", "file"):
             found.put(REFAULTS, counted.get(f"workingset_refault_{kind}"), kind)
         for resource in _RESOURCES:
-            for kind, seconds in stalls(files.text(self._proc / "pressure" / resource) or "").items():
-                found.put(STALLED, seconds, resource, kind)
+            stalls = cgroupfs.stalls(files.text(self._proc / "pressure" / resource) or "")
+            for kind, microseconds in stalls.items():
+                found.put(STALLED, microseconds / 1e6, resource, kind)
         return total
 
     def _slices(self, found: _Found) -> None:
         root = "" if self._known.root is None else self._known.root.path.partition("/")[0]
         names = (name for name in self._fs.dirs("") if name.endswith(".slice") and name != root)
-        used = [(self._bytes(name, cgroupfs.SWAP_CURRENT), name) for name in names]
+        used = [(self._fs.number(name, cgroupfs.SWAP_CURRENT), name) for name in names]
         for size, name in heapq.nlargest(_SLICES, [(size, name) for size, name in used if size is not None]):
             found.put(SLICE_USED, size, name)
             for resource in _RESOURCES:
-                for kind, seconds in stalls(self._pressure(name, resource)).items():
-                    found.put(SLICE_STALLED, seconds, name, resource, kind)
+                for kind, microseconds in self._pressure(name, resource).items():
+                    found.put(SLICE_STALLED, microseconds / 1e6, name, resource, kind)
 
     # Pods
 
-    async def _pods(self, found: _Found, root: str, total: int | None) -> None:
+    async def _pods(self, found: _Found, root: str, total: int | None, turn: headroom_reader.Turn) -> None:
         above: dict[str, int] = {}
         users, given = [], 0
         for pod in list(self._known.pods.values()):
-            used, limit = self._bytes(pod.path, cgroupfs.SWAP_CURRENT), self._bytes(pod.path, cgroupfs.SWAP_MAX)
+            used, limit = self._fs.number(pod.path, cgroupfs.SWAP_CURRENT), self._fs.number(pod.path, cgroupfs.SWAP_MAX)
             if used is not None and limit is not None:
                 users.append(_PodUsage(used, pod.uid, pod))
                 given += limit
-            await self._pause()
+            await turn.pause()
         if total is not None:
             accessible = min(total, self._least(root, above))
             found.put(ACCESSIBLE, accessible)
             found.put(RESERVED, total - accessible)
             found.put(UNASSIGNED, max(0, accessible - given))
         for file in (cgroupfs.MEMORY_LOW, cgroupfs.MEMORY_MIN):
-            found.put(PROTECTED, self._bytes(root, file), file)
+            found.put(PROTECTED, self._fs.number(root, file), file)
         for metric, event, count in self._events(root, PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS):
             found.put(metric, count, event)
         for resource in _RESOURCES:
-            for kind, seconds in stalls(self._pressure(root, resource)).items():
-                found.put(PODS_STALLED, seconds, resource, kind)
+            for kind, microseconds in self._pressure(root, resource).items():
+                found.put(PODS_STALLED, microseconds / 1e6, resource, kind)
         users.sort(reverse=True, key=lambda each: each[:2])
         for each in users[: self._top]:
             self._pod(found, each, above)
-            await self._pause()
+            await turn.pause()
         if rest := users[self._top :]:
             found.put(POD_USED, sum(each.used for each in rest), OTHER)
         self._exposed(found)
@@ -295,7 +283,7 @@ class SwapUsage:
 
     def _pod(self, found: _Found, user: _PodUsage, above: dict[str, int]) -> None:
         uid, pod = user.uid, user.pod
-        limit = self._bytes(pod.path, cgroupfs.SWAP_MAX)
+        limit = self._fs.number(pod.path, cgroupfs.SWAP_MAX)
         if limit is None:  # gone since
             return
         limit = min(limit, self._least(pod.path.rpartition("/")[0], above))
@@ -304,8 +292,8 @@ class SwapUsage:
         for metric, event, count in self._events(pod.path, POD_SWAP_EVENTS, POD_MEMORY_EVENTS):
             found.put(metric, count, uid, event)
         for container in itertools.islice(pod.containers.values(), _CONTAINERS):
-            used = self._bytes(container.path, cgroupfs.SWAP_CURRENT)
-            own = self._bytes(container.path, cgroupfs.SWAP_MAX)
+            used = self._fs.number(container.path, cgroupfs.SWAP_CURRENT)
+            own = self._fs.number(container.path, cgroupfs.SWAP_MAX)
             if used is not None and own is not None:
                 # With crun the processes are in a cgroup of their own inside.
                 inner = (self._limit(file.path) for file in container.files)
@@ -332,20 +320,14 @@ class SwapUsage:
 
     def _limit(self, path: str) -> int:
         """Return a cgroup's own limit; NO_LIMIT if it has no such file."""
-        found = self._bytes(path, cgroupfs.SWAP_MAX)
+        found = self._fs.number(path, cgroupfs.SWAP_MAX)
         return cgroupfs.NO_LIMIT if found is None else found
 
-    def _bytes(self, path: str, file: str) -> int | None:
-        try:
-            return self._fs.read(cgroupfs.join(path, file))
-        except cgroupfs.CgroupError:
-            return None
-
-    def _pressure(self, path: str, resource: str) -> str:
+    def _pressure(self, path: str, resource: str) -> Mapping[str, int]:
         try:
             return self._fs.pressure(path, resource)
         except cgroupfs.CgroupError:
-            return ""
+            return {}
 
     def _counts(self, path: str, file: str) -> Mapping[str, int]:
         try:

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import inventory
-from swapwarden.agent.node import swap_metrics
 from swapwarden.agent.pressure import signals
 from swapwarden.api import names
 
@@ -28,7 +27,7 @@ class NodeTotals(NamedTuple):
 
 def of_node(proc: pathlib.Path) -> NodeTotals | None:
     """Return the totals; None if the kernel does not report stalls. Any thread may call it."""
-    full = _full(files.text(proc / "pressure/memory"))
+    full = _full(cgroupfs.stalls(files.text(proc / "pressure/memory") or ""))
     return None if full is None else NodeTotals(full, cgroupfs.counts(files.text(proc / "vmstat") or ""))
 
 
@@ -79,15 +78,16 @@ class KernelTotals:
         except cgroupfs.CgroupError:
             return {}
 
-    def _pressure(self, root: str) -> str | None:
+    def _pressure(self, root: str) -> Mapping[str, int]:
         try:
             return self._fs.pressure(root, "memory")
         except cgroupfs.CgroupError:
-            return None
+            return {}
 
 
-def _full(text: str | None) -> float | None:
-    return swap_metrics.stalls(text or "").get("full")
+def _full(stalls: Mapping[str, int]) -> float | None:
+    """Return the seconds in which all tasks stalled; None if they are not among these."""
+    return stalls["full"] / 1e6 if "full" in stalls else None
 
 
 def _sum(counted: Mapping[str, int], *names: str) -> int | None:

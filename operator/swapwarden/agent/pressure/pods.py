@@ -65,10 +65,7 @@ class PodWatch:
             stat = self._fs.stat(pod.path)
         except cgroupfs.CgroupError:
             return None
-        try:
-            swap = self._fs.read(cgroupfs.join(pod.path, cgroupfs.SWAP_CURRENT))
-        except cgroupfs.CgroupError:  # a kernel without the controller of swap
-            swap = 0
+        swap = self._fs.number(pod.path, cgroupfs.SWAP_CURRENT) or 0  # a kernel may lack the controller of swap
         refaults = stat.workingset_refault_anon + stat.workingset_refault_file
         return state.PressuredPod(pod.uid, max(0, used - stat.inactive_file), swap, refaults)
 

@@ -38,8 +38,6 @@ STALL = metrics.reading(
     " longer, by scope: node and pods. Only where the profile has spec.pressure.",
     labels=("scope",),
 )
-TURN_SECONDS: Final = 0.001
-"""How long files are read before other work gets a turn."""
 _SHARE: Final = 10
 """A look is followed by a pause of so many times its length: it then takes a tenth of a CPU at most."""
 _LONGEST_WAIT: Final = 2.0
@@ -126,7 +124,7 @@ class Sampler:
         return max(asked.pause, min(_SHARE * (self._clock() - began), _LONGEST_WAIT))
 
     async def _look(self, asked: signals.PressureSignals) -> signals.Verdict:
-        turn = _Turn(self._clock)
+        turn = headroom_reader.Turn(self._clock)
         cheap = self._headroom.without_swap()
         stalls = self._kernel.read()
         headroom = await self._headroom.read(turn.pause) if asked.needs_swap(cheap) else cheap
@@ -159,7 +157,7 @@ class Sampler:
                     "stall_permille": verdict.stall,
                 },
             )
-        largest = await self._pods.largest(_Turn(self._clock).pause)
+        largest = await self._pods.largest(headroom_reader.Turn(self._clock).pause)
         self._seq += 1
         self._reported_at = now
         self.report = state.PressureReport(
@@ -191,20 +189,6 @@ class Sampler:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class _Turn:
-    """Work between two turns of others: a repair must not wait for it."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._began = clock()
-
-    async def pause(self) -> None:
-        """Give other work a turn if this has lasted long enough."""
-        if self._clock() - self._began >= TURN_SECONDS:
-            await asyncio.sleep(0)
-            self._began = self._clock()
 
 
 def _publish(verdict: signals.Verdict) -> None:

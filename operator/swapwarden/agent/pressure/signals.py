@@ -76,9 +76,6 @@ class Verdict(NamedTuple):
         return self.stalls.get(self.scope, 0)
 
 
-QUIET: Final = Verdict()
-
-
 class _Stall(NamedTuple):
     permille: int
     whole: bool
@@ -180,13 +177,9 @@ class PressureSignals:
         self._windows = {scope: StallWindow(over) for scope in names.PressureScope}
         self._stalls = {scope: _Latch(0.0) for scope in names.PressureScope}
         self._last: MemoryReading | None = None
-        self._next = RARE_SECONDS
-        self._near = False
-
-    @property
-    def pause(self) -> float:
+        self.pause = RARE_SECONDS
         """Seconds until the next look."""
-        return self._next
+        self._near = False
 
     def needs_swap(self, cheap: Mapping[names.PressureScope, int]) -> bool:
         """Return whether the headroom must be read with swap, by that without it."""
@@ -212,7 +205,7 @@ class PressureSignals:
                 self._windows[each].restart()
         stalled = [stall for stall in found.values() if 2 * stall.permille >= self._full]
         near = bool(on or stalled) or self._headroom.begun or any(each <= self._clear for each in look.cheap.values())
-        self._next = NEAR_SECONDS if near else self._until(look)
+        self.pause = NEAR_SECONDS if near else self._until(look)
         self._last, self._near = look, near
         verdict = Verdict(
             headroom=lowest,

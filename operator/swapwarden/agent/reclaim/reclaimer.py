@@ -169,7 +169,9 @@ class Reclaimer:
                 if known is not None:
                     pod.refaults, pod.moved, pod.refaulted = known.refaults, known.moved, known.refaulted
                     pod.seconds = known.seconds
-                if target.mode is names.ReclaimMode.STARTUP and target.containers <= self._past.done.get(uid, _NONE):
+                if target.mode is names.ReclaimMode.STARTUP and target.containers <= self._past.done.get(
+                    uid, frozenset()
+                ):
                     pod.pace.done, pod.hold = True, names.ReclaimHold.DONE
                 self._pods[uid] = pod
             else:
@@ -275,7 +277,7 @@ class Reclaimer:
     def _sample(self, path: str, swap: dict[str, int]) -> reclaim.PodSample | None:
         """Return a look at a pod; None if it is gone, or the kernel shows too little."""
         try:
-            some = cgroupfs.stalls(self._fs.pressure(path, "memory")).get("some")
+            some = self._fs.pressure(path, "memory").get("some")
             refaults = self._fs.counts(path, cgroupfs.MEMORY_STAT).get("workingset_refault_anon")
             current, used, *protected = (self._fs.read(cgroupfs.join(path, file)) for file in _READ)
         except cgroupfs.CgroupError:
@@ -314,5 +316,4 @@ class Reclaimer:
         self.view = self.view._replace(pods=tuple(listed))
 
 
-_NONE: Final[frozenset[str]] = frozenset()
 _READ: Final = (cgroupfs.MEMORY_CURRENT, cgroupfs.SWAP_CURRENT, cgroupfs.MEMORY_LOW, cgroupfs.MEMORY_MIN)

@@ -14,7 +14,8 @@ from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.host import cgroupfs, faults, memory_reclaim
 from swapwarden.agent.inventory import board, records
 from swapwarden.agent.reclaim import history, reclaimer
-from swapwarden.api import names, state
+from swapwarden.api import names
+from swapwarden.api import state as api
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Runner:
             if pod.file.status.draining:
                 continue
             since = max(self._began, *(each.since for each in pod.containers.values()))
-            ids = frozenset(each.id[:_ID] for each in pod.containers.values())
+            ids = frozenset(each.id[: api.ID_LENGTH] for each in pod.containers.values())
             yield reclaimer.ReclaimTarget(pod.uid, pod.path, names.ReclaimMode(entry.reclaim), since, ids)
 
     def _show(self, view: reclaimer.View) -> None:
@@ -148,6 +149,3 @@ class Runner:
             loop.call_soon_threadsafe(lambda: self._show(turns.view))
         except RuntimeError:  # the loop has ended
             self._stop.set()
-
-
-_ID: Final = state.ID_LENGTH

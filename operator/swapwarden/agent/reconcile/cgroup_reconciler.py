@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Final
 
 from swapwarden.agent.desired import resolve, spec
@@ -15,8 +14,6 @@ from swapwarden.agent.reconcile import container_reconciler, file_reconciler, qu
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.telemetry import metrics
-
-log = logging.getLogger(__name__)
 
 _SWAP: Final = frozenset({cgroup_files.SWAP_MAX.name})
 ENFORCED_SECONDS = metrics.histogram(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from typing import Final, NamedTuple
+from typing import Final
 
 from swapwarden.agent.host import systemd_dropins, worker
 from swapwarden.agent.inventory import board
@@ -16,20 +16,19 @@ from swapwarden.agent.inventory import board
 _JOB: Final = "drop-ins"
 
 
-class DropInFolders(NamedTuple):
-    """Folders that hold systemd's drop-in folders; None if the agent does not see them."""
-
-    pods: pathlib.Path | None
-    """Those of pods, for guarantee Strict."""
-    slices: pathlib.Path | None
-    """Those of slices of the node."""
-
-
 class DropInView:
     """Reads the files in the background: a disk that is busy with swapping takes seconds."""
 
-    def __init__(self, folders: DropInFolders, reports: board.Board, disks: worker.Worker) -> None:
-        self._folders = folders
+    def __init__(
+        self,
+        pods: pathlib.Path | None,
+        slices: pathlib.Path | None,
+        reports: board.Board,
+        disks: worker.Worker,
+    ) -> None:
+        """`pods` and `slices` hold systemd's drop-in folders for them; None if the agent does not see these."""
+        self._pods = pods
+        self._slices = slices
         self._board = reports
         self._disks = disks
         self._due = asyncio.Event()
@@ -50,10 +49,9 @@ class DropInView:
             self._take(await self._disks.do(_JOB, self._read, None))
 
     def _read(self) -> dict[str, board.DropInStatus]:
-        pods, slices = self._folders
         return {
-            board.PODS: _status(pods, systemd_dropins.pod_files),
-            board.SLICES: _status(slices, systemd_dropins.slice_files),
+            board.PODS: _status(self._pods, systemd_dropins.pod_files),
+            board.SLICES: _status(self._slices, systemd_dropins.slice_files),
         }
 
     def _take(self, found: dict[str, board.DropInStatus]) -> None:

@@ -99,8 +99,7 @@ class FileReconciler:
             wait = _retries(file).refused.next()
         if file.desired.value is resolve.Handling.RESTORE:
             file.status = file.status._replace(to_restore=self._limits.holds_ours(file.key))
-        if order.turn is not None:
-            order.end()
+        order.turn = None
         if file.spec.reclaims:
             self.guard.follow(file)
         if wait is not None:

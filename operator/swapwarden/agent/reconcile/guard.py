@@ -10,12 +10,10 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-import re
 import time
-from typing import Final
 
 from swapwarden.agent.desired import throttle
-from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
+from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import queue, schedule, work
 from swapwarden.api import names, state, times
@@ -37,8 +35,6 @@ STALLED = metrics.counter(
 EASED = metrics.gauge(
     "swapwarden_agent_throttle_eased_cgroups", "Cgroups whose memory.high the guard holds above the planned value."
 )
-
-_TOTAL: Final = re.compile(r"^(some|full) .*\btotal=([0-9]{1,19})$", re.MULTILINE)
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -66,10 +62,8 @@ class ThrottleGuard:
 
     def finds(self, path: str) -> bool:
         """Return whether a cgroup has a memory.high of another writer that must be guarded."""
-        try:
-            return self._fs.read(cgroupfs.join(path, cgroup_files.MEMORY_HIGH.name)) < cgroupfs.NO_LIMIT
-        except cgroupfs.CgroupError:
-            return False
+        high = self._fs.number(path, cgroupfs.MEMORY_HIGH)
+        return high is not None and high < cgroupfs.NO_LIMIT
 
     def follow(self, file: records.ControlFile) -> None:
         """Guard a memory.high that was reconciled; end that if it throttles no more."""
@@ -144,7 +138,8 @@ class ThrottleGuard:
             else:
                 self._watch(guarded)
             return
-        trip, why = guarded.throttle.observe(sample, self._settings), guarded.file.throttling.why
+        settings = throttle.GuardTimes(self._asked.window_seconds, self._asked.hold_seconds)
+        trip, why = guarded.throttle.observe(sample, settings), guarded.file.throttling.why
         if trip is not None:
             self._report(guarded.file, trip)
             why = f"{trip.cause} at memory.high: tasks stalled for {trip.stalled:.0f} s; now {trip.phase.value}"
@@ -223,10 +218,6 @@ class ThrottleGuard:
         current = self._work.in_force.spec
         return state.GuardSettings() if current is None else current.guard
 
-    @property
-    def _settings(self) -> throttle.GuardTimes:
-        return throttle.GuardTimes(self._asked.window_seconds, self._asked.hold_seconds)
-
     def _events(self, file: records.ControlFile) -> int:
         try:
             return self._fs.counts(file.path, cgroupfs.MEMORY_EVENTS).get("high", 0)
@@ -235,14 +226,14 @@ class ThrottleGuard:
 
     def _sample(self, file: records.ControlFile, now: float) -> throttle.StallSample:
         """Read one sample. CgroupError; ValueError if the kernel accounts no pressure."""
-        totals = {kind: int(total) for kind, total in _TOTAL.findall(self._fs.pressure(file.path, "memory"))}
+        totals = self._fs.pressure(file.path, "memory")
         if len(totals) < len(("some", "full")):
             raise ValueError("no pressure")
         return throttle.StallSample(
             now,
             self._fs.counts(file.path, cgroupfs.MEMORY_EVENTS).get("high", 0),
             self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_CURRENT)),
-            self._fs.read(cgroupfs.join(file.path, cgroup_files.MEMORY_HIGH.name)),
+            self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_HIGH)),
             totals["some"],
             totals["full"],
         )

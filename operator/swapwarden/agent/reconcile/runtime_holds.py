@@ -7,7 +7,6 @@ only after the files hold the value and nothing drains: a hold is never a cut.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -21,8 +20,6 @@ from swapwarden.api import names
 from swapwarden.api import runtime_link as protocol
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
-
-log = logging.getLogger(__name__)
 
 CORRECTED = metrics.counter(
     "swapwarden_agent_nri_corrected_total",
@@ -233,14 +230,10 @@ class RuntimeHolds:
         container, state = self._inventory.containers.get(seen.id), self._work.in_force.spec
         if container is None or seen.asked is None or state is None or runtime_values.wanted(seen, state) is None:
             return True
-        try:
-            return self._fs.read(cgroupfs.join(container.path, cgroupfs.SWAP_MAX)) <= seen.asked
-        except cgroupfs.CgroupError:
-            return True  # it is gone
+        found = self._fs.number(container.path, cgroupfs.SWAP_MAX)
+        return found is None or found <= seen.asked  # None: it is gone
 
     def _fits(self, container: records.Container, target: int) -> bool:
         """Return whether the container uses no more swap than `target`."""
-        try:
-            return self._fs.read(cgroupfs.join(container.path, cgroupfs.SWAP_CURRENT)) <= target
-        except cgroupfs.CgroupError:
-            return False
+        used = self._fs.number(container.path, cgroupfs.SWAP_CURRENT)
+        return used is not None and used <= target

@@ -152,10 +152,7 @@ class Units:
         return entry is not None and entry.systemd_zero
 
     def _is_at_zero(self, path: str) -> bool:
-        try:
-            return self._fs.read(cgroupfs.join(path, cgroupfs.SWAP_MAX)) == 0
-        except cgroupfs.CgroupError:  # reconciling the file also fails and reports why
-            return False
+        return self._fs.number(path, cgroupfs.SWAP_MAX) == 0  # reconciling an unreadable file reports why
 
     def files(self) -> Iterator[records.ControlFile]:
         """Return all known files."""

@@ -168,7 +168,8 @@ class NodeTasks:
         if self.runtime is not None:
             self.runtime.open()
         if not self._inventory.is_there():
-            self.lose()
+            self._inventory.lose()
+            self._cgroups.take_changes(queue.Mark(now))
             self.find()
             self._work.watching.retried()
             self.comparison.last = now
@@ -185,11 +186,6 @@ class NodeTasks:
         if self.comparison.began is None:
             self.comparison.began = now
             self._work.failures.begin_comparison()
-
-    def lose(self) -> None:
-        """Forget all of the tree."""
-        self._inventory.lose()
-        self._cgroups.take_changes(queue.Mark(self._work.clock()))
 
     def _swept(self, mark: queue.Mark) -> None:
         """End a comparison, once all earlier marks had their turns."""

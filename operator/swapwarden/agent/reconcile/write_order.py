@@ -29,7 +29,7 @@ class WriteOrder:
         self.raises: dict[object, dict[records.ControlFile, tuple[int, queue.Mark]]] = {}
         """Waiting raises by pod: the queue's serial when the wait began, and the file's mark."""
         self.turn: tuple[records.ControlFile, int] | None = None
-        """The file that has its turn after a wait, and the serial of when it began."""
+        """The file that has its turn after a wait, and the serial of when it began; None ends the turn."""
 
     def lower_first(self, file: records.ControlFile) -> None:
         """Note that a file must be lowered: until `lowered`, those above it are not raised."""
@@ -56,10 +56,6 @@ class WriteOrder:
         if waiting is not None:
             self.turn = file, waiting[0]
             self.drop(file)
-
-    def end(self) -> None:
-        """End the turn."""
-        self.turn = None
 
     def claim_raise(self, file: records.ControlFile, mark: queue.Mark) -> bool:
         """Return True if the file in turn may be raised; else have it wait with its mark until it is `released`."""

@@ -254,7 +254,7 @@ def publish(known: inventory.Inventory, progress: board.ReconcileProgress) -> No
         FAILING.set(failing[reason], reason.value)
     inventory.PODS.set(len(known.pods))
     inotify.WATCHES.set(progress.watches)
-    exposure.flush()
+    exposure.lines.flush()
 
 
 def yielded(file: records.ControlFile) -> bool:

@@ -123,7 +123,8 @@ class Report:
             reclaimed=listed,
             reclaimed_omitted=len(pods) - len(listed),
         )
-        return status.as_json(built)
+        as_json: dict[str, Any] = msgspec.to_builtins(built)
+        return as_json
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
         """Take note that the API server has this status."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from swapwarden.agent.desired import problems, resolve
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector, holds
@@ -286,12 +284,6 @@ def build(
         throttled_omitted=max(0, len(throttled) - state.MAX_THROTTLED),
         preview_cost=snapshot.cost,
     )
-
-
-def as_json(status: state.StateStatus) -> dict[str, Any]:
-    """Return the status as in the object, without defaults."""
-    built: dict[str, Any] = msgspec.to_builtins(status)
-    return built
 
 
 def essence(status: Mapping[str, Any]) -> dict[str, Any]:

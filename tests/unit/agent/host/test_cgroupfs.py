@@ -105,3 +105,18 @@ def test_a_file_without_a_value_is_transient(tree: CgroupTree, cgroups: cgroupfs
 def test_a_root_that_is_no_directory(tmp_path: pathlib.Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         cgroupfs.Cgroups(str(tmp_path / "none"), PAGE)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "some avg10=0.00 avg60=0.00 total=2500000\nfull avg10=1.50 total=1250000\n",
+            {"some": 2500000, "full": 1250000},
+        ),
+        ("some avg10=0.00 total=1000000\n", {"some": 1000000}),
+        ("other total=5\nfull avg10=1 total=x\nsome\n\n", {}),
+    ],
+)
+def test_stalls(text: str, found: dict[str, int]) -> None:
+    assert cgroupfs.stalls(text) == found

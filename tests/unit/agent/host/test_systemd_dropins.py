@@ -178,7 +178,7 @@ def test_waiting_ends_with_the_signal_that_ends_a_pod() -> None:
 class Viewed:
     def __init__(self, pods: pathlib.Path | None, slices: pathlib.Path | None) -> None:
         self.board = board.Board()
-        self.view = dropin_view.DropInView(dropin_view.DropInFolders(pods, slices), self.board, worker.Worker())
+        self.view = dropin_view.DropInView(pods, slices, self.board, worker.Worker())
         self.view.observe()
         self.task = asyncio.create_task(self.view.run())
 

@@ -52,8 +52,7 @@ async def headroom(node: Node) -> dict[str, float]:
         node.cgroups, node.tree.proc, node.tree.proc.parent / "block", agent.inventory
     )
     sizes = await reader.read(lambda: asyncio.sleep(0))
-    (found,) = headroom_reader.values(sizes).values()
-    return {scope: size / MIB for (scope,), size in found.items()}
+    return {scope.lower(): size / MIB for scope, size in sizes.items()}
 
 
 async def test_without_pods(node: Node) -> None:

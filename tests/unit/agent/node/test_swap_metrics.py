@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from swapwarden.agent.inventory import exposure
-from swapwarden.agent.node import swap_metrics
+from swapwarden.agent.node import headroom_reader, swap_metrics
 from swapwarden.api.names import Cause
 from swapwarden.telemetry import metrics
 
@@ -268,22 +268,10 @@ async def test_fresh_values_are_served_again(plain: Node) -> None:
 async def test_others_have_their_turn_between_pods(plain: Node) -> None:
     for number in range(1, 5):
         plain.tree.pod(number)
-    reader = Reader(plain, step=2 * swap_metrics.TURN_SECONDS)
+    reader = Reader(plain, step=2 * headroom_reader.TURN_SECONDS)
     reading = asyncio.ensure_future(reader.read())
     turns = 0
     while not reading.done():
         turns += 1
         await asyncio.sleep(0)
     assert turns > 4 + 4
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (PRESSURE, {"some": 2.5, "full": 1.25}),
-        ("some avg10=0.00 total=1000000\n", {"some": 1.0}),
-        ("other total=5\nfull avg10=1 total=x\nsome\n\n", {}),
-    ],
-)
-def test_stalls(text: str, found: dict[str, float]) -> None:
-    assert swap_metrics.stalls(text) == found

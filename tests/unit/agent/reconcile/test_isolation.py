@@ -450,14 +450,14 @@ async def test_exposures_in_a_loop_fill_no_log_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(exposure, "_lines", exposure._LineBudget())
+    monkeypatch.setattr(exposure, "lines", exposure.LineBudget())
     tally = exposure.Tally()
     for _ in range(400):
         one = exposure.Exposure(1, 2.0, 4096)
         tally.add("u", one, wanted=0, found=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
     assert len(caplog.records) == exposure.LOG_LINES
     monkeypatch.setattr(exposure, "LOG_SECONDS", 0.0)
-    exposure.flush()
+    exposure.lines.flush()
     rest = vars(caplog.records[-1])
     assert (rest["exposures"], rest["swapBytes"]) == (340, 340 * 4096)
     assert (tally.count, tally.grown) == (400, 400 * 4096)
@@ -1168,7 +1168,7 @@ async def test_so_many_cgroups_in_a_pod_are_looked_at_and_no_more(plain: Node, m
 class Chaos:
     """Anything may fail that is asked of the hostile pod's cgroups."""
 
-    METHODS = ("read", "children", "inode", "write", "stat", "is_populated", "resources")
+    METHODS = ("read", "children", "inode", "write", "stat", "counts", "resources")
 
     def __init__(self, crowd: Crowd, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
         self.on = False

@@ -145,8 +145,8 @@ def test_what_ends_by_itself_has_to_be_looked_at() -> None:
 
 
 def test_the_time_of_transition_stays_while_the_status_does() -> None:
-    first = status.as_json(build(GOOD, FACTS, [], "2026-01-01T00:00:00Z"))
-    second = status.as_json(
+    first = msgspec.to_builtins(build(GOOD, FACTS, [], "2026-01-01T00:00:00Z"))
+    second = msgspec.to_builtins(
         build(GOOD._replace(violations=[DRAINING]), FACTS, first["conditions"], "2026-02-02T00:00:00Z")
     )
     times = {condition["type"]: condition["lastTransitionTime"] for condition in second["conditions"]}
@@ -167,7 +167,7 @@ def test_violations_are_cut_and_the_worst_come_first() -> None:
 def test_counters_alone_are_not_the_essence() -> None:
     def built(*exposures: state.ExposedPod, drifting: int = 1) -> dict[str, Any]:
         snapshot = lately(drifting=drifting, exposures=exposures)
-        return status.essence(status.as_json(build(snapshot, FACTS, [], "t")))
+        return status.essence(msgspec.to_builtins(build(snapshot, FACTS, [], "t")))
 
     more = state.ExposedPod("p", count=9, milliseconds=50, observed="max")
     other = state.ExposedPod("q", count=1)
@@ -182,7 +182,8 @@ def test_counters_alone_are_not_the_essence() -> None:
 def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:
     def told(pods: int, size: int) -> dict[str, Any]:
         cost = state.PreviewCost(state.ProfileRef("p", 2), pods, size)
-        return status.as_json(build(GOOD._replace(cost=cost), FACTS, [], "2026-01-01T00:00:00Z"))
+        built: dict[str, Any] = msgspec.to_builtins(build(GOOD._replace(cost=cost), FACTS, [], "2026-01-01T00:00:00Z"))
+        return built
 
     assert told(2, 10)["previewCost"] == {"profileRef": {"name": "p", "generation": 2}, "pods": 2, "bytes": 10}
     assert status.essence(told(2, 10)) == status.essence(told(2, 20))
@@ -220,7 +221,7 @@ def test_findings_are_conditions_while_they_are_true() -> None:
     condition = first.conditions[-1]
     assert (condition.type, condition.status, condition.reason) == ("SecretsOnDisk", "True", "NoTmpfsNoswap")
     assert (condition.message, condition.observed_generation) == ("they can; encrypt it", 0)
-    before = status.as_json(first)["conditions"]
+    before = msgspec.to_builtins(first)["conditions"]
     later = build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [found])
     assert later == first
     assert len(build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 5
@@ -255,9 +256,9 @@ def test_throttled_cgroups_are_cut_and_those_that_the_guard_raised_come_first() 
 def test_throttling_is_written_at_once_only_where_the_guard_found_a_standstill() -> None:
     def built(**fields: Any) -> dict[str, Any]:
         snapshot = GOOD._replace(throttled=[state.ThrottledCgroup("p", **fields)])
-        return status.essence(status.as_json(build(snapshot, FACTS, [], "t")))
+        return status.essence(msgspec.to_builtins(build(snapshot, FACTS, [], "t")))
 
-    none = status.essence(status.as_json(build(GOOD, FACTS, [], "t")))
+    none = status.essence(msgspec.to_builtins(build(GOOD, FACTS, [], "t")))
     assert none == built(count=1) == built(count=9, milliseconds=50)
     assert built(count=9, trips=1) != none
     assert built(trips=1, guard="Stepped") != built(trips=1, guard="Released") != built(trips=2, guard="Released")
