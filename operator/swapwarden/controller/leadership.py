@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from swapwarden.controller import supervise
 from swapwarden.controller.leader import Leader, StepDown
 from swapwarden.controller.term import Term
 from swapwarden.kube.election import election, elector
@@ -24,6 +25,8 @@ EPOCH = metrics.gauge(
     "swapwarden_controller_epoch", "Leadership term in this process's writes; 0 while it does not lead."
 )
 
+PART: Final = "term"
+"""Of the controller, see supervise."""
 SYNC_SECONDS: Final = 5.0
 """Seconds between two checks of whether all is in sync."""
 LAG_SECONDS: Final = 420.0
@@ -146,9 +149,22 @@ class Leadership:
         self.leader = self._leads(term, self.step_down)
         LEADER.set(1)
         EPOCH.set(term.epoch)
-        task = asyncio.create_task(_run(self.leader, tuple(self._tasks)))
+        task = asyncio.create_task(self._lead(self.leader, tuple(self._tasks)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _lead(self, leader: Leader, earlier: tuple[asyncio.Task[None], ...]) -> None:
+        """Lead once earlier leaders have ended: their last writes must not follow the first ones of this one."""
+        if earlier:
+            await asyncio.wait(earlier)
+        del earlier  # their errors keep all of their memory alive
+        try:
+            await leader.run()
+        except Exception as error:
+            # One that keeps the Lease and does nothing is worse than none.
+            supervise.FAULTS.inc(PART)
+            log.exception("unexpected error in a term, which ends: this instance or another one begins the next")
+            self.step_down(leader.term, f"unexpected error: {error!r}")
 
     def step_down(self, term: Term, reason: str) -> None:
         """Lead no longer, unless another term than this one has begun."""
@@ -184,14 +200,6 @@ class Leadership:
         # Others wait until the Lease expires then.
         unsure = asyncio.get_running_loop().time() < self._unsure_until
         await asyncio.to_thread(self.elector.stop, release=not unsure)
-
-
-async def _run(leader: Leader, earlier: tuple[asyncio.Task[None], ...]) -> None:
-    """Lead once earlier leaders have ended: their last writes must not follow the first ones of this one."""
-    if earlier:
-        await asyncio.wait(earlier)
-    del earlier  # their errors keep all of their memory alive
-    await leader.run()
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:

@@ -332,6 +332,21 @@ async def test_one_that_is_in_sync_no_more_steps_down_until_it_is_again(
     assert bench.controller.readiness.unready() is None
 
 
+async def test_a_term_that_fails_as_a_whole_ends_instead_of_doing_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise ValueError("of one pod")
+
+    monkeypatch.setattr(bench.known, "all_due", fails)
+    before = supervise.FAULTS.value(leadership.PART)
+    bench.synced()
+    bench.elected()
+    await until(lambda: bench.lease.reasons)
+    assert bench.lease.reasons == ["unexpected error: ValueError('of one pod')"]
+    assert supervise.FAULTS.value(leadership.PART) == before + 1
+
+
 TEAM = (compiled.LabelExpression("team", "In", frozenset({"a"})),)
 BY_NAMESPACE = [
     {"name": "a", "namespaceSelector": {"matchLabels": {"team": "a"}}, "swap": {"policy": "Disabled"}},
