@@ -51,6 +51,7 @@ class PlanLatency:
         if old is not None and old.node and (new is None or new.terminal or new.node != old.node):
             self._drop(old.node, old.key)
         if new is not None and new.node and not new.terminal and (old is None or old.node != new.node):
+            self._drop(new.node, new.key)  # forged mirrors of static pods share a key
             self._waits.setdefault(new.node, {})[new.key] = _Wait(self.now())
             self._count(1)
 

@@ -117,6 +117,14 @@ def test_deleted_objects_are_awaited_no_more(bench: Bench) -> None:
     assert bench.told == 0
 
 
+def test_two_pods_that_name_one_cgroup_are_awaited_once(bench: Bench) -> None:
+    bench.comes("a")
+    forged = bench.comes("a")
+    assert bench.awaiting == 1
+    bench.waits.pod_changed(forged, None)
+    assert bench.awaiting == 0
+
+
 def test_another_state_of_the_name_answers_nothing(bench: Bench) -> None:
     bench.comes("a")
     bench.plans("a", generation=2)
