@@ -418,7 +418,7 @@ class Reader:
                 )
         except TimeoutError as error:
             raise errors.Unreachable(f"cannot connect to {self._netloc} within {CONNECT_SECONDS:g} s") from error
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a label of the host's name is too long
             raise errors.Unreachable(f"cannot connect to {self._netloc}: {error}") from error
         raw: Any = transport.get_extra_info("socket")
         # Detect a peer that vanished: without keep-alive the kernel waits for many minutes.

@@ -364,6 +364,13 @@ async def test_connecting_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> Non
                 await other.get("/x")
 
 
+async def test_a_host_whose_name_is_no_name_cannot_be_reached() -> None:
+    cfg = config.Config(server=f"https://{'a' * 64}.example")
+    async with client.Client(cfg, user_agent="test") as other:
+        with pytest.raises(errors.Unreachable, match=r"cannot connect to a{64}\.example: .*label"):
+            await other.get("/x")
+
+
 async def test_an_error_says_what_the_server_said(server: Scripted, api: client.Client) -> None:
     server.answer(failure(409, "Conflict", "the object has been modified"))
     with pytest.raises(errors.ApiError) as caught:
