@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pydantic
 
-from swapwarden.api import names, quantity
+from swapwarden.api import names, quantity, values
 from swapwarden.cli import documents
 from swapwarden.policy.observed import pods
 
@@ -99,6 +99,11 @@ def wrong_names(wire: pods.WirePod) -> Iterator[tuple[str, str]]:
     namespace = wire.metadata.namespace
     if not _is_label(namespace):
         yield "metadata.namespace", f"Invalid value: {shown(namespace)}: {_LABEL_RULE}"
+    for key, value in wire.metadata.labels.items():
+        if len(key) > values.LABEL_KEY_LENGTH or not re.fullmatch(values.LABEL_KEY_PATTERN, key):
+            yield "metadata.labels", f"Invalid value: {shown(key)}: {values.LABEL_KEY_REFUSAL}"
+        elif len(value) > _LABEL_LENGTH or not re.fullmatch(values.LABEL_VALUE_PATTERN, value):
+            yield f"metadata.labels[{key}]", f"Invalid value: {shown(value)}: {values.LABEL_VALUE_REFUSAL}"
     seen: set[str] = set()
     for part, containers in (
         ("initContainers", spec.init_containers),

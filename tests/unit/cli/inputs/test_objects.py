@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from swapwarden.api import state
+from swapwarden.api import state, values
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import objects
 from swapwarden.policy.observed import namespaces
@@ -84,6 +84,14 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
                 "metadata.labels[l]: expected a string, got 0.5: put it in quotes",
                 "metadata.annotations[a]: expected a string, got 1: put it in quotes",
                 "metadata.annotations[c]: expected a string, got true: put it in quotes",
+            ],
+        ),
+        (
+            pod({"labels": {"a": "x,y", "b=c": "x", "d": "w" * 64, "ok": ""}}),
+            [
+                f'metadata.labels[a]: Invalid value: "x,y": {values.LABEL_VALUE_REFUSAL}',
+                f'metadata.labels: Invalid value: "b=c": {values.LABEL_KEY_REFUSAL}',
+                f'metadata.labels[d]: Invalid value: "{"w" * 64}": {values.LABEL_VALUE_REFUSAL}',
             ],
         ),
         (pod({"annotations": "x"}), ["metadata.annotations: Expected object, got str"]),
