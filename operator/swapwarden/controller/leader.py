@@ -119,7 +119,14 @@ class Leader:
             named=lambda: fleet.generations(shared.known.planner),
             on_change=shared.profiles_changed,
         )
-        self._rollouts = rollouts.Rollouts(shared.known, shared.profiles, statuses, self._revisions, apply=self.apply)
+        self._rollouts = rollouts.Rollouts(
+            shared.known,
+            shared.profiles,
+            statuses,
+            self._revisions,
+            apply=self.apply,
+            on_change=shared.profiles_changed,
+        )
         self._operator = kopf_operator.ProfileOperator(
             shared.cfg,
             term,

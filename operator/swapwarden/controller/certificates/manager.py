@@ -191,7 +191,7 @@ class CertificateManager:
         return now
 
     def _published_for(self, trusted: list[bytes], authorities: bytes) -> datetime.timedelta | None:
-        """Return for how many seconds all entries of the registration have trusted exactly these authorities."""
+        """Return for how long all entries of the registration have trusted exactly these authorities."""
         if any(found != authorities for found in trusted):
             self._published = None
             return None

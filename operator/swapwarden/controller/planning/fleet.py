@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -14,7 +14,7 @@ from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import Planner
 from swapwarden.policy import plan, rollout
-from swapwarden.policy.node import kernel_settings
+from swapwarden.policy.node import kernel_settings, observations
 from swapwarden.policy.profile import compiled, requirements
 
 NOT_ITS_TURN: Final = "its turn has not come"
@@ -133,7 +133,7 @@ def governed(planner: Planner, name: str) -> Governed:
         incompatible=row.incompatible if row else "",
         has_agent=planner.inventory.has_agent(name),
         unmet=_unmet(planner, name),
-        refused=_listed(kernel_settings.plan(planner.in_force(name).kernel, planner.facts(name)).refused)
+        refused=observations.listed(kernel_settings.plan(planner.in_force(name).kernel, planner.facts(name)).refused)
         if row
         else "",
     )
@@ -142,11 +142,7 @@ def governed(planner: Planner, name: str) -> Governed:
 def _unmet(planner: Planner, name: str) -> str:
     facts = planner.facts(name)
     found = requirements.unmet(planner.selection(name).profile.require, facts) if facts.swap_bytes else None
-    return _listed(found or {})
-
-
-def _listed(found: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {text}" for name, text in found.items())
+    return observations.listed(found or {})
 
 
 def _pending(planner: Planner, name: str) -> str:

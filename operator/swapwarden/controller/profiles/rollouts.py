@@ -100,15 +100,20 @@ class Rollouts:
         kept: RevisionHistory,
         *,
         apply: Callable[[cluster.Changes], None],
+        on_change: Callable[[], None],
         gather: float = GATHER_SECONDS,
         patience: float = ANSWER_SECONDS,
     ) -> None:
-        """`apply` takes what follows from an admission. Times are in seconds."""
+        """`apply` takes what follows from an admission; `on_change` is called when the store knows more than before.
+
+        Times are in seconds.
+        """
         self._known = known
         self._store = store
         self._statuses = statuses
         self._kept = kept
         self._apply = apply
+        self._on_change = on_change
         self._gather = gather
         self.waits = Waits(patience)
         self._changed = asyncio.Event()
@@ -224,8 +229,7 @@ class Rollouts:
         stands = await self._statuses.write(name, judged)
         if self._store.entries.get(name) is not before:
             # The API server's answer may say more than the watch has so far.
-            self._apply(self._known.profiles_changed(self._store.valid(), self._store.history(), self._store.ending()))
-            self.request_sync()
+            self._on_change()
         # The status is written first, so that it shows the cost of the next wave in advance; then the revisions, which
         # the other nodes follow. Only after both are nodes admitted.
         if stands and judged.profile is not None:

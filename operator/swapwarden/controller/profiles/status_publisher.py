@@ -30,10 +30,6 @@ class StatusPublisher:
         self._recorder = recorder
         self._rights = rights
 
-    def may_write(self) -> bool:
-        """Return whether a write may begin."""
-        return self._writes.term.is_valid()
-
     async def write(self, name: str, judged: desired_status.Judged) -> bool:
         """Write a verdict into the profile's status; return whether it holds and the term lasts.
 
@@ -46,7 +42,7 @@ class StatusPublisher:
         status = desired_status.build(entry, judged, now, self._rights)
         patch = merge.merge_patch(entry.status, status)
         if not patch:
-            return self.may_write()
+            return self._writes.term.is_valid()
         await self._writes.ready()
         answer = await unless_superseded(_write_status(self._writes, entry, patch))
         if answer is None:
@@ -56,7 +52,7 @@ class StatusPublisher:
         for notice in desired_status.notices(entry, status):
             self._recorder.post(notice)
         self._store.offer(decoding.decode(answer, dict[str, Any]))
-        return self.may_write()
+        return self._writes.term.is_valid()
 
     async def _read(self, entry: profile_store.Entry) -> None:
         """Take in a profile as it is now: kopf says nothing of changes that are none of its spec."""

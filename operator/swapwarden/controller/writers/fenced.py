@@ -122,7 +122,7 @@ class Fenced(Writes):
             return await self.term.write(request)
         except errors.ApiError as error:
             if error.status == 429:
-                self._limit.pause(error.retry_after or 0.0)
+                self._limit.pause(error.retry_after)
             raise
 
 

@@ -48,15 +48,16 @@ def observe(
     if not facts.reported:
         return ()
     found = {
-        NodeProblem.REQUIREMENT_UNMET: _listed(requirements.unmet(required, facts) or {}),
-        NodeProblem.SETTINGS_REFUSED: _listed(kernel_settings.plan(kernel, facts).refused),
+        NodeProblem.REQUIREMENT_UNMET: listed(requirements.unmet(required, facts) or {}),
+        NodeProblem.SETTINGS_REFUSED: listed(kernel_settings.plan(kernel, facts).refused),
         NodeProblem.KUBELET_RESTART_NEEDED: _restart(facts),
         NodeProblem.PROTECTION_OVERCOMMITTED: "" if planned is None else _overcommitted(planned, facts),
     }
     return tuple(NodeObservation(problem, message) for problem, message in found.items() if message)
 
 
-def _listed(found: Mapping[str, str]) -> str:
+def listed(found: Mapping[str, str]) -> str:
+    """Return names and texts, joined."""
     return "; ".join(f"{name}: {text}" for name, text in found.items())
 
 

@@ -94,6 +94,7 @@ class Bench:
             statuses,
             self.kept,  # type: ignore[arg-type]  # all that is used of it
             apply=self.known.apply,
+            on_change=self.changed,
             gather=0.0,
             patience=patience,
         )
