@@ -123,6 +123,7 @@ class Reconciler:
 
     def close(self) -> None:
         """Forget all at the end of a term: the next leader measures."""
+        self._states.close()
         self._left_out.clear()
         self._problems.clear()
 

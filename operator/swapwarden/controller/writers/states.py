@@ -111,6 +111,10 @@ class StateWriter:
         # By node: pods that the API server refused, until they are tried again.
         self._refused: dict[str, frozenset[str]] = {}
 
+    def close(self) -> None:
+        """End with the term: the next leader measures."""
+        LACKING.set(0)
+
     def forget(self, name: str) -> None:
         """Forget a deleted node."""
         self._dropped.pop(name, None)

@@ -861,6 +861,9 @@ async def test_a_state_is_made_at_an_older_definition(bench: Bench) -> None:
     bench.server.answer(answer(2))
     [made] = await bench.reconcile()
     assert (made.method, made.query["fieldValidation"]) == ("POST", "Ignore")
+    assert state_writer.LACKING.value() == 1
+    bench.reconciler.close()
+    assert state_writer.LACKING.value() == 0, "the next leader measures"
 
 
 async def test_another_refusal_is_no_older_definition(bench: Bench) -> None:
