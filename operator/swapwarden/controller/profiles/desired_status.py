@@ -246,15 +246,12 @@ def _lacking(profile: compiled.Profile | None, rights: Rights) -> Iterator[tuple
 
 def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the condition for the profile's requirements; nothing if it has none."""
-    if entry.profile is not None and entry.profile.require is not None:
-        if unmet:
-            yield _condition(
-                ConditionType.REQUIREMENTS_MET, "False", "NodesLack", f"pods get no swap there: {_list(unmet)}"
-            )
-        else:
-            yield _condition(
-                ConditionType.REQUIREMENTS_MET, "True", "AllMet", "all nodes with swap meet the requirements"
-            )
+    if entry.profile is None or entry.profile.require is None:
+        return
+    verdict = "True", "AllMet", "all nodes with swap meet the requirements"
+    if unmet:
+        verdict = "False", "NodesLack", f"pods get no swap there: {_list(unmet)}"
+    yield _condition(ConditionType.REQUIREMENTS_MET, *verdict)
 
 
 def _described(node: str, why: str) -> str:
