@@ -6,10 +6,9 @@ An agent's answer is untrusted input.
 from __future__ import annotations
 
 import asyncio
-import collections
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -56,21 +55,23 @@ Scraped = Mapping[str, list[MetricSample]]
 """Their metrics by node."""
 
 
-def select_agents(pods: Iterable[wire.LenientPod]) -> dict[str, AgentPod]:
-    """Return the agent of each node, a Ready one first, all of one namespace: the usual one, else that with most.
+def namespace_of(found: Sequence[str]) -> str | None:
+    """Return the agents' namespace among those of pods that look like agents: the usual one, else that of most.
 
     Anybody who may create pods can give them the labels of agents; what those say must not be taken for the truth.
     """
-    by_namespace: dict[str, list[wire.LenientPod]] = collections.defaultdict(list)
-    for pod in pods:
-        if pod.spec.node_name:
-            by_namespace[pod.metadata.namespace].append(pod)
-    if not by_namespace:
-        return {}
-    chosen = max(by_namespace, key=lambda name: (name == NAMESPACE, len(by_namespace[name]), name))
+    return max(set(found), key=lambda name: (name == NAMESPACE, found.count(name), name), default=None)
+
+
+def select_agents(pods: Iterable[wire.LenientPod]) -> dict[str, AgentPod]:
+    """Return the agent of each node, a Ready one first."""
+    bound = [pod for pod in pods if pod.spec.node_name]
+    chosen = namespace_of([pod.metadata.namespace for pod in bound])
     found: dict[str, AgentPod] = {}
-    for pod in by_namespace[chosen]:
+    for pod in bound:
         node, meta = pod.spec.node_name, pod.metadata
+        if meta.namespace != chosen:
+            continue
         ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
         port = ports[0].container_port if ports else PORT
         agent = AgentPod(node, meta.namespace, meta.name, port, pod.is_ready and not meta.deletion_timestamp)

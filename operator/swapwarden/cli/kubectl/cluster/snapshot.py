@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.cli.kubectl.cluster import agents
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import profile_store, revisions, states
 from swapwarden.controller.notices.pod_notices import notices_about
@@ -159,9 +160,8 @@ class ClusterSnapshot:
             self.parts.append(ComponentPod(component, meta.namespace, meta.name, row.node, ready))
 
     def agent_namespace(self) -> str | None:
-        """Return the namespace with most agents' pods, since anyone can label pods; None if there are none."""
-        found = [part.namespace for part in self.parts if part.component == AGENT]
-        return max(sorted(set(found)), key=found.count) if found else None
+        """Return the namespace of the agents; None if there are none."""
+        return agents.namespace_of([part.namespace for part in self.parts if part.component == AGENT])
 
     def known_namespaces(self) -> _Namespaces | None:
         """Return labels of all Namespaces; None if they could not be read."""
