@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -116,6 +116,12 @@ own_namespace: Final = click.option(
 def namespace(function: Command) -> Command:
     """Add -n and -A, which become part of `target`: put it above cluster()."""
     return own_namespace(click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")(function))
+
+
+def refuse_both(names: Sequence[str], selector: str) -> None:
+    """Refuse names of objects beside a selector of them."""
+    if names and selector:
+        raise click.UsageError("give names or a selector, not both")
 
 
 selector: Final = click.option(

@@ -152,8 +152,6 @@ NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {
     NodeProblem.PROTECTION_OVERCOMMITTED: "lower memoryQoS.reservationPercent or the pods' requests",
 }
 """Remedies of what follows from a node's profile and facts."""
-DIAGNOSTICS: Final[Mapping[str, Severity]] = {ConditionType.KUBELET_WILL_NOT_START: Severity.ERROR}
-"""Those that are worse than a warning."""
 
 PODS: Final[Mapping[str, tuple[Severity, str]]] = {
     names.Mode.AUDIT: _warning("set mode: Enforce in the profile once its reports are as intended"),

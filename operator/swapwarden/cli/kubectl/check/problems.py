@@ -66,7 +66,7 @@ def condition(node: str, one: state.Condition) -> ClusterProblem | None:
     if one.type in DIAGNOSTICS:
         # The agent ends the message of these with the remedy.
         text, _, remedy = one.message.rpartition("; ")
-        severity = catalogue.DIAGNOSTICS.get(one.type)
+        severity = Severity.ERROR if one.type == ConditionType.KUBELET_WILL_NOT_START else None
     else:
         text = f"{one.reason}: {one.message}" if one.message else one.reason
         severity, remedy = catalogue.CONDITIONS[one.type]

@@ -73,17 +73,15 @@ def show(
     *,
     name: Callable[[Row], str],
     plain: Callable[[Row], Any] = msgspec.to_builtins,
-    stream: TextIO | None = None,
 ) -> None:
     """Print rows. `name` gives node/NAME and the like, `plain` what stands in JSON and YAML: a list below `items`."""
-    out = stream or sys.stdout
     if form.output == "name":
-        out.write("".join(f"{clean(name(row))}\n" for row in rows))
+        sys.stdout.write("".join(f"{clean(name(row))}\n" for row in rows))
     elif form.output in {"json", "yaml"}:
-        out.write(serialized(form.output, {"items": [plain(row) for row in rows]}))
+        sys.stdout.write(serialized(form.output, {"items": [plain(row) for row in rows]}))
     else:
-        out.write(table(form, rows, columns, out))
-    out.flush()
+        sys.stdout.write(table(form, rows, columns))
+    sys.stdout.flush()
 
 
 def serialized(form: str, document: Any) -> str:
@@ -95,7 +93,7 @@ def serialized(form: str, document: Any) -> str:
     return text
 
 
-def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], stream: TextIO | None = None) -> str:
+def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]]) -> str:
     """Return the table as text: columns as wide as needed, nothing cut off or wrapped, on any terminal."""
     columns = [column for column in columns if form.output == "wide" or not column.wide]
     lines: list[list[str | Cell]] = [[column.cell(row) for column in columns] for row in rows]
@@ -104,7 +102,7 @@ def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], strea
     if form.headers:
         lines.insert(0, [Cell(column.header, "bold") for column in columns])
     right = {place for place, column in enumerate(columns) if column.right}
-    return grid(lines, right=right, coloured=form.is_coloured(stream or sys.stdout))
+    return grid(lines, right=right, coloured=form.is_coloured(sys.stdout))
 
 
 def grid(

@@ -264,8 +264,7 @@ Examples:
 @flags.cluster
 def command(*, names: tuple[str, ...], selector: str, sort_by: str, form: tables.Form, target: session.Target) -> None:
     """Show each node's swap, how pods get it, and whether that holds."""
-    if names and selector:
-        raise click.UsageError("give names of nodes or a selector, not both")
+    flags.refuse_both(names, selector)
     rows = session.run(target, lambda asked: gather(asked, names, selector))
     if not rows:
         click.echo("No nodes found.", err=True)

@@ -374,17 +374,12 @@ def follow(
     session.run(given.target, work)
 
 
-def _refuse_both(given: Given) -> None:
-    if given.names and given.selector:
-        raise click.UsageError("give names or a selector, not both")
-
-
 @_kind("pods", POD_SORTS, completion.pods, "Show swap usage and limits of running pods.")
 @click.option("--containers", is_flag=True, help="Show each container.")
 @flags.namespace
 def pods_command(given: Given, *, containers: bool) -> None:
     """Show swap usage and limits of running pods."""
-    _refuse_both(given)
+    flags.refuse_both(given.names, given.selector)
     target = given.target
     if given.names and target.all_namespaces:
         raise click.UsageError("a pod of this name may be in several namespaces: give -n instead of -A")
@@ -421,7 +416,7 @@ def namespaces_command(given: Given) -> None:
 @_kind("nodes", NODE_SORTS, completion.nodes, "Show swap usage of nodes.")
 def nodes_command(given: Given) -> None:
     """Show swap usage of nodes, and how much swap pods may use."""
-    _refuse_both(given)
+    flags.refuse_both(given.names, given.selector)
 
     def show(uses: Sequence[usage.NodeUse]) -> None:
         rows = sorted(uses, key=NODE_SORTS[given.sort_by])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 
@@ -29,7 +30,8 @@ class Terminal(io.StringIO):
 
 def shown(form: tables.Form, stream: io.StringIO | None = None) -> str:
     out = stream or io.StringIO()
-    tables.show(form, ROWS, COLUMNS, name=lambda row: f"row/{row.name}", stream=out)
+    with contextlib.redirect_stdout(out):
+        tables.show(form, ROWS, COLUMNS, name=lambda row: f"row/{row.name}")
     return out.getvalue()
 
 
@@ -84,7 +86,8 @@ def test_forms_for_programs() -> None:
 def test_text_of_others_cannot_control_the_terminal() -> None:
     row = Row("\x1b]0;title\x07two\nlines [red]markup[/red] :smile:", 0)
     out = io.StringIO()
-    tables.show(tables.Form(headers=False), [row], COLUMNS, name=lambda each: each.name, stream=out)
+    with contextlib.redirect_stdout(out):
+        tables.show(tables.Form(headers=False), [row], COLUMNS, name=lambda each: each.name)
     assert out.getvalue() == "�]0;title�two�lines [red]markup[/red] :smile:   0\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
@@ -82,7 +83,8 @@ web-1     Enforced   web         NoSwap        Standard       0           0     
 def table(known: nodes.Known, form: tables.Form, sort: str = "state") -> str:
     out = io.StringIO()
     rows = sorted((nodes.row(each, known) for each in NODES), key=nodes.SORTS[sort])
-    tables.show(form, rows, nodes.COLUMNS, name=lambda row: f"node/{row.name}", stream=out)
+    with contextlib.redirect_stdout(out):
+        tables.show(form, rows, nodes.COLUMNS, name=lambda row: f"node/{row.name}")
     return out.getvalue()
 
 
