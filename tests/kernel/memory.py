@@ -85,8 +85,20 @@ class Lab:
             for file, value in files.items():
                 self.vm.write(path / file, value if isinstance(value, str) else str(value * MIB))
 
-    def hog(self, name: str, mib: int, *options: str) -> GuestProcess:
-        argv = [sys.executable, hog.__file__, str(mib), "--cgroup", str(self.root / name), "--pace", PACE, *options]
+    def hog(self, name: str, mib: int, *options: str, cpus: str = "0,1") -> GuestProcess:
+        argv = [
+            "taskset",
+            "-c",
+            cpus,
+            sys.executable,
+            hog.__file__,
+            str(mib),
+            "--cgroup",
+            str(self.root / name),
+            "--pace",
+            PACE,
+            *options,
+        ]
         return self.vm.spawn(argv, log=f"{self.root.name}-{name.replace('/', '-')}")
 
     def run(self, name: str, script: str, *arguments: object) -> GuestProcess:
@@ -108,7 +120,10 @@ class Lab:
         return {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
 
     def stalled(self, name: str) -> float:
-        """Return the seconds in which a task waited for memory: the kernel's own count, with its waits for a CPU."""
+        """Return the seconds in which a task waited for memory: the kernel's own count, with its waits for a CPU.
+
+        Of one that moves between two CPUs it may count half: it takes a mean over the CPUs (collect_percpu_times).
+        """
         return int(self.vm.read(self.root / name / "memory.pressure").partition("total=")[2].split()[0]) / 1e6
 
     def close(self) -> None:

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.skipif(
 MIB = 1 << 20
 CACHE = 200
 """MiB of page cache, which the kernel drops before it swaps."""
+STEP = 8 * MIB
+"""Bytes that are taken between two samples."""
 SWAPS = 4
 """MiB: a few pages that it swaps while it drops page cache do not count."""
 SLACK = 40
@@ -27,12 +29,15 @@ LATE = 32
 """MiB that can still be taken at least when the headroom falls below a tenth of the VM's memory."""
 
 
-def grow(cache: int) -> None:
-    """Run in the guest: have a child take all memory until it is killed, and print samples."""
+def grow(cache: int, step: int) -> None:
+    """Run in the guest: have a child take all memory until it is killed, and print samples.
+
+    It takes no more before a sample is there, however slow the machine is.
+    """
     import mmap
     import os
     import pathlib
-    import time
+    import select
 
     from swapwarden.agent.host import cgroupfs
     from swapwarden.agent.node import eviction_order, memory_headroom, node_info
@@ -63,20 +68,23 @@ def grow(cache: int) -> None:
             "killed": counted["oom_kill"],
         }
 
-    found = [seen()]
+    found, (begin, takes), (had, done) = [seen()], os.pipe(), os.pipe()
     child = os.fork()
     if not child:
         (proc / "self/oom_score_adj").write_text("1000\n")
         block, held = os.urandom(page), []
-        while True:
-            held.append(mmap.mmap(-1, 2 * mib, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-            for place in range(0, 2 * mib, page):
+        while os.read(begin, 1):
+            held.append(mmap.mmap(-1, step, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            for place in range(0, step, page):
                 held[-1][place : place + page] = block
-            time.sleep(0.01)
+            os.write(done, b".")
     (proc / "self/oom_score_adj").write_text("-1000\n")
+    os.write(takes, b".")
     while not os.waitpid(child, os.WNOHANG)[0]:
+        ready = select.select([had], [], [], 0.1)[0]
         found.append(seen())
-        time.sleep(0.1)
+        if ready:
+            os.write(takes, os.read(had, 1))
     found.append(seen())
     print(json.dumps(found))  # noqa: T201
 
@@ -84,9 +92,9 @@ def grow(cache: int) -> None:
 def test_the_kernel_swaps_and_kills_where_the_check_expects_it(
     kernel_vm: KernelVM, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = f"import json, sys\n{inspect.getsource(grow)}\ngrow(int(sys.argv[1]))"
+    program = f"import json, sys\n{inspect.getsource(grow)}\ngrow(*map(int, sys.argv[1:]))"
     env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    done = kernel_vm.run([sys.executable, "-c", program, str(CACHE)], env=env, timeout=500)
+    done = kernel_vm.run([sys.executable, "-c", program, str(CACHE), str(STEP)], env=env, timeout=500)
     start, *samples, end = json.loads(done.stdout)
     assert end["killed"] > start["killed"]
     alive = [each for each in samples if each["killed"] == start["killed"]]

@@ -58,7 +58,7 @@ def test_how_long_a_pod_without_swap_stands_still_at_memory_high(lab: Lab, capsy
 def walked(lab: Lab, name: str, high: int, top: int, mib: int, swap: int = 0) -> Walk:
     """Let a process take so much memory; return its walk once it is through, or dead."""
     lab.make({name: {"memory.high": high, "memory.max": top, "memory.swap.max": swap}})
-    found = Walk(lab.vm, lab.root / name, high * MIB, lambda: lab.hog(name, mib, "--rounds", "1"))
+    found = Walk(lab.vm, lab.root / name, high * MIB, lambda: lab.hog(name, mib, "--rounds", "1", cpus="0"))
     until(found.look, f"{name} is through")
     return found
 

@@ -292,7 +292,7 @@ def test_zram_that_is_free_is_no_headroom_where_memory_does_not_compress(
 ) -> None:
     """The kernel moves memory there all the same, page for page."""
     if initramfs.ensure().release.startswith("6.1."):
-        pytest.skip("6.1 killed the pod a second after the signal in the only run; why is not known")
+        pytest.skip("6.1 killed the pod with the signal or one second after it, in two runs; why is not known")
     pod = node.pod("grows")
     agent = start(node, {pod: "max"})
     watching = begin(node, pod, PAGE)
