@@ -11,13 +11,18 @@ PRESSURE: Final = Row(
     (
         Panel(
             "Nodes under memory pressure",
-            "Nodes with a signal of spec.pressure, by signal.",
+            "Nodes with a signal of spec.pressure, by signal; held: pods should be evicted, and none is, by reason.",
             units.Short,
             (
                 Query(
                     "count by (signal) (max by (cluster, node, signal)"
                     f' (swapwarden_node_memory_pressure{{{AGENTS},scope!="pod"}}) == 1)',
                     "{{signal}}",
+                ),
+                Query(
+                    "count by (reason) (max by (cluster, node, reason)"
+                    f" (swapwarden_controller_node_evictions_held{{{AGENTS}}}) == 1)",
+                    "held {{reason}}",
                 ),
             ),
         ),
