@@ -32,7 +32,7 @@ LATE = 32
 def grow(cache: int, step: int) -> None:
     """Run in the guest: have a child take all memory until it is killed, and print samples.
 
-    It takes no more before a sample is there, however slow the machine is.
+    The child waits for a sample after each step, so a slow machine has as many samples.
     """
     import mmap
     import os
