@@ -197,11 +197,11 @@ class World:
         assert (path, most) == ("pod", holders.MOST)
         return list(map(container_id, self.disk))
 
-    def read(self, path: str) -> int:
+    def number(self, path: str, file: str) -> int | None:
         for name, value in self.disk.items():
-            if path == f"pod/{container_id(name)}/{cgroupfs.SWAP_MAX}":
+            if (path, file) == (f"pod/{container_id(name)}", cgroupfs.SWAP_MAX):
                 return value
-        raise cgroupfs.GoneError(path)
+        return None
 
     # Events
 
