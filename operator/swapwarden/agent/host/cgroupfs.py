@@ -258,10 +258,8 @@ class Cgroups:
 
     def is_high_below_max(self, path: str) -> bool:
         """Return whether memory.high is below memory.max; False if either is missing."""
-        try:
-            return self.read(join(path, MEMORY_HIGH)) < self.read(join(path, MEMORY_MAX))
-        except CgroupError:
-            return False
+        high, most = self.number(path, MEMORY_HIGH), self.number(path, MEMORY_MAX)
+        return high is not None and most is not None and high < most
 
     def controllers(self, path: str) -> frozenset[str]:
         """Return the controllers of a cgroup; none if they cannot be read."""

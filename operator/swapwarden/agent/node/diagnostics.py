@@ -123,7 +123,8 @@ def _conditions(facts: state.Facts, seen: node_info.NodeLook) -> Iterator[Diagno
             "swap is on, and the kubelet's configuration has failSwapOn: true, its default",
             "set failSwapOn: false, or turn swap off (the flag --fail-swap-on=false works too, but is not visible)",
         )
-    if configuration is not None and configuration.swap_behavior == _LIMITED and _unlimited(seen.containers):
+    unlimited = seen.containers.without > 0 and not seen.containers.limited
+    if configuration is not None and configuration.swap_behavior == _LIMITED and unlimited:
         yield Diagnostic(
             ConditionType.KUBELET_SETS_NO_LIMITS,
             "ContainersAtMax",
@@ -187,10 +188,6 @@ def secrets_reach_disk(facts: state.Facts, seen: node_info.NodeLook) -> bool:
     """Return whether pages of Secret volumes can reach a disk in the clear; unknown counts as yes."""
     in_the_clear = not all(device.encrypted for device in facts.devices)
     return not facts.tmpfs_noswap and in_the_clear and seen.kubelet_swaps is not False
-
-
-def _unlimited(containers: node_info.Containers) -> bool:
-    return containers.without > 0 and not containers.limited
 
 
 def _mib(size: int) -> str:
