@@ -125,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--webhook-registration",
         default="swapwarden",
         metavar="NAME",
-        help="of the two webhook configurations that shall trust the certificate (default: %(default)s)",
+        help="of the MutatingWebhookConfiguration that must trust the certificate (default: %(default)s)",
     )
     logs.add_arguments(parser)
 
