@@ -29,7 +29,10 @@ class Release:
         self.cp = control_plane
 
     def helm(self, command: str, *arguments: str, name: str = helm.RELEASE, namespace: str = helm.NAMESPACE) -> str:
-        return helm.run(command, name, *arguments, f"--namespace={namespace}", f"--kubeconfig={self.cp.kubeconfig}")
+        # Helm would load all schemas for it each time; tests/integration/chart/test_chart.py is stricter.
+        options = ("--disable-openapi-validation",) if command in {"install", "upgrade"} else ()
+        cluster = (f"--namespace={namespace}", f"--kubeconfig={self.cp.kubeconfig}")
+        return helm.run(command, name, *arguments, *options, *cluster)
 
     def objects(self) -> set[str]:
         """Everything that the release has, as kind/name."""
