@@ -75,7 +75,7 @@ def _no_other_cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A real etcd and kube-apiserver for the whole session. Tests that stop it or fill it start one of their own."""
+    """A real etcd and kube-apiserver for the whole session. Who stops it starts it again; who fills it has another."""
     with ControlPlane() as running:
         yield running
 

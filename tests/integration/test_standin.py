@@ -152,16 +152,18 @@ def test_a_deleted_pod_takes_its_cgroup_along(
     assert not folder.exists()
 
 
-def test_it_outlives_an_outage_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    with ControlPlane() as other:
-        other.create_namespace("pods")
-        with start.on_host(other, tmp_path, "outage", [*OPTIONS, "--naming", "cgroupfs"]) as node:
-            other.servers.stop_apiserver()
-            other.servers.start_apiserver()
-            spec = {"nodeName": "outage", "containers": [{"name": "main", "image": "none"}]}
-            made = other.create("/api/v1/namespaces/pods/pods", {"metadata": {"name": "late"}, "spec": spec})
-            folder = tmp_path / "cgroup/kubepods/besteffort" / f"pod{made['metadata']['uid']}"
-            wait_until(folder.is_dir)
-            assert node.poll() is None
-        assert not (tmp_path / "cgroup/kubepods").exists()
-        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+def test_it_outlives_an_outage_and_leaves_nothing_behind(
+    control_plane: ControlPlane, fresh_namespace: str, tmp_path: Path
+) -> None:
+    name = f"outage-{fresh_namespace}"
+    with start.on_host(control_plane, tmp_path, name, [*OPTIONS, "--naming", "cgroupfs"]) as node:
+        control_plane.servers.stop_apiserver()
+        control_plane.servers.start_apiserver()
+        spec = {"nodeName": name, "containers": [{"name": "main", "image": "none"}]}
+        path = f"/api/v1/namespaces/{fresh_namespace}/pods"
+        made = control_plane.create(path, {"metadata": {"name": "late"}, "spec": spec})
+        folder = tmp_path / "cgroup/kubepods/besteffort" / f"pod{made['metadata']['uid']}"
+        wait_until(folder.is_dir)
+        assert node.poll() is None
+    assert not (tmp_path / "cgroup/kubepods").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

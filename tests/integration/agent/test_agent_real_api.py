@@ -14,14 +14,12 @@ from swapwarden.agent.host import systemd_dropins
 from swapwarden.api.conditions import DIAGNOSTICS
 
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
 from tests.integration.agent.agent_process import AgentProcess, until
 from tests.unit.agent import cgroup_tree, host_tree
 from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, uid, write
 from tests.unit.agent.host_tree import HostTree
 
 MIB = 1 << 20
-CRDS = pathlib.Path(__file__).parents[3] / "crds"
 STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
 NAMESPACE = "swapwarden-system"
 
@@ -73,27 +71,9 @@ class Node:
         until(holds, f"generation {generation} is applied")
 
 
-def installed(cluster: ControlPlane) -> ControlPlane:
-    cluster.apply_crds(CRDS)
-    cluster.apply(*manifests.other_manifests())
-    return cluster
-
-
-@pytest.fixture(scope="module")
-def shared(control_plane: ControlPlane) -> ControlPlane:
-    return installed(control_plane)
-
-
 @pytest.fixture
-def node(shared: ControlPlane, tmp_path: pathlib.Path) -> Node:
-    return Node(shared, tmp_path)
-
-
-@pytest.fixture
-def own(tmp_path: pathlib.Path) -> Iterator[Node]:
-    """A node of a cluster that a test may stop."""
-    with ControlPlane() as cluster:
-        yield Node(installed(cluster), tmp_path)
+def node(ruled: ControlPlane, tmp_path: pathlib.Path) -> Node:
+    return Node(ruled, tmp_path)
 
 
 def test_its_status_is_accepted_and_stays_small(node: Node) -> None:
@@ -172,22 +152,30 @@ def test_a_state_that_is_deleted_and_recreated(node: Node) -> None:
         assert swap_max(pod) == str(MIB)
 
 
-def test_an_api_server_that_stops_and_starts_again(own: Node) -> None:
-    pod = own.tree.pod(1)
-    generation = own.put({1: {"swapMax": "0"}})
-    with own.agent() as first:
-        own.applied(generation)
-        own.cluster.servers.stop_apiserver()
+@pytest.fixture
+def outage(node: Node) -> Iterator[Node]:
+    """A node whose API server the test may stop."""
+    yield node
+    if not node.cluster.ready():
+        node.cluster.servers.start_apiserver()
+
+
+def test_an_api_server_that_stops_and_starts_again(outage: Node) -> None:
+    pod = outage.tree.pod(1)
+    generation = outage.put({1: {"swapMax": "0"}})
+    with outage.agent() as first:
+        outage.applied(generation)
+        outage.cluster.servers.stop_apiserver()
         write(pod, "max")
         until(lambda: swap_max(pod) == "0", "the value is kept without an API server")
         until((first.state_dir / "state.json").exists, "the state is cached")
         first.kill()
         write(pod, "max")
-        with own.agent() as second:
+        with outage.agent() as second:
             until(lambda: swap_max(pod) == "0", "the cached state is in force")
             assert second.process.poll() is None
-            own.cluster.servers.start_apiserver()
-            own.applied(own.put({1: {"swapMax": str(MIB)}}))
+            outage.cluster.servers.start_apiserver()
+            outage.applied(outage.put({1: {"swapMax": str(MIB)}}))
             assert swap_max(pod) == str(MIB)
 
 

@@ -11,14 +11,12 @@ import pytest
 
 from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
 from testbed.standin import start
 from tests.integration import needs
 from tests.integration.agent.agent_process import AgentProcess, until
 from tests.unit.agent.cgroup_tree import PROC, swap_max
 
 MIB = 1 << 20
-CRDS = pathlib.Path(__file__).parents[3] / "crds"
 STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
 NODE = ["--memory-bytes", str(2048 * MIB), "--swap-bytes", str(1024 * MIB), "--swap-behavior", "LimitedSwap"]
 LIMIT = 32 * MIB
@@ -82,13 +80,11 @@ class Kubelet:
 
 @pytest.fixture(params=["systemd", "past-systemd"])
 def kubelet(
-    control_plane: ControlPlane, fresh_namespace: str, tmp_path: pathlib.Path, request: pytest.FixtureRequest
+    ruled: ControlPlane, fresh_namespace: str, tmp_path: pathlib.Path, request: pytest.FixtureRequest
 ) -> Iterator[Kubelet]:
-    control_plane.apply_crds(CRDS)
-    control_plane.apply(*manifests.other_manifests())
     group = "rbac.authorization.k8s.io"
     subject = {"kind": "ServiceAccount", "namespace": fresh_namespace, "name": "default"}
-    control_plane.create(
+    ruled.create(
         f"/apis/{group}/v1/clusterrolebindings",
         {
             "metadata": {"name": fresh_namespace},
@@ -97,8 +93,8 @@ def kubelet(
         },
     )
     options = [*NODE, f"--pod-limits={request.param}", "--late-limit-delay=0.3"]
-    with start.on_host(control_plane, tmp_path, fresh_namespace, options) as standin:
-        yield Kubelet(control_plane, tmp_path, fresh_namespace, standin)
+    with start.on_host(ruled, tmp_path, fresh_namespace, options) as standin:
+        yield Kubelet(ruled, tmp_path, fresh_namespace, standin)
 
 
 @needs.RESIZES

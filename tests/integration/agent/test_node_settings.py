@@ -11,7 +11,7 @@ from swapwarden.agent.host import systemd_dropins
 
 from testbed.controlplane.servers import ControlPlane
 from tests.integration.agent.agent_process import AgentProcess, until
-from tests.integration.agent.test_agent_real_api import Node, installed
+from tests.integration.agent.test_agent_real_api import Node
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 SWAPPINESS = {"vm.swappiness": "10"}
@@ -40,8 +40,8 @@ class Host(Node):
 
 
 @pytest.fixture
-def host(control_plane: ControlPlane, tmp_path: pathlib.Path) -> Host:
-    return Host(installed(control_plane), tmp_path)
+def host(ruled: ControlPlane, tmp_path: pathlib.Path) -> Host:
+    return Host(ruled, tmp_path)
 
 
 def test_a_setting_is_written_repaired_and_put_back_over_kills(host: Host) -> None:

@@ -1,10 +1,10 @@
-"""A control plane that these tests may stop, freeze and compact, and a proxy before it."""
+"""A control plane that these tests stop, freeze and compact, and a proxy before it."""
 
 from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,10 +16,9 @@ from tests.integration.kube.proxy import Proxy
 
 
 @pytest.fixture(scope="session")
-def own() -> Iterator[ControlPlane]:
-    """A control plane of this folder's tests."""
-    with ControlPlane() as running:
-        yield running
+def own(control_plane: ControlPlane) -> ControlPlane:
+    """The session's: each test leaves it running."""
+    return control_plane
 
 
 @pytest_asyncio.fixture

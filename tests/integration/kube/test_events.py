@@ -9,27 +9,20 @@ import pytest_asyncio
 from swapwarden.kube import client, config, events, transport
 
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
 from tests.integration.kube.conftest import ConfigMaps
 from tests.integration.kube.proxy import Proxy
 
 Json = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def installed(own: ControlPlane) -> ControlPlane:
-    own.apply(*manifests.other_manifests())
-    return own
-
-
 @pytest_asyncio.fixture
 async def recorder(
-    installed: ControlPlane, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    ruled: ControlPlane, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[events.Recorder]:
     """With the controller's own token, through the proxy."""
     monkeypatch.setattr(events, "BACKOFF_SECONDS", (0.01, 0.1))
-    token = installed.token("swapwarden-system", "swapwarden-controller")
-    kubeconfig = installed.kubeconfig_for(token, "controller", server=proxy.url)
+    token = ruled.token("swapwarden-system", "swapwarden-controller")
+    kubeconfig = ruled.kubeconfig_for(token, "controller", server=proxy.url)
     async with client.Client(config.load(str(kubeconfig)), user_agent="swapwarden-test") as api:
         made = events.Recorder(api, "swapwarden-controller", "one")
         task = asyncio.create_task(made.run())

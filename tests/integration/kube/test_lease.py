@@ -17,7 +17,6 @@ from swapwarden.kube.election import election, elector
 
 from testbed.base.process import Process
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
 from tests.integration.kube import elector_process
 from tests.integration.kube.elector_process import now
 
@@ -380,33 +379,27 @@ def test_after_an_outage_there_is_one_leader_again(site: Site, eventually: Event
 # --- with the rights that are installed ---
 
 
-@pytest.fixture(scope="module")
-def installed(own: ControlPlane) -> ControlPlane:
-    own.apply(*manifests.other_manifests())
-    return own
-
-
 def test_the_controllers_own_rights_are_enough(
-    installed: ControlPlane, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    ruled: ControlPlane, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     namespace, name = "swapwarden-system", "swapwarden-controller"
-    token = installed.token(namespace, name)
-    cfg = config.load(str(installed.kubeconfig_for(token, name)))
+    token = ruled.token(namespace, name)
+    cfg = config.load(str(ruled.kubeconfig_for(token, name)))
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     one = Instance(cfg, namespace, name, "one")
     one.elector.start()
     try:
         assert one.next()[:2] == ("started", 0)
-        first = installed.get(path)
-        eventually(lambda: installed.get(path)["spec"]["renewTime"] != first["spec"]["renewTime"], "a renewal")
-        assert installed.request("DELETE", path)[0] == 200
-        eventually(lambda: installed.request("GET", path)[0] == 200, "the Lease is back")
-        assert installed.get(path)["metadata"]["uid"] != first["metadata"]["uid"]
+        first = ruled.get(path)
+        eventually(lambda: ruled.get(path)["spec"]["renewTime"] != first["spec"]["renewTime"], "a renewal")
+        assert ruled.request("DELETE", path)[0] == 200
+        eventually(lambda: ruled.request("GET", path)[0] == 200, "the Lease is back")
+        assert ruled.get(path)["metadata"]["uid"] != first["metadata"]["uid"]
         assert one.told.empty()
     finally:
         one.elector.stop()
-    assert installed.get(path)["spec"].get("holderIdentity", "") == ""
+    assert ruled.get(path)["spec"].get("holderIdentity", "") == ""
     assert [
         record.levelname for record in caplog.records if record.name == elector.__name__ and record.levelno > 20
     ] == []

@@ -16,22 +16,11 @@ import pytest
 
 from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
 from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
 
 Eventually = Callable[[Callable[[], object], str], None]
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/swapwarden"
-
-
-@pytest.fixture(scope="module")
-def ruled(crds: ControlPlane) -> Iterator[ControlPlane]:
-    """The control plane with the rights and the admission policies of deploy/manifests."""
-    crds.apply(*manifests.other_manifests())
-    crds.wait_for_policies()
-    yield crds
-    crds.kubectl("delete", "--wait=false", *(f"--filename={path}" for path in manifests.policies()))
-    crds.wait_for_policies()
 
 
 @pytest.fixture
