@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -28,16 +29,25 @@ memoryThrottlingFactor: 0.9
 """
 
 
+class Configure(Protocol):
+    """Adds lines to the kubelet's own configuration, in place of those before, and restarts it."""
+
+    def __call__(self, lines: str, *, evict_below: str | None = None) -> None:
+        """`evict_below` is the quantity of memory.available below which it evicts."""
+
+
 @contextlib.contextmanager
-def configured(node: Node) -> Iterator[Callable[[str], None]]:
-    """The function adds lines to the kubelet's own configuration, in place of those before, and restarts it."""
+def configured(node: Node) -> Iterator[Configure]:
+    """Give a function that configures the kubelet; at the end it has its own configuration again."""
     try:
         before = node.read(FILE)
     except FileNotFoundError:
         pytest.skip(f"only the kubelet of the node VM is configured in {FILE}")
 
-    def configure(lines: str) -> None:
-        node.write(FILE, before + lines)
+    def configure(lines: str, *, evict_below: str | None = None) -> None:
+        text, count = re.subn(r"(?<=memory\.available: )\w+", evict_below or r"\g<0>", before)
+        assert count == 1, before
+        node.write(FILE, text + lines)
         node.restart("kubelet")
 
     try:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from swapwarden.api import names
 
 from deploy.build import image
-from tests.e2e.conftest import Namespace, Wait
+from tests.e2e import kubelets
+from tests.e2e.conftest import Namespace, Wait, new_namespace
 from tests.e2e.provider import Node, Provider
-from tests.e2e.release import Release
+from tests.e2e.release import NAMESPACE, Release
 
 HOLD = """
 import sys, time
@@ -30,6 +33,9 @@ HOLDS = {
 }
 ALWAYS = {"below": "99%", "clear": "100%", "forSeconds": 1}
 """Less than the kernel itself leaves."""
+NEVER = {"below": "1Mi", "clear": "2Mi", "forSeconds": 1}
+TAINTED, LATE = 295, 20
+"""Seconds: the controller knows of the end a moment before the test."""
 SIZES = {"daemon": 224, "kept": 192, "within": 176, "free": 160}
 """MiB of memory: more than anything else on the node exceeds its request by."""
 REQUESTS = {"daemon": "16Mi", "kept": "16Mi", "within": "256Mi", "free": "16Mi"}
@@ -37,17 +43,30 @@ REQUESTS = {"daemon": "16Mi", "kept": "16Mi", "within": "256Mi", "free": "16Mi"}
 GROW = """
 import os, sys, time
 first, pace = map(int, sys.argv[1:])
-block = os.urandom(1 << 20)
-held, begun = [bytearray(block) for _ in range(first)], time.monotonic()
+block, quick = os.urandom(1 << 20), os.memfd_create("held")
+for _ in range(first):
+    os.write(quick, block)
+held, begun = [], time.monotonic()
 while True:
     held.append(bytearray(block))
-    time.sleep(max(0.0, begun + (len(held) - first) / pace - time.monotonic()))
+    time.sleep(max(0.0, begun + len(held) / pace - time.monotonic()))
 """
 FIRST, PACE = 1500, 30
-"""MiB, and MiB a second."""
+"""MiB without a page fault for each page, which is quick also in user mode, and MiB a second."""
 BEFORE_OOM = {"below": "25%", "clear": "35%", "forSeconds": 1}
 """The kubelet of this slow node may need ten seconds to end a pod while memory is short: at 40 MiB a second, with a
 signal at 171 MiB, the kernel killed first."""
+KUBELET = "600Mi"
+"""The kubelet evicts below. It looks each ten seconds."""
+BRIEF = "evictionPressureTransitionPeriod: 10s\n"
+"""How long a kubelet reports MemoryPressure at least; five minutes by default."""
+TIMES_OF_RACE = [
+    pytest.param({"below": "25%", "clear": "35%", "forSeconds": 1}, id="agent-first"),
+    pytest.param({"below": "20%", "clear": "30%", "forSeconds": 5}, id="kubelet-first"),
+]
+"""Of 3 GiB, more and little more than the kubelet's. Each may be first in both: the kubelet looks when it looks."""
+LASTS = 45
+"""Seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +100,18 @@ def workload(cluster: Provider, namespace: Namespace, name: str) -> list[dict[st
     return made
 
 
+def condition(cluster: Provider, kind: str) -> dict[str, str]:
+    """Return a condition of the suite's node."""
+    found: list[dict[str, str]] = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["conditions"]
+    return next(each for each in found if each["type"] == kind)
+
+
+def kills(node: Node) -> int:
+    """Return how many processes the kernel's OOM killer has ended."""
+    words = node.read("/proc/vmstat").split()
+    return int(words[words.index("oom_kill") + 1])
+
+
 def test_one_pod_that_exceeds_is_evicted_and_the_node_stays(
     cluster: Provider, evicting: Release, namespace: Namespace, eventually: Wait
 ) -> None:
@@ -94,10 +125,6 @@ def test_one_pod_that_exceeds_is_evicted_and_the_node_stays(
         selector = "fieldSelector=reason=SwapPressureEviction"
         found = cluster.get(f"/api/v1/namespaces/{namespace.name}/events?{selector}")["items"]
         return [(each["involvedObject"]["uid"], each["message"]) for each in found]
-
-    def ready() -> str:
-        conditions = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["conditions"]
-        return next(str(each["status"]) for each in conditions if each["type"] == "Ready")
 
     for name in SIZES:
         objects = {"apiVersion": "v1", "kind": "List", "items": workload(cluster, namespace, name)}
@@ -123,7 +150,7 @@ def test_one_pod_that_exceeds_is_evicted_and_the_node_stays(
         after = uids()
         assert before.items() - after.items() == {(uid, "free")}
         assert len(told()) == 1
-        assert ready() == "True"
+        assert condition(cluster, "Ready")["status"] == "True"
     eventually(lambda: "pressure" not in evicting.state()["status"], "the report ends with the profile")
 
 
@@ -156,10 +183,6 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
 ) -> None:
     pods = f"/api/v1/namespaces/{namespace.name}/pods"
 
-    def kills() -> int:
-        words = node.read("/proc/vmstat").split()
-        return int(words[words.index("oom_kill") + 1])
-
     def running() -> bool:
         return any(each["status"].get("phase") == "Running" for each in cluster.get(pods)["items"])
 
@@ -167,22 +190,120 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
         found = cluster.get(f"/api/v1/namespaces/{namespace.name}/events")["items"]
         return {each["reason"]: each["message"] for each in found}
 
-    def ready() -> str:
-        conditions = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["conditions"]
-        return next(str(each["status"]) for each in conditions if each["type"] == "Ready")
-
     pressure = {"mode": "Enforce", "headroom": BEFORE_OOM, "eviction": {"maxGracePeriodSeconds": 1}}
     with evicting.profile("e2e-growth", pressure=pressure) as apply:
         apply(behavior="LimitedSwap")
-        before, restarts = kills(), evicting.agent()["status"]["containerStatuses"][0]["restartCount"]
+        before, restarts = kills(node), evicting.agent()["status"]["containerStatuses"][0]["restartCount"]
         cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, namespace)))
         eventually(running, "the pod runs")
         begun = time.monotonic()
         eventually(lambda: not running(), "the pod has ended")
-        took, killed, told = time.monotonic() - begun, kills() - before, reasons()
+        took, killed, told = time.monotonic() - begun, kills(node) - before, reasons()
         with capsys.disabled():
             sys.stdout.write(f"\nended after {took:.0f} s, {killed} OOM kills\n")
         assert "SwapPressureEviction" in told
         assert killed == 0
-        assert ready() == "True"
+        assert condition(cluster, "Ready")["status"] == "True"
         assert evicting.agent()["status"]["containerStatuses"][0]["restartCount"] == restarts
+
+
+@pytest.mark.parametrize("headroom", TIMES_OF_RACE)
+def test_beside_the_kubelet_the_controller_evicts_one_pod_at_most(
+    cluster: Provider,
+    evicting: Release,
+    namespace: Namespace,
+    node: Node,
+    eventually: Wait,
+    capsys: pytest.CaptureFixture[str],
+    headroom: dict[str, Any],
+) -> None:
+    """The one that grows. Another exceeds its request too: only the kubelet, which may know old sizes, takes it."""
+    where = f"namespaces/{namespace.name}"
+
+    def alive() -> dict[str, str]:
+        found = cluster.get(f"/api/v1/{where}/pods")["items"]
+        running = (each["metadata"] for each in found if each["status"].get("phase") == "Running")
+        return {each["uid"]: each["labels"].get("app", "grows") for each in running}
+
+    def evicted(reason: str) -> list[str]:
+        found = cluster.get(f"/api/v1/{where}/events?fieldSelector=reason={reason}")["items"]
+        return [each["involvedObject"]["uid"] for each in found]
+
+    objects = {"apiVersion": "v1", "kind": "List", "items": workload(cluster, namespace, "free")}
+    bounds = {"maxGracePeriodSeconds": 1, "settleSeconds": 20}
+    pressure = {"mode": "Enforce", "headroom": headroom, "eviction": bounds}
+    with kubelets.configured(node) as configure, evicting.profile("e2e-race", pressure=pressure) as apply:
+        configure(BRIEF, evict_below=KUBELET)
+        apply(behavior="LimitedSwap")
+        cluster.kubectl("create", "-f", "-", text=json.dumps(objects))
+        cluster.kubectl("rollout", "status", "deployment/free", f"--namespace={namespace.name}", "--timeout=120s")
+        before = kills(node)
+        cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, namespace)))
+        eventually(lambda: len(alive()) == 2, "the pod runs")
+        both = alive()
+        eventually(lambda: "grows" not in alive().values(), "the pod that grows is evicted")
+        eventually(lambda: "pressure" not in evicting.state()["status"], "the signal ends")
+        eventually(lambda: condition(cluster, "MemoryPressure")["status"] == "False", "the kubelet's ends")
+        eventually(lambda: "victim" not in evicting.state()["spec"].get("pressure", {}), "the record is removed")
+        ours, kubelets_own = evicted("SwapPressureEviction"), evicted("Evicted")
+        with capsys.disabled():
+            names_of = [[both.get(uid, "another") for uid in uids] for uids in (ours, kubelets_own)]
+            sys.stdout.write(f"\nevicted by the controller: {names_of[0]}, by the kubelet: {names_of[1]}\n")
+        assert [both[uid] for uid in ours] in ([], ["grows"])
+        assert both.keys() - alive().keys() <= {*ours, *kubelets_own}
+        assert kills(node) == before
+        assert condition(cluster, "Ready")["status"] == "True"
+
+
+def test_while_the_kubelet_evicts_the_controller_waits(
+    cluster: Provider, evicting: Release, namespace: Namespace, node: Node, eventually: Wait
+) -> None:
+    """The pod that exceeds is kept by its owner until the kubelet evicts another, which only the kubelet may."""
+    kept = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    (deployment,) = workload(cluster, namespace, "free")
+    deployment["spec"]["template"]["metadata"]["annotations"] = kept
+
+    def told() -> list[dict[str, Any]]:
+        selector = "fieldSelector=reason=SwapPressureEviction"
+        found: list[dict[str, Any]] = cluster.get(f"/api/v1/namespaces/{namespace.name}/events?{selector}")["items"]
+        return found
+
+    with new_namespace(cluster) as spared, kubelets.configured(node) as configure:
+        bounds = {"settleSeconds": LASTS, "excludeNamespaces": [spared.name, NAMESPACE, "kube-system"]}
+        pressure = {"mode": "Enforce", "headroom": ALWAYS, "eviction": bounds}
+        with evicting.profile("e2e-waits", pressure=pressure) as apply:
+            configure(BRIEF, evict_below=KUBELET)
+            cluster.kubectl("create", "-f", "-", text=json.dumps(deployment))
+            cluster.kubectl("rollout", "status", "deployment/free", f"--namespace={namespace.name}", "--timeout=120s")
+            apply(behavior="LimitedSwap")
+            cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, spared)))
+            eventually(lambda: condition(cluster, "MemoryPressure")["status"] == "True", "the kubelet evicts")
+            seen = condition(cluster, "MemoryPressure")["lastTransitionTime"]
+            annotation = f"{next(iter(kept))}-"
+            cluster.kubectl("annotate", "pods", "--all", annotation, f"--namespace={namespace.name}")
+            assert not told()
+            eventually(told, "its turn comes")
+            began, acted = map(datetime.datetime.fromisoformat, (seen, told()[0]["firstTimestamp"]))
+            assert (acted - began).total_seconds() >= LASTS
+
+
+def test_the_taint_remains_for_five_minutes(cluster: Provider, swapwarden: Release, eventually: Wait) -> None:
+    def tainted() -> bool:
+        taints = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["spec"].get("taints", [])
+        found = [each["effect"] for each in taints if each["key"] == names.PRESSURE_TAINT]
+        assert found in ([], ["NoSchedule"])
+        return bool(found)
+
+    def profile(headroom: dict[str, Any]) -> contextlib.AbstractContextManager[Callable[..., None]]:
+        pressure = {"mode": "Observe", "taintEffect": "NoSchedule", "headroom": headroom}
+        return swapwarden.profile("e2e-taint", pressure=pressure)
+
+    with profile(ALWAYS) as apply:
+        apply(behavior="LimitedSwap")
+        eventually(tainted, "the node is tainted")
+        with profile(NEVER) as calm:
+            calm(behavior="LimitedSwap")
+            eventually(lambda: "pressure" not in swapwarden.state()["status"], "the signal ends")
+            ended = time.monotonic()
+            eventually(lambda: not tainted(), "the taint goes")
+            assert TAINTED <= time.monotonic() - ended < TAINTED + LATE

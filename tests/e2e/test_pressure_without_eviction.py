@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider
-from tests.e2e.test_pressure import growth
+from tests.e2e.test_pressure import condition, growth, kills
 
 pytestmark = pytest.mark.skipif(
     "E2E_WITHOUT_EVICTION" not in os.environ, reason="it takes a node of its own: `make e2e-without-eviction` runs it"
@@ -29,20 +29,15 @@ def test_a_pod_that_grows_without_swap_ends_in_an_oom_kill_or_takes_the_node_wit
         return {each["status"]["phase"] for each in cluster.get(pods)["items"]}
 
     def ready() -> bool:
-        conditions = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["conditions"]
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return condition(cluster, "Ready")["status"] == "True"
 
-    def kills() -> int:
-        words = node.read("/proc/vmstat").split()
-        return int(words[words.index("oom_kill") + 1])
-
-    before = kills()
+    before = kills(node)
     cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, namespace)))
     eventually(lambda: phases() == {"Running"}, "the pod runs")
     begun = time.monotonic()
     eventually(lambda: not ready() or phases() != {"Running"}, "the pod has ended, or the node")
     took, lost = time.monotonic() - begun, not ready()
-    how = "the node is not Ready" if lost else f"{kills() - before} OOM kills"
+    how = "the node is not Ready" if lost else f"{kills(node) - before} OOM kills"
     with capsys.disabled():
         sys.stdout.write(f"\nafter {took:.0f} s: {how}\n")
-    assert lost or kills() > before
+    assert lost or kills(node) > before
