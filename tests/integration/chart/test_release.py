@@ -112,16 +112,12 @@ def test_the_mode_of_admission_can_be_changed_and_changed_back(installed: Releas
         assert (installed.cp.request("GET", SECRET)[0] == 200) is (mode == "Webhook")
 
 
-def test_a_second_release_in_a_cluster_is_refused(installed: Release) -> None:
-    options = (str(paths.CHART), "--create-namespace", "--set=crds.install=false")
-    with pytest.raises(process.ProcessError, match=r"swapwarden-namespace-default.*cannot be imported"):
-        installed.helm("install", *options, name="other", namespace="elsewhere")
-
-
-def test_kinds_of_another_release_are_taken_over_on_request(release: Release) -> None:
-    release.helm("install", str(paths.CHART), "--create-namespace")
-    release.helm("uninstall", "--no-hooks")
+def test_a_second_release_is_refused_and_kinds_of_the_first_are_taken_over_on_request(release: Release) -> None:
     options = (str(paths.CHART), "--create-namespace")
+    release.helm("install", *options)
+    with pytest.raises(process.ProcessError, match=r"swapwarden-namespace-default.*cannot be imported"):
+        release.helm("install", *options, "--set=crds.install=false", name="other", namespace="elsewhere")
+    release.helm("uninstall", "--no-hooks")
     with pytest.raises(process.ProcessError, match="exists and cannot be imported"):
         release.helm("install", *options, name="other", namespace="elsewhere")
     release.helm("install", *options, "--take-ownership", name="other", namespace="elsewhere")
