@@ -38,6 +38,7 @@ def test_the_first_pod_that_budgets_let_go_is_named_with_its_sums(
         pressure.budget(allowed, "twice-more", "twice", 1)
         pressure.budget(allowed, "free", "free", 1)
         sizes = {uids["kept"]: 900, uids["unready"]: 800, uids["twice"]: 700, uids["free"]: 600}
+        eventually(lambda: sizes.keys() <= allowed.spec(node)["pods"].keys(), "their plan, with what they may swap")
         pressure.report(allowed, node, 1, **sizes)
         eventually(lambda: pressure.told(allowed, "Pod", "free", "WouldBeEvicted"), "the event of the pod")
         sums = "usage 600Mi (memory 600Mi + swap 0Mi) > request 100Mi + swap 0Mi; priority 0"
