@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import re
 import sys
@@ -16,9 +15,9 @@ from swapwarden.api import names
 
 from deploy.build import image
 from tests.e2e import kubelets
-from tests.e2e.conftest import Namespace, Wait, new_namespace
+from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider
-from tests.e2e.release import NAMESPACE, Release
+from tests.e2e.release import Release
 
 HOLD = """
 import sys, time
@@ -65,8 +64,6 @@ TIMES_OF_RACE = [
     pytest.param({"below": "20%", "clear": "30%", "forSeconds": 5}, id="kubelet-first"),
 ]
 """Of 3 GiB, more and little more than the kubelet's. Each may be first in both: the kubelet looks when it looks."""
-LASTS = 45
-"""Seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -253,38 +250,6 @@ def test_beside_the_kubelet_the_controller_evicts_one_pod_at_most(
         assert both.keys() - alive().keys() <= {*ours, *kubelets_own}
         assert kills(node) == before
         assert condition(cluster, "Ready")["status"] == "True"
-
-
-def test_while_the_kubelet_evicts_the_controller_waits(
-    cluster: Provider, evicting: Release, namespace: Namespace, node: Node, eventually: Wait
-) -> None:
-    """The pod that exceeds is kept by its owner until the kubelet evicts another, which only the kubelet may."""
-    kept = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-    (deployment,) = workload(cluster, namespace, "free")
-    deployment["spec"]["template"]["metadata"]["annotations"] = kept
-
-    def told() -> list[dict[str, Any]]:
-        selector = "fieldSelector=reason=SwapPressureEviction"
-        found: list[dict[str, Any]] = cluster.get(f"/api/v1/namespaces/{namespace.name}/events?{selector}")["items"]
-        return found
-
-    with new_namespace(cluster) as spared, kubelets.configured(node) as configure:
-        bounds = {"settleSeconds": LASTS, "excludeNamespaces": [spared.name, NAMESPACE, "kube-system"]}
-        pressure = {"mode": "Enforce", "headroom": ALWAYS, "eviction": bounds}
-        with evicting.profile("e2e-waits", pressure=pressure) as apply:
-            configure(BRIEF, evict_below=KUBELET)
-            cluster.kubectl("create", "-f", "-", text=json.dumps(deployment))
-            cluster.kubectl("rollout", "status", "deployment/free", f"--namespace={namespace.name}", "--timeout=120s")
-            apply(behavior="LimitedSwap")
-            cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, spared)))
-            eventually(lambda: condition(cluster, "MemoryPressure")["status"] == "True", "the kubelet evicts")
-            seen = condition(cluster, "MemoryPressure")["lastTransitionTime"]
-            annotation = f"{next(iter(kept))}-"
-            cluster.kubectl("annotate", "pods", "--all", annotation, f"--namespace={namespace.name}")
-            assert not told()
-            eventually(told, "its turn comes")
-            began, acted = map(datetime.datetime.fromisoformat, (seen, told()[0]["firstTimestamp"]))
-            assert (acted - began).total_seconds() >= LASTS
 
 
 def test_the_taint_remains_for_five_minutes(cluster: Provider, swapwarden: Release, eventually: Wait) -> None:
