@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(given: list[str]) -> tuple[Any, argparse.Namespace]:
-    """Return the command's module and its arguments. The parser, which a command has no memory for, ends here."""
+    """Return the command's module and its arguments. The parser is freed before the command runs."""
     parser = argparse.ArgumentParser(
         prog="swapwarden",
         description="A say in swap for every pod, and an enforced swap policy for every node.",

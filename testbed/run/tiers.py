@@ -22,9 +22,9 @@ from testbed.run import unsteady
 
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
 """Modules in parallel."""
-WAITING = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
-"""The same for tests that wait more than they compute, however few the cores; tests/integration/conftest.py has their
-order. Each worker has a control plane: more than four cost more than they save."""
+WAITING = ("--numprocesses=4", "--dist=loadfile")
+"""The same for tests that wait more than they compute, however few the cores. Each worker has a control plane: more
+than four cost more than they save."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,47 +16,8 @@ from testbed.product.webhook import Webhook
 from tests.integration import preloaded
 
 CRDS = Path(__file__).parents[2] / "crds"
-DEAREST = (
-    "chart/test_release.py",
-    "controller/test_rollout.py",
-    "chart/test_uninstall.py",
-    "chart/test_chart.py",
-    "controller/test_leadership.py",
-    "hostile/test_stored_objects.py",
-    "agent/test_agent_process.py",
-    "chart/test_label_publisher.py",
-    "controller/test_certificates.py",
-    "agent/test_survival.py",
-    "controller/test_restored.py",
-    "chart/test_startup_taint.py",
-    "webhook/test_modes.py",
-    "webhook/test_policies.py",
-    "webhook/test_process.py",
-    "webhook/test_hostile.py",
-    "webhook/test_memory.py",
-    "webhook/test_restart.py",
-    "controller/test_tenants.py",
-    "controller/test_skew.py",
-    "cli/test_check_admission.py",
-)
-"""Modules that take longest, by time. If one came last, one processor would wait for it."""
 POLL = 0.05
 """Seconds between two looks. One is often a connection to the API server, which costs both ends milliseconds."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest modules, and go on with those of most tests; workers share them in this order."""
-    here = Path(__file__).parent
-    order = {here / module: place for place, module in enumerate(DEAREST)}
-    tests = collections.Counter(item.path for item in items)
-    places = [place for place, item in enumerate(items) if item.path.is_relative_to(here)]
-    ordered = sorted(
-        (items[place] for place in places),
-        key=lambda item: (order.get(item.path, len(order)), -tests[item.path], item.path),
-    )
-    for place, item in zip(places, ordered, strict=True):
-        items[place] = item
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -89,6 +49,14 @@ def crds(control_plane: ControlPlane) -> ControlPlane:
     """The session's control plane, with the product's two kinds."""
     control_plane.apply_crds(CRDS)
     return control_plane
+
+
+@pytest.fixture
+def stoppable(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The session's, whose API server a test may stop: it runs again afterwards, even if the test failed."""
+    yield control_plane
+    if not control_plane.ready():
+        control_plane.servers.start_apiserver()
 
 
 @pytest.fixture(scope="module")

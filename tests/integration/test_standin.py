@@ -153,15 +153,15 @@ def test_a_deleted_pod_takes_its_cgroup_along(
 
 
 def test_it_outlives_an_outage_and_leaves_nothing_behind(
-    control_plane: ControlPlane, fresh_namespace: str, tmp_path: Path
+    stoppable: ControlPlane, fresh_namespace: str, tmp_path: Path
 ) -> None:
     name = f"outage-{fresh_namespace}"
-    with start.on_host(control_plane, tmp_path, name, [*OPTIONS, "--naming", "cgroupfs"]) as node:
-        control_plane.servers.stop_apiserver()
-        control_plane.servers.start_apiserver()
+    with start.on_host(stoppable, tmp_path, name, [*OPTIONS, "--naming", "cgroupfs"]) as node:
+        stoppable.servers.stop_apiserver()
+        stoppable.servers.start_apiserver()
         spec = {"nodeName": name, "containers": [{"name": "main", "image": "none"}]}
         path = f"/api/v1/namespaces/{fresh_namespace}/pods"
-        made = control_plane.create(path, {"metadata": {"name": "late"}, "spec": spec})
+        made = stoppable.create(path, {"metadata": {"name": "late"}, "spec": spec})
         folder = tmp_path / "cgroup/kubepods/besteffort" / f"pod{made['metadata']['uid']}"
         wait_until(folder.is_dir)
         assert node.poll() is None

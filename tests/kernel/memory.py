@@ -85,21 +85,11 @@ class Lab:
             for file, value in files.items():
                 self.vm.write(path / file, value if isinstance(value, str) else str(value * MIB))
 
-    def hog(self, name: str, mib: int, *options: str, cpus: str = "0,1") -> GuestProcess:
-        argv = [
-            "taskset",
-            "-c",
-            cpus,
-            sys.executable,
-            hog.__file__,
-            str(mib),
-            "--cgroup",
-            str(self.root / name),
-            "--pace",
-            PACE,
-            *options,
-        ]
-        return self.vm.spawn(argv, log=f"{self.root.name}-{name.replace('/', '-')}")
+    def hog(self, name: str, mib: int, *options: str, cpus: str = "") -> GuestProcess:
+        """Have a process take so much memory, on these CPUs only if they are given."""
+        argv = [sys.executable, hog.__file__, str(mib), "--cgroup", str(self.root / name), "--pace", PACE, *options]
+        pinned = ["taskset", "-c", cpus] if cpus else []
+        return self.vm.spawn([*pinned, *argv], log=f"{self.root.name}-{name.replace('/', '-')}")
 
     def run(self, name: str, script: str, *arguments: object) -> GuestProcess:
         """Run a script in a cgroup."""

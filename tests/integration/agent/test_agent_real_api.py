@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -152,30 +151,23 @@ def test_a_state_that_is_deleted_and_recreated(node: Node) -> None:
         assert swap_max(pod) == str(MIB)
 
 
-@pytest.fixture
-def outage(node: Node) -> Iterator[Node]:
-    """A node whose API server the test may stop."""
-    yield node
-    if not node.cluster.ready():
-        node.cluster.servers.start_apiserver()
-
-
-def test_an_api_server_that_stops_and_starts_again(outage: Node) -> None:
-    pod = outage.tree.pod(1)
-    generation = outage.put({1: {"swapMax": "0"}})
-    with outage.agent() as first:
-        outage.applied(generation)
-        outage.cluster.servers.stop_apiserver()
+@pytest.mark.usefixtures("stoppable")
+def test_an_api_server_that_stops_and_starts_again(node: Node) -> None:
+    pod = node.tree.pod(1)
+    generation = node.put({1: {"swapMax": "0"}})
+    with node.agent() as first:
+        node.applied(generation)
+        node.cluster.servers.stop_apiserver()
         write(pod, "max")
         until(lambda: swap_max(pod) == "0", "the value is kept without an API server")
         until((first.state_dir / "state.json").exists, "the state is cached")
         first.kill()
         write(pod, "max")
-        with outage.agent() as second:
+        with node.agent() as second:
             until(lambda: swap_max(pod) == "0", "the cached state is in force")
             assert second.process.poll() is None
-            outage.cluster.servers.start_apiserver()
-            outage.applied(outage.put({1: {"swapMax": str(MIB)}}))
+            node.cluster.servers.start_apiserver()
+            node.applied(node.put({1: {"swapMax": str(MIB)}}))
             assert swap_max(pod) == str(MIB)
 
 

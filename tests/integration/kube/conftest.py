@@ -15,10 +15,10 @@ from testbed.controlplane.servers import ControlPlane
 from tests.integration.kube.proxy import Proxy
 
 
-@pytest.fixture(scope="session")
-def own(control_plane: ControlPlane) -> ControlPlane:
-    """The session's: each test leaves it running."""
-    return control_plane
+@pytest.fixture
+def own(stoppable: ControlPlane) -> ControlPlane:
+    """The session's, which these tests may stop."""
+    return stoppable
 
 
 @pytest_asyncio.fixture

@@ -169,9 +169,8 @@ class Reclaimer:
                 if known is not None:
                     pod.refaults, pod.moved, pod.refaulted = known.refaults, known.moved, known.refaulted
                     pod.seconds = known.seconds
-                if target.mode is names.ReclaimMode.STARTUP and target.containers <= self._past.done.get(
-                    uid, frozenset()
-                ):
+                done = self._past.done.get(uid, frozenset())
+                if target.mode is names.ReclaimMode.STARTUP and target.containers <= done:
                     pod.pace.done, pod.hold = True, names.ReclaimHold.DONE
                 self._pods[uid] = pod
             else:

@@ -154,8 +154,14 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
 
 
 _WITH_NUMBERS: Final = frozenset(
-    {Reason.KUBELET_DECIDES, Reason.LIMITED_SWAP, Reason.WORKLOAD_LIMIT, Reason.BOUNDED}
-    | {Reason.OVERCOMMIT_REACHED, Reason.OVERRIDE_LIMIT}
+    {
+        Reason.KUBELET_DECIDES,
+        Reason.LIMITED_SWAP,
+        Reason.WORKLOAD_LIMIT,
+        Reason.BOUNDED,
+        Reason.OVERCOMMIT_REACHED,
+        Reason.OVERRIDE_LIMIT,
+    }
 )
 
 
