@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import re
 import sys
@@ -15,7 +16,7 @@ from swapwarden.api import names
 
 from deploy.build import image
 from testbed.base import term
-from tests.e2e import kubelets
+from tests.e2e import kubelets, release
 from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider
 from tests.e2e.release import Release
@@ -60,6 +61,14 @@ KUBELET = "600Mi"
 """The kubelet evicts below. It looks each ten seconds."""
 BRIEF = "evictionPressureTransitionPeriod: 10s\n"
 """How long a kubelet reports MemoryPressure at least; five minutes by default."""
+WAITS = 60
+"""Seconds: as long as a kubelet's pressure holds the controller."""
+NO_EVICTION = """\
+evictionSoft: {memory.available: 99%}
+evictionSoftGracePeriod: {memory.available: 24h}
+"""
+"""The kubelet reports MemoryPressure as soon as it looks, and would evict a day later."""
+HOLDS_TOTAL = "swapwarden_controller_pressure_holds_total"
 NEAR = {"below": "20%", "clear": "30%", "forSeconds": 5}
 """Of 3 GiB, little more than the kubelet's: either may be first, as the kubelet looks when it looks."""
 
@@ -244,6 +253,41 @@ def test_beside_the_kubelet_the_controller_evicts_one_pod_at_most(
         assert both.keys() - alive().keys() <= {*ours, *kubelets_own}
         assert kills(node) == before
         assert condition(cluster, "Ready")["status"] == "True"
+
+
+def test_while_the_kubelet_reports_pressure_the_controller_waits(
+    cluster: Provider, evicting: Release, namespace: Namespace, node: Node, eventually: Wait
+) -> None:
+    def told() -> list[dict[str, Any]]:
+        selector = "fieldSelector=reason=SwapPressureEviction"
+        found: list[dict[str, Any]] = cluster.get(f"/api/v1/namespaces/{namespace.name}/events?{selector}")["items"]
+        return found
+
+    def held() -> float:
+        texts = [evicting.metrics(pod["metadata"]["name"], "controller") for pod in evicting.pods("controller")]
+        found = [one for text in texts for one in release.series(text, HOLDS_TOTAL).items()]
+        return sum(value for labels, value in found if "KubeletEvicting" in labels)
+
+    def has_pressure(status: str) -> bool:
+        return condition(cluster, "MemoryPressure")["status"] == status
+
+    objects = {"apiVersion": "v1", "kind": "List", "items": workload(cluster, namespace, "free")}
+    cluster.kubectl("create", "-f", "-", text=json.dumps(objects))
+    cluster.kubectl("rollout", "status", "deployment/free", f"--namespace={namespace.name}", "--timeout=120s")
+    pressure = {"mode": "Enforce", "headroom": ALWAYS, "eviction": {"settleSeconds": WAITS}}
+    with kubelets.configured(node) as configure, evicting.profile("e2e-waits", pressure=pressure) as apply:
+        assert has_pressure("False")
+        before = held()
+        configure(BRIEF + NO_EVICTION)
+        eventually(lambda: has_pressure("True"), "the kubelet reports pressure")
+        began = condition(cluster, "MemoryPressure")["lastTransitionTime"]
+        apply(behavior="LimitedSwap")
+        eventually(lambda: held() > before, "the controller waits for the kubelet")
+        eventually(told, "the eviction")
+        [event] = told()
+        after = datetime.datetime.fromisoformat(event["firstTimestamp"]) - datetime.datetime.fromisoformat(began)
+        assert after.total_seconds() >= WAITS
+    eventually(lambda: has_pressure("False"), "the kubelet's pressure ends")
 
 
 def test_the_taint_remains_for_five_minutes(cluster: Provider, swapwarden: Release, eventually: Wait) -> None:
