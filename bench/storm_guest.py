@@ -5,7 +5,7 @@
 Each second it makes systemd reload its units, if the last time is over; systemd then writes `max` to each pod's
 memory.swap.max. Every 100 ms it asks the kernel to reclaim 128 KiB of each CGROUP, which are swapped out if that is
 allowed. With --kill, it kills the agent each second in the middle third. It prints one JSON object: `reloads`, `kills`,
-and how busy the CPUs were (`busy`, 0 to 1).
+the rounds of `reclaims`, and how busy the CPUs were (`busy`, 0 to 1).
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def main(seconds: float, cgroups: Sequence[str], *, kills: bool) -> None:
     begun = time.monotonic()
     killed, kill_due = 0, begun + seconds / 3 if kills else float("inf")
     all_before, idle_before = times()
-    reloads, reloading = 0, None
+    reloads, reclaims, reloading = 0, 0, None
     reload_due = reclaim_due = begun
     while (now := time.monotonic()) < begun + seconds:
         if now >= reload_due and (reloading is None or reloading.poll() is not None):
@@ -62,6 +62,7 @@ def main(seconds: float, cgroups: Sequence[str], *, kills: bool) -> None:
             kill_due = now + RELOAD_SECONDS
         if now >= reclaim_due:
             reclaim_due = max(reclaim_due + RECLAIM_SECONDS, now)
+            reclaims += 1
             for cgroup in cgroups:
                 reclaim(cgroup)
         time.sleep(max(0.0, min(reload_due, reclaim_due) - time.monotonic(), 0.01))
@@ -69,7 +70,7 @@ def main(seconds: float, cgroups: Sequence[str], *, kills: bool) -> None:
         reloading.wait()
     all_after, idle_after = times()
     busy = 1 - (idle_after - idle_before) / (all_after - all_before)
-    print(json.dumps({"reloads": reloads, "kills": killed, "busy": busy}))
+    print(json.dumps({"reloads": reloads, "kills": killed, "reclaims": reclaims, "busy": busy}))
 
 
 if __name__ == "__main__":

@@ -116,6 +116,8 @@ class Row:
     """Of pods under LimitedSwap."""
     reloads: int
     kills: int
+    reclaims: int
+    """How often each pod was asked to give memory back."""
     busy: float
     agent: Share
 
@@ -139,6 +141,7 @@ def row(variant: str, quiet: Sequence[Exposures], limited: Sequence[Exposures], 
         oom_kills=said["oomKills"],
         reloads=said["reloads"],
         kills=said["kills"],
+        reclaims=said["reclaims"],
         busy=said["busy"],
         agent=agent,
     )
@@ -159,6 +162,7 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
     ("OOM", lambda each: str(each.oom_kills)),
     ("reloads", lambda each: str(each.reloads)),
     ("kills", lambda each: str(each.kills)),
+    ("reclaims", lambda each: str(each.reclaims)),
     ("busy", lambda each: f"{each.busy:.0%}"),
     ("CPU s", lambda each: f"{each.agent.used:.2f}"),
 )

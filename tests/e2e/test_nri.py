@@ -242,22 +242,29 @@ def test_a_storm_of_reloads_without_an_agent_moves_nobody(
     names = [f"{name}-{number}" for name in QOS for number in range(2)]
     for each in names:
         namespace.create_pod(each, metadata=DISABLED, containers=[greedy(USED_MIB, QOS[each.partition("-")[0]], 8)])
+    namespace.create_pod("swaps", containers=[greedy(USED_MIB, QOS["burstable"], 8)])
     namespace.create_pod("busy", command=["sh", "-c", "while :; do :; done"], resources={"requests": {"cpu": "10m"}})
     pods = {name: namespace.wait_ready(name) for name in names}
     for name, pod in pods.items():
         eventually(functools.partial(_is_held, node, pod), f"{name} is held")
+    swaps = namespace.wait_ready("swaps")
+    number, _ = held(node, swaps)
     namespace.wait_ready("busy")
     scopes = [cgroups.of_container(node, pod) for pod in pods.values()]
     agent = holding.agent()
     before = restarts(agent)
-    with node.record() as recording, pressed(node, scopes):
-        for number in range(3 * RELOADS):
-            if number == RELOADS:
+    may_swap = cgroups.of_container(node, swaps)
+    with node.record() as recording, pressed(node, [*scopes, may_swap]):
+        for reload in range(3 * RELOADS):
+            if reload == RELOADS:
                 node.write(cgroups.of_container(node, agent, "agent") / "cgroup.kill", "1")
             node.daemon_reload()
         samples = recording.samples()
         used = {name: cgroups.swap_used(node, scope) for name, scope in zip(pods, scopes, strict=True)}
+        assert cgroups.swap_used(node, may_swap), "one that may swap does, under the same pressure"
     assert used == dict.fromkeys(pods, 0)
+    assert held(node, swaps) == (number, number)
+    assert restarts(namespace.pod("swaps")) == 0, "it was killed for want of memory"
     for name, pod in pods.items():
         assert above(node, samples, pod) == [], name
     name = agent["metadata"]["name"]

@@ -26,7 +26,7 @@ from tests.e2e.test_nri import held, is_connected, units_value
 DISABLED = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
 RESOURCES = {"requests": {"memory": str(16 * MIB)}, "limits": {"memory": str(32 * MIB)}}
 NEXT = "e2e-next"
-LANDED = "c47d324"
+LANDED = "8e6c055d"
 """The commit of the version before this one."""
 CRDS = sorted(each.stem for each in paths.CRDS.glob("*.yaml"))
 LEFT = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"

@@ -12,7 +12,7 @@ from testbed.vm.nodevm import Sample
 SHARE = storm_report.Share(2.0, 0.5)
 POD, MAIN, SANDBOX = "kubepods-pod1.slice", "kubepods-pod1.slice/main.scope", "kubepods-pod1.slice/pause.scope"
 DISABLED = {"main.scope": 0}
-SAID = {"reloads": 60, "kills": 0, "busy": 1.0, "oomKills": 0}
+SAID = {"reloads": 60, "kills": 0, "reclaims": 600, "busy": 1.0, "oomKills": 0}
 
 
 def seen(*events: tuple[float, str, int | None, int]) -> list[Sample]:
