@@ -28,6 +28,7 @@ NODE_RESERVED: Final = "swapwarden_node_swap_reserved_bytes"
 NODE_ACCESSIBLE: Final = "swapwarden_node_swap_accessible_bytes"
 NODE_UNASSIGNED: Final = "swapwarden_node_swap_unassigned_bytes"
 NODE_HEADROOM: Final = "swapwarden_node_memory_headroom_bytes"
+NODE_STALL: Final = "swapwarden_node_memory_stall_ratio"
 OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED, NODE_HEADROOM})
 
 Limit = int | Literal["max"] | None

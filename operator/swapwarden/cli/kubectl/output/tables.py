@@ -156,6 +156,11 @@ def share(part: int | None, whole: int | None) -> str:
     return f"{part * 100 // whole}%" if whole else NONE
 
 
+def permille(value: int | None) -> str:
+    """Return thousandths in percent; <unknown> for None."""
+    return UNKNOWN if value is None else f"{value / 10:g}%"
+
+
 def first_few(found: Sequence[str], most: int = 5) -> str:
     """Return the first of them, and how many more there are."""
     rest = len(found) - most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -20,6 +21,7 @@ from swapwarden.policy.node import kernel_settings, observations
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.profile import requirements
 
+MEASURES: Final = frozenset({usage.NODE_USED, usage.NODE_HEADROOM, usage.NODE_STALL})
 Object = TypeVar("Object", state.NodeSwapState, WireProfile)
 
 
@@ -47,6 +49,18 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     memory_bytes: int | None = None
     pressure: str | None = None
     """Signal and scope of memory pressure, as Headroom/Node; empty without one, None if the profile asks for none."""
+    headroom_bytes: int | None = None
+    """Memory that can still be taken, in the scope that has least."""
+    stall_permille: int | None = None
+    """Share of the time in which all tasks waited for memory at once, in the scope that has most."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Figures of a node's agent; None where it reports nothing."""
+
+    used_bytes: int | None = None
+    headroom_bytes: int | None = None
+    stall_permille: int | None = None
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -54,7 +68,7 @@ class Known(msgspec.Struct, frozen=True):
 
     states: Mapping[str, state.NodeSwapState] | None
     agents: agents.Found | None
-    used: Mapping[str, int]
+    measured: Mapping[str, Measured]
     profiles: Mapping[str, WireProfile]
 
 
@@ -73,6 +87,7 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
     devices = status.facts.devices if status.facts else []
     recursive = status.facts is None or status.facts.recursive_protection
     protected = functools.partial(state.protected_bytes, recursive=recursive)
+    measured = known.measured.get(name) or _reported(status.pressure)
     return NodeReport(
         name=name,
         health=verdict.health,
@@ -82,7 +97,7 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         mode=spec.mode if spec else None,
         guarantee=spec.guarantee if spec else None,
         swap_bytes=swap,
-        used_bytes=0 if swap == 0 else known.used.get(name),
+        used_bytes=0 if swap == 0 else measured.used_bytes,
         backing=_backing(node, swap, devices),
         encrypted=_encrypted(node, swap, devices),
         devices=devices,
@@ -91,7 +106,16 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         protection_asked_bytes=sum(map(protected, spec.pods.values())) if spec else None,
         memory_bytes=status.facts.memory_bytes if status.facts else nodes.project(node).memory_bytes or None,
         pressure=_pressure(spec, status),
+        headroom_bytes=measured.headroom_bytes,
+        stall_permille=measured.stall_permille,
     )
+
+
+def _reported(pressure: state.PressureReport | None) -> Measured:
+    """Return what a report of memory pressure says, at most so old as reports are apart."""
+    if pressure is None:
+        return Measured()
+    return Measured(headroom_bytes=pressure.headroom_bytes, stall_permille=pressure.stall_permille)
 
 
 def _pressure(spec: state.StateSpec | None, status: state.StateStatus) -> str | None:
@@ -152,14 +176,22 @@ def _encrypted(node: nodes.WireNode, swap: int | None, devices: Sequence[state.S
     return label == "true" if label else None
 
 
-def used(scraped: Mapping[str, Iterable[agents.MetricSample]]) -> dict[str, int]:
-    """Return swap in use in bytes, by node, as the agents count it."""
-    return {
-        node: int(sample.value)
-        for node, found in scraped.items()
-        for sample in found
-        if sample.name == usage.NODE_USED and sample.value < 2**63
-    }
+def measured(scraped: Mapping[str, Iterable[agents.MetricSample]]) -> dict[str, Measured]:
+    """Return the figures of each node's agent."""
+    return {node: _measured(found) for node, found in scraped.items()}
+
+
+def _measured(found: Iterable[agents.MetricSample]) -> Measured:
+    by_name: dict[str, list[float]] = collections.defaultdict(list)
+    for sample in found:
+        if 0 <= sample.value < 2**63:
+            by_name[sample.name].append(sample.value)
+    used, headroom, stall = (by_name[name] for name in (usage.NODE_USED, usage.NODE_HEADROOM, usage.NODE_STALL))
+    return Measured(
+        used_bytes=int(max(used)) if used else None,
+        headroom_bytes=int(min(headroom)) if headroom else None,
+        stall_permille=round(max(stall) * 1000) if stall else None,
+    )
 
 
 def _or(text: str | None, otherwise: str = tables.UNKNOWN) -> str:
@@ -209,6 +241,8 @@ COLUMNS: Final[tuple[tables.Column[NodeReport], ...]] = (
     tables.Column("PROTECTED", lambda shown: sizes.rounded(shown.protected_bytes), right=True, wide=True),
     tables.Column("PROTECTED%", _protected_share, right=True, wide=True),
     tables.Column("PRESSURE", _pressure_text, wide=True),
+    tables.Column("HEADROOM", lambda shown: sizes.rounded(shown.headroom_bytes), right=True, wide=True),
+    tables.Column("STALL", lambda shown: tables.permille(shown.stall_permille), right=True, wide=True),
     tables.Column("WHY", lambda shown: shown.why, wide=True),
 )
 
@@ -231,11 +265,11 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
     )
     listed = {node.metadata.name for node in found}
     scraped, unread = await agents.scrape(
-        asked, (agent for name, agent in (running or {}).items() if name in listed), frozenset({usage.NODE_USED})
+        asked, (agent for name, agent in (running or {}).items() if name in listed), MEASURES
     )
     for why in filter(None, (unseen, unread)):
         asked.note(f"swap in use is not known everywhere: {why}")
-    known = Known(states, running, used(scraped), profiles or {})
+    known = Known(states, running, measured(scraped), profiles or {})
     return [row(node, known) for node in found]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from typing import Any
 
 import msgspec
@@ -63,7 +64,7 @@ KNOWN = nodes.Known(
         "gone": reported("web", GIB),
     },
     agents={name: agent(name) for name in ("batch-1", "batch-2", "web-1")},
-    used={"batch-1": GIB, "batch-2": 4 * GIB - 5},
+    measured={"batch-1": nodes.Measured(GIB), "batch-2": nodes.Measured(4 * GIB - 5)},
     profiles={name: profile(name, behavior) for name, behavior in (("web", "NoSwap"), ("batch", "LimitedSwap"))},
 )
 LABELS = {"node.swapwarden.dev/swap-behavior": "LimitedSwap"}
@@ -135,13 +136,17 @@ def test_memory_pressure() -> None:
     assert found.spec is not None
     thresholds = state.PressureSettings(state.HeadroomThresholds(1, 2, 0), state.StallThresholds(400, 10_000))
     watched = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, pressure=thresholds))
-    report = state.PressureReport(seq=1, signal="Headroom", scope="Pods")
+    report = state.PressureReport(seq=1, signal="Headroom", scope="Pods", headroom_bytes=5 << 20, stall_permille=125)
     pressed = msgspec.structs.replace(watched, status=msgspec.structs.replace(watched.status, pressure=report))
     states = {"batch-1": watched, "batch-2": pressed, "web-1": found}
-    header, *rows = table(msgspec.structs.replace(KNOWN, states=states), tables.Form("wide")).splitlines()
+    figures = {"batch-1": nodes.Measured(headroom_bytes=GIB, stall_permille=0)}
+    known = msgspec.structs.replace(KNOWN, states=states, measured=figures)
+    header, *rows = table(known, tables.Form("wide")).splitlines()
     begin = header.index("PRESSURE")
-    shown = {row.split()[0]: row[begin:].split()[0] for row in rows}
-    assert (shown["batch-1"], shown["batch-2"], shown["web-1"]) == ("No", "Headroom/Pods", "<none>")
+    shown = {row.split()[0]: row[begin:].split()[:3] for row in rows}
+    assert shown["batch-1"] == ["No", "1Gi", "0%"], "as its agent measures it"
+    assert shown["batch-2"] == ["Headroom/Pods", "5Mi", "12.5%"], "by its last report, as no metrics are at hand"
+    assert shown["web-1"][0] == "<none>"
 
 
 def test_the_table() -> None:
@@ -154,7 +159,7 @@ def test_other_orders() -> None:
 
 
 def test_what_only_the_node_says_where_the_rest_may_not_be_seen() -> None:
-    nothing = nodes.Known(states=None, agents=None, used={}, profiles={})
+    nothing = nodes.Known(states=None, agents=None, measured={}, profiles={})
     labels = {
         "node.swapwarden.dev/swap-behavior": "LimitedSwap",
         "node.swapwarden.dev/swap-backing": "file_nvme",
@@ -208,10 +213,19 @@ def test_the_built_in_profile_leaves_it_to_the_kubelet() -> None:
     assert nodes.row(node("a"), known).behavior == "Kubelet"
 
 
-def test_usage_by_node() -> None:
+def test_figures_of_the_agents() -> None:
+    """Of scopes, the one that is worst; no infinity, and nothing below zero."""
+
+    def of_scopes(name: str, *values: float) -> list[agents.MetricSample]:
+        return [agents.MetricSample(name, {"scope": str(number)}, value) for number, value in enumerate(values)]
+
     found = {
         "a": [agents.MetricSample(usage.NODE_USED, {}, 5.0), agents.MetricSample("other", {}, 7.0)],
-        "b": [agents.MetricSample(usage.NODE_USED, {}, float("inf"))],
-        "c": [],
+        "b": of_scopes(usage.NODE_USED, math.inf, -math.inf, math.nan),
+        "c": [*of_scopes(usage.NODE_HEADROOM, 3.0, 2.0), *of_scopes(usage.NODE_STALL, 0.0, 0.0349)],
     }
-    assert nodes.used(found) == {"a": 5}
+    assert nodes.measured(found) == {
+        "a": nodes.Measured(5),
+        "b": nodes.Measured(),
+        "c": nodes.Measured(headroom_bytes=2, stall_permille=35),
+    }
