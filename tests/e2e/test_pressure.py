@@ -16,17 +16,21 @@ from swapwarden.api import names
 
 from deploy.build import image
 from testbed.base import term
-from tests.e2e import kubelets, release
+from tests.e2e import cgroups, kubelets, release
 from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider
 from tests.e2e.release import Release
+from tests.e2e.test_workloads import STATIC
 
 HOLD = """
-import sys, time
-held = b"x" * (int(sys.argv[1]) << 20)
+import os, sys, time
+block, held = bytes(1 << 20), os.memfd_create("held")
+for _ in range(int(sys.argv[1])):
+    os.write(held, block)
 open("/tmp/held", "w").close()
 time.sleep(86400)
 """
+"""Without a page fault for each page: in user mode they take most of the time."""
 HOLDS = {
     "exec": {"command": ["python3", "-I", "-S", "-c", "open('/tmp/held')"]},
     "periodSeconds": 1,
@@ -40,6 +44,11 @@ TAINTED, LATE = 295, 20
 SIZES = {"daemon": 224, "kept": 192, "within": 176, "free": 160}
 """MiB of memory: more than anything else on the node exceeds its request by."""
 REQUESTS = {"daemon": "16Mi", "kept": "16Mi", "within": "256Mi", "free": "16Mi"}
+STATIC_MIB, BARE_MIB = 240, 208
+"""More than that of `free`, which nevertheless is the one that is evicted."""
+OWN_GRACE, GRACE = 5, 3
+"""Seconds that a pod may take to end: by its own spec, and when it is evicted. Ours use all of it: they have no handler
+of SIGTERM, and are the first of their process namespace."""
 
 GROW = """
 import os, sys, time
@@ -53,7 +62,7 @@ while True:
     time.sleep(max(0.0, begun + len(held) / pace - time.monotonic()))
 """
 FIRST, PACE = 1500, 30
-"""MiB without a page fault for each page, which is quick also in user mode, and MiB a second."""
+"""MiB in the same way as above, and MiB a second."""
 BEFORE_OOM = {"below": "25%", "clear": "35%", "forSeconds": 1}
 """The kubelet of this slow node may need ten seconds to end a pod while memory is short: at 40 MiB a second, with a
 signal at 171 MiB, the kernel killed first."""
@@ -83,17 +92,22 @@ def evicting(swapwarden: Release) -> Iterator[Release]:
         swapwarden.upgrade()
 
 
-def workload(cluster: Provider, namespace: Namespace, name: str) -> list[dict[str, Any]]:
-    """A Deployment or a DaemonSet of one pod; of `kept`, also a budget that forbids its eviction."""
-    container = {
+def holds(mib: int, request: str = "16Mi") -> dict[str, Any]:
+    """A container that holds MIB of memory once it is ready."""
+    return {
         "name": "main",
         "image": image.REFERENCE,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-I", "-S", "-c", HOLD, str(SIZES[name])],
-        "resources": {"requests": {"memory": REQUESTS[name]}},
+        "command": ["python3", "-I", "-S", "-c", HOLD, str(mib)],
+        "resources": {"requests": {"memory": request}},
         "readinessProbe": HOLDS,
     }
-    spec = {"nodeName": cluster.node_name, "terminationGracePeriodSeconds": 5, "containers": [container]}
+
+
+def workload(cluster: Provider, namespace: Namespace, name: str) -> list[dict[str, Any]]:
+    """A Deployment or a DaemonSet of one pod; of `kept`, also a budget that forbids its eviction."""
+    container = holds(SIZES[name], REQUESTS[name])
+    spec = {"nodeName": cluster.node_name, "terminationGracePeriodSeconds": OWN_GRACE, "containers": [container]}
     metadata, selector = {"name": name, "namespace": namespace.name}, {"matchLabels": {"app": name}}
     template = {"metadata": {"labels": {"app": name}}, "spec": spec}
     about = {"apiVersion": "apps/v1", "metadata": metadata, "spec": {"selector": selector, "template": template}}
@@ -102,6 +116,22 @@ def workload(cluster: Provider, namespace: Namespace, name: str) -> list[dict[st
         budget = {"minAvailable": 1, "selector": selector}
         made.append({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": budget})
     return made
+
+
+@contextlib.contextmanager
+def static_pod(node: Node, namespace: str) -> Iterator[None]:
+    """The kubelet runs a pod `static` from a file."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "static", "namespace": namespace, "labels": {"app": "static"}},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [holds(STATIC_MIB)]},
+    }
+    node.write(STATIC, json.dumps(body))
+    try:
+        yield
+    finally:
+        node.run(["rm", STATIC], timeout=cgroups.TIMEOUT)
 
 
 def condition(cluster: Provider, kind: str) -> dict[str, str]:
@@ -117,33 +147,52 @@ def kills(node: Node) -> int:
 
 
 def test_one_pod_that_exceeds_is_evicted_and_the_node_stays(
-    cluster: Provider, evicting: Release, namespace: Namespace, eventually: Wait
+    cluster: Provider, evicting: Release, namespace: Namespace, node: Node, eventually: Wait
 ) -> None:
-    pods = f"/api/v1/namespaces/{namespace.name}/pods"
+    """Not those that exceed by more: of a DaemonSet, kept by a budget, static, or without a controller."""
+    static = f"static-{cluster.node_name}"
+    ending: dict[str, int] = {}
+
+    def pods() -> list[dict[str, Any]]:
+        return [each["metadata"] for each in cluster.get(f"/api/v1/namespaces/{namespace.name}/pods")["items"]]
 
     def uids() -> dict[str, str]:
-        found = cluster.get(pods)["items"]
-        return {each["metadata"]["uid"]: each["metadata"]["labels"]["app"] for each in found}
+        return {each["uid"]: each["labels"]["app"] for each in pods()}
+
+    def ends() -> bool:
+        found = (each for each in pods() if "deletionTimestamp" in each)
+        ending.update({each["uid"]: each["deletionGracePeriodSeconds"] for each in found})
+        return bool(ending)
 
     def told() -> list[tuple[str, str]]:
         selector = "fieldSelector=reason=SwapPressureEviction"
         found = cluster.get(f"/api/v1/namespaces/{namespace.name}/events?{selector}")["items"]
         return [(each["involvedObject"]["uid"], each["message"]) for each in found]
 
+    def spared(name: str) -> str:
+        said = cluster.swap("explain", name, f"--namespace={namespace.name}", "--output=json").stdout
+        return str(json.loads(said)["pressure"]["spared"])
+
+    namespace.create_pod("bare", metadata={"labels": {"app": "bare"}}, containers=[holds(BARE_MIB)])
     for name in SIZES:
         objects = {"apiVersion": "v1", "kind": "List", "items": workload(cluster, namespace, name)}
         cluster.kubectl("create", "-f", "-", text=json.dumps(objects))
     for name in SIZES:
         what = f"{'daemonset' if name == 'daemon' else 'deployment'}/{name}"
         cluster.kubectl("rollout", "status", what, f"--namespace={namespace.name}", "--timeout=120s")
-    before = uids()
-    bounds = {"perNodePerHour": 1, "settleSeconds": 5}
+    namespace.wait_ready("bare")
+    bounds = {"perNodePerHour": 1, "settleSeconds": 5, "maxGracePeriodSeconds": GRACE}
     pressure = {"mode": "Enforce", "headroom": ALWAYS, "eviction": bounds}
-    with evicting.profile("e2e-pressure", pressure=pressure) as apply:
+    profile = evicting.profile("e2e-pressure", pressure=pressure)
+    with static_pod(node, namespace.name), profile as apply:
+        eventually(lambda: namespace.is_ready(static), "the static pod holds its memory")
+        before = uids()
         apply(behavior="LimitedSwap")
+        eventually(ends, "a pod ends")
         eventually(told, "the eviction")
         [(uid, message)] = told()
         assert before[uid] == "free"
+        assert ending == {uid: GRACE}
         sums = r"usage 1[67]\dMi \(memory 1[67]\dMi \+ swap \d+Mi\) > request 16Mi \+ swap \d+Mi; priority 0"
         assert re.search(rf": {sums}; (node|pods) headroom \d+Mi < \d+Mi$", message), message
         eventually(lambda: uid not in uids(), "the pod has ended")
@@ -154,6 +203,7 @@ def test_one_pod_that_exceeds_is_evicted_and_the_node_stays(
         after = uids()
         assert before.items() - after.items() == {(uid, "free")}
         assert len(told()) == 1
+        assert (spared(static), spared("bare")) == ("Static", "Unmanaged")
         assert condition(cluster, "Ready")["status"] == "True"
     eventually(lambda: "pressure" not in evicting.state()["status"], "the report ends with the profile")
 
@@ -190,9 +240,10 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
     def running() -> bool:
         return any(each["status"].get("phase") == "Running" for each in cluster.get(pods)["items"])
 
-    def reasons() -> dict[str, str]:
-        found = cluster.get(f"/api/v1/namespaces/{namespace.name}/events")["items"]
-        return {each["reason"]: each["message"] for each in found}
+    def told() -> list[tuple[str, str]]:
+        selector = "fieldSelector=reason=SwapPressureEviction"
+        found = cluster.get(f"/api/v1/namespaces/{namespace.name}/events?{selector}")["items"]
+        return [(each["involvedObject"]["kind"], each["involvedObject"]["uid"]) for each in found]
 
     pressure = {"mode": "Enforce", "headroom": BEFORE_OOM, "eviction": {"maxGracePeriodSeconds": 1}}
     with evicting.profile("e2e-growth", pressure=pressure) as apply:
@@ -200,12 +251,13 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
         before, restarts = kills(node), evicting.agent()["status"]["containerStatuses"][0]["restartCount"]
         cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, namespace)))
         eventually(running, "the pod runs")
+        [grows] = cluster.get(pods)["items"]
         begun = time.monotonic()
         eventually(lambda: not running(), "the pod has ended")
-        took, killed, told = time.monotonic() - begun, kills(node) - before, reasons()
+        took, killed, evicted = time.monotonic() - begun, kills(node) - before, told()
         with capsys.disabled():
             sys.stdout.write(f"\nended after {took:.0f} s, {killed} OOM kills\n")
-        assert "SwapPressureEviction" in told
+        assert evicted == [("Pod", grows["metadata"]["uid"])]
         assert killed == 0
         assert condition(cluster, "Ready")["status"] == "True"
         assert evicting.agent()["status"]["containerStatuses"][0]["restartCount"] == restarts
