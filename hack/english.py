@@ -1,6 +1,7 @@
 """Find weak wordings in docstrings, comments, messages and names of tests: python -m hack.english [--only NAME] [PATH].
 
-It finds them; a person rewrites. `hack.count` holds how many each folder may have.
+It finds them; a person rewrites. `hack.count` holds how many each folder may have. In folders it reads Python, the text
+of Markdown, and the comments of YAML and of the chart's templates; the last three are not counted.
 """
 
 import argparse
@@ -32,6 +33,8 @@ PATTERNS: Final = {
     "seen": (r"\b(was|were) seen\b|\bto be had\b", "who saw it; is available"),
 }
 """Name -> (regular expression, what to write instead)."""
+_PYTHON: Final = ".py"
+_COMMENTED: Final = (".yaml", ".tpl")
 _WEAK: Final = {name: re.compile(pattern, re.MULTILINE) for name, (pattern, _) in PATTERNS.items()}
 
 
@@ -54,10 +57,28 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 def weak(source: str) -> Iterator[tuple[int, str, str]]:
     """Give the line, the pattern's name and the surroundings of each weak wording of a module."""
     for line, text in prose(source):
-        for name, pattern in _WEAK.items():
-            for match in pattern.finditer(text):
-                around = " ".join(text[max(0, match.start() - 60) : match.end() + 60].split())
-                yield line + text.count("\n", 0, match.start()), name, around
+        yield from _weak(line, text)
+
+
+def weak_in_text(source: str, suffix: str) -> Iterator[tuple[int, str, str]]:
+    """Give the same for a file that is no Python: text outside of code blocks, or comments, depending on its suffix."""
+    if suffix in _COMMENTED:
+        for match in re.finditer(r"#[^\n]*|\{\{-?\s*/\*.*?\*/", source, re.DOTALL):
+            comment = match[0].lstrip("{-/*# \n")
+            yield from _weak(1 + source.count("\n", 0, match.end() - len(comment)), comment)
+        return
+    # Lines stay where they were.
+    plain = re.sub(
+        r"^ *```.*?^ *```$", lambda block: "\n" * block[0].count("\n"), source, flags=re.DOTALL | re.MULTILINE
+    )
+    yield from _weak(1, plain)
+
+
+def _weak(line: int, text: str) -> Iterator[tuple[int, str, str]]:
+    for name, pattern in _WEAK.items():
+        for match in pattern.finditer(text):
+            around = " ".join(text[max(0, match.start() - 60) : match.end() + 60].split())
+            yield line + text.count("\n", 0, match.start()), name, around
 
 
 def main() -> None:
@@ -67,8 +88,11 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path, default=[Path("operator")], metavar="PATH")
     options = parser.parse_args()
     for root in options.paths:
-        for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
-            for line, name, around in weak(path.read_text(encoding="utf-8")):
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if path.suffix not in (_PYTHON, ".md", *_COMMENTED):
+                continue
+            text = path.read_text(encoding="utf-8")
+            for line, name, around in weak(text) if path.suffix == _PYTHON else weak_in_text(text, path.suffix):
                 if options.only in (None, name):
                     print(f"{path}:{line}: {around}   [{name}: {PATTERNS[name][1]}]")
 

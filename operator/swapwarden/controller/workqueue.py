@@ -2,6 +2,8 @@
 
 The owners of the work take turns: whatever the number of names that one owner has waiting, another owner's first name
 waits for as many turns as there are other owners.
+
+By hand: no maintained Python package has such a queue. asyncio's neither coalesce names nor give owners turns.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 The caller projects an object to a row while it is decoded: 150,000 pods as the API sends them would take more than a
 gigabyte. The collection is listed in pages and then watched. If the watch cannot be resumed, the collection is listed
 again, and comparison finds all changes in between, deletions included. Half a list is never shown.
+
+By hand: it lists 12,306 pods a second in 60 MiB, where json.loads and http.client list 1,391 in 134 MiB
+(docs/design/measurements.md).
 """
 
 from __future__ import annotations

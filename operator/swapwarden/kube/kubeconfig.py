@@ -1,4 +1,8 @@
-"""Read kubeconfig files: v1.Config of client-go."""
+"""Read kubeconfig files: v1.Config of client-go.
+
+By hand: a process that imports the official client takes 43 MB, one on json, ssl and http.client 17. Only the
+renewal of an expired OIDC token is left to that client (cli/kubectl/cluster/officialclient.py).
+"""
 
 from __future__ import annotations
 

@@ -28,3 +28,15 @@ def test_each_pattern_finds_its_wording_and_leaves_plain_text(name: str) -> None
     plain = "Report what the kernel holds. It holds too much: also the node's limit. What does a pod get? Who knows?"
     assert [found for _, found, _ in english.weak(f'"""{WEAK[name]}"""') if found == name] == [name]
     assert not list(english.weak(f'"""{plain}"""'))
+
+
+def test_markdown_is_judged_outside_of_code_blocks() -> None:
+    page = f"# Title\n\n```text\n{WEAK['tell']}\n```\n\n{WEAK['tell']}\n"
+    assert [(line, name) for line, name, _ in english.weak_in_text(page, ".md")] == [(7, "tell")]
+
+
+@pytest.mark.parametrize("comment", ["# {}", "a: 1  # {}", "{{{{- /* {} */}}}}", "{{{{/*\n{}\n*/}}}}"])
+def test_comments_of_yaml_and_templates_are_judged_and_values_are_not(comment: str) -> None:
+    text = f"name: {WEAK['tell']}\n{comment.format(WEAK['tell'])}\n"
+    found = [(line, name) for line, name, _ in english.weak_in_text(text, ".yaml")]
+    assert found == [(3 if "\n" in comment else 2, "tell")]

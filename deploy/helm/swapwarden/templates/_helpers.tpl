@@ -14,7 +14,7 @@
 {{- printf "%s-%s" (include "swapwarden.fullname" (index . 0)) (index . 1) -}}
 {{- end -}}
 
-{{/* What a part's pods are found by. Takes (list ROOT COMPONENT). */}}
+{{/* Labels that select the pods of a part. Takes (list ROOT COMPONENT). */}}
 {{- define "swapwarden.selectorLabels" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ $root.Chart.Name }}
@@ -98,7 +98,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* What a container that is neither root nor in need of anything gets. */}}
+{{/* Security context of a container that needs neither root nor anything else. */}}
 {{- define "swapwarden.containerSecurity" -}}
 securityContext:
   allowPrivilegeEscalation: false
@@ -119,8 +119,8 @@ securityContext:
 {{- end -}}
 
 {{/*
-What the API server is reached by, at the usual place. Not the token that is mounted of itself: API servers accept that for
-a year (--service-account-extend-token-expiration).
+Token and CA for the API server, at the usual place. The token that Kubernetes mounts by itself is not used: API servers accept it
+for a year (--service-account-extend-token-expiration).
 */}}
 {{- define "swapwarden.tokenVolume" -}}
 - name: token
@@ -191,7 +191,7 @@ egress:
 {{- end }}
 {{- end -}}
 
-{{/* Who may read metrics and health: nothing where nobody may. */}}
+{{/* Peers that may read metrics and health; nothing if nobody may. */}}
 {{- define "swapwarden.metricsIngress" -}}
 {{- with .Values.networkPolicy.metricsFrom }}
 - ports: [{protocol: TCP, port: metrics}]
@@ -234,7 +234,7 @@ annotations:
 {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Release.Namespace | quote }}]}
 {{- end -}}
 
-{{/* What all entries of the webhook's registration have in common. Takes (list ROOT PATH FAILURE-POLICY). */}}
+{{/* Fields of each entry of the webhook's registration. Takes (list ROOT PATH FAILURE-POLICY). */}}
 {{- define "swapwarden.webhookEntry" -}}
 {{- $root := index . 0 -}}
 admissionReviewVersions: [v1]
@@ -469,7 +469,7 @@ subjects:
 {{- toJson $mounts }}
 {{- end }}
 
-{{/* What OpenShift lets a part do that has host paths. Takes (list ROOT COMPONENT CAPABILITIES). */}}
+{{/* Rights that OpenShift gives to a part with host paths. Takes (list ROOT COMPONENT CAPABILITIES). */}}
 {{- define "swapwarden.constraints" -}}
 {{- $root := index . 0 -}}
 {{- $part := index . 1 -}}
@@ -510,13 +510,13 @@ volumes: [hostPath, projected]
 [{{ join ", " $names }}]
 {{- end }}
 
-{{/* Whether runtimes are told limits: nothing, auto or required. YAML reads an `off` without quotes as false. */}}
+{{/* Whether container runtimes get limits: nothing, auto or required. YAML reads an `off` without quotes as false. */}}
 {{- define "swapwarden.nri" -}}
 {{- $mode := .Values.nri.mode | toString -}}
 {{- if not (has $mode (list "off" "false")) }}{{ $mode }}{{ end -}}
 {{- end }}
 
-{{/* Whether the installation has drop-ins of systemd's: some text, or none. */}}
+{{/* Whether the installation has systemd drop-ins: some text, or none. */}}
 {{- define "swapwarden.hasDropIns" -}}
 {{- if or (.Values.agent.dropIns).mount (.Values.agent.dropIns).slices }}true{{ end -}}
 {{- end }}

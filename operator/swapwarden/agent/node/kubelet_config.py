@@ -1,8 +1,8 @@
 """Reads the parts of the kubelet's configuration that concern swap.
 
-The agent has no memory for a YAML parser. A small reader takes the known top-level entries of the configuration file
-(--config) and its drop-ins (--config-dir): scalars, and mappings or lists of scalars, in block or flow style. It skips
-all other entries. JSON also works.
+The agent exceeds its memory budget of 30 MB without a YAML parser. So a small reader takes the known
+top-level entries of the configuration file (--config) and its drop-ins (--config-dir): scalars, and mappings or lists
+of scalars, in block or flow style. It skips all other entries. JSON also works.
 
 The kubelet's flags override its files, and are not visible here.
 """

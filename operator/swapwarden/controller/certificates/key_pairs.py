@@ -1,4 +1,7 @@
-"""Certificates for the webhook: makes a pair with an authority of its own, and judges those that are found."""
+"""Certificates for the webhook: makes a pair with an authority of its own, and judges those that are found.
+
+The package cryptography does the encoding and signing; by hand is only what this webhook asks of a pair.
+"""
 
 from __future__ import annotations
 

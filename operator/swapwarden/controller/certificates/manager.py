@@ -1,5 +1,7 @@
 """Keeps the webhook's certificate: makes and renews it, and has the API servers trust it.
 
+By hand, so that an installation needs no cert-manager (it can have one: `certificates.source` of the chart).
+
 A Secret holds it, and says how far a renewal is, so that any controller can go on with it. The webhook's pods mount it.
 The installation creates the Secret, empty: uninstalling removes it, and no right to create Secrets is needed.
 

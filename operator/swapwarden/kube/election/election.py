@@ -12,7 +12,7 @@ differ, this one is more careful:
   installation would begin with a wait. Then, and where a Lease is deleted twice within seconds, two may lead until the
   first one's next renewal.
 
-The official Python client's leaderelection does none of this, and counts on the time of day.
+The official Python client's leaderelection does none of this, counts on the time of day, and its import takes 43 MB.
 """
 
 from __future__ import annotations
