@@ -46,7 +46,6 @@ def show(found: Json) -> list[str]:
             f" {each['agent'] / each['floor']:8.1f} {each['cpu'] * 1000 / int(count):14.2f}"
         )
     few, many = (found["cold"][str(count)] for count in (COLD_PODS[0], 250))
-    print(f"  system calls a pod {(many['calls'] - few['calls']) / (250 - COLD_PODS[0]):12.1f}")
     print(f"  memory a pod, kB   {(many['memory'] - few['memory']) / (250 - COLD_PODS[0]) / 1000:12.1f}")
     print(f"with {LIVE_PODS} pods, ms              p50       p99")
     for what in ("arrival", "creation", "repair", "raise", "floor repair", "floor raise"):

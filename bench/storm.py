@@ -9,7 +9,7 @@ processes records each write to memory.swap.max, and every 20 ms the swap in use
     python -m bench.storm [--seconds N] [VARIANT...]
 
 A VARIANT is the agent's CPU request, with options after commas: `100m,nri` (with the plugin in the runtime),
-`100m,guaranteed` (its limits are its requests), `10m,realtime` (it runs before ordinary processes), `10m,strict`
+`10m,realtime` (it runs before ordinary processes), `10m,strict`
 (guarantee Strict), `100m,unharmed` (the agent is not killed). A row is about the limit in effect: the
 least over a container and its pod. The VM's CPU may be emulated: compare rows only with each other.
 """
@@ -85,7 +85,6 @@ class Variant:
 
     name: str
     request: str
-    guaranteed: bool = False
     realtime: bool = False
     strict: bool = False
     nri: bool = False
@@ -108,9 +107,6 @@ class Variant:
     def values(self) -> Json:
         """Return the values for the chart."""
         resources: Json = {"requests": {"cpu": self.request, "memory": "32Mi"}, "limits": {"memory": "128Mi"}}
-        if self.guaranteed:
-            given = {"cpu": self.request, "memory": "128Mi"}
-            resources = {"requests": given, "limits": given}
         agent = {"resources": resources, "realtime": self.realtime, "dropIns": {"mount": self.strict}}
         # One of each: more would only wait.
         one = {"replicas": 1}

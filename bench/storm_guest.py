@@ -10,7 +10,6 @@ the rounds of `reclaims`, and how busy the CPUs were (`busy`, 0 to 1).
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -33,11 +32,7 @@ def times() -> tuple[float, float]:
 def reclaim(cgroup: str) -> None:
     """Ask for it; if nothing can be reclaimed, the kernel refuses."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(f"{cgroup}/memory.reclaim", os.O_WRONLY)
-        try:
-            os.write(descriptor, RECLAIM)
-        finally:
-            os.close(descriptor)
+        Path(cgroup, "memory.reclaim").write_bytes(RECLAIM)
 
 
 def kill() -> int:

@@ -1,7 +1,6 @@
 """Packages of another suite of Debian than this machine's, without a change of its package sources."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.base import host, process
@@ -25,7 +24,7 @@ def options(suite: str, work: Path, purpose: str) -> list[str]:
         "Acquire::Languages": "none",
     }
     found = [f"-o{name}={value}" for name, value in settings.items()]
-    get(["update"], found, work, purpose)
+    host.apt_get([*found, "update"], work, purpose)
     return found
 
 
@@ -41,13 +40,3 @@ def repository(targets: str, purpose: str) -> str:
         "use Debian; the node VM needs none of them on a machine with KVM",
     )
     return str(found[0][1])
-
-
-def get(command: Sequence[str], chosen: Sequence[str], work: Path, purpose: str) -> None:
-    """Run a command of apt-get with these options, in the folder WORK; host.SetupError if it fails."""
-    done = process.run(["apt-get", *chosen, *command], timeout=900, check=False, cwd=work)
-    host.need(
-        done.returncode == 0,
-        f"apt-get could not {' '.join(command)} for {purpose}:\n{process.last_lines(done.stderr)}",
-        "check the network and the package sources (as root: apt-get update), then run the set-up again",
-    )

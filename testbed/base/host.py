@@ -111,6 +111,16 @@ def apt_install(packages: list[str], purpose: str) -> None:
         )
 
 
+def apt_get(arguments: Sequence[str], work: Path, purpose: str) -> None:
+    """Run apt-get in the folder WORK; SetupError if it fails."""
+    done = process.run(["apt-get", "-q", *arguments], timeout=900, check=False, cwd=work)
+    need(
+        done.returncode == 0,
+        f"{purpose}: apt-get {' '.join(arguments)} failed:\n{process.last_lines(done.stderr)}",
+        "check the network and the package sources (as root: apt-get update), then run the set-up again",
+    )
+
+
 def apt_unpack(packages: list[str], into: Path, purpose: str, options: Sequence[str] = ()) -> None:
     """Download PACKAGES and unpack them into a folder; not installed, so no service starts and no host file changes.
 
@@ -125,13 +135,7 @@ def apt_unpack(packages: list[str], into: Path, purpose: str, options: Sequence[
     downloads = into / ".download"
     downloads.mkdir()
     # The unprivileged sandbox user cannot write into the cache folder, and apt-get warns about it at length.
-    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", *options, "download", *packages]
-    result = process.run(command, timeout=900, check=False, cwd=downloads)
-    need(
-        result.returncode == 0,
-        f"apt-get could not download {' '.join(packages)} for {purpose}:\n{process.last_lines(result.stderr)}",
-        "check the network and the package sources (as root: apt-get update), then run the set-up again",
-    )
+    apt_get(["-o", "APT::Sandbox::User=root", *options, "download", *packages], downloads, purpose)
     for archive in sorted(downloads.glob("*.deb")):
         process.run(["dpkg-deb", "-x", str(archive), str(into)], timeout=300)
     shutil.rmtree(downloads)

@@ -81,6 +81,14 @@ def run(
     return result
 
 
+def output(argv: Sequence[str], timeout: float = 30) -> str:
+    """Return what a program prints; nothing if there is no such program, or it fails."""
+    try:
+        return run(argv, timeout=timeout).stdout
+    except (ProcessError, OSError):
+        return ""
+
+
 def status(pid: int, field: str) -> int:
     """Return a field of /proc/PID/status; kB as bytes."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")

@@ -76,11 +76,7 @@ def _installed(name: str) -> Iterator[Path]:
 
 
 def _acceptable(name: str, program: Path) -> bool:
-    try:
-        said = process.run([str(program), *_VERSION_ARGUMENTS[name]], timeout=30)
-    except (process.ProcessError, OSError):
-        return False
-    version = golang.parse_version(said.stdout)
+    version = golang.parse_version(process.output([str(program), *_VERSION_ARGUMENTS[name]]))
     return version is not None and version >= OLDEST[name]
 
 

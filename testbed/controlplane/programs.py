@@ -157,11 +157,7 @@ def on_path(name: str, arguments: list[str], says: str) -> Path | None:
     found = shutil.which(name)
     if not found:
         return None
-    try:
-        said = process.run([found, *arguments], timeout=30)
-    except (process.ProcessError, OSError):
-        return None
-    return Path(found) if said.stdout.startswith(says) else None
+    return Path(found) if process.output([found, *arguments]).startswith(says) else None
 
 
 def fetched(release: Release) -> Path:

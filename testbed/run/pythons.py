@@ -45,11 +45,7 @@ def _candidates(version: str) -> list[Path]:
 
 
 def _is(python: Path, version: str) -> bool:
-    try:
-        done = process.run([str(python), "-c", "import sys; print(sys.version)"], timeout=60, check=False)
-    except process.ProcessError:
-        return False
-    return done.returncode == 0 and done.stdout.startswith(f"{version}.")
+    return process.output([str(python), "-c", "import sys; print(sys.version)"], timeout=60).startswith(f"{version}.")
 
 
 def _make(uv: Path, python: Path, folder: Path) -> None:

@@ -96,11 +96,8 @@ class Tree:
         if not self.real and value.isdecimal():
             value = str(int(value) // PAGE * PAGE)
         ending = "" if self.real else "\n"
-        descriptor = os.open(file, os.O_WRONLY | os.O_TRUNC)
-        try:
-            os.write(descriptor, f"{value}{ending}".encode())
-        finally:
-            os.close(descriptor)
+        with file.open("wb", buffering=0) as opened:
+            opened.write(f"{value}{ending}".encode())
 
     def oom_kills(self, folder: Path) -> int:
         """Return how many processes of a cgroup the kernel has killed for want of memory."""

@@ -107,11 +107,8 @@ def _read(path: str) -> str:
 
 def _write(path: str, text: str) -> None:
     # One write call: the kernel's control files require it.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    with Path(path).open("wb", buffering=0) as file:
+        file.write(text.encode())
 
 
 def main(host: str, port: str, secret: str) -> None:

@@ -66,9 +66,7 @@ def _source(work: Path) -> Path:
     package = re.search(r"Depends: (linux-source-\S+)", said)
     host.need(package, f"Debian's {SUITE} has no linux-source", "the node VM can do without: it will be slow")
     assert package  # noqa: S101 - for the types; said above
-    debian.get(["download", package[1]], options, work, _PURPOSE)
-    (archive,) = work.glob("linux-source-*.deb")
-    process.run(["dpkg-deb", "-x", str(archive), str(work)], timeout=600)
+    host.apt_unpack([package[1]], work, _PURPOSE, options)
     (sources,) = (work / "usr/src").glob("linux-source-*.tar.xz")
     unused = [f"--exclude=*/{name}/*.[ch]" for name in _UNUSED]
     process.run(["tar", "-x", "-f", str(sources), "-C", str(work), *unused], timeout=900)
