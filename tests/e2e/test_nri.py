@@ -40,10 +40,11 @@ def holding(node: Node, swapwarden: Release) -> Release:
 def is_connected(swapwarden: Release) -> bool:
     """Whether the agent has a plugin that the runtime has accepted, and says so.
 
-    For ten minutes it also reports that it was late once, as it may be on a busy machine.
+    For ten minutes it also reports that it was late once, or that the runtime ended the connection for a late answer,
+    as may be on a busy machine.
     """
     connected = swapwarden.total("agent", "swapwarden_agent_nri_connected") == 1
-    return connected and swapwarden.condition("NriUnavailable") in {"", "True/Slow"}
+    return connected and swapwarden.condition("NriUnavailable") in {"", "True/Slow", "True/Dropped"}
 
 
 def agent_only(swapwarden: Release) -> list[str]:
