@@ -47,7 +47,7 @@ class FromPlugin(enum.StrEnum):
     """
 
     HELLO = "hello"
-    """version"""
+    """version; reported: the counts that an agent has had, this one or an earlier one."""
     RUNTIME = "runtime"
     """connected, name, version, nri, requestTimeoutMs, error: at each change."""
     CONTAINERS = "containers"
@@ -64,7 +64,7 @@ class FromPlugin(enum.StrEnum):
     REMOVED = "removed"
     """id, of a container or a sandbox"""
     COUNTS = "counts"
-    """Numbers by name, since the start of the plugin."""
+    """Numbers by name, since the start of the plugin: after hello, and when they change."""
 
 
 class FromAgent(enum.StrEnum):

@@ -41,8 +41,8 @@ class AgentSide:
         self._clock = clock
         self._retry = retry.Retry(clock())
         self._connection: link.AgentSocket | None = None
-        self._counted: dict[str, int] = {}
-        """The counts that were reported last."""
+        self._counted = known.counted()
+        """The counts that an agent has had, this one or an earlier one."""
         self._count_at = clock()
         self._why = ""
         self.runtime: RuntimeLike | None = None
@@ -70,8 +70,8 @@ class AgentSide:
             if self._retry.at <= now:
                 self._connect()
         elif self._count_at <= now and self._counted != (counts := self._known.counted()):
-            self._counted, self._count_at = counts, now + COUNTS_SECONDS
-            self.notify(link.encode(FromPlugin.COUNTS, **counts))
+            self._count_at = now + COUNTS_SECONDS
+            self._count(counts)
 
     def notify(self, packet: bytes) -> bool:
         """Send a packet; False if there is no agent."""
@@ -137,12 +137,16 @@ class AgentSide:
         logs.info("agent", "connected to the agent")
         self._why = ""
         self._retry.connected(self._clock())
-        self._counted = {}
         known = self._known
-        self.notify(link.encode(FromPlugin.HELLO, version=swapwarden.__version__))
+        self.notify(link.encode(FromPlugin.HELLO, version=swapwarden.__version__, reported=self._counted))
+        self._count(known.counted())
         self.notify(known.described())
         if known.synchronized:
             all(map(self.notify, link.listed(known.inventory.items())))
+
+    def _count(self, counts: dict[str, int]) -> None:
+        if self.notify(link.encode(FromPlugin.COUNTS, **counts)):
+            self._counted = counts
 
     def _lost(self, error: Exception) -> None:
         self.close()

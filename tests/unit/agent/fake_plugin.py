@@ -66,12 +66,18 @@ class FakePlugin:
 class PluginOf(FakePlugin):
     """Connected to an agent, with the runtime."""
 
-    def __init__(self, agent: reconciler.NodeReconciler, *items: dict[str, Any], connected: bool = True) -> None:
+    def __init__(
+        self,
+        agent: reconciler.NodeReconciler,
+        *items: dict[str, Any],
+        connected: bool = True,
+        reported: dict[str, int] | None = None,
+    ) -> None:
         assert agent.tasks.runtime is not None
         super().__init__(agent.tasks.runtime.link)
         self.agent = agent
         agent.catch_up()
-        self.say(protocol.FromPlugin.HELLO, version="1")
+        self.say(protocol.FromPlugin.HELLO, version="1", reported=reported)
         if connected:
             self.say(protocol.FromPlugin.RUNTIME, connected=True, name=NAME, version="2.4")
             self.say(protocol.FromPlugin.CONTAINERS, items=list(items), more=False)

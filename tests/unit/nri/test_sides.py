@@ -230,8 +230,8 @@ def test_a_defect_ends_the_connection_and_not_the_process(world: World, monkeypa
 def test_an_agent_that_connects_later_gets_everything(world: World) -> None:
     peer = world.with_runtime()
     world.ask(peer, "CreateContainer", CREATE)
-    hello, described, containers, *rest = read(world.with_agent())
-    assert hello["kind"] == FromPlugin.HELLO
+    hello, counts, described, containers, *rest = read(world.with_agent())
+    assert (hello["kind"], counts["kind"]) == (FromPlugin.HELLO, FromPlugin.COUNTS)
     assert (described["kind"], described["connected"]) == (FromPlugin.RUNTIME, True)
     assert [each["id"] for each in containers["items"]] == ["container-1"]
     assert rest == []
@@ -374,8 +374,8 @@ def test_more_decisions_than_a_node_can_have_end_the_agents_connection(world: Wo
 def test_the_counts_are_reported_when_they_change_and_not_more_often(world: World) -> None:
     agent, peer = world.with_agent(), world.with_runtime()
     world.agent.tick()
-    (counts,) = (each for each in read(agent) if each["kind"] == FromPlugin.COUNTS)
-    assert counts["requests"] == 2
+    first, second = (each for each in read(agent) if each["kind"] == FromPlugin.COUNTS)
+    assert (first["requests"], second["requests"]) == (0, 2)
     assert world.agent.due() is None
     world.ask(peer, "CreateContainer", CREATE)
     read(agent)
@@ -389,6 +389,21 @@ def test_the_counts_are_reported_when_they_change_and_not_more_often(world: Worl
     (counts,) = read(agent)
     assert (counts["kind"], counts["requests"], counts["adjusted"]) == (FromPlugin.COUNTS, 3, 1)
     assert world.agent.due() is None
+
+
+def test_each_connection_begins_with_what_an_agent_has_had_and_the_counts_of_now(world: World) -> None:
+    def counted(agent: socket.socket) -> tuple[int, int]:
+        hello, counts, *_ = read(agent)
+        assert (hello["kind"], counts["kind"]) == (FromPlugin.HELLO, FromPlugin.COUNTS)
+        return hello["reported"]["requests"], counts["requests"]
+
+    peer = world.with_runtime()
+    agent = world.with_agent()
+    assert counted(agent) == (0, 2)
+    agent.close()
+    world.ask(peer, "CreateContainer", CREATE)  # its report meets the end
+    assert world.agent.socket is None
+    assert counted(world.with_agent()) == (2, 3)
 
 
 def test_an_agent_that_does_not_read_delays_nothing(world: World) -> None:

@@ -20,10 +20,31 @@ _KIND: Final = "kind"
 """The field that distinguishes messages."""
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """How often something happened since the plugin's start."""
+
+    requests: Sequence = 0
+    """Of the runtime."""
+    adjusted: Sequence = 0
+    """Containers for which it set a value."""
+    kept: Sequence = 0
+    """Resizes at which it kept its value."""
+    errors: Sequence = 0
+    """Requests that it answered without a decision, by an error."""
+    late: Sequence = 0
+    """Pods whose start did not wait longer for the agent."""
+    lost: Sequence = 0
+    """Connections to the runtime that ended."""
+    dropped: Sequence = 0
+    """Those that the runtime ended and still listened: an answer was too late."""
+
+
 class PluginHello(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.HELLO.value):
     """The first message."""
 
     version: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    reported: Counts | None = None
+    """Counts that an agent has had; None: the plugin does not know them, as an older one."""
 
 
 class RuntimeReport(msgspec.Struct, frozen=True, rename="camel", tag_field=_KIND, tag=FromPlugin.RUNTIME.value):
@@ -100,23 +121,8 @@ class ContainerRemoved(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlu
     id: Identity
 
 
-class PluginCounts(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.COUNTS.value):
-    """How often something happened since the plugin's start."""
-
-    requests: Sequence = 0
-    """Of the runtime."""
-    adjusted: Sequence = 0
-    """Containers for which it set a value."""
-    kept: Sequence = 0
-    """Resizes at which it kept its value."""
-    errors: Sequence = 0
-    """Requests that it answered without a decision, by an error."""
-    late: Sequence = 0
-    """Pods whose start did not wait longer for the agent."""
-    lost: Sequence = 0
-    """Connections to the runtime that ended."""
-    dropped: Sequence = 0
-    """Those that the runtime ended and still listened: an answer was too late."""
+class PluginCounts(Counts, frozen=True, tag_field=_KIND, tag=FromPlugin.COUNTS.value):
+    """The counts at this moment."""
 
 
 PluginMessage = (

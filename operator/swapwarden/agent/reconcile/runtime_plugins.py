@@ -63,7 +63,6 @@ REASONS: Final = ("NoSocket", REFUSED, "Lost")
 
 
 _lines = faults.Lines(20)
-_NO_COUNTS: Final = link_messages.PluginCounts()
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,7 +78,10 @@ class _Plugin:
     """The part of its whole list that is not on record yet."""
     listed: bool = False
     """Whether all of its list is on record."""
-    counts: link_messages.PluginCounts = _NO_COUNTS
+    reported: link_messages.Counts | None = None
+    """Its counts that metrics have, from this agent or an earlier one."""
+    counted: bool = False
+    """Whether it reported its counts on this connection."""
 
     @property
     def connected(self) -> bool:
@@ -234,6 +236,7 @@ class RuntimePlugins:
     def _take(self, peer: runtime_link.PluginPeer, plugin: _Plugin, message: link_messages.PluginMessage) -> None:
         match message:
             case link_messages.PluginHello():
+                plugin.reported = message.reported
                 _log("a plugin of the container runtime is here", version=message.version)
             case link_messages.RuntimeReport():
                 self._report(plugin, message)
@@ -293,7 +296,7 @@ class RuntimePlugins:
             self.holds.learn(runtime_values.listed(self._records.get(container_id), found, self._work.clock()))
 
     def _count(self, plugin: _Plugin, counts: link_messages.PluginCounts) -> None:
-        before, plugin.counts = plugin.counts, counts
+        before, plugin.reported = plugin.reported or counts, counts
         late, dropped = max(0, counts.late - before.late), max(0, counts.dropped - before.dropped)
         for metric, more in (
             (REQUESTS, counts.requests - before.requests),
@@ -305,6 +308,9 @@ class RuntimePlugins:
             (DROPS, dropped),
         ):
             metric.inc(by=max(0, more))
+        first, plugin.counted = not plugin.counted, True
+        if first:  # of the time before this connection, which may be long ago
+            return
         now = self._work.clock()
         if late:
             self._late_at = now

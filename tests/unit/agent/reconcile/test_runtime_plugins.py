@@ -252,7 +252,7 @@ async def test_late_answers_are_reported_for_a_while_and_counts_are_metrics(plai
     agent = plain.start(state(), nri=True)
     counted = (runtime_plugins.REQUESTS, runtime_plugins.ADJUSTED, runtime_plugins.LATE, runtime_plugins.LOST)
     before = [each.value() for each in counted]
-    plugin = PluginOf(agent)
+    plugin = PluginOf(agent, reported={})
     plugin.say(protocol.FromPlugin.COUNTS, requests=5, adjusted=3, late=0, lost=1)
     await plugin.heeded()
     assert status(agent).reason == ""
@@ -268,6 +268,7 @@ async def test_a_connection_that_the_runtime_gave_up_is_reported_for_a_while(pla
     agent = plain.start(state(), nri=True)
     before = runtime_plugins.DROPS.value()
     plugin = PluginOf(agent)
+    plugin.say(protocol.FromPlugin.COUNTS, late=0, lost=1, dropped=0)
     plugin.say(protocol.FromPlugin.COUNTS, late=1, lost=1, dropped=0)
     await plugin.heeded()
     assert status(agent).reason == runtime_plugins.SLOW
@@ -279,6 +280,43 @@ async def test_a_connection_that_the_runtime_gave_up_is_reported_for_a_while(pla
     assert plain.told > told, "nothing has the status written"
     plain.later += runtime_plugins.SLOW_SECONDS
     assert status(agent).reason == ""
+
+
+@pytest.mark.parametrize("reported", [None, {"late": 2, "lost": 3, "dropped": 1}, {"lost": 1}])
+async def test_what_a_plugin_counted_before_it_connected_is_no_report(
+    plain: Node, reported: dict[str, int] | None
+) -> None:
+    """As after a restart of the agent, weeks after a pod's start was late."""
+    agent = plain.start(state(), nri=True)
+    plugin = PluginOf(agent, reported=reported)
+    await plugin.heeded()
+    await plugin.heeded()
+    told = plain.told
+    plugin.say(protocol.FromPlugin.COUNTS, late=2, lost=3, dropped=1)
+    await plugin.heeded()
+    assert status(agent) == board.RuntimeStatus(connected=True)
+    assert plain.told == told
+
+
+async def test_nothing_counts_twice_or_is_lost_when_a_plugin_connects_again(plain: Node) -> None:
+    agent = plain.start(state(), nri=True)
+    before = [runtime_plugins.REQUESTS.value(), runtime_plugins.ADJUSTED.value()]
+
+    async def counted(requests: int, adjusted: int, reported: dict[str, int] | None = None) -> list[float]:
+        plugin = PluginOf(agent, reported=reported)
+        plugin.say(protocol.FromPlugin.COUNTS, requests=requests, adjusted=adjusted)
+        await plugin.heeded()
+        plugin.close()
+        after = [runtime_plugins.REQUESTS.value(), runtime_plugins.ADJUSTED.value()]
+        return [now - then for now, then in zip(after, before, strict=True)]
+
+    assert await counted(5, 3, reported={"requests": 0, "adjusted": 0}) == [5, 3]
+    assert await counted(5, 3, reported={"requests": 5, "adjusted": 3}) == [5, 3]
+    # Two requests came while no agent was connected.
+    assert await counted(7, 4, reported={"requests": 5, "adjusted": 3}) == [7, 4]
+    # A new process of the plugin counts from 0; an older one does not say what an agent has had.
+    assert await counted(1, 1, reported={}) == [8, 5]
+    assert await counted(9, 9) == [8, 5]
 
 
 async def test_a_plugin_that_lists_too_many_containers_is_dropped(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
