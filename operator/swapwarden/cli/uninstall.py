@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import collections
 import functools
+import re
 import sys
 import time
 import types
@@ -45,12 +46,28 @@ ALL_RESTORED: Final = "all agents have restored the earlier values"
 NOT_ORDERED: Final = "no controller has ordered it"
 WITHDRAWN: Final = "the order to restore was withdrawn meanwhile"
 KEEPS_MARKS: Final = "keeps labels, taints or an extended resource of ours"
+MOST_NAMED: Final = 50
+"""Pods that a line names."""
 KEEPS_FINALIZER: Final = f"keeps the finalizer {names.PROFILE_FINALIZER}"
 
 
 class _RestoreStatus(msgspec.Struct, frozen=True, rename="camel"):
     observed_generation: int = 0
     conditions: list[state.Condition] = []
+
+
+class _Required(msgspec.Struct, frozen=True):
+    plugins: str = msgspec.field(name=runtime_link.REQUIRED_ANNOTATION, default="")
+
+
+class _PodMeta(wire.Meta, frozen=True, rename="camel"):
+    annotations: _Required = _Required()
+
+
+class BoundPod(wire.LenientPod, frozen=True):
+    """A Pod, with the annotation of required plugins, which may bind it to the process beside the runtime."""
+
+    metadata: _PodMeta
 
 
 class _StateMode(msgspec.Struct, frozen=True):
@@ -112,9 +129,9 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
             daemons = f"/apis/apps/v1/namespaces/{arguments.namespace}/daemonsets/{arguments.nri_daemonset}"
             if await remove_plugins(api, daemons):
                 await asyncio.sleep(runtime_link.GONE_SECONDS + POLL_SECONDS)
-        found = await read_all(api, PODS, wire.LenientPod)
-        pods = [each for each in found if each.spec.node_name and each.status.phase not in ENDED]
-        for line in report(silent, pods):
+        found = [each for each in await read_all(api, PODS, BoundPod) if each.status.phase not in ENDED]
+        pods = [each for each in found if each.spec.node_name]
+        for line in (*report(silent, pods), *requiring(found)):
             print(line)
         held = labels_in_use(pods)
         if arguments.node_features:
@@ -211,6 +228,28 @@ def report(silent: Iterable[RestoringState], pods: Iterable[wire.LenientPod]) ->
     for each in left:
         ordered = "" if each.spec.mode == names.Mode.RESTORE else f"; {NOT_ORDERED}"
         yield f"  {each.metadata.name}: up to {running[each.metadata.name]} pods{ordered}"
+
+
+def requiring(pods: Iterable[BoundPod]) -> Iterator[str]:
+    """Yield lines with the pods that require the process beside the runtime, if there are any.
+
+    The runtime reads a pod's annotations once, when it makes the sandbox: only a new pod is without them.
+    """
+    named = re.compile(rf"(?<![\w.-]){re.escape(runtime_link.PLUGIN)}(?![\w.-])")
+    found = sorted(
+        f"{each.metadata.namespace}/{each.metadata.name}"
+        for each in pods
+        if named.search(each.metadata.annotations.plugins)
+    )
+    if not found:
+        return
+    yield f"pods that require the process beside the runtime, which is removed ({len(found)}):"
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    yield f"  {', '.join(found[:MOST_NAMED])}{more}"
+    yield (
+        "  Where the runtime's validator is on, their containers do not start again (CreateContainerError). Delete"
+        " these pods once Swapwarden is removed: new ones do not have the annotation (docs/nri.md)."
+    )
 
 
 async def release_features(api: client.Client, path: str, held: dict[tuple[str, str], set[str]]) -> None:

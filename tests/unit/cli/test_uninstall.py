@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names
-from swapwarden.cli import profiles, uninstall, wire
+from swapwarden.cli import profiles, uninstall
 from swapwarden.kube import client, transport
 from swapwarden.policy.observed import nodes
 
@@ -48,13 +48,15 @@ def test_when_a_node_has_answered(found: uninstall.RestoringState, answered: boo
     assert uninstall.has_restored(found) is answered
 
 
-def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> wire.LenientPod:
+def pod(
+    name: str, phase: str = "Running", node: str = "one", annotations: dict[str, str] | None = None, **spec: Any
+) -> uninstall.BoundPod:
     body = {
-        "metadata": {"name": name, "namespace": "ns"},
+        "metadata": {"name": name, "namespace": "ns"} | ({} if annotations is None else {"annotations": annotations}),
         "spec": {"nodeName": node, **spec},
         "status": {"phase": phase},
     }
-    return msgspec.json.decode(msgspec.json.encode(body), type=wire.LenientPod)
+    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.BoundPod)
 
 
 def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:
@@ -62,6 +64,40 @@ def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:
     assert list(uninstall.report([], pods)) == [uninstall.ALL_RESTORED]
     assert list(uninstall.report([state()], pods))[1:] == ["  one: up to 2 pods"]
     assert list(uninstall.report([state("Enforce")], []))[1:] == [f"  one: up to 0 pods; {uninstall.NOT_ORDERED}"]
+
+
+KEY = "required-plugins.noderesource.dev"
+
+
+@pytest.mark.parametrize(
+    ("listed", "named"),
+    [
+        ('["swapwarden"]', True),
+        ('["other", "swapwarden"]', True),
+        ("- other\n- swapwarden\n", True),
+        ("[swapwarden]", True),
+        ('["other"]', False),
+        ('["my-swapwarden", "swapwarden-updates"]', False),
+        ("", False),
+    ],
+)
+def test_pods_that_require_the_process_are_listed_with_the_remedy(listed: str, named: bool) -> None:
+    lines = list(uninstall.requiring([pod("a"), pod("b", node="", annotations={KEY: listed, "other": "swapwarden"})]))
+    if not named:
+        assert lines == []
+        return
+    head, names_, remedy = lines
+    assert head.endswith("(1):")
+    assert names_ == "  ns/b"
+    assert "Delete these pods once Swapwarden is removed" in remedy
+
+
+def test_of_many_pods_that_require_it_some_are_named_and_the_rest_counted() -> None:
+    pods = [pod(f"p{number:03}", annotations={KEY: '["swapwarden"]'}) for number in range(uninstall.MOST_NAMED + 7)]
+    head, names_, _ = uninstall.requiring(reversed(pods))
+    assert head.endswith("(57):")
+    assert names_.startswith("  ns/p000, ns/p001, ")
+    assert names_.endswith("ns/p049 and 7 more")
 
 
 def test_labels_are_held_by_running_pods_that_select_them() -> None:
