@@ -153,7 +153,9 @@ class Agent:
         )
         self._reclaim = runner.Runner(cgroups, proc, run_dir, self._board)
         stack.callback(self._reclaim.close)
-        self._usage = swap_metrics.SwapUsage(cgroups, proc, sys, top=arguments.metrics_top_pods, known=known)
+        self._usage = swap_metrics.SwapUsage(
+            cgroups, proc, sys, top=arguments.metrics_top_pods, known=known, runtime=self._ledger.runtime
+        )
         boot = files.text(proc / "sys/kernel/random/boot_id") or ""
         self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot, disks)
         self._pulse = Pulse(alive, self._node, self._reconciler, self._report)

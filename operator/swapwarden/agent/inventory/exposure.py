@@ -21,7 +21,8 @@ _CAUSES: Final = [(cause.value,) for cause in names.Cause]
 
 EXPOSURES = metrics.counter(
     "swapwarden_agent_exposures_total",
-    "Times that a running pod was found above its limit, by cause (docs/agent.md).",
+    "Times that a running pod was found above its limit, by cause (docs/agent.md). The least limit of a container and"
+    " all cgroups above it counts.",
     labels=("cause",),
     known=_CAUSES,
 )

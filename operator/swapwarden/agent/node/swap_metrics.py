@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import exposure, inventory, records
+from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.node import headroom_reader, node_info
 from swapwarden.telemetry import metrics
 
@@ -93,8 +94,8 @@ POD_USED = _gauge(
 )
 POD_LIMIT = _gauge(
     "swapwarden_pod_swap_limit_bytes",
-    "Swap that the pod may use: the least memory.swap.max of its cgroup and of those above; +Inf if none has a"
-    " limit. For the pods that use most.",
+    "Swap that the pod may use: the least memory.swap.max of its cgroup and of those above, or the sum of its"
+    " containers' limits if that is less; +Inf if none has a limit. For the pods that use most.",
     labels=("pod_uid",),
 )
 POD_SWAP_EVENTS = _counter(
@@ -179,6 +180,7 @@ class SwapUsage:
         *,
         top: int,
         known: inventory.Inventory,
+        runtime: runtime_records.RuntimeRecords,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`top` of the pods are listed by themselves."""
@@ -186,6 +188,7 @@ class SwapUsage:
         self._proc = proc
         self._top = top
         self._known = known
+        self._runtime = runtime
         self._clock = clock
         self._read_at = -math.inf
         self._reading = asyncio.Lock()
@@ -287,18 +290,35 @@ class SwapUsage:
         if limit is None:  # gone since
             return
         limit = min(limit, self._least(pod.path.rpartition("/")[0], above))
+        listed = list(itertools.islice(pod.containers.values(), _CONTAINERS))
+        inside = {each.id: self._inside(each) for each in listed}
         found.put(POD_USED, user.used, uid)
-        found.put(POD_LIMIT, _shown(limit), uid)
+        found.put(POD_LIMIT, _shown(min(limit, self._together(pod, inside))), uid)
         for metric, event, count in self._events(pod.path, POD_SWAP_EVENTS, POD_MEMORY_EVENTS):
             found.put(metric, count, uid, event)
-        for container in itertools.islice(pod.containers.values(), _CONTAINERS):
-            used = self._fs.number(container.path, cgroupfs.SWAP_CURRENT)
-            own = self._fs.number(container.path, cgroupfs.SWAP_MAX)
+        for container in listed:
+            used, own = self._fs.number(container.path, cgroupfs.SWAP_CURRENT), inside[container.id]
             if used is not None and own is not None:
-                # With crun the processes are in a cgroup of their own inside.
-                inner = (self._limit(file.path) for file in container.files)
                 found.put(CONTAINER_USED, used, uid, container.id)
-                found.put(CONTAINER_LIMIT, _shown(min(own, limit, *inner)), uid, container.id)
+                found.put(CONTAINER_LIMIT, _shown(min(own, limit)), uid, container.id)
+
+    def _inside(self, container: records.Container) -> int | None:
+        """Return the least limit in a container's cgroup; None if it is gone."""
+        own = self._fs.number(container.path, cgroupfs.SWAP_MAX)
+        # With crun the processes are in a cgroup of their own inside.
+        return None if own is None else min((own, *(self._limit(file.path) for file in container.files)))
+
+    def _together(self, pod: records.Pod, limits: Mapping[str, int | None]) -> int:
+        """Return the sum of the containers' limits; NO_LIMIT if one is not known. A sandbox does not count."""
+        total, is_running = 0, False
+        for container in pod.containers.values():
+            record = self._runtime.get(container.id)
+            if record is None or not record.is_sandbox:
+                limit = limits.get(container.id)
+                if limit is None:
+                    return cgroupfs.NO_LIMIT
+                total, is_running = total + limit, True
+        return total if is_running else cgroupfs.NO_LIMIT
 
     def _events(
         self, path: str, swap: metrics.Reading, memory: metrics.Reading

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from swapwarden.agent.inventory import exposure
+from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.node import headroom_reader, swap_metrics
 from swapwarden.api.names import Cause
 from swapwarden.telemetry import metrics
@@ -52,6 +53,7 @@ class Reader:
             node.tree.proc.parent / "sys",
             top=top,
             known=agent.inventory,
+            runtime=node.ledger.runtime,
             clock=self.clock,
         )
 
@@ -142,6 +144,35 @@ async def test_the_effective_limit_is_the_least_of_all_above(tmp_path: pathlib.P
         assert f'swapwarden_pod_swap_limit_bytes{{pod_uid="{uid(1)}"}} {32 * PAGE}\n' in metrics.REGISTRY.render()
     finally:
         node.stop()
+
+
+async def test_a_pods_limit_is_not_above_what_its_containers_may_use_together(plain: Node) -> None:
+    """As where the runtime holds each container while something raised the pod's own cgroup."""
+    limits_of: dict[int, tuple[int | None, ...]] = {1: (8, 4), 2: (8, 4), 3: (8, None), 4: (), 5: (0,)}
+    for number, limits in limits_of.items():
+        pod = using(plain.tree.pod(number), 0, str(10 * PAGE) if number == 2 else "max")
+        using(plain.tree.container(pod, f"{number}-sandbox"), 0)
+        for place, pages in enumerate(limits):
+            limit = "max" if pages is None else str(pages * PAGE)
+            using(plain.tree.container(pod, f"{number}-{place}"), 0, limit)
+    reader = Reader(plain)
+    for number in limits_of:
+        plain.ledger.runtime.put(runtime_records.RuntimeRecord(container_id(f"{number}-sandbox"), uid(number)))
+    await reader.read()
+    expected = {1: 12.0, 2: 10.0, 3: math.inf, 4: math.inf, 5: 0.0}
+    assert values(swap_metrics.POD_LIMIT) == {(uid(number),): count * PAGE for number, count in expected.items()}
+    assert values(swap_metrics.CONTAINER_LIMIT)[uid(1), container_id("1-0")] == 8 * PAGE
+
+
+async def test_containers_that_are_not_listed_leave_the_pods_own_limit(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swap_metrics, "_CONTAINERS", 1)
+    pod = using(plain.tree.pod(1), 0, str(64 * PAGE))
+    for name in ("a", "b"):
+        using(plain.tree.container(pod, name), 0, str(PAGE))
+    await Reader(plain).read()
+    assert values(swap_metrics.POD_LIMIT) == {(uid(1),): 64 * PAGE}
 
 
 async def test_no_limit_is_written_as_prometheus_does(plain: Node) -> None:
