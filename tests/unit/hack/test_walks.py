@@ -13,7 +13,7 @@ BOUNDS = {
     walks.COLLECTED: (4, 26),
     walks.STATUS: (5, 36),
 }
-"""Modules, and calls with a tenth of margin."""
+"""Modules and calls, with a margin of one call at most."""
 
 
 async def test_events_go_through_few_modules_and_calls(tmp_path: pathlib.Path) -> None:

@@ -233,6 +233,12 @@ class LimitRecords(_Records[LimitRecord]):
             wrote = tuple(each for each in record.wrote if each != ours)
             self._put(msgspec.structs.replace(record, found=found, wrote=(ours, *wrote)[-KEPT_VALUES:], unit=ours))
 
+    def leave(self, key: Key, found: int) -> None:
+        """Record that another writer's `found` stays, if the agent would restore another value."""
+        record = self.get(key)
+        if record is not None and (record.found is not None or record.systemd_zero):
+            self.mark_known(key, found)
+
     def mark_known(self, key: Key, found: int | None = None) -> None:
         """Record that the agent has read the file, which has no value (any more) that the agent wrote, but `found`.
 

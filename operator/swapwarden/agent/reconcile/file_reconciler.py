@@ -60,7 +60,7 @@ class FileReconciler:
         self._attribution = why
         self._own_uid = own_uid
         self.writes = 0
-        """So many writes were made; the last one to a file is its `number`."""
+        """How many writes were made; `write_seq` of a file is this number after the last one to it."""
         self.pending = pending.PendingWrites(cgroups)
         self._contentions = contention.Contentions(shared.clock)
         held_by = holders.Holders(cgroups, book.runtime)
@@ -114,6 +114,9 @@ class FileReconciler:
     ) -> float | None:
         """Do the work of `reconcile`. Return the seconds until the next check; None for never."""
         try:
+            if self.pending.writes and (ended := self._ended(file)) is not None:
+                self._wrote(file, ended)
+                since, ran, external = self._work.clock(), None, False
             wait = self._converge(file, noticed, since, ran=ran, external=external)
         except cgroupfs.GoneError as error:
             return self._gone(file, error)
@@ -175,24 +178,22 @@ class FileReconciler:
     def _converge(
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None, external: bool
     ) -> float | None:
-        """Do the work of `_try`. PendingError while a thread waits for a write."""
-        if self.pending.writes and (ended := self._ended(file)) is not None:
-            self._wrote(file, ended)
-            since, ran, external = self._work.clock(), None, False
+        """Do the work of `_try`, with no thread at a write of the file; PendingError once one is."""
         desired, times = file.desired.value, file.times
         if desired is resolve.Handling.UNMANAGED:
             return self._settled(file, file.status.observed)
         mark = queue.Mark(noticed, since)
-        if file.open_exposure is None:  # until it was looked at
-            file.open_exposure = records.OpenExposure(since, ran)
+        file.open_exposure = file.open_exposure or records.OpenExposure(since, ran)  # until it was looked at
         looked = self._work.clock()
         found = self._fs.read(file.name)
         down = names.Cause.AGENT_DOWN if times.written_at == times.progress_at == records.NEVER else None
         used: int | None = None
         for _ in range(ATTEMPTS):
             foreign = not file.usage and pending.is_foreign(file, found, self._ledger)
-            limit = None if foreign else self._limit(file, found, external=external)
+            if not foreign and (external or found != file.last_applied is not None):
+                _hear(file, found, self._limits, self.pending, external=external)
             external = False
+            limit = None if foreign else self._limit(file, found)
             file.status = file.status._replace(limit=limit)
             if limit is None:
                 self._leave(file, found)
@@ -200,12 +201,14 @@ class FileReconciler:
             swap = 0 if limit >= cgroupfs.NO_LIMIT else self._usage(file) if used is None else used
             if found == limit == file.last_applied and swap <= limit and file.contention is None:
                 return self._settled(file, found, swap, looked=looked, cut=True)  # there is nothing to be done
-            action, barred = self._next(file, found, limit, swap, mark)
+            if file.contention is not None:
+                self._contentions.expire(file, None if file.desired.at_most and isinstance(desired, int) else limit)
+            action, barred, others = self._next(file, found, limit, swap)
+            if barred or others:
+                self._hold_back(file, found, mark, barred=barred)
             if action.write is None:
-                file.last_applied = found
-                wait = self._settled(
-                    file, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
-                )
+                file.last_applied, draining, cut = found, action.draining, found <= limit
+                wait = self._settled(file, found, swap, looked=looked, draining=draining, cut=cut, seen=not barred)
                 return wait if wait is not None or file.contention is None else self._contentions.retry_in(file)
             eases = (action.write - found) * file.spec.exposed
             if eases > 0 and not (file.spec.reclaims or self._work.order.claim_raise(file, mark)):
@@ -221,18 +224,8 @@ class FileReconciler:
             self._work.order.lower_first(file)
         raise ContestedError(f"{file.path}: another writer changes it all the time")
 
-    def _limit(self, file: records.ControlFile, found: int, *, external: bool) -> int | None:
-        """Return the number that a file must hold, or None. First record that another writer wrote `found`, if so.
-
-        The agent may have written the same value before. Only pods' files matter: what a runtime writes to a container
-        may be the agent's wish, by a plugin.
-        """
-        strange = file.times.write_seq and found != file.last_applied is not None
-        strange = strange and not (file in self.pending.writes and found in self.pending.values(file))
-        if file.is_pods and (external or strange):
-            record = self._limits.get(file.key)
-            if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
-                self._limits.record(file.key, found, found, external=True)
+    def _limit(self, file: records.ControlFile, found: int) -> int | None:
+        """Return the number that a file must hold, or None."""
         desired = file.desired
         if file.throttling.foreign and pending.is_released(file, found):
             return file.throttling.least
@@ -243,39 +236,36 @@ class FileReconciler:
     def _ended(self, file: records.ControlFile) -> repairs.CgroupWrite | None:
         """Return the file's write that ended in a thread, or None. A larger value is written at once, which ends it."""
         if (found := self.pending.overtaken(file)) is not None:
-            limit = self._limit(file, found, external=False)
-            if limit is not None:
+            _hear(file, found, self._limits, self.pending, external=False)
+            if (limit := self._limit(file, found)) is not None:
                 self.pending.overtake(file, found, limit, self._limits)
         return self.pending.end(file)
 
     def _next(
-        self, file: records.ControlFile, found: int, limit: int, swap: int, mark: queue.Mark
-    ) -> tuple[swap_drain.Action, bool]:
-        """Return the next write, and whether the file must not be raised to its own limit yet."""
+        self, file: records.ControlFile, found: int, limit: int, swap: int
+    ) -> tuple[swap_drain.Action, bool, bool]:
+        """Return the next write, whether a raise to the file's own limit is barred, and whether `found` is another's.
+
+        If the desired limit is a maximum, another writer's smaller one stays.
+        """
         held = file.last_applied
         limits = file.spec.exposed is cgroup_files.Exposed.ABOVE
         barred = limits and held is not None and held < min(found, limit) and self._work.order.is_barred(file)
         most = file.desired.value if file.desired.at_most else None
         less = isinstance(most, int) and resolve.to_restore(self._limits.get(file.key), found) is None
-        if file.contention is not None:
-            self._contentions.expire(file, None if isinstance(most, int) else limit)
         target = limit
         if held is not None and barred:
             target = held  # another raised it; to its own limit it is raised when the others are lowered
-            self._work.order.claim_raise(file, mark)
-        elif isinstance(most, int) and less and found <= limit:  # another writer's limit, which is no more
-            record = self._limits.get(file.key)
-            if record is not None and (record.found is not None or record.systemd_zero):
-                self._limits.mark_known(file.key, found)
-            return swap_drain.Action(None, draining=swap > most), barred
+        elif isinstance(most, int) and less and found <= limit:
+            return swap_drain.Action(None, draining=swap > most), barred, True
         cap = less or (file.contention is not None and file.contention.until is not None)
         if file.spec.reclaims and target < found:
             used = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_CURRENT))
-            return swap_drain.Action(pending.step(target, found, used, self._fs.page), draining=False), barred
+            return swap_drain.Action(pending.step(target, found, used, self._fs.page), draining=False), barred, False
         if swap == 0:  # nothing has to drain
             holds = found == target or (cap and (found - target) * file.spec.exposed < 0)
-            return swap_drain.Action(None if holds else target, draining=False), barred
-        return swap_drain.next_write(
+            return swap_drain.Action(None if holds else target, draining=False), barred, False
+        action = swap_drain.next_write(
             target,
             found,
             swap,
@@ -283,29 +273,25 @@ class FileReconciler:
             cap=cap,
             held=held,
             units=swap > limit and file.is_systemds(found),
-            above=functools.partial(self._above, file),
+            above=functools.partial(self._headroom.least_above, file),
             page=self._fs.page,
-        ), barred
+        )
+        return action, barred, False
 
-    def _above(self, file: records.ControlFile) -> int:
-        """Return the least limit of the cgroups above a file's; for a pod that others just lowered, its desired one."""
-        least = cgroupfs.NO_LIMIT
-        for path in cgroupfs.above(file.path):
-            with contextlib.suppress(cgroupfs.CgroupError):
-                found = self._fs.read(cgroupfs.join(path, file.spec.name))
-                if file.pod is not None and path == file.pod.path:
-                    found = max(found, file.pod.file.last_applied or 0)
-                least = min(least, found)
-        return least
+    def _hold_back(self, file: records.ControlFile, found: int, mark: queue.Mark, *, barred: bool) -> None:
+        """Have a barred file wait for its raise; for another one, record that another writer's limit stays."""
+        if barred:
+            self._work.order.claim_raise(file, mark)
+        else:
+            self._limits.leave(file.key, found)
 
     def _leave(self, file: records.ControlFile, found: int) -> None:
         """Record that the file has no value (any more) that the agent wrote."""
         file.last_applied = None
         record = self._limits.get(file.key)
-        if record is not None and (record.found is not None or record.systemd_zero):
-            if found != record.found is not None:
-                log.info("a value of another writer is left as it is", extra={"cgroup": f"/{file.path}"})
-            self._limits.mark_known(file.key, found)
+        if record is not None and found != record.found is not None:
+            log.info("a value of another writer is left as it is", extra={"cgroup": f"/{file.path}"})
+        self._limits.leave(file.key, found)
 
     def _settled(
         self,
@@ -437,6 +423,21 @@ class FileReconciler:
             return (self._fs.read(file.name) - file.desired.value) * file.spec.exposed > 0
         except Exception:  # noqa: BLE001 reconciling it fails in the same way, and reports why
             return True
+
+
+def _hear(
+    file: records.ControlFile, found: int, book: ledger.LimitRecords, writes: pending.PendingWrites, *, external: bool
+) -> None:
+    """Record that another writer wrote `found`, if so: the agent may have written the same value before.
+
+    Only pods' files matter: what a runtime writes to a container may be the agent's wish, by a plugin.
+    """
+    strange = file.times.write_seq and found != file.last_applied is not None
+    strange = strange and not (file in writes.writes and found in writes.values(file))
+    if file.is_pods and (external or strange):
+        record = book.get(file.key)
+        if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
+            book.record(file.key, found, found, external=True)
 
 
 def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:

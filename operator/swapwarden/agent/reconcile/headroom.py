@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import records
 from swapwarden.agent.node import node_info
 from swapwarden.agent.reconcile import swap_drain
 
@@ -49,6 +50,17 @@ class Headroom:
     def release(self, path: str) -> None:
         """Stop counting: no pages return to this cgroup any more, or they may be swapped out again."""
         self._coming.pop(path, None)
+
+    def least_above(self, file: records.ControlFile) -> int:
+        """Return the least limit of the cgroups above a file's; for a pod that others just lowered, its desired one."""
+        least = cgroupfs.NO_LIMIT
+        for path in cgroupfs.above(file.path):
+            with contextlib.suppress(cgroupfs.CgroupError):
+                found = self._fs.read(cgroupfs.join(path, file.spec.name))
+                if file.pod is not None and path == file.pod.path:
+                    found = max(found, file.pod.file.last_applied or 0)
+                least = min(least, found)
+        return least
 
     def usages(self, path: str) -> Iterator[swap_drain.DrainUsage]:
         """Yield all that must have room before the cgroup at `path` may be cut, the cheapest to read first.

@@ -3,6 +3,7 @@
 | why | key | when |
 |---|---|---|
 | RETRY | file | after a failure 2 to 120 s, of a new cgroup's files 0.01 to 5 s, contested 0.01 s |
+| RETRY | file that a thread writes | each 30 s, which is logged; the end of the write marks the file by itself |
 | RETRY | file that drains | half the time since something changed, 2 to 30 s |
 | RETRY | file that is left to another writer | an hour after that began |
 | SETTLED | container | 3 s after it came; 1 s if it causes events in a loop |
@@ -15,7 +16,11 @@
 | DUE | cgroups that the kernel throttles | 2 s; 10 s after the hold of a released one |
 | AWAITS | pod | 5 s after it came, if no state names it: from then on that is reported |
 
-The comparison at each `--resync-interval`, signs of life and waits for requests (the status writer's) are not here.
+Not here are waits of which no key is due at the end: the comparison at each `--resync-interval` and signs of life
+(`agent.py`), requests and their failures (`desired/state_watch.py`, `report/status_writer.py`), the state's copy on the
+disk (`desired/state_cache.py`), refused kernel settings (`sysctls.py`), the next look at memory pressure
+(`pressure/sampler.py`), a plugin that could not connect (`host/runtime_link.py`), and the thread that moves idle memory
+(`reclaim/runner.py`).
 """
 
 from __future__ import annotations
