@@ -183,7 +183,7 @@ class Creator:
 
 
 @dataclasses.dataclass
-class Result:
+class Creations:
     """One way of creating pods with so many clients."""
 
     turns: list[list[float]] = dataclasses.field(default_factory=list)
@@ -207,9 +207,9 @@ class Result:
         return len(self.took) / self.seconds
 
 
-async def create(control_plane: ControlPlane, clients: int, rounds: int, count: int) -> dict[str, Result]:
+async def create(control_plane: ControlPlane, clients: int, rounds: int, count: int) -> dict[str, Creations]:
     """Run all three ways in turn, so that each has the same share of other load on the machine."""
-    found = {kind: Result() for kind in KINDS}
+    found = {kind: Creations() for kind in KINDS}
     headers = {"Authorization": f"Bearer {control_plane.token('none', 'default', seconds=7200)}"}
     connector = aiohttp.TCPConnector(limit=clients, ssl=ssl.create_default_context(cafile=str(control_plane.ca_file)))
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
@@ -283,13 +283,13 @@ def alone(name: str, url: str, pid: int, ca: Path, reviews: int) -> bool:
 # --- the comparison ---
 
 
-def added(found: dict[str, Result], kind: str) -> list[float]:
+def added(found: dict[str, Creations], kind: str) -> list[float]:
     """Return the milliseconds that a webhook added to the median, turn by turn."""
     pairs = zip(found[kind].turns, found["none"].turns, strict=True)
     return [statistics.median(with_it) - statistics.median(without) for with_it, without in pairs]
 
 
-def show(results: dict[int, dict[str, Result]]) -> list[float | None]:
+def show(results: dict[int, dict[str, Creations]]) -> list[float | None]:
     """Print a table; return the ratio of the additions by number of clients, None if it is too uncertain."""
     print(f"{'clients':>8}  {'':14}{'p50 ms':>10}{'p99 ms':>10}{'creates/s':>11}{'added ms':>10}{'its spread':>20}")
     ratios: list[float | None] = []

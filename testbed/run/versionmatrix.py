@@ -22,7 +22,7 @@ _TIER = "integration"
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class VersionOutcome:
     """Results of the tests on one version."""
 
     version: str
@@ -46,7 +46,7 @@ def versions() -> list[str]:
     return [*kubeversions.known(), assets.KUBE_VERSION]
 
 
-def run(version: str, tested: str) -> Outcome:
+def run(version: str, tested: str) -> VersionOutcome:
     """Run the tests on one version, in processes of their own."""
     term.say(f"Kubernetes {version} ...")
     assets.apiserver(version)
@@ -57,10 +57,10 @@ def run(version: str, tested: str) -> Outcome:
         del os.environ[assets.VERSION_VARIABLE]
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     counts = (share.passed, share.failed, share.skipped, share.unsteady)
-    return Outcome(version, tested, today, *counts, round(share.seconds / 60, 1), share.status)
+    return VersionOutcome(version, tested, today, *counts, round(share.seconds / 60, 1), share.status)
 
 
-def table(outcomes: Sequence[Outcome]) -> list[str]:
+def table(outcomes: Sequence[VersionOutcome]) -> list[str]:
     """Markdown."""
     rows = [
         "| version | passed | failed | skipped | unsteady | minutes | date | commit |",
@@ -95,7 +95,9 @@ def main() -> int:
         if not file.exists() or tested.endswith("-changed"):
             outcome = run(version, tested)
             file.write_text(json.dumps(dataclasses.asdict(outcome)), encoding="utf-8")
-    outcomes = [Outcome(**json.loads((folder / f"{version}.json").read_text(encoding="utf-8"))) for version in chosen]
+    outcomes = [
+        VersionOutcome(**json.loads((folder / f"{version}.json").read_text(encoding="utf-8"))) for version in chosen
+    ]
     term.say("\n".join([f"on {platform.machine()} with {os.cpu_count()} CPUs:", *table(outcomes)]))
     return 0 if all(each.is_good for each in outcomes) else 1
 

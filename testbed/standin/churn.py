@@ -63,7 +63,7 @@ Steps = Generator[float, None, None]
 
 
 @dataclasses.dataclass
-class Pod:
+class ChurnPod:
     """One pod and its history."""
 
     uid: str
@@ -136,7 +136,7 @@ class Sampler:
             os._exit(0)
         os.close(read)
 
-    def follow(self, pod: Pod) -> None:
+    def follow(self, pod: ChurnPod) -> None:
         """Watch the pod from now on."""
         os.write(self._pipe, f"{pod.uid} {pod.folder}\n".encode())
 
@@ -195,14 +195,14 @@ class Churn:
         self._metrics: str = plan["metrics"]
         self._chance = random.Random(3)  # noqa: S311 it is no secret
         self._sampler = Sampler(report)
-        self._alive: dict[str, Pod] = {}
-        self._unpublished: list[Pod] = []
+        self._alive: dict[str, ChurnPod] = {}
+        self._unpublished: list[ChurnPod] = []
         self._asking, self._fault = threading.Thread(), ""
-        self.ended: list[Pod] = []
-        self._slots: dict[int, list[Pod]] = {}
+        self.ended: list[ChurnPod] = []
+        self._slots: dict[int, list[ChurnPod]] = {}
         for uid, entry in plan["pods"].items():
             folder = Path(plan["folder"], f"kubepods-burstable-pod{uid.replace('-', '_')}.slice")
-            self._slots.setdefault(entry["slot"], []).append(Pod(uid, folder, **entry))
+            self._slots.setdefault(entry["slot"], []).append(ChurnPod(uid, folder, **entry))
 
     def run(self) -> dict[str, Any]:
         """Run until the time is over and the last pod has been removed; return the report."""
@@ -227,12 +227,12 @@ class Churn:
                 if not pod.spared:
                     pod.attack()
 
-    def _lives(self, pods: list[Pod]) -> Steps:
+    def _lives(self, pods: list[ChurnPod]) -> Steps:
         for pod in pods:
             if time.monotonic() < self._until:
                 yield from self._life(pod)
 
-    def _life(self, pod: Pod) -> Steps:
+    def _life(self, pod: ChurnPod) -> Steps:
         pod.folder.mkdir()
         if pod.disabled:
             self._sampler.follow(pod)
@@ -264,7 +264,7 @@ class Churn:
         pod.folder.rmdir()
         self.ended.append(pod)
 
-    def _figures(self, pod: Pod) -> Steps:
+    def _figures(self, pod: ChurnPod) -> Steps:
         """Wait for the pod's figures in the agent's metrics: after its end, they no longer include it.
 
         One client asks for all: twenty at once kept each other from their answers where CPUs were busy.
@@ -279,7 +279,7 @@ class Churn:
                 self._asking.start()
             yield 0.05
 
-    def _ask(self, pods: list[Pod]) -> None:
+    def _ask(self, pods: list[ChurnPod]) -> None:
         patience = time.monotonic() + PATIENCE
         while True:
             try:
@@ -296,7 +296,7 @@ class Churn:
             figures = {key: found.get(f'{name}{{pod_uid="{pod.uid}"}}', 0) for key, name in PUBLISHED.items()}
             pod.published = {key: float(value) for key, value in figures.items()}
 
-    def _begin(self, pod: Pod) -> None:
+    def _begin(self, pod: ChurnPod) -> None:
         pod.child = hog(pod.scope, self._device, pod.slot, full=pod.full)
         pod.runs += 1
 

@@ -21,10 +21,10 @@ class Containers:
         self.memory = memory
         self.swap = swap
         self._limited = limited
-        self._by_pid: dict[int, tuple[pods.Pod, pods.Container]] = {}
+        self._by_pid: dict[int, tuple[pods.NodePod, pods.NodeContainer]] = {}
         self._sleep = shutil.which("sleep") or "/bin/sleep"
 
-    def run(self, pod: pods.Pod, container: pods.Container) -> None:
+    def run(self, pod: pods.NodePod, container: pods.NodeContainer) -> None:
         """Start one: its cgroup and, where cgroups are real, a process in it."""
         container.identifier = secrets.token_hex(32)
         container.folder = self._tree.container(pod.folder, container.identifier)
@@ -34,7 +34,7 @@ class Containers:
             self._by_pid[container.pid] = pod, container
         container.state = {"running": {"startedAt": pods.now()}}
 
-    def limits(self, pod: pods.Pod, container: pods.Container) -> dict[str, str]:
+    def limits(self, pod: pods.NodePod, container: pods.NodeContainer) -> dict[str, str]:
         """Return the kubelet's value for its cgroup."""
         swap = pods.swap_limit(
             container.memory("requests"),
@@ -47,12 +47,12 @@ class Containers:
         )
         return {"memory.max": str(container.memory("limits") or "max"), "memory.swap.max": swap}
 
-    def of_pod(self, pod: pods.Pod) -> str:
+    def of_pod(self, pod: pods.NodePod) -> str:
         """Return the number of a kubelet that also limits pods: the sum of its containers'."""
         each = (int(self.limits(pod, one)["memory.swap.max"]) for one in pod.containers if one.kind != "init")
         return str(sum(each))
 
-    def _spawn(self, pod: pods.Pod, container: pods.Container) -> int:
+    def _spawn(self, pod: pods.NodePod, container: pods.NodeContainer) -> int:
         hog = pod.annotations.get("testbed/hog")
         if hog and container is pod.apps[0]:
             script = str(Path(__file__).with_name("hog.py"))
@@ -65,7 +65,7 @@ class Containers:
             self._tree.write(container.folder / "cgroup.procs", str(pid))
         return pid
 
-    def finish(self, container: pods.Container, code: int, reason: str) -> None:
+    def finish(self, container: pods.NodeContainer, code: int, reason: str) -> None:
         """Record how a container ended, and remove its cgroup."""
         started = container.state.get("running", {}).get("startedAt", pods.now())
         how = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": pods.now()}
@@ -77,7 +77,7 @@ class Containers:
             while not self._tree.remove(container.folder):
                 time.sleep(BUSY_DELAY / 10)
 
-    def ended(self) -> Iterator[tuple[pods.Pod, pods.Container, int]]:
+    def ended(self) -> Iterator[tuple[pods.NodePod, pods.NodeContainer, int]]:
         """Yield those whose process has ended since, with its exit code (negative: the signal)."""
         while True:
             try:

@@ -26,7 +26,7 @@ from typing import Any
 
 from testbed.standin import containers, nodeapi, nodetree, pods
 from testbed.standin.containers import BUSY_DELAY
-from testbed.standin.pods import Container, Pod
+from testbed.standin.pods import NodeContainer, NodePod
 
 Json = dict[str, Any]
 Steps = Generator[float, None, None]
@@ -48,8 +48,8 @@ class Node:
         self._access = nodeapi.Access(options.server, options.ca_file, options.token_file)
         self._events: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=10_000)
         self._writer = nodeapi.PodWriter(self._access)
-        self._pods: dict[str, Pod] = {}
-        self._steps: list[tuple[float, int, Pod, Steps]] = []
+        self._pods: dict[str, NodePod] = {}
+        self._steps: list[tuple[float, int, NodePod, Steps]] = []
         self._counter = itertools.count()
         self._stopping = False
         self._reload = False
@@ -102,7 +102,7 @@ class Node:
         for pod, container, status in self._containers.ended():
             self._exited(pod, container, status)
 
-    def _go(self, pod: Pod, steps: Steps, delay: float = 0.0) -> None:
+    def _go(self, pod: NodePod, steps: Steps, delay: float = 0.0) -> None:
         heapq.heappush(self._steps, (time.monotonic() + delay, next(self._counter), pod, steps))
 
     def _advance(self) -> None:
@@ -138,12 +138,12 @@ class Node:
             if kind != "DELETED":  # It was never started here.
                 self._writer.confirm_deletion(found["metadata"]["namespace"], found["metadata"]["name"], uid)
         elif found["status"].get("phase") not in {"Succeeded", "Failed"}:
-            self._pods[uid] = pod = Pod(found)
+            self._pods[uid] = pod = NodePod(found)
             self._go(pod, self._start(pod))
 
     # --- what happens to a pod ---
 
-    def _start(self, pod: Pod) -> Steps:
+    def _start(self, pod: NodePod) -> Steps:
         pod.folder = self._tree.pod(pod.cgroup_uid, pod.qos)
         self._tree.make(pod.folder, {"memory.max": pod.memory_limit()})
         self._limit(pod)
@@ -165,16 +165,16 @@ class Node:
                 self._containers.finish(container, 0, "Completed")
         self._report(pod)
 
-    def _unit_value(self, pod: Pod) -> str:
+    def _unit_value(self, pod: NodePod) -> str:
         """Return the value that systemd has for a pod's slice."""
         return self._containers.of_pod(pod) if self._options.pod_limits == "systemd" else "max"
 
-    def _limit(self, pod: Pod) -> None:
+    def _limit(self, pod: NodePod) -> None:
         """Write the kubelet's limit of a pod, if it limits pods."""
         if self._options.pod_limits != "none":
             self._tree.write(pod.folder / "memory.swap.max", self._containers.of_pod(pod))
 
-    def _exited(self, pod: Pod, container: Container, status: int) -> None:
+    def _exited(self, pod: NodePod, container: NodeContainer, status: int) -> None:
         if pod.ending or not container.folder:
             return
         killed = self._tree.oom_kills(container.folder) > 0
@@ -191,7 +191,7 @@ class Node:
             self._go(pod, self._clear(pod))
         self._report(pod)
 
-    def _restart(self, pod: Pod, container: Container) -> Steps:
+    def _restart(self, pod: NodePod, container: NodeContainer) -> Steps:
         yield min(FIRST_RESTART_DELAY * 2**container.restarts, LONGEST_RESTART_DELAY)
         if not pod.ending:
             container.last_state = container.state
@@ -199,7 +199,7 @@ class Node:
             self._containers.run(pod, container)
             self._report(pod)
 
-    def _resize(self, pod: Pod, found: Json) -> None:
+    def _resize(self, pod: NodePod, found: Json) -> None:
         """In-place resize: new values in the containers' cgroups, the pod's rewritten, the status afterwards."""
         specs = {one["name"]: one for one in [*found["spec"].get("initContainers", []), *found["spec"]["containers"]]}
         changed = False
@@ -233,14 +233,14 @@ class Node:
                     )
         nodeapi.log("daemon-reload")
 
-    def _end(self, pod: Pod) -> None:
+    def _end(self, pod: NodePod) -> None:
         if not pod.ending:
             pod.ending = True
             self._steps = [entry for entry in self._steps if entry[2] is not pod]
             heapq.heapify(self._steps)
             self._go(pod, self._clear(pod, confirm=True))
 
-    def _clear(self, pod: Pod, *, confirm: bool = False) -> Steps:
+    def _clear(self, pod: NodePod, *, confirm: bool = False) -> Steps:
         if pod.folder.name:
             self._tree.kill(pod.folder)
             while not self._tree.remove(pod.folder):
@@ -249,7 +249,7 @@ class Node:
             self._pods.pop(pod.uid, None)
             self._writer.confirm_deletion(pod.namespace, pod.name, pod.uid)
 
-    def _report(self, pod: Pod) -> None:
+    def _report(self, pod: NodePod) -> None:
         if not pod.ending:
             self._writer.status(pod.namespace, pod.name, pod.uid, pod.status())
 

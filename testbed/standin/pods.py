@@ -32,7 +32,7 @@ def swap_limit(request: int, limit: int, memory: int, swap: int, *, limited: boo
 
 
 @dataclasses.dataclass(slots=True)
-class Container:
+class NodeContainer:
     """A container of a pod on this node. KIND is `init`, `sidecar` or `app`."""
 
     spec: Json
@@ -71,7 +71,7 @@ class Container:
         return status
 
 
-class Pod:
+class NodePod:
     """A pod on this node."""
 
     def __init__(self, found: Json) -> None:
@@ -86,9 +86,9 @@ class Pod:
         mirror = "kubernetes.io/config.mirror" in self.annotations
         self.critical = mirror or spec.get("priority", 0) >= CRITICAL_PRIORITY
         self.containers = [
-            Container(one, "sidecar" if one.get("restartPolicy") == "Always" else "init")
+            NodeContainer(one, "sidecar" if one.get("restartPolicy") == "Always" else "init")
             for one in spec.get("initContainers", [])
-        ] + [Container(one, "app") for one in spec["containers"]]
+        ] + [NodeContainer(one, "app") for one in spec["containers"]]
         self.started = now()
         self.folder = Path()
         self.over = False  # No container will run any more.
@@ -100,7 +100,7 @@ class Pod:
         return str(self.annotations.get("kubernetes.io/config.hash", self.uid))
 
     @property
-    def apps(self) -> list[Container]:
+    def apps(self) -> list[NodeContainer]:
         """Return the containers that are the pod's purpose."""
         return [one for one in self.containers if one.kind == "app"]
 

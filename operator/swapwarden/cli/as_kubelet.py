@@ -74,8 +74,8 @@ def printed(form: str, config: kubelet.KubeletSettings, found: objects.Inputs, o
     for name in sorted(found.nodes if only is None else [only]):
         facts = nodes.facts(found.nodes[name], found.facts.get(name))
         each = [*bound[name], *free[name]]
-        told = (*_missing(config, facts), *(_FAULTS[fault] for fault in kubelet.faults(config, each)))
-        notes += (f"node {name}: {text}" for text in told)
+        faults = (*_missing(config, facts), *(_FAULTS[fault] for fault in kubelet.faults(config, each)))
+        notes += (f"node {name}: {text}" for text in faults)
         planned[name] = _floored(kubelet.node_files(config, facts, each, found.allocatable.get(name)), facts.page_size)
     if form == "table":
         lines = [_COLUMNS, *(line for name, files in planned.items() for line in _lines(name, files))]

@@ -163,7 +163,7 @@ def encode(kind: FromPlugin, **fields: object) -> bytes:
     return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode()
 
 
-def told(kind: FromPlugin, **fields: object) -> Iterator[bytes]:
+def notice(kind: FromPlugin, **fields: object) -> Iterator[bytes]:
     """Yield one packet, made when it is asked for."""
     yield encode(kind, **fields)
 

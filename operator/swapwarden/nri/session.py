@@ -139,10 +139,10 @@ class RuntimeSession:
                 return self._resize(request, notices)
             case "RemoveContainer":
                 held.remove(pod.uid, container.name, container.id)
-                notices.append(link.told(FromPlugin.REMOVED, id=container.id))
+                notices.append(link.notice(FromPlugin.REMOVED, id=container.id))
             case "RemovePodSandbox":
                 held.remove(pod.uid, SANDBOX, pod.id)
-                notices.append(link.told(FromPlugin.REMOVED, id=pod.id))
+                notices.append(link.notice(FromPlugin.REMOVED, id=pod.id))
             case "RunPodSandbox":
                 held.put(pod.uid, SANDBOX, Item(pod.id, None, None))
                 number = next(self._numbers)
@@ -163,7 +163,7 @@ class RuntimeSession:
         known.counts["adjusted"] += value is not None
         known.inventory.put(pod.uid, container.name, Item(container.id, now, original))
         about = {"uid": pod.uid, "id": container.id, "name": container.name, "value": now, "original": before}
-        notices.append(link.told(FromPlugin.CREATED, **about))
+        notices.append(link.notice(FromPlugin.CREATED, **about))
         return answer
 
     def _resize(self, request: messages.Event, notices: list[Iterable[bytes]]) -> bytes:
@@ -175,7 +175,7 @@ class RuntimeSession:
         known.counts["kept"] += value is not None
         if now is not None:
             known.inventory.set_value(container.id, now)
-        notices.append(link.told(FromPlugin.RESIZED, id=container.id, value=now))
+        notices.append(link.notice(FromPlugin.RESIZED, id=container.id, value=now))
         return answer
 
     def _configure(self, payload: protobuf.Data) -> messages.Runtime:

@@ -33,8 +33,8 @@ def test_reserves_that_are_not(text: object) -> None:
 
 def test_what_can_be_required_is_what_an_agent_reports() -> None:
     reported = set(names.Backing) - {names.Backing.UNKNOWN, names.Backing.MIXED, names.Backing.LOOP}
-    assert set(get_args(profile.spec.Backing)) == reported
-    required = {requirement.lower() for requirement in get_args(profile.spec.Requirement)}
+    assert set(get_args(profile.spec.BackingChoice)) == reported
+    required = {requirement.lower() for requirement in get_args(profile.spec.RequirementChoice)}
     assert required == {one.value.lower() for one in names.Requirement} - {names.Requirement.BACKING}
 
 

@@ -46,6 +46,6 @@ def test_every_value_that_people_meet_is_explained(enumeration: type[names.Reaso
 
 
 def test_both_values_of_before_plan_are_explained() -> None:
-    assert {"NoSwap", "Unmanaged"} == set(get_args(profile.spec.BeforePlan))
+    assert {"NoSwap", "Unmanaged"} == set(get_args(profile.spec.BeforePlanChoice))
     assert "`beforePlan: NoSwap`" in SEMANTICS
     assert "`beforePlan: Unmanaged`" in SEMANTICS

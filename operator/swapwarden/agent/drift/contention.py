@@ -79,6 +79,6 @@ class Contentions:
             "another writer keeps lowering a value; it stays for %.0f s, or until the state has another one: find that"
             " writer, or lower the pod's limit",
             YIELD_SECONDS,
-            extra={"cgroup": f"/{file.path}", "wanted": cgroupfs.render(limit), "cgroups": self._unlogged},
+            extra={"cgroup": f"/{file.path}", "desired": cgroupfs.render(limit), "cgroups": self._unlogged},
         )
         self._logged, self._unlogged = now, 0

@@ -18,7 +18,7 @@ class Exposed(enum.IntEnum):
 
 
 class CgroupFile(NamedTuple):
-    """A file with one number, which Cgroups reads and writes. Bytes."""
+    """A file with one number of bytes. How it is read and written is no field: `cgroupfs.Cgroups` does it for all."""
 
     name: str
     field: str = ""

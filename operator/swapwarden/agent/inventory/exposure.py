@@ -220,7 +220,7 @@ class Tally:
                     "uid": uid,
                     "from": moment(until - one.milliseconds / 1000),
                     "until": moment(until),
-                    "wanted": cgroupfs.render(self.wanted),
+                    "desired": cgroupfs.render(self.wanted),
                     "found": cgroupfs.render(self.found),
                     "swapBytes": one.grown,
                 },

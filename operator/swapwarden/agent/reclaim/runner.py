@@ -125,7 +125,7 @@ class Runner:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Be the thread."""
-        told, problem = time.monotonic(), ""
+        published, problem = time.monotonic(), ""
         try:
             while not self._stop.is_set():
                 try:
@@ -134,9 +134,9 @@ class Runner:
                     faults.fault("reclaim", error)
                     wait = RETRY_SECONDS
                 now = time.monotonic()
-                if turns.view.problem != problem or now - told >= reclaimer.PUBLISH_SECONDS:
-                    told, problem = now, turns.view.problem
-                    self._tell(loop, turns)
+                if turns.view.problem != problem or now - published >= reclaimer.PUBLISH_SECONDS:
+                    published, problem = now, turns.view.problem
+                    self._publish(loop, turns)
                 self._wake.wait(wait)
                 self._wake.clear()
         finally:
@@ -144,7 +144,7 @@ class Runner:
             past.close()
             fs.close()
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, turns: reclaimer.Reclaimer) -> None:
+    def _publish(self, loop: asyncio.AbstractEventLoop, turns: reclaimer.Reclaimer) -> None:
         try:
             loop.call_soon_threadsafe(lambda: self._show(turns.view))
         except RuntimeError:  # the loop has ended

@@ -119,7 +119,7 @@ class RuntimePlugins:
         self.starts = pod_starts.PodStarts(shared, known, self.link)
         self.holds = runtime_holds.RuntimeHolds(shared, known, book, why, self.link, cgroups=cgroups)
         self._plugins: dict[runtime_link.PluginPeer, _Plugin] = {}
-        self._told: spec.NodeSpec | None = None
+        self._sent: spec.NodeSpec | None = None
         """The state that plugins know."""
         self._late_at = records.NEVER
         self._dropped_at = records.NEVER
@@ -166,11 +166,11 @@ class RuntimePlugins:
 
     def follow(self) -> None:
         """Send the differences of the state in force to all plugins."""
-        new, old = self._work.in_force.spec, self._told
+        new, old = self._work.in_force.spec, self._sent
         self.link.set_mode(self._mode())
         if new is old or new is None:
             return
-        self._told = new
+        self._sent = new
         if old is None or old.mode is not new.mode:
             self.holds.doubt(each.id for each in self._records)
         decisions, gone = runtime_values.changes({} if old is None else old.pods, new.pods)
@@ -225,8 +225,8 @@ class RuntimePlugins:
         self._plugins[peer] = _Plugin()
         self.link.send(peer, protocol.FromAgent.MODE, {"mode": self._mode()})
         self.link.send(peer, protocol.FromAgent.RESET)
-        if self._told is not None:
-            self._push(peer, {uid: runtime_values.decision(pod) for uid, pod in self._told.pods.items()})
+        if self._sent is not None:
+            self._push(peer, {uid: runtime_values.decision(pod) for uid, pod in self._sent.pods.items()})
         self.link.send(peer, protocol.FromAgent.READY)
 
     def _push(self, peer: runtime_link.PluginPeer, decisions: Mapping[str, object]) -> None:

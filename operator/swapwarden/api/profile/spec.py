@@ -25,9 +25,9 @@ class WorkloadControlled(rules.Model):
     reached, new pods get the rest. Absent: no bound."""
 
 
-BeforePlan = Literal["NoSwap", "Unmanaged"]
-Requirement = Literal["Encrypted", "TmpfsNoSwap", "DedicatedDevice"]
-Backing = Literal["NVMe", "SSD", "HDD", "Virtual", "Network", "Zram", "File"]
+BeforePlanChoice = Literal["NoSwap", "Unmanaged"]
+RequirementChoice = Literal["Encrypted", "TmpfsNoSwap", "DedicatedDevice"]
+BackingChoice = Literal["NVMe", "SSD", "HDD", "Virtual", "Network", "Zram", "File"]
 """The kinds of names.Backing that a profile can allow: those that the agent can recognise."""
 
 
@@ -47,20 +47,20 @@ class Swap(rules.Model):
     behavior: Annotated[names.Behavior, pydantic.Field()] = names.Behavior.KUBELET
     """Kubelet: the kubelet's limits stay in force. NoSwap: no pod swaps. LimitedSwap: Burstable pods get swap in
     proportion to their memory requests (KEP-2400). WorkloadControlled: pods get the limits in their annotations."""
-    before_plan: BeforePlan = "NoSwap"
+    before_plan: BeforePlanChoice = "NoSwap"
     """Swap of a pod cgroup that appears before the controller has planned it. NoSwap: none. Unmanaged: the kubelet's,
     so that a pod with policy Disabled may swap for a moment."""
     reserved: values.QuantityOrPercent | None = None
     """Swap kept back from pods: a quantity, or percent of the node's swap (50Mi, 10%)."""
     workload_controlled: WorkloadControlled | None = None
     """Bounds for behavior WorkloadControlled; refused with another behavior."""
-    requirements: Annotated[list[Requirement], *values.as_set(8)] | None = None
+    requirements: Annotated[list[RequirementChoice], *values.as_set(8)] | None = None
     """Conditions on a node before its pods get swap. If one is not met or unknown, they get none; the condition
     RequirementsMet names it. Encrypted: all swap devices encrypt their pages (dm-crypt), or are memory (zram).
     TmpfsNoSwap: the kubelet keeps its tmpfs volumes, Secrets among them, out of swap (Linux 6.4 or newer, or shown by
     the agent's mounts). DedicatedDevice: no disk under a swap device also holds the file systems of the kubelet or of
     the agent's state. Absent: none."""
-    allowed_backing: Annotated[list[Backing], *values.as_set(7)] | None = None
+    allowed_backing: Annotated[list[BackingChoice], *values.as_set(7)] | None = None
     """Allowed kinds of swap devices: a node's pods get swap only if each of its devices is one of these; see
     docs/labels.md. Absent: any."""
 

@@ -71,14 +71,14 @@ class _Attempt(msgspec.Struct):
     since: float
     notices: tuple[events.Notice, ...] = ()
     """About it; none unless this instance asked for it."""
-    told: bool = False
+    counted: bool = False
     unsure: bool = False
     """Whether a request had no answer: it may yet be executed."""
 
 
 Rank = Callable[[], Awaitable[Sequence[Ranked]]]
 Evict = Callable[[Candidate, int], Awaitable[EvictionAnswer]]
-Tell = Callable[[Ranked], Iterable[events.Notice]]
+MakeNotices = Callable[[Ranked], Iterable[events.Notice]]
 """Makes the notices of an eviction."""
 
 
@@ -143,7 +143,7 @@ class Evictor:
             self._evictions.end(node, self._now())
 
     async def begin(
-        self, row: states.StateRow, chosen: Ranked, bounds: Eviction, tell: Tell, arrived: float
+        self, row: states.StateRow, chosen: Ranked, bounds: Eviction, notices: MakeNotices, arrived: float
     ) -> NoVictim | EvictionAnswer | None:
         """Record the pod and evict it; return the answer, or why it is not evicted after all.
 
@@ -179,10 +179,10 @@ class Evictor:
             await self._gone(written)
             return NoVictim(HoldReason.SETTLING)
         POST_SECONDS.observe(self._now() - arrived)
-        return await self._post(written, attempt, chosen, bounds, tell)
+        return await self._post(written, attempt, chosen, bounds, notices)
 
     async def proceed(
-        self, row: states.StateRow, bounds: Eviction, rank: Rank, tell: Tell, *, stands: bool | None
+        self, row: states.StateRow, bounds: Eviction, rank: Rank, notices: MakeNotices, *, stands: bool | None
     ) -> EvictionAnswer | None:
         """Go on with the eviction in the node's record; return the answer if the API server was asked.
 
@@ -196,15 +196,15 @@ class Evictor:
             attempt = self._attempt(row, victim)
         life = await self._look(victim)
         if life is PodLife.GONE:
-            self._tell(attempt)
-            await self._gone(row, told=attempt.told)
+            self._announce(attempt)
+            await self._gone(row, counted=attempt.counted)
         elif life is PodLife.ENDING:
-            self._tell(attempt)
+            self._announce(attempt)
         elif stands is not None or self._now() - attempt.since >= PATIENCE_SECONDS:
             ranked = await rank() if stands else ()
             chosen = next((one for one in ranked if one.pod.uid == victim.uid and one.spared is None), None)
             if chosen is not None:
-                return await self._post(row, attempt, chosen, bounds, tell)
+                return await self._post(row, attempt, chosen, bounds, notices)
             await self._cancel(row, attempt)
         return None
 
@@ -217,9 +217,9 @@ class Evictor:
         return attempt
 
     async def _post(
-        self, row: states.StateRow, attempt: _Attempt, chosen: Ranked, bounds: Eviction, tell: Tell
+        self, row: states.StateRow, attempt: _Attempt, chosen: Ranked, bounds: Eviction, notices: MakeNotices
     ) -> EvictionAnswer:
-        attempt.notices = tuple(tell(chosen))
+        attempt.notices = tuple(notices(chosen))
         try:
             answer = await self._evict(chosen.pod, bounds.grace)
         except (errors.KubeError, TermOver) as error:
@@ -236,19 +236,19 @@ class Evictor:
             await self._drop(row, attempt)
             return answer
         if answer is EvictionAnswer.ALLOWED:
-            self._tell(attempt)
+            self._announce(attempt)
         return answer
 
-    def _tell(self, attempt: _Attempt) -> None:
+    def _announce(self, attempt: _Attempt) -> None:
         """Count an eviction that this instance asked for, and post its notices, once."""
-        if attempt.notices and not attempt.told:
-            attempt.told = True
+        if attempt.notices and not attempt.counted:
+            attempt.counted = True
             EVICTIONS.inc("Evicted")
             for notice in attempt.notices:
                 self._recorder.post(notice)
 
-    async def _gone(self, row: states.StateRow, *, told: bool = False) -> None:
-        if not told:
+    async def _gone(self, row: states.StateRow, *, counted: bool = False) -> None:
+        if not counted:
             EVICTIONS.inc("Gone")
         await self._clear(row, counts=True)
         self.forget(row.name)

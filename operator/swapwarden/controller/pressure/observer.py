@@ -200,7 +200,7 @@ class PressureObserver:
             kubelet = self._evictor.is_kubelet_evicting(row.name, seen.profile.eviction)
             stands = not kubelet and not self._is_wide(row.profile.name)
         answer = await self._evictor.proceed(
-            row, seen.profile.eviction, lambda: self._rank(row, seen), self._tell(row, seen), stands=stands
+            row, seen.profile.eviction, lambda: self._rank(row, seen), self._notices(row, seen), stands=stands
         )
         if row.victim is not None and last is not None and answer in BLOCKING:
             last.blocked[row.victim.uid] = self._now() + BLOCKED_SECONDS
@@ -282,7 +282,7 @@ class PressureObserver:
             if await self._ask(chosen.victim.pod) is EvictionAnswer.ALLOWED:
                 if not isinstance(chosen, Evict):
                     return chosen, True
-                answer = await self._evictor.begin(row, chosen.victim, bounds, self._tell(row, seen), last.arrived)
+                answer = await self._evictor.begin(row, chosen.victim, bounds, self._notices(row, seen), last.arrived)
                 if isinstance(answer, NoVictim):
                     return answer, False
                 after = self._known.inventory.report_of(row.name)
@@ -292,7 +292,7 @@ class PressureObserver:
             last.blocked[chosen.victim.pod.uid] = self._now() + BLOCKED_SECONDS
         return NoVictim(HoldReason.BLOCKED), False
 
-    def _tell(self, row: states.StateRow, seen: _Seen) -> evictor.Tell:
+    def _notices(self, row: states.StateRow, seen: _Seen) -> evictor.MakeNotices:
         return lambda victim: pressure_notices.evicted(seen.node, row, seen.thresholds, victim)
 
     async def _rank(self, row: states.StateRow, seen: _Seen) -> Sequence[ranking.Ranked]:

@@ -12,8 +12,8 @@ def test_versions_go_from_the_oldest_to_the_newest_one_of_each_minor() -> None:
 
 
 def test_a_version_held_only_where_tests_ran_and_none_failed() -> None:
-    def outcome(passed: int, failed: int, status: int) -> versionmatrix.Outcome:
-        return versionmatrix.Outcome("1.30.14", "abc", "2026-11-23", passed, failed, 0, 0, 6.1, status)
+    def outcome(passed: int, failed: int, status: int) -> versionmatrix.VersionOutcome:
+        return versionmatrix.VersionOutcome("1.30.14", "abc", "2026-11-23", passed, failed, 0, 0, 6.1, status)
 
     assert outcome(900, 0, 0).is_good
     assert not any(each.is_good for each in (outcome(900, 1, 1), outcome(0, 0, 0), outcome(900, 0, 2)))
