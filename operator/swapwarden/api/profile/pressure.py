@@ -38,11 +38,13 @@ class HeadroomSignal(rules.Model):
     )
 
     below: values.QuantityOrPercent = "5%"
-    """The signal is set once the headroom is below this: a quantity, or percent of the node's memory."""
+    """The signal is set once the headroom has been below this for forSeconds, or earlier (see there): a quantity, or
+    percent of the node's memory."""
     clear: values.QuantityOrPercent = "10%"
     """The signal is cleared once the headroom is above this; in the form of below."""
     for_seconds: Annotated[int, pydantic.Field(ge=1, le=600)] = 5
-    """How long the headroom must be below before the signal is set."""
+    """How long the headroom must be below before the signal is set. From clear on it is set at once if the headroom
+    falls so fast that nothing would be left within this time, unless the signal has ended in the same time before."""
 
 
 class StallSignal(rules.Model):

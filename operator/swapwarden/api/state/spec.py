@@ -139,11 +139,13 @@ class HeadroomThresholds(msgspec.Struct, frozen=True, omit_defaults=True, rename
     """When the headroom of a node is a signal of memory pressure."""
 
     below_bytes: Annotated[int, msgspec.Meta(ge=0)]
-    """The signal is set below this headroom."""
+    """The signal is set once the headroom has been below this for forMilliseconds, or earlier (see there)."""
     clear_bytes: Annotated[int, msgspec.Meta(ge=0)]
     """The signal is cleared above this headroom."""
     for_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=600_000)]
-    """How long the headroom must be below before the signal is set."""
+    """How long the headroom must be below before the signal is set. From clearBytes on it is set at once if the
+    headroom falls so fast that nothing would be left within this time, unless the signal has ended in the same time
+    before."""
 
 
 class StallThresholds(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
