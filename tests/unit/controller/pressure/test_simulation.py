@@ -5,6 +5,7 @@ These take minutes, and print the table of docs/design/measurements.md.
 
 from __future__ import annotations
 
+import enum
 import os
 import statistics
 import subprocess
@@ -15,8 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.controller.inventory import states
-from swapwarden.controller.pressure import observer
-from swapwarden.policy.pressure import choice, limits
+from swapwarden.controller.pressure import budgets, evictor, observer
+from swapwarden.controller.term import Term
+from swapwarden.kube import client
+from swapwarden.policy.pressure import choice, limits, ranking
+from swapwarden.policy.pressure.candidates import Candidate
 
 from tests.unit.controller.pressure.simulated.world import Load, World, simulate
 
@@ -24,6 +28,7 @@ SMALL = Load(nodes=32, pools=4, pressed=(6, 2, 2, 5), ramp=20, seconds=130, fail
 """Of the last pool, most nodes are under pressure."""
 RUSH = Load(nodes=32, pools=1, pressed=(10,), ramp=5, seconds=50, failovers=(25,), lost=0, late=0, faults=0)
 """A leader ends just after its evictions."""
+RUSH_OF_ALL = msgspec.structs.replace(RUSH, pools=8, pressed=(2,) * 8)
 HOURLY = Load(nodes=8, pools=1, pressed=(3,), ramp=5, seconds=130, failovers=(50,), per_hour=1)
 """One pod may go from a node, and more would need to."""
 FULL = {
@@ -57,6 +62,7 @@ def test_no_rule_is_broken_and_a_replay_decides_the_same() -> None:
     assert simulate(SMALL).judge.digest() == world.judge.digest()
     assert broken(simulate(RUSH)) == []
     assert broken(simulate(HOURLY)) == []
+    assert broken(simulate(RUSH_OF_ALL)) == []
 
 
 def never(*_: Any, **__: Any) -> bool:
@@ -75,26 +81,66 @@ def without_victim(wire: states.WireState) -> states.StateRow:
     return msgspec.structs.replace(PROJECT(wire), victim=None)
 
 
+async def evict_the_large_one(api: client.Client, term: Term, pod: Candidate, grace: int) -> budgets.EvictionAnswer:
+    name = f"{pod.name.partition('-')[0]}-large"
+    return await EVICT(api, term, msgspec.structs.replace(pod, name=name, uid=f"uid-{name}"), grace)
+
+
+class HastyLife(enum.Enum):
+    """A pod that ends is gone."""
+
+    ALIVE = enum.auto()
+    GONE = enum.auto()
+    ENDING = GONE
+
+
 BEGIN, PROJECT = limits.Evictions.__init__, states.project
+EVICT = budgets.evict
 
 
 @pytest.mark.parametrize(
-    ("load", "owner", "mutants", "says"),
+    ("load", "mutants", "says"),
     [
-        (SMALL, limits.Evictions, {"limited": unlimited}, "in 20 s"),
+        (SMALL, [(limits.Evictions, "limited", unlimited)], "pool-3: "),
+        (RUSH_OF_ALL, [(limits.Evictions, "limited", unlimited)], "cluster: "),
         # States have most of the last evictions: alone, either is hardly ever missed.
-        (RUSH, limits.Evictions, {"__init__": began_long_ago, "recall": unlimited}, "in 20 s"),
-        (SMALL, limits.Evictions, {"is_settling": never}, "settles"),
-        (HOURLY, limits.Evictions, {"recall": unlimited}, "in 3600 s"),
-        (SMALL, choice, {"is_widespread": never}, "most nodes"),
-        (SMALL, states, {"project": without_victim}, "is recorded"),
+        (
+            RUSH,
+            [(limits.Evictions, "__init__", began_long_ago), (limits.Evictions, "recall", unlimited)],
+            "in 20 s",
+        ),
+        (SMALL, [(limits.Evictions, "is_settling", never)], "settles"),
+        (HOURLY, [(limits.Evictions, "recall", unlimited)], "in 3600 s"),
+        (SMALL, [(choice, "is_widespread", never)], "most nodes"),
+        (SMALL, [(states, "project", without_victim)], "is recorded"),
+        (SMALL, [(ranking, "_spared", unlimited)], "it must stay"),
+        (SMALL, [(ranking.Ranked, "excess", property(lambda one: one.usage))], "within its grant"),
+        (SMALL, [(budgets, "evict", evict_the_large_one)], "not the recorded one"),
+        # One that ends holds evictions in two ways.
+        (
+            SMALL,
+            [(evictor, "PodLife", HastyLife), (choice, "is_one_ending", never)],
+            "on its way",
+        ),
     ],
-    ids=["rates", "a new leader", "settling", "earlier terms", "widespread", "the record"],
+    ids=[
+        "a profile's rate",
+        "the cluster's rate",
+        "a new leader",
+        "settling",
+        "earlier terms",
+        "widespread",
+        "the record",
+        "spared pods",
+        "the grant",
+        "another pod",
+        "two at once",
+    ],
 )
 def test_the_judge_finds_broken_rules(
-    monkeypatch: pytest.MonkeyPatch, load: Load, owner: Any, mutants: dict[str, object], says: str
+    monkeypatch: pytest.MonkeyPatch, load: Load, mutants: list[tuple[Any, str, object]], says: str
 ) -> None:
-    for name, mutant in mutants.items():
+    for owner, name, mutant in mutants:
         monkeypatch.setattr(owner, name, mutant)
     # Each seed is another script: of some, the mutant makes no difference.
     scripts = (msgspec.structs.replace(load, seed=seed) for seed in range(1, 20))
