@@ -48,22 +48,28 @@ LONGEST = 600.0
 AFTER = 30.0
 """Seconds that are watched after a signal."""
 KUBELET = 100
-"""MiB: the kubelet's default threshold for memory.available."""
+"""MiB: the kubelet's default threshold for memory.available, and for what all pods may still take."""
+ALL_PODS, MUCH_SWAP, NEVER = 700, 300, 1 << 20
+"""MiB that all pods together may have, that a pod swaps, and that none does."""
 SMALL_ZRAM, LARGE_ZRAM = 512, 2048
 """MiB that can be swapped to it."""
 RUN = "PRESSURE_RUN"
 """Environment variable: the file for the run of which docs/images/memory-pressure.svg is drawn."""
 
-# Runs in the guest: takes memory until the kernel kills it. Arguments: cgroup, MiB a second, random bytes in each page.
+# Runs in the guest: takes memory until the kernel kills it, or until it has so many MiB in swap; then it rests.
+# Arguments: cgroup, MiB a second, random bytes in each page, and these MiB.
 GROW = """
 import os, pathlib, sys, time
 pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
-pace, random, held = int(sys.argv[2]), int(sys.argv[3]), []
+pace, random, rest, held = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) << 20, []
 block, begun = b"".join(os.urandom(random) + bytes(4096 - random) for _ in range(256)), time.monotonic()
-while True:
+swap = pathlib.Path(sys.argv[1], "memory.swap.current")
+while int(swap.read_text()) < rest:
     held.append(bytearray(block))
     time.sleep(max(0.0, begun + len(held) / pace - time.monotonic()))
+print("rests", flush=True)
+time.sleep(3600)
 """
 # Runs in the guest: prints how the memory of the node and of a pod is until something is killed.
 WATCH = """
@@ -71,6 +77,7 @@ import ctypes, json, os, pathlib, sys, time
 os.nice(-10)
 if ctypes.CDLL(None).mlockall(3):
     sys.exit("memory cannot be locked")
+pod, pods = map(pathlib.Path, sys.argv[1:])
 def numbers(file):
     words = (line.split() for line in pathlib.Path(file).read_text().splitlines())
     return {each[0].rstrip(":"): int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}
@@ -79,14 +86,18 @@ while True:
     now, sizes, root = numbers("/proc/vmstat"), numbers("/proc/meminfo"), numbers("/sys/fs/cgroup/memory.stat")
     stalled = pathlib.Path("/proc/pressure/memory").read_text().rpartition("total=")[2]
     grew = lambda *names: sum(now[name] - begun[name] for name in names)
+    most = pathlib.Path(pods, "memory.max").read_text().strip()
+    most = sizes["MemTotal"] << 10 if most == "max" else int(most)
+    working = int(pathlib.Path(pods, "memory.current").read_text()) - numbers(pods / "memory.stat")["inactive_file"]
     print(json.dumps({
         "at": time.time(), "killed": grew("oom_kill") > 0, "free": sizes["MemFree"] >> 10,
         "file": (sizes["Active(file)"] + sizes["Inactive(file)"]) >> 10, "swapFree": sizes["SwapFree"] >> 10,
-        "podSwap": int(pathlib.Path(sys.argv[1]).read_text()) >> 20, "stalled": int(stalled) / 1e6,
+        "podSwap": int(pathlib.Path(pod, "memory.swap.current").read_text()) >> 20, "stalled": int(stalled) / 1e6,
         "reclaimed": grew("pgsteal_kswapd", "pgsteal_direct") >> 8,
         "refaulted": grew("workingset_refault_anon", "workingset_refault_file") >> 8,
         "taken": (sizes["AnonPages"] + sizes["SwapTotal"] - sizes["SwapFree"]) >> 10,
         "available": (sizes["MemTotal"] >> 10) - (root["anon"] + root["file"] - root["inactive_file"] >> 20),
+        "allocatable": (most - working) >> 20,
     }), flush=True)
     if grew("oom_kill"):
         break
@@ -156,13 +167,13 @@ def grow(node: test_agent.Node, pod: test_agent.Pod, agent: GuestProcess, random
     return found(watching, agent)
 
 
-def begin(node: test_agent.Node, pod: test_agent.Pod, random: int) -> GuestProcess:
-    """Have a pod take memory; return what prints samples until the kernel kills it."""
-    swap = str(pod.path / "memory.swap.current")
-    watching = node.vm.spawn([sys.executable, "-c", WATCH, swap], log=f"watch-{pod.name}")
+def begin(node: test_agent.Node, pod: test_agent.Pod, random: int, rest: int = NEVER) -> GuestProcess:
+    """Have a pod take memory, until it has `rest` MiB in swap; return what prints samples until the kernel kills it."""
+    watched = [str(pod.path), str(node.kubepods)]
+    watching = node.vm.spawn([sys.executable, "-c", WATCH, *watched], log=f"watch-{pod.uid}")
     test_agent.until(watching.output, "the watcher runs")
-    growing = [sys.executable, "-c", GROW, str(pod.container), str(PACE), str(random)]
-    node.vm.spawn(growing, log=f"grow-{pod.name}")
+    growing = [sys.executable, "-c", GROW, str(pod.container), str(PACE), str(random), str(rest)]
+    node.vm.spawn(growing, log=f"grow-{pod.uid}")
     return watching
 
 
@@ -319,6 +330,73 @@ def test_zram_that_is_free_is_no_headroom_where_memory_does_not_compress(
 
 
 SCRAPE = "import sys, urllib.request\nprint(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
+PRESSURE, RATIO = "swapwarden_node_memory_pressure", "swapwarden_node_memory_stall_ratio"
+
+
+def published(node: test_agent.Node, agent: GuestProcess, metric: str) -> dict[str, float]:
+    """Return the values of one of the agent's metrics by labels."""
+    port = next(json.loads(line)["port"] for line in agent.output().splitlines() if '"serving health' in line)
+    text = node.vm.run([sys.executable, "-c", SCRAPE, f"http://127.0.0.1:{port}/metrics"], timeout=60).stdout
+    samples = (line.removeprefix(metric).rpartition(" ") for line in text.splitlines() if line.startswith(metric))
+    return {labels: float(value) for labels, _, value in samples}
+
+
+def test_at_the_limit_of_all_pods_the_kubelet_evicts_before_they_swap_and_the_signal_waits_for_full_swap(
+    node: test_agent.Node, warnings: Warnings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kubelet copies its threshold to what all pods may still take."""
+    pod = node.pod("grows")
+    agent = start(node, {pod: str(MUCH_SWAP * MIB)})
+    node.vm.write(node.kubepods / "memory.max", str(ALL_PODS * MIB))
+    grown = grow(node, pod, agent)
+    tell(capsys, grown, warnings["all pods"])
+    evicts = next(each for each in grown.samples if each["allocatable"] < KUBELET)
+    swaps = next(each for each in grown.samples if each["podSwap"])
+    lead = swaps["at"] - evicts["at"]
+    report(
+        capsys,
+        f"allocatable memory below {KUBELET} MiB {lead:.1f} s before the first MiB was swapped; then the node had"
+        f" {evicts['available']} MiB available; {min(each['available'] for each in grown.samples)} at least",
+    )
+    assert lead > 1
+    assert grown.kubelet is None, "the node itself has memory"
+    first = grown.signals[0]
+    assert (first["signal"], first["scope"]) == ("Headroom", "Pods")
+    assert grown.warning(first) > MIN_WARNING
+    assert grown.before(first)["podSwap"] > MUCH_SWAP - CLEAR, "before, most of its swap is free"
+
+
+def test_a_pod_that_swaps_while_swap_is_free_is_no_signal(
+    node: test_agent.Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = node.pod("grows")
+    agent = start(node, {pod: "max"})
+    watching = begin(node, pod, PAGE, MUCH_SWAP)
+    test_agent.until(
+        lambda: pod.number("memory.swap.current") >= MUCH_SWAP * MIB or watching.poll() is not None,
+        "the pod has swapped",
+        LONGEST,
+    )
+    time.sleep(AFTER)
+    assert watching.poll() is None, "nothing is killed"
+    watching.stop()
+    grown = found(watching, agent)
+    begun, last = next(each for each in grown.samples if each["podSwap"]), grown.samples[-1]
+    passed = last["at"] - begun["at"]
+    below = [each["at"] for each in grown.samples if each["available"] < KUBELET]
+    report(
+        capsys,
+        f"{last['podSwap']} MiB swapped, {last['taken'] - begun['taken']} taken in {passed:.0f} s, tasks stalled for"
+        f" {(last['stalled'] - begun['stalled']) / passed:.0%}, {last['refaulted'] - begun['refaulted']} of"
+        f" {last['reclaimed'] - begun['reclaimed']} MiB came back; headroom at the end:"
+        f" {published(node, agent, 'swapwarden_node_memory_headroom_bytes')};"
+        f" memory.available {min(each['available'] for each in grown.samples)} MiB at least,"
+        f" below {KUBELET} MiB in {len(below)} of {len(grown.samples)} samples",
+    )
+    assert grown.signals == []
+    watched = published(node, agent, PRESSURE)
+    assert watched['{signal="headroom",scope="node"}'] == 0
+    assert last["podSwap"] > MUCH_SWAP // 2
 
 
 def test_a_stall_counts_for_all_pods_at_their_limit_and_not_for_one_at_its_own(
@@ -329,17 +407,10 @@ def test_a_stall_counts_for_all_pods_at_their_limit_and_not_for_one_at_its_own(
     node.vm.write(pod.path / "memory.max", str(test_agent.MEMORY))
     running = pod.hog(MORE, "--pace", "1000")
     test_agent.until(lambda: "round 1:" in running.output(), "the pod swaps at its own limit")
-    port = next(json.loads(line)["port"] for line in agent.output().splitlines() if '"serving health' in line)
-
-    def published() -> dict[str, float]:
-        text = node.vm.run([sys.executable, "-c", SCRAPE, f"http://127.0.0.1:{port}/metrics"], timeout=60).stdout
-        samples = (line.rpartition(" ") for line in text.splitlines() if line.startswith("swapwarden_node_memory_"))
-        return {name: float(value) for name, _, value in samples}
-
-    own = 'swapwarden_node_memory_pressure{signal="stall",scope="pod"}'
-    test_agent.until(lambda: published().get(own) == 1, "the stall is a pod's own")
+    own = '{signal="stall",scope="pod"}'
+    test_agent.until(lambda: published(node, agent, PRESSURE).get(own) == 1, "the stall is a pod's own")
     assert "pressure" not in node.status
-    before = published()
+    before = published(node, agent, RATIO).get('{scope="pods"}', 0)
     node.vm.write(node.kubepods / "memory.max", str(LIMIT * MIB))
     node.vm.write(pod.path / "memory.max", "max")
     test_agent.until(lambda: "pressure" in node.status, "the stall is that of all pods")
@@ -350,9 +421,8 @@ def test_a_stall_counts_for_all_pods_at_their_limit_and_not_for_one_at_its_own(
     assert found["headroomBytes"] > HEADROOM["belowBytes"], "its memory can be swapped"
     running.stop()
     test_agent.until(lambda: "pressure" not in node.status, "the signal ends")
-    ratio = 'swapwarden_node_memory_stall_ratio{scope="pods"}'
     report(
         capsys,
-        f"stall at a pod's own limit {before.get(ratio, 0):.0%}: no signal; at the limit of all pods"
+        f"stall at a pod's own limit {before:.0%}: no signal; at the limit of all pods"
         f" {found['stallPermille'] / 10:.0f}%: Stall/Pods",
     )
