@@ -36,6 +36,7 @@ class NodeMemory(NamedTuple):
 
     total: int
     free: int
+    """With the lists of processors, which empty as memory runs out."""
     inactive_file: int
     kernel: int
     """Neither free, anonymous nor file pages."""

@@ -106,8 +106,8 @@ class HeadroomReader:
         sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
         now = self._clock()
         if now - self._minimum_at >= WATERMARK_SECONDS:
-            self._minimum, low = node_info.watermarks(self._proc, self._fs.page)
-            self._minimum_at = now if low else -math.inf
+            zones = node_info.zones(self._proc, self._fs.page)
+            self._minimum, self._minimum_at = zones.minimum, now if zones.low else -math.inf
         if self._minimum_at == -math.inf or any(name not in sizes for name in _NEEDED):
             return None
         memory = memory_headroom.NodeSizes(

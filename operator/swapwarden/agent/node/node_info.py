@@ -59,7 +59,7 @@ _IN_A_FILE: Final = block_devices.UNKNOWN._replace(backing=names.Backing.FILE)
 _PODS: Final = 32
 """Most pods whose containers are read: a kubelet treats all pods alike."""
 _RUNTIMES: Final = {"cri-containerd-": "containerd", "crio-": "CRI-O", "docker-": "cri-dockerd"}
-_WATERMARK: Final = re.compile(r"\s+(min|low)\s+([0-9]{1,12})\s*", re.ASCII)
+_ZONE: Final = re.compile(r"\s+(min|low|count:)\s+([0-9]{1,12})\s*", re.ASCII)
 _FILE_PAGES: Final = ("Cached", "SwapCached", "Buffers")
 """Of /proc/meminfo; together `file` of the root cgroup's memory.stat."""
 _NEEDED: Final = frozenset({"MemTotal", "MemFree", "AnonPages", "Inactive(file)", *_FILE_PAGES})
@@ -175,30 +175,41 @@ def behavior(tally: Containers) -> str:
     return "LimitedSwap" if tally.swapping else ""
 
 
-def watermarks(proc: pathlib.Path, page: int) -> tuple[int, int]:
-    """Return the sums of all zones' min and low watermarks in bytes (/proc/zoneinfo); zeros if it is unreadable."""
-    marks = dict.fromkeys(("min", "low"), 0)
+class Zones(NamedTuple):
+    """Sums over all zones (/proc/zoneinfo), in bytes; zeros if it is unreadable."""
+
+    minimum: int
+    """The min watermarks."""
+    low: int
+    """The low watermarks."""
+    listed: int
+    """Free memory on lists of processors, which take from it first. The kernel does not count it as free."""
+
+
+def zones(proc: pathlib.Path, page: int) -> Zones:
+    """Read them."""
+    sums = dict.fromkeys(("min", "low", "count:"), 0)
     for line in files.lines(proc / "zoneinfo"):
-        if match := _WATERMARK.fullmatch(line.rstrip("\n")):
-            marks[match[1]] += int(match[2]) * page
-    return marks["min"], marks["low"]
+        if match := _ZONE.fullmatch(line.rstrip("\n")):
+            sums[match[1]] += int(match[2]) * page
+    return Zones(*sums.values())
 
 
 def memory(proc: pathlib.Path, cgroups: cgroupfs.Cgroups, root: str | None) -> eviction_order.NodeMemory | None:
     """Return how the node's memory is used; None if /proc does not show it. `root` is the cgroup above all pods."""
     sizes = meminfo(files.text(proc / "meminfo") or "")
-    minimum, low = watermarks(proc, cgroups.page)
-    if not sizes.keys() >= _NEEDED or not low:
+    marks = zones(proc, cgroups.page)
+    if not sizes.keys() >= _NEEDED or not marks.low:
         return None
-    total, free = sizes["MemTotal"], sizes["MemFree"]
+    total, free = sizes["MemTotal"], sizes["MemFree"] + marks.listed
     return eviction_order.NodeMemory(
         total=total,
         free=free,
         inactive_file=sizes["Inactive(file)"],
         kernel=max(0, total - free - sizes["AnonPages"] - sum(sizes[name] for name in _FILE_PAGES)),
         slab=sizes.get("SReclaimable", 0),
-        minimum=minimum,
-        low=low,
+        minimum=marks.minimum,
+        low=marks.low,
         pods=None if root is None else _pods_memory(cgroups, root),
     )
 

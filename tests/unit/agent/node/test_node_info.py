@@ -68,6 +68,17 @@ def test_memory_is_unknown_without_one_of_its_sizes(node: HostTree, cgroups: cgr
     assert seen(node, cgroups).memory is None
 
 
+def test_free_memory_on_lists_of_processors_is_no_memory_of_the_kernel(
+    node: HostTree, cgroups: cgroupfs.Cgroups
+) -> None:
+    before = seen(node, cgroups).memory
+    assert before is not None
+    file = node.proc / "zoneinfo"
+    file.write_text(file.read_text() + "    cpu: 0\n              count:    300\n    cpu: 1\n              count: 20\n")
+    listed = 320 * PAGE
+    assert seen(node, cgroups).memory == before._replace(free=before.free + listed, kernel=before.kernel - listed)
+
+
 def test_a_file_that_is_no_configuration_is_reported(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     file = node.file(node.host / "config", "nonsense")
     found = node_info.look(node.proc, node.sys, cgroups, None, kubelet_config.Files(file))
