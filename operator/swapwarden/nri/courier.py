@@ -91,7 +91,7 @@ class Lane:
             if not data:
                 self._courier.ended(self)
         except Exception as error:  # noqa: BLE001 whatever it is, it must not end the process
-            logs.warning("runtime", f"a connection for updates ended: {error}")
+            logs.warning("runtime", f"a connection for updates ended: {logs.raised(error)}")
             self._courier.ended(self)
 
     def writable(self) -> None:

@@ -58,15 +58,4 @@ class Knowledge:
         kind = method if method in messages.METHODS else ""
         if now - self._logged.get(kind, -LOG_SECONDS) >= LOG_SECONDS:
             self._logged[kind] = now
-            # No message: it could have values of the request.
-            what = f"{type(error).__name__} in {_place(error)}"
-            logs.error("runtime", f"a request got an empty answer: {what}", method=kind)
-
-
-def _place(error: Exception) -> str:
-    """Return the function and the line where it was raised."""
-    trace, place = error.__traceback__, "?"
-    while trace is not None:
-        place = f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
+            logs.error("runtime", f"a request got an empty answer: {logs.raised(error)}", method=kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import sys
 import time
@@ -35,21 +34,24 @@ def warning(part: str, message: str, **fields: object) -> None:
     _write("warning", part, message, fields)
 
 
-def error(part: str, message: str, failure: BaseException | None = None, **fields: object) -> None:
-    """Log an error, with the traceback of an exception."""
-    _write("error", part, message, fields, failure)
+def error(part: str, message: str, **fields: object) -> None:
+    """Log an error."""
+    _write("error", part, message, fields)
 
 
-def _write(
-    level: str, part: str, message: str, fields: dict[str, object], failure: BaseException | None = None
-) -> None:
+def raised(failure: BaseException) -> str:
+    """Return the type of an exception, and the function and line that raised it. Its message may have pods' values."""
+    trace, place = failure.__traceback__, "?"
+    while trace is not None:
+        place = f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(failure).__name__} in {place}"
+
+
+def _write(level: str, part: str, message: str, fields: dict[str, object]) -> None:
     if log_lines.LEVELS.index(level) < log_lines.LEVELS.index(_Settings.level):
         return
-    exception = None
-    if failure is not None:
-        # Loaded only then: it takes 0.3 MB.
-        exception = "".join(importlib.import_module("traceback").format_exception(failure)).rstrip("\n")
-    line = log_lines.Line(time.time(), level, PREFIX + part, message, fields, exception)
+    line = log_lines.Line(time.time(), level, PREFIX + part, message, fields, None)
     shown = _encoded(line.entry()) if _Settings.as_json else log_lines.readable(line.text())
     with contextlib.suppress(OSError):  # logs must not end the process
         sys.stderr.write(shown + "\n")

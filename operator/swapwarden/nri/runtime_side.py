@@ -128,21 +128,22 @@ class RuntimeSide:
         try:
             action()
         except session.SessionError as error:
-            self._lost(str(error), error)
+            self._lost(str(error), str(error))
         except (OSError, frames.FrameError) as error:
-            self._lost(Away.LOST, error)
+            self._lost(Away.LOST, str(error))
         except Exception as error:  # noqa: BLE001 a new connection is better than no process
-            logs.error("runtime", "the connection to the runtime is given up", error)
+            what = logs.raised(error)
+            logs.error("runtime", f"the connection to the runtime is given up: {what}")
             self._known.counts["errors"] += 1
-            self._lost(type(error).__name__, error)
+            self._lost(type(error).__name__, what)
 
-    def _lost(self, why: str, error: Exception) -> None:
+    def _lost(self, why: str, what: str) -> None:
         if self.socket is not None:
             self.socket.close()
         ended, self.socket, self._session = self._session, None, None
         self._known.counts["lost"] += 1
         if self._known.runtime is not None:
-            logs.warning("runtime", f"the connection to the runtime ended: {error}")
+            logs.warning("runtime", f"the connection to the runtime ended: {what}")
         else:
             self._file = None
         self._known.runtime = None

@@ -1,7 +1,14 @@
-"""Requests and responses, against bytes that the runtime's own library sent or accepted."""
+"""Requests and responses, against bytes that the runtime's own library sent or accepted.
+
+inputs/requests.txt has what the library of two versions of NRI sent over a relay to a plugin that held a
+container at 0: the version, the method and the request in each line.
+"""
 
 from __future__ import annotations
 
+import pathlib
+
+import pytest
 from swapwarden.nri import frames, messages, protobuf
 
 from tests.unit.nri import fake_runtime as runtime
@@ -23,6 +30,45 @@ def test_the_registration_has_the_bytes_that_a_runtime_accepted() -> None:
     without_timeout = body.removesuffix(bytes((protobuf.integer(4), 0)))
     sent = frames.framed(frames.TtrpcMessage(frames.RUNTIME, 1, frames.REQUEST, without_timeout))
     assert sent.hex() == REGISTER
+
+
+RECORDED = [
+    line.split() for line in (pathlib.Path(__file__).parent / "inputs/requests.txt").read_text("ascii").splitlines()
+]
+
+
+def cgroup(uid: str) -> str:
+    return f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice"
+
+
+@pytest.mark.parametrize("nri", ["0.11.0", "0.12.5"])
+def test_what_the_runtimes_library_sends_is_understood(nri: str) -> None:
+    asked = [messages.read_request(bytes.fromhex(request)) for version, _, request in RECORDED if version == nri]
+    assert [method for method, _ in asked] == [method for version, method, _ in RECORDED if version == nri]
+    (_, configure), (_, synchronize), sandbox, (_, create), (_, update), remove = asked
+    # Before 0.12 the library does not report its version, and some events have one message in common.
+    reported, one_for_all = ("v0.12.5", False) if nri == "0.12.5" else ("", True)
+    assert messages.read_configure(configure) == messages.Runtime("containerd", "v2.2.0", reported, 2000)
+    listed = messages.read_synchronize(synchronize)
+    old = messages.RuntimeContainer("old-0", "pod-0", "app", "4096", "8192")
+    assert list(listed.pods) == [messages.PodSandbox("pod-0", "uid-0", "Disabled", None, cgroup("uid_0"))]
+    assert (list(listed.containers), listed.more) == ([old], False)
+    pod = messages.PodSandbox("pod-1", "uid-1", "Disabled", None, cgroup("uid_1"))
+    made = messages.read_event(create)
+    assert (made.pod, made.container) == (pod, messages.RuntimeContainer("new-1", "pod-1", "app", "4096", None))
+    held = messages.RuntimeContainer("new-1", "pod-1", "app", "0", "4096")
+    assert messages.read_event(update) == messages.Event(pod, held, "8192")
+    for (method, payload), name in ((sandbox, "RunPodSandbox"), (remove, "RemoveContainer")):
+        if one_for_all:
+            assert method == "StateChange"
+            change = messages.read_state_change(payload)
+            assert change.event == runtime.EVENTS[name]
+            event = change.request
+        else:
+            assert method == name
+            event = messages.read_event(payload)
+        assert event.pod == pod
+        assert name == "RunPodSandbox" or event.container == held
 
 
 def test_a_call_has_its_timeout_in_nanoseconds() -> None:

@@ -334,6 +334,35 @@ def test_orders_are_passed_on_and_fail_without_a_runtime(world: World) -> None:
     assert {"kind": FromPlugin.UPDATED, "seq": 3, "failed": {"c1": orders.GONE}} in read(agent)
 
 
+def test_a_defect_of_a_connection_is_logged_by_type_and_place_only(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def defect(*_: object) -> None:
+        raise RuntimeError("hunter2")
+
+    listening = world.listen(runtime_side.SOCKET, socket.SOCK_STREAM)
+    world.runtime.tick()
+    peer, agent = world.accept(listening), world.with_agent()
+    assert peer.recv(1 << 16)
+    world.ask(peer, "Configure", runtime.configure(nri=""))
+    world.say(agent, kind="update", seq=1, values={"c1": "0"})
+    lane = world.runtime.courier.lanes[0]
+    lane.tick()
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "read_request", defect)
+        world.accept(listening).sendall(runtime.request(1, "Synchronize", b""))
+        lane.readable()
+    with monkeypatch.context() as patch:
+        patch.setattr(session.RuntimeSession, "receive", defect)
+        peer.sendall(runtime.request(7, "Synchronize", b""))
+        world.runtime.readable()
+    assert (lane.socket, world.runtime.socket) == (None, None)
+    assert world.known.counts["errors"] == 1
+    logged = capsys.readouterr().err
+    assert logged.count("RuntimeError in defect:") == 3
+    assert "hunter2" not in logged
+
+
 def test_a_connection_that_brings_updates_is_not_the_required_plugin(world: World) -> None:
     """A runtime's validator would count it as asked while the plugin itself is away."""
     agent = world.with_agent()
