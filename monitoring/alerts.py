@@ -140,6 +140,15 @@ max by (cluster, node) (max_over_time(swapwarden_agent_nri_connected[6h])) == 1"
         " write and its repair. With nri.mode required, containers of Disabled pods may not start.",
     ),
     Alert(
+        "SwapwardenNriErrors",
+        "warning",
+        "1m",
+        "sum by (cluster, node) (increase(swapwarden_agent_nri_errors_total[1h])) > 0",
+        "The process beside a container runtime fails at requests.",
+        'On node {{ $labels.node }}, swapwarden nri could not decide {{ $value | printf "%.0f" }} requests of the'
+        " container runtime within an hour. The containers start without a limit by it; the agent alone holds them.",
+    ),
+    Alert(
         "SwapwardenPodStuckAtMemoryHigh",
         "warning",
         "1m",

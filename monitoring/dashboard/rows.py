@@ -365,7 +365,8 @@ CONTROL: Final = Row(
         ),
         Panel(
             "Failures",
-            "Failures that are retried, a second: looks at nodes, agents' requests, watches.",
+            "Failures a second: looks at nodes, agents' requests and watches, which are retried; requests of container"
+            " runtimes that got no limit.",
             units.OpsPerSecond,
             (
                 Query(
@@ -375,6 +376,10 @@ CONTROL: Final = Row(
                 Query(
                     f"sum by (request) (rate(swapwarden_agent_api_errors_total{{{AGENTS}}}[{WINDOW}]))",
                     "agents: {{request}}",
+                ),
+                Query(
+                    f"sum by (node) (rate(swapwarden_agent_nri_errors_total{{{AGENTS}}}[{WINDOW}])) > 0",
+                    "NRI: {{node}}",
                 ),
                 Query(
                     f"sum by (resource, kind) (rate(swapwarden_informer_errors_total{{{AGENTS}}}[{WINDOW}]))",

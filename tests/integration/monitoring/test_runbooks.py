@@ -26,6 +26,7 @@ PAGES = (
     "docs/runbooks/SwapwardenDisabledPodUsesSwap.md",
     "docs/runbooks/SwapwardenDriftFight.md",
     "docs/runbooks/SwapwardenEvictionsHeld.md",
+    "docs/runbooks/SwapwardenNriErrors.md",
     "docs/runbooks/SwapwardenNriUnavailable.md",
     "docs/runbooks/SwapwardenHeadroomLow.md",
     "docs/runbooks/SwapwardenLimitedSwapNotEngaging.md",
@@ -83,6 +84,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
         status: Json = {
             "facts": {**facts, "devices": [device]},
             "conditions": [{"type": "Drifted", "status": "True", "reason": "Yielded", "message": "somebody writes"}],
+            "holds": {"runtime": True, "systemd": False, "agentOnly": [uid]},
             "violations": [{"pod": uid, "reason": "Draining", "desired": "0", "observed": "4096", "swapBytes": 4096}],
             "reclaimed": [{"pod": uid, "hold": "WritesSpent", "movedBytes": 8192, "refaultedBytes": 4096}],
         }

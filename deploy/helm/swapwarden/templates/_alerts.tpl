@@ -82,6 +82,19 @@
     runbook_url: {{ . | replace "{alert}" "SwapwardenNriUnavailable" | quote }}
     {{- end }}
 {{- end }}
+{{- if not (has "SwapwardenNriErrors" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenNriErrors
+  expr: sum by (cluster, node) (increase(swapwarden_agent_nri_errors_total[1h])) > 0
+  for: 1m
+  labels:
+    severity: warning
+  annotations:
+    summary: The process beside a container runtime fails at requests.
+    description: On node {{`{{`}} $labels.node }}, swapwarden nri could not decide {{`{{`}} $value | printf "%.0f" }} requests of the container runtime within an hour. The containers start without a limit by it; the agent alone holds them.
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenNriErrors" | quote }}
+    {{- end }}
+{{- end }}
 {{- if not (has "SwapwardenPodStuckAtMemoryHigh" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenPodStuckAtMemoryHigh
   expr: sum by (cluster, node) (increase(swapwarden_agent_throttle_trips_total[15m])) > 0
