@@ -9,6 +9,7 @@ from swapwarden.api import state
 from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning import fleet
+from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.controller.planning.fleet import Overdue
 from swapwarden.controller.planning.view import Planner
 from swapwarden.policy.observed import namespaces, nodes, pods
@@ -91,7 +92,7 @@ class Cluster:
             self.inventory.lose_state(name, old.uid)
         after = self.inventory.state_of(name)
         if after is not None:
-            self.planner.state_named(after)
+            self.planner.admissions.state_named(after)
         if after is None or before is None or _planned_from(before) != _planned_from(after):
             due = True
         else:
@@ -106,7 +107,7 @@ class Cluster:
         before = self.inventory.state_of(row.name)
         if not self.inventory.wrote_state(row):
             return None
-        self.planner.state_named(row)
+        self.planner.admissions.state_named(row)
         # Else the agent reported while the write was on its way: the written plan was made without that report.
         same = row.facts == (before.facts if before else None)
         return Changes(() if same else (Due(row.name),), profiles=True)
@@ -139,10 +140,13 @@ class Cluster:
             return Changes()
         return Changes(_due(self.planner.affected_by_labels(namespace, old, new), owner=namespace))
 
-    def forget_admitted(self) -> None:
-        """Forget admissions of an earlier term: others may have led since."""
-        self.planner.admitted.clear()
-        self.planner.left.clear()
+    def begin_term(self, admissions: Admissions) -> None:
+        """Plan by the admissions of a term that begins."""
+        self.planner.admissions = admissions
+
+    def end_term(self) -> None:
+        """Plan without admissions, until a term begins."""
+        self.planner.admissions = Admissions()
 
     def admit(self, judged: compiled.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> Changes:
         """Let these nodes follow the profile as it was judged, if they would also be next now.
@@ -155,15 +159,14 @@ class Cluster:
         if self.planner.ending.get(judged.name) == judged:
             progress = fleet.end_of(self.planner, judged, fleet.leaving(self.planner, judged), overdue)
             released = [name for name in progress.next if name in found]
-            self.planner.admitted.update(dict.fromkeys(released, compiled.BUILT_IN))
-            self.planner.left.setdefault(judged.uid, set()).update(released)
+            self.planner.admissions.release(released, judged)
             return Changes(_due(released))
         if self.planner.profiles.get(judged.name) != judged:
             return Changes()
         members = [name for name, one in fleet.selections(self.planner) if one.profile.name == judged.name]
         progress = fleet.rollout_of(self.planner, judged, members, overdue)
         admitted = [name for name in progress.next if name in found]
-        self.planner.admitted.update(dict.fromkeys(admitted, judged))
+        self.planner.admissions.admit(admitted, judged)
         return Changes(_due(admitted))
 
     def restore(self, *, active: bool) -> Changes:

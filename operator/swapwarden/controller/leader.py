@@ -16,7 +16,7 @@ from swapwarden.controller.certificates import manager
 from swapwarden.controller.inventory import profile_store, states
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
-from swapwarden.controller.planning import fleet
+from swapwarden.controller.planning import admissions, fleet
 from swapwarden.controller.pods import condition_publisher, plan_latency
 from swapwarden.controller.pressure import budgets, evictor, observer
 from swapwarden.controller.profiles import (
@@ -205,7 +205,7 @@ class Leader:
     def _begin(self) -> None:
         """Queue all nodes, and post their notices."""
         inventory = self._shared.known.inventory
-        self._shared.known.forget_admitted()
+        self._shared.known.begin_term(admissions.Admissions())
         log.info("this instance leads", extra={"epoch": self.term.epoch, "nodes": len(inventory.nodes)})
         self.apply(self._shared.known.all_due())
         for name in inventory.nodes:
@@ -227,7 +227,7 @@ class Leader:
         self.term.end()
         self.queue.close()
         self._latency.clear()
-        self._shared.known.forget_admitted()
+        self._shared.known.end_term()
 
     # Changes
 

@@ -12,6 +12,7 @@ from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.planning import fleet
+from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.observed import pods
@@ -709,12 +710,17 @@ def test_a_node_that_became_degraded_since_it_was_judged_is_judged_again(waves: 
 
 def test_a_turn_is_forgotten_with_the_term(waves: Seen) -> None:
     assert follows(waves) == {"node-1": 2, "node-2": 1}
-    waves.cluster.forget_admitted()
+    waves.cluster.end_term()
     assert follows(waves) == {"node-1": 1, "node-2": 1}
+    advance(waves)  # one that is late, of the term that ended
+    waves.cluster.begin_term(Admissions())
+    assert follows(waves) == {"node-1": 1, "node-2": 1}
+    advance(waves)
+    assert follows(waves) == {"node-1": 2, "node-2": 1}
 
 
 def test_a_turn_is_gone_once_another_profile_governs_the_node(waves: Seen) -> None:
-    turns = waves.planner.admitted
+    turns = waves.planner.admissions.turns
     advance(waves)
     assert turns == {"node-1": NONE}
     other = profile("q", priority=200, max_unavailable="1")

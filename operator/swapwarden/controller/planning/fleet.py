@@ -65,7 +65,7 @@ def rollout_of(
 
 def leaving(planner: Planner, profile: compiled.Profile) -> list[str]:
     """Return the nodes that leave a deleted profile, or left it lately, and that no other profile selects."""
-    left = planner.left.get(profile.uid, ())
+    left = planner.admissions.left(profile.uid)
     return [
         name
         for name in planner.inventory.nodes

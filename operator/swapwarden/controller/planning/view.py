@@ -9,6 +9,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.inventory.states import StateRow
+from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.policy import plan
 from swapwarden.policy.node import kernel_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
@@ -55,11 +56,9 @@ class Planner:
         self.ending: dict[str, compiled.Profile] = {}
         """Profiles that are being deleted, by name: they select no node, and the nodes that follow them wait to
         leave."""
-        self.left: dict[str, set[str]] = {}
-        """Nodes that were admitted to leave one of them in this term, by its UID."""
         self._history: Mapping[state.ProfileRef, compiled.Profile] = {}
-        self.admitted: dict[str, compiled.Profile] = {}
-        """Nodes that may follow the profile that selects them, before their state says so."""
+        self.admissions = Admissions()
+        """Those of this term; empty while this instance does not lead."""
         self.namespaces: namespaces.Labels | None = None
         self._selections: dict[str, compiled.Selection] = {}
 
@@ -78,8 +77,7 @@ class Planner:
         if found == self.profiles and ending == self.ending:
             return None
         gone = self.ending.keys() - ending.keys()
-        uids = {profile.uid for profile in ending.values()}
-        self.left = {uid: nodes for uid, nodes in self.left.items() if uid in uids}
+        self.admissions.keep_ending({profile.uid for profile in ending.values()})
         self.profiles, self.ending = dict(found), dict(ending)
         before, self._selections = self._selections, {}
         freed = {
@@ -90,7 +88,7 @@ class Planner:
             for name in self.inventory.nodes
             if name in freed or name not in before or before[name].profile != self.selection(name).profile
         ]
-        for name in list(self.admitted):
+        for name in list(self.admissions.turns):
             self.check_admission(name)
         return changed
 
@@ -98,25 +96,18 @@ class Planner:
         """Take in a changed or deleted Node."""
         self._selections.pop(name, None)
         if name not in self.inventory.nodes:
-            self.admitted.pop(name, None)
+            self.admissions.withdraw(name)
         else:
             self.check_admission(name)
 
     def check_admission(self, name: str) -> None:
         """Drop an admission to a profile that no longer selects the node: if selected again, the node waits."""
-        if name in self.admitted and not self.is_admitted(name):
-            del self.admitted[name]
+        if name in self.admissions.turns and not self.is_admitted(name):
+            self.admissions.withdraw(name)
 
     def is_admitted(self, name: str) -> bool:
         """Return whether a known node is admitted to the profile that selects it."""
-        turn, target = self.admitted.get(name), self.selection(name).profile
-        return turn is not None and (turn.uid, plan.reference(turn)) == (target.uid, plan.reference(target))
-
-    def state_named(self, row: StateRow) -> None:
-        """Use up the admission of a node whose state names its profile: a node that returns waits for a new one."""
-        turn = self.admitted.get(row.name)
-        if turn is not None and row.profile == plan.reference(turn):
-            del self.admitted[row.name]
+        return self.admissions.is_admitted(name, self.selection(name).profile)
 
     def selection(self, name: str) -> compiled.Selection:
         """Return the profile that governs a known node."""
@@ -173,8 +164,7 @@ class Planner:
             profile=self.in_force(name),
             namespaces=self.namespaces or {},
             restoring=self.restoring,
-            leaving=(standing is not None and standing.profile.name in self.ending)
-            or any(name in nodes for nodes in self.left.values()),
+            leaving=(standing is not None and standing.profile.name in self.ending) or self.admissions.has_left(name),
             refused=standing is not None and self.refuses(standing),
         )
 

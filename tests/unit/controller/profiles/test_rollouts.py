@@ -409,7 +409,7 @@ async def test_a_rollout_continues_if_an_agent_is_silent_and_nothing_else_change
     stands(bench, first)
     bench.offer(second)
     async with bench.running():
-        await until(lambda: "node-1" in bench.known.planner.admitted)
+        await until(lambda: "node-1" in bench.known.planner.admissions.turns)
 
 
 async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) -> None:
@@ -450,7 +450,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     bench.changed()
     bench.rollouts.judge()
     assert bench.rollouts.waits.since == {}
-    assert bench.known.planner.admitted == {}
+    assert bench.known.planner.admissions.turns == {}
 
 
 def second_of(bench: Bench) -> compiled.Profile:
