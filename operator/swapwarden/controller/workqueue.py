@@ -245,7 +245,7 @@ class WorkQueue:
         """Do the work on each name when it is due, on several names at a time, until cancelled; then close.
 
         A name whose work raises is due again after a growing wait. A change of it may bring it back earlier, but not
-        before the API server allows, and if the queue is `patient`, not before the end of the wait.
+        before the API server allows it. If the queue is `patient`, it stays until the end of the wait.
         """
         try:
             async with asyncio.TaskGroup() as group:

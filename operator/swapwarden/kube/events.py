@@ -1,9 +1,9 @@
 """Report to users what happened to their objects, by core/v1 Events.
 
 Events are a courtesy: no code waits for one. If there are too many, or the API server accepts none, some are lost and
-counted. A repetition raises the count of the existing Event, as in client-go's tools/record. Namespaces take turns,
-each cluster-scoped object counts as one, and no object has more than a few events in a short time, so that one tenant's
-warnings crowd out no other's. Urgent events have their own queue and three of four turns.
+counted. A repetition raises the count of the existing Event, as in client-go's tools/record. One tenant's warnings
+crowd out no other's: namespaces take turns, each cluster-scoped object counts as one, and no object has more than a few
+events in a short time. Urgent events have their own queue and three of four turns.
 
 By hand: no Python client has a recorder that counts repetitions and is fair to namespaces.
 """

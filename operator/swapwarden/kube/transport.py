@@ -33,8 +33,8 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """More than any one object takes. etcd stores at most 1.5 MiB by default (--max-request-bytes), and its
 client, which API servers use as it is, sends at most 2 MiB (etcd: client/v3/options.go). As JSON a byte of text takes
-up to 6, since Go writes `<` as \\u003c (encoding/json), and whole objects of small fields up to 7 times what they take
-in protobuf. Of lists fewer objects are asked for where they do not fit (swapwarden.kube.paging)."""
+up to 6, since Go writes `<` as \\u003c (encoding/json). Whole objects of small fields take up to 7 times as much as in
+protobuf. Of lists fewer objects are asked for where they do not fit (swapwarden.kube.paging)."""
 
 READ_BYTES = 64 * 1024
 

@@ -72,10 +72,10 @@ async def watch(
 ) -> AsyncGenerator[WatchEvent[T], None]:
     """Yield the events after `resource_version`, which is that of a list or of an event.
 
-    Ends when the server ends the watch, or when the connection breaks between two events. Raises Expired (410),
-    errors.ApiError (other ERROR events and refusals), Broken (the watch was silent for too long, broke within an event,
-    or sent an invalid one), errors.Unreachable (no connection), and the errors of `decode`, which gets the object's
-    JSON.
+    End when the server ends the watch, or when the connection breaks between two events. Raise Expired (410),
+    errors.ApiError (other ERROR events and refusals) and errors.Unreachable (no connection). Raise Broken if the watch
+    was silent for too long, broke within an event, or sent an invalid one. `decode` gets the object's JSON; its errors
+    are raised as well.
     """
     seconds = round(backoff.between(*WATCH_SECONDS))
     query = {

@@ -1,6 +1,6 @@
 """Counters, gauges and histograms, small enough for the agent.
 
-The agent cannot afford prometheus_client (14 MB of memory on every node), and all parts share modules with it, so every
+The agent cannot afford prometheus_client (14 MB of memory on every node). All parts share modules with it, so every
 metric of Swapwarden is one of these. The controller and the webhook can afford it, and publish them through
 prometheus_client (swapwarden.telemetry.exposition), together with its process metrics.
 

@@ -2,7 +2,7 @@
 
 Rotation must never cost a connection. A new pair is therefore loaded into its own TLS context, and serves new
 handshakes only after it has loaded completely. Loading into the context in use would drop its private key as soon as a
-certificate does not match, and a half-finished rotation looks exactly like that.
+certificate does not match. A half-finished rotation looks exactly like that.
 """
 
 from __future__ import annotations

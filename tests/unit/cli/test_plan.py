@@ -472,7 +472,7 @@ def test_an_output_that_cannot_be_written_is_said(tmp_path: pathlib.Path) -> Non
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "nothing to plan: there is no Node, no pod and no workload in the input"),
+        ("", "nothing to plan: "),
         (document("NodeSwapProfile", "p", spec={"nodeSelector": {}}), "nothing to plan: "),
         (NODE + pod("lost", "elsewhere"), "none of 1 pods was planned"),
         (NODE + template("Deployment", nodeSelector={"no": "such"}), "none of 1 pods was planned"),

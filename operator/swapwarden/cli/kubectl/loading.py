@@ -1,4 +1,8 @@
-"""The one place where modules of this package are imported when they are needed: users wait for imports."""
+"""The one place where modules of this package are imported when they are needed: users wait for imports.
+
+Modules of others are imported late where they are used: yaml in output/tables.py, kube.tunnel in cluster/connection.py,
+difflib in groups.py.
+"""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ registration already, and stay there until they have expired.
 rotation.py decides the steps. Both the Secret and the registration are written only as they were read: of two
 writers, the second one must read again.
 
-The time is that of the API server, which checks the certificate. Where this machine's differs from it by more than
-TOLERANCE, one of the two is wrong, and a pair that is valid by either is left alone.
+The time is that of the API server, which checks the certificate. If this machine's differs from it by more than
+TOLERANCE, one of the two is wrong. Then a pair that is valid by either is left alone.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ class StateWriter:
     ) -> tuple[states.StateRow | None, float | None]:
         """Write `spec` into the node's state, which was `row`; None: create it.
 
-        Return the state as the API server has it, None if an older definition refused it, and the seconds after which
-        to write again, None if there is no need.
+        Return the state as the API server has it (None if an older definition refused it). Also return the seconds
+        after which to write again (None if there is no need).
 
         Raise Deposed if the state has a later term, and ApiError: 404 if the state was deleted, 409 if it is another
         one.

@@ -1,7 +1,7 @@
 """The extended resource by which the scheduler counts swap limits: how much of it a node offers.
 
-It is part of the capacity in the Node's status. With its next report, within 10 s by default, the kubelet keeps entries
-of other writers, makes them allocatable, and removes from allocatable what capacity lacks (k/k:
+It is part of the capacity in the Node's status. The kubelet reports every 10 s by default. It keeps entries of other
+writers, makes them allocatable, and removes entries from allocatable that capacity lacks (k/k:
 pkg/kubelet/nodestatus/setters.go, MachineInfo). On a node that it considers new, it sets all extended resources to 0
 (pkg/kubelet/kubelet_node_status.go, reconcileExtendedResource); any difference is written again.
 """

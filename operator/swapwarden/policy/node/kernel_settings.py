@@ -13,8 +13,8 @@ MIN_FREE: Final = "vm.min_free_kbytes"
 MIN_FREE_PERCENT: Final = 5
 """The largest share of a node's memory that may be kept free.
 
-The kernel itself chooses 4 * sqrt(memory in KiB), at most 256 MiB (calculate_min_free_kbytes, mm/page_alloc.c), and
-warns that a machine with too high a value runs out of memory at once (Documentation/admin-guide/sysctl/vm.rst). It
+The kernel itself chooses 4 * sqrt(memory in KiB), at most 256 MiB (calculate_min_free_kbytes, mm/page_alloc.c). Its
+documentation (admin-guide/sysctl/vm.rst) warns that a machine with too high a value runs out of memory at once. It
 starts to reclaim at a quarter more.
 """
 

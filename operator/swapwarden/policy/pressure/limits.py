@@ -31,7 +31,7 @@ class Evictions:
     """The evictions of one term of leadership, and what they still forbid. Times in seconds, of one monotonic clock.
 
     A new leader does not know what the last one evicted a moment ago. It begins as if the rates of all profiles and
-    of the cluster had just been used up, so that they hold in any window over both terms, and every node settles.
+    of the cluster had just been used up. So they hold in any window over both terms, and every node settles.
     A node's limit also counts the evictions of earlier terms, which its state has: to begin as if it had been used up
     would leave nodes to the kernel's OOM killer for an hour.
 

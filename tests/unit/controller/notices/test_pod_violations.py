@@ -51,11 +51,11 @@ def test_a_pod_has_a_notice_each_time_that_it_stood_still() -> None:
     (found,) = notices(stuck(throttled), stuck(throttled, one, {"pod": "gone", "trips": 1}))
     assert (found.regarding.name, found.reason, found.key) == ("pod-x", "StuckAtMemoryHigh", "x//t/1")
     assert "4096 bytes) on node n" in found.message
-    assert "no memory.high for a time" in found.message
+    assert "no memory.high" in found.message
     assert notices(stuck(one), stuck(one | {"count": 9}, throttled)) == []
     assert notices(stuck(one), stuck()) == []
     (again,) = notices(stuck(one), stuck({"pod": "x", "trips": 2}))
-    assert (again.key, again.message.endswith("its memory.high stays as it is")) == ("x//t/2", True)
+    assert (again.key, "no memory.high" not in again.message) == ("x//t/2", True)
     (later,) = notices(stuck(one), stuck(one | {"since": "later"}))
     assert later.key == "x//later/1", "its agent was restarted"
     (container,) = notices(stuck(one), stuck(one, {"pod": "x", "container": "c" * 64, "trips": 1, "guard": "Odd"}))

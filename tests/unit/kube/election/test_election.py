@@ -404,7 +404,7 @@ def test_a_released_lease_is_as_client_go_leaves_it() -> None:
 
 @pytest.mark.parametrize("seconds", [(15, 10, 10), (15, 15, 2), (10, 15, 2), (15, 10, 0), (15, 10, -1)])
 def test_timings_that_let_two_lead_are_refused(seconds: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="the retry period must be above 0 and below the renew deadline"):
+    with pytest.raises(ValueError, match=r"retry period.*renew deadline"):
         election.Timing(*seconds)
 
 

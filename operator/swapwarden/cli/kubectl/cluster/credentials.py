@@ -4,9 +4,9 @@ Most cloud providers have a program for them (exec), by the protocol of k/k:
 staging/src/k8s.io/client-go/pkg/apis/clientauthentication/v1. Of auth-provider there is oidc alone, as in kubectl.
 
 Programs are run by this module and not by the official client (kubernetes.config, 37.0), which is loaded only to renew
-an OIDC token. Its import takes 0.27 to 0.55 s of CPU on each command. It knows no deadline, ignores interactiveMode and
-installHint, leaves standard input open to a program that must not ask, hides what a program shows on standard error
-unless standard output is a terminal, puts that into its error, and reads output of any length.
+an OIDC token. Its import takes 0.27 to 0.55 s of CPU on each command. It has no deadline, ignores interactiveMode and
+installHint, and reads output of any length. A program that must not ask has standard input open. Its standard error is
+hidden unless standard output is a terminal, and becomes part of the client's error.
 """
 
 from __future__ import annotations

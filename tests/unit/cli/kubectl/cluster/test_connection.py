@@ -94,9 +94,9 @@ def test_a_server_and_a_token_are_enough(tmp_path: pathlib.Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("cluster", "wishes", "message"),
     [
-        ({"proxy-url": "socks5://p:1"}, {}, "proxy-url 'socks5://p:1' is not the URL of an HTTP proxy"),
-        ({"proxy-url": "https://me:secret@p:1"}, {}, "proxy-url 'p:1' is not the URL of an HTTP proxy"),
-        ({"proxy-url": "http://"}, {}, "is not the URL of an HTTP proxy"),
+        ({"proxy-url": "socks5://p:1"}, {}, "proxy-url 'socks5://p:1' is not the URL"),
+        ({"proxy-url": "https://me:secret@p:1"}, {}, "proxy-url 'p:1' is not the URL"),
+        ({"proxy-url": "http://"}, {}, "is not the URL"),
         ({}, {"impersonate_groups": ("a",)}, "give --as"),
         ({}, {"impersonate": "a\r\nX: b"}, "cannot be impersonated"),
         ({}, {"impersonate": "a", "impersonate_groups": ("",)}, "cannot be impersonated"),

@@ -111,9 +111,9 @@ pathlib.Path({str(tmp_path / "told")!r}).write_text(
         ("raise SystemExit(3)", {}, "login ended with status 3: no credentials"),
         ("print('secret')", {}, "login printed no ExecCredential$"),
         (prints({"token": "secret"}, "client.authentication.k8s.io/v1beta1"), {}, f"no ExecCredential of {V1}"),
-        (prints({}), {}, "gave neither a token nor a certificate"),
-        (prints({"token": "two words"}), {}, "holds characters that no token has"),
-        (prints({"clientCertificateData": "secret"}), {}, "a client certificate and its key go together"),
+        (prints({}), {}, "token.*certificate"),
+        (prints({"token": "two words"}), {}, "characters.*token"),
+        (prints({"clientCertificateData": "secret"}), {}, "certificate.*key"),
         ("print('secret' * 200_000)", {}, "printed more than 1 MiB"),
         ("", {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, r"is not one of .*/v1, .*/v1beta1"),
         ("", {"interactiveMode": "Always"}, "needs a terminal"),
@@ -178,10 +178,10 @@ def test_an_id_token_that_is_good_is_taken_as_it_is(tmp_path: pathlib.Path, monk
         (
             "oidc",
             {"id-token": STALE},
-            "the ID token has expired; run a command of kubectl, which renews it, or give idp-",
+            "expired.*kubectl.*idp-",
         ),
-        ("oidc", {"id-token": "nonsense"}, "the ID token has expired"),
-        ("oidc", {"id-token": "e30.%%%.x"}, "the ID token has expired"),
+        ("oidc", {"id-token": "nonsense"}, "expired"),
+        ("oidc", {"id-token": "e30.%%%.x"}, "expired"),
     ],
 )
 def test_errors_without_a_token(tmp_path: pathlib.Path, name: str, settings: dict[str, str], message: str) -> None:
