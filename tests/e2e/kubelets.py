@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,9 +17,12 @@ import pytest
 from testbed.base import process
 from tests.e2e import cgroups
 from tests.e2e.cgroups import TIMEOUT
+from tests.e2e.conftest import POLL
 from tests.e2e.provider import Node, Provider
 
 FILE = "/etc/kubernetes/kubelet.yaml"
+IS_UP = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:10248/healthz', timeout=10)"
+UP_SECONDS = 180.0
 FILES = ("memory.min", "memory.low", "memory.high")
 BURSTABLE = "kubepods-burstable.slice"
 GATE_OFF = "featureGates: {MemoryQoS: false}\n"
@@ -48,12 +52,21 @@ def configured(node: Node) -> Iterator[Configure]:
         text, count = re.subn(r"(?<=memory\.available: )\w+", evict_below or r"\g<0>", before)
         assert count == 1, before
         node.write(FILE, text + lines)
-        node.restart("kubelet")
+        restart(node)
 
     try:
         yield configure
     finally:
         configure("")
+
+
+def restart(node: Node) -> None:
+    """Restart the kubelet; return once it serves. At its start it counts the node's swap, which tests turn off."""
+    node.restart("kubelet")
+    deadline = time.monotonic() + UP_SECONDS
+    while node.run(["python3", "-I", "-S", "-c", IS_UP], timeout=TIMEOUT, check=False).rc:
+        assert time.monotonic() < deadline, f"the kubelet serves nothing after {UP_SECONDS:.0f} s"
+        time.sleep(POLL)
 
 
 def values(node: Node, *files: Path) -> list[str]:
