@@ -208,23 +208,19 @@ def test_one_pod_that_exceeds_is_evicted_and_the_node_stays(
     eventually(lambda: "pressure" not in evicting.state()["status"], "the report ends with the profile")
 
 
-def growth(cluster: Provider, namespace: Namespace) -> dict[str, Any]:
-    """The load: a job, so that no other pod follows, which may not swap."""
-    container = {
-        "name": "main",
-        "image": image.REFERENCE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-I", "-S", "-c", GROW, str(FIRST), str(PACE)],
-        "resources": {"requests": {"memory": "16Mi"}},
-    }
+def job(cluster: Provider, namespace: Namespace, name: str, container: dict[str, Any], **metadata: Any) -> str:
+    """Return a job of one pod, which no other follows: one without figures yet is the first that a kubelet evicts."""
     spec = {"nodeName": cluster.node_name, "restartPolicy": "Never", "containers": [container]}
-    metadata = {"annotations": {names.POLICY_ANNOTATION: "Disabled"}}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "grows", "namespace": namespace.name},
-        "spec": {"backoffLimit": 0, "template": {"metadata": metadata, "spec": spec}},
-    }
+    template = {"metadata": {"labels": {"app": name}, **metadata}, "spec": spec}
+    about = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": namespace.name}}
+    return json.dumps({**about, "spec": {"backoffLimit": 0, "template": template}})
+
+
+def growth(cluster: Provider, namespace: Namespace) -> str:
+    """The load, which may not swap."""
+    command = ["python3", "-I", "-S", "-c", GROW, str(FIRST), str(PACE)]
+    grows = {key: value for key, value in holds(0).items() if key != "readinessProbe"} | {"command": command}
+    return job(cluster, namespace, "grows", grows, annotations={names.POLICY_ANNOTATION: "Disabled"})
 
 
 def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
@@ -249,7 +245,7 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
     with evicting.profile("e2e-growth", pressure=pressure) as apply:
         apply(behavior="LimitedSwap")
         before, restarts = kills(node), evicting.agent()["status"]["containerStatuses"][0]["restartCount"]
-        cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, namespace)))
+        cluster.kubectl("create", "-f", "-", text=growth(cluster, namespace))
         eventually(running, "the pod runs")
         [grows] = cluster.get(pods)["items"]
         begun = time.monotonic()
@@ -276,22 +272,23 @@ def test_beside_the_kubelet_the_controller_evicts_one_pod_at_most(
     def alive() -> dict[str, str]:
         found = cluster.get(f"/api/v1/{where}/pods")["items"]
         running = (each["metadata"] for each in found if each["status"].get("phase") == "Running")
-        return {each["uid"]: each["labels"].get("app", "grows") for each in running}
+        return {each["uid"]: each["labels"]["app"] for each in running}
 
     def evicted(reason: str) -> list[str]:
         found = cluster.get(f"/api/v1/{where}/events?fieldSelector=reason={reason}")["items"]
         return [each["involvedObject"]["uid"] for each in found]
 
-    objects = {"apiVersion": "v1", "kind": "List", "items": workload(cluster, namespace, "free")}
     bounds = {"maxGracePeriodSeconds": 1, "settleSeconds": 20}
     pressure = {"mode": "Enforce", "headroom": NEAR, "eviction": bounds}
     with kubelets.configured(node) as configure, evicting.profile("e2e-race", pressure=pressure) as apply:
         configure(BRIEF, evict_below=KUBELET)
         apply(behavior="LimitedSwap")
-        cluster.kubectl("create", "-f", "-", text=json.dumps(objects))
-        cluster.kubectl("rollout", "status", "deployment/free", f"--namespace={namespace.name}", "--timeout=120s")
+        cluster.kubectl("create", "-f", "-", text=job(cluster, namespace, "free", holds(SIZES["free"])))
+        ready = ["--for=condition=Ready", "pods", "--selector=app=free", f"--namespace={namespace.name}"]
+        eventually(alive, "there is a pod")
+        cluster.kubectl("wait", *ready, "--timeout=120s")
         before = kills(node)
-        cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, namespace)))
+        cluster.kubectl("create", "-f", "-", text=growth(cluster, namespace))
         eventually(lambda: len(alive()) == 2, "the pod runs")
         both = alive()
         eventually(lambda: "grows" not in alive().values(), "the pod that grows is evicted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -32,7 +31,7 @@ def test_a_pod_that_grows_without_swap_ends_in_an_oom_kill_or_takes_the_node_wit
         return condition(cluster, "Ready")["status"] == "True"
 
     before = kills(node)
-    cluster.kubectl("create", "-f", "-", text=json.dumps(growth(cluster, namespace)))
+    cluster.kubectl("create", "-f", "-", text=growth(cluster, namespace))
     eventually(lambda: phases() == {"Running"}, "the pod runs")
     begun = time.monotonic()
     eventually(lambda: not ready() or phases() != {"Running"}, "the pod has ended, or the node")
