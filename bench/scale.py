@@ -274,7 +274,7 @@ async def measure(control_plane: ControlPlane, size: Size, *, beside: bool) -> R
                 # It may be behind when the last pace ends.
                 await bench.counted()
                 found = await bench.plans()
-            if different := [name for name in plans if found.get(name) != plans[name]]:
+            if different := [name for name in plans | found if found.get(name) != plans.get(name)]:
                 raise process.ProcessError(f"both write other states for {len(different)} nodes: {different[0]}")
             term.say("both controllers write the same states")
             await bench.clear()

@@ -187,7 +187,7 @@ class Zones(NamedTuple):
 
 
 def zones(proc: pathlib.Path, page: int) -> Zones:
-    """Read them."""
+    """Return the sums; `page` is the size of a page in bytes."""
     sums = dict.fromkeys(("min", "low", "count:"), 0)
     for line in files.lines(proc / "zoneinfo"):
         if match := _ZONE.fullmatch(line.rstrip("\n")):

@@ -325,7 +325,7 @@ def of_node(
     """Return the swap usage of a node by its agent, else by metrics.k8s.io; `total` is the size by the Node."""
     reported: dict[str, int] = {}
     for sample in found:
-        if sample.value < 2**63:
+        if 0 <= sample.value < 2**63:
             # The headroom has a value for each scope.
             reported[sample.name] = min(int(sample.value), reported.get(sample.name, 2**63))
     used = reported.get(NODE_USED)

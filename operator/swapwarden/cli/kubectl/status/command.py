@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -178,20 +177,14 @@ def _encrypted(node: nodes.WireNode, swap: int | None, devices: Sequence[state.S
 
 def measured(scraped: Mapping[str, Iterable[agents.MetricSample]]) -> dict[str, Measured]:
     """Return the figures of each node's agent."""
-    return {node: _measured(found) for node, found in scraped.items()}
+    return {node: _measured(node, found) for node, found in scraped.items()}
 
 
-def _measured(found: Iterable[agents.MetricSample]) -> Measured:
-    by_name: dict[str, list[float]] = collections.defaultdict(list)
-    for sample in found:
-        if 0 <= sample.value < 2**63:
-            by_name[sample.name].append(sample.value)
-    used, headroom, stall = (by_name[name] for name in (usage.NODE_USED, usage.NODE_HEADROOM, usage.NODE_STALL))
-    return Measured(
-        used_bytes=int(max(used)) if used else None,
-        headroom_bytes=int(min(headroom)) if headroom else None,
-        stall_permille=round(max(stall) * 1000) if stall else None,
-    )
+def _measured(node: str, found: Iterable[agents.MetricSample]) -> Measured:
+    samples = list(found)
+    use = usage.of_node(node, samples, None, None)
+    stalls = [each.value for each in samples if each.name == usage.NODE_STALL and 0 <= each.value <= 1]
+    return Measured(use.swap_bytes, use.headroom_bytes, round(max(stalls) * 1000) if stalls else None)
 
 
 def _or(text: str | None, otherwise: str = tables.UNKNOWN) -> str:
