@@ -7,8 +7,8 @@ pkg/kubelet/eviction/helpers.go).
 
 Both are estimated for two moments: when the kernel begins to swap, and when it kills. Before the first it drops file
 pages, so none of these count then. Kernel memory and the memory beside pods are taken as they are now. A verdict other
-than SWAP is certain under these terms: of reclaimable slab, each counts what contradicts it. A real kernel swapped up to
-216 MiB earlier, perhaps before its file pages had gone. So a threshold in between has a verdict and may be right.
+than SWAP is certain under these terms: of reclaimable slab, each counts what contradicts it. A real kernel swapped
+up to 216 MiB earlier, perhaps before its file pages had gone. So a threshold in between has a verdict and may be right.
 """
 
 from __future__ import annotations
