@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import fcntl
 import functools
 import logging
 import os
 import pathlib
 import socket
+import struct
+import termios
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -164,6 +167,13 @@ class RuntimeLink:
             self._flush(peer)
         if peer.size > BACKLOG_BYTES:
             self.drop(peer, "it does not read what it is sent")
+
+    def has_unread(self, peer: PluginPeer) -> bool:
+        """Return whether a plugin has not read all that it was sent. It is False if the plugin is gone."""
+        if peer.socket is None:
+            return False
+        (queued,) = struct.unpack("i", fcntl.ioctl(peer.socket, termios.TIOCOUTQ, bytes(4)))
+        return bool(peer.backlog or queued)
 
     def drop(self, peer: PluginPeer, why: str) -> None:
         """End one connection, since it did what it must not."""

@@ -29,6 +29,10 @@ _NRI: Final = {
         "enable NRI in its configuration (docs/compatibility.md), or set nri.mode to off in the chart",
     ),
     "PluginAway": ("swapwarden nri is not connected to this agent", "look at its pod on this node"),
+    "Unresponsive": (
+        "swapwarden nri does not read its messages: the process is stopped, or gets no CPU",
+        "raise nri.resources.requests.cpu in the chart, or delete its pod on this node",
+    ),
     "Refused": ("the container runtime refuses swapwarden nri", _LOOK),
     "Lost": ("swapwarden nri has lost the container runtime", "look at the runtime's log on the node"),
     "Dropped": (

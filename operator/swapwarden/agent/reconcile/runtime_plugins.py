@@ -51,9 +51,14 @@ MERGED: Final = 32
 """Containers of a list that are recorded in a turn."""
 AWAY_SECONDS: Final = 5.0
 """How long a plugin, or its connection to the runtime, may be away before that is reported: updates restart both."""
+LOOK_SECONDS: Final = 2.0
+"""How long a plugin may take to read a message, before the agent looks whether it did, and between such looks."""
+LOOKS: Final = 2
+"""So many looks in a row at which a plugin had not read: it is unresponsive."""
 SLOW_SECONDS: Final = 600.0
 """How long it is reported that the start of a pod did not wait for the agent, or a container's for the plugin."""
 PLUGIN_AWAY: Final = "PluginAway"
+UNRESPONSIVE: Final = "Unresponsive"
 LINK_FAILED: Final = "LinkFailed"
 SLOW: Final = "Slow"
 DROPPED: Final = "Dropped"
@@ -82,11 +87,26 @@ class _Plugin:
     """Its counts that metrics have, from this agent or an earlier one."""
     counted: bool = False
     """Whether it reported its counts on this connection."""
+    look_at: float | None = None
+    """When to look whether it has read its messages; None: it has."""
+    unread: int = 0
+    """Looks in a row at which it had not, and nothing came from it."""
+
+    @property
+    def responds(self) -> bool:
+        """Return whether it reads its messages. A stopped process still has its connections."""
+        return self.unread < LOOKS
 
     @property
     def connected(self) -> bool:
-        """Return whether it is connected to the runtime."""
-        return self.runtime is not None and self.runtime.connected
+        """Return whether it responds and is connected to the runtime."""
+        return self.responds and self.runtime is not None and self.runtime.connected
+
+    def look(self, now: float, *, has_unread: bool) -> None:
+        """Note whether it has read its messages, if it is time."""
+        if self.look_at is not None and self.look_at <= now:
+            self.unread = self.unread + 1 if has_unread else 0
+            self.look_at = now + LOOK_SECONDS if has_unread else None
 
 
 def _log(text: str, **extra: object) -> None:
@@ -94,6 +114,12 @@ def _log(text: str, **extra: object) -> None:
     more = _lines.take()
     if more is not None:
         log.info(text, extra={**extra, **more})
+
+
+def _push(link: runtime_link.RuntimeLink, peer: runtime_link.PluginPeer, decisions: Mapping[str, object]) -> None:
+    """Send decisions to one plugin."""
+    for part in runtime_link.parts(decisions.items()):
+        link.send(peer, protocol.FromAgent.PODS, {"pods": part})
 
 
 class RuntimePlugins:
@@ -142,6 +168,8 @@ class RuntimePlugins:
             return board.RuntimeStatus(connected=False)
         if self.link.failed:
             return board.RuntimeStatus(connected=False, reason=LINK_FAILED, message=self.link.failed)
+        if self._plugins and not list(self._plugins.values())[-1].responds:
+            return board.RuntimeStatus(connected=False, reason=UNRESPONSIVE)
         reports = [each.runtime for each in self._plugins.values() if each.runtime is not None]
         if not reports:
             return board.RuntimeStatus(connected=False, reason=PLUGIN_AWAY)
@@ -180,9 +208,10 @@ class RuntimePlugins:
         for peer in list(self._plugins):
             if old is None or old.mode is not new.mode:
                 self.link.send(peer, protocol.FromAgent.MODE, {"mode": new.mode})
-            self._push(peer, changed)
+            _push(self.link, peer, changed)
             for part in runtime_link.parts((uid, None) for uid in gone):
                 self.link.send(peer, protocol.FromAgent.GONE, {"uids": list(part)})
+            self._look(peer, self._plugins[peer], sent=True)
 
     def hear(self) -> None:
         """Take what plugins sent."""
@@ -209,10 +238,11 @@ class RuntimePlugins:
 
     def reconcile(self) -> None:
         """Reconcile again, at a time that was due."""
-        for plugin in self._plugins.values():
+        for peer, plugin in self._plugins.items():
             for container_id in list(plugin.merging)[:MERGED]:
                 self._merge(plugin, container_id)
             plugin.listed = plugin.whole and not plugin.merging
+            self._look(peer, plugin)
         if any(plugin.merging for plugin in self._plugins.values()):
             self._continue()
         else:
@@ -226,14 +256,12 @@ class RuntimePlugins:
         self.link.send(peer, protocol.FromAgent.MODE, {"mode": self._mode()})
         self.link.send(peer, protocol.FromAgent.RESET)
         if self._sent is not None:
-            self._push(peer, {uid: runtime_values.decision(pod) for uid, pod in self._sent.pods.items()})
+            _push(self.link, peer, {uid: runtime_values.decision(pod) for uid, pod in self._sent.pods.items()})
         self.link.send(peer, protocol.FromAgent.READY)
-
-    def _push(self, peer: runtime_link.PluginPeer, decisions: Mapping[str, object]) -> None:
-        for part in runtime_link.parts(decisions.items()):
-            self.link.send(peer, protocol.FromAgent.PODS, {"pods": part})
+        self._look(peer, self._plugins[peer], sent=True)
 
     def _take(self, peer: runtime_link.PluginPeer, plugin: _Plugin, message: link_messages.PluginMessage) -> None:
+        plugin.unread = 0
         match message:
             case link_messages.PluginHello():
                 plugin.reported = message.reported
@@ -320,6 +348,16 @@ class RuntimePlugins:
             self._work.reports.touch()
 
     # How plugins stand
+
+    def _look(self, peer: runtime_link.PluginPeer, plugin: _Plugin, *, sent: bool = False) -> None:
+        """Note whether a plugin has read its messages, if it is time, and have this looked at again if needed."""
+        now = self._work.clock()
+        if not sent:
+            plugin.look(now, has_unread=self.link.has_unread(peer))
+        elif plugin.look_at is None:
+            plugin.look_at = now + LOOK_SECONDS
+        if plugin.look_at is not None:
+            self._work.due_by(queue.Task.RUNTIME, schedule.Why.DUE, plugin.look_at)
 
     def _usable(self) -> runtime_link.PluginPeer | None:
         """Return the newest plugin by which the runtime can be asked."""

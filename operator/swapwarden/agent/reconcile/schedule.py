@@ -12,6 +12,7 @@
 | DUE | comparison of all | 1 s, while not everything can be watched |
 | DUE | causes | 1 s after the first value that was written over and has none yet |
 | DUE | the runtime's values | 2 to 120 s after it refused one; 3 s after a container came; if a plugin is missing |
+| DUE | messages to a plugin of the runtime | 2 s after the first that it may not have read |
 | DUE | units of the node | 2 to 120 s after io.latency or io.weight was refused |
 | DUE | cgroups that the kernel throttles | 2 s; 10 s after the hold of a released one |
 | AWAITS | pod | 5 s after it came, if no state names it: from then on that is reported |

@@ -196,6 +196,33 @@ async def test_a_plugin_that_is_away_is_reported_once_that_lasts(plain: Node) ->
     assert plain.told > told, "nothing has the status written"
 
 
+async def test_a_plugin_that_does_not_read_is_reported_until_it_does(plain: Node) -> None:
+    """As one whose process is stopped: the kernel keeps its connections."""
+    agent = plain.start(state({1: 0}), nri=True)
+    plugin = PluginOf(agent)
+    await plugin.heeded()
+
+    def passes(seconds: float, looks: int = 1) -> None:
+        for _ in range(looks):
+            plain.later += seconds
+            agent.wake()
+
+    passes(runtime_plugins.LOOK_SECONDS, runtime_plugins.LOOKS)
+    assert status(agent) == board.RuntimeStatus(connected=True), "it has read all"
+    apply(agent, state({1: 0, 2: 0}))
+    passes(runtime_plugins.LOOK_SECONDS, runtime_plugins.LOOKS - 1)
+    assert status(agent) == board.RuntimeStatus(connected=True), "it may be about to"
+    passes(runtime_plugins.LOOK_SECONDS)
+    assert runtime_plugins.CONNECTED.value() == 0
+    told = plain.told
+    passes(runtime_plugins.AWAY_SECONDS)
+    assert status(agent).reason == runtime_plugins.UNRESPONSIVE
+    assert plain.told > told, "nothing has the status written"
+    plugin.listen()
+    passes(runtime_plugins.LOOK_SECONDS)
+    assert status(agent) == board.RuntimeStatus(connected=True)
+
+
 @pytest.mark.parametrize(
     ("mode", "later", "stays"),
     [
