@@ -213,7 +213,9 @@ def job(cluster: Provider, namespace: Namespace, name: str, container: dict[str,
     spec = {"nodeName": cluster.node_name, "restartPolicy": "Never", "containers": [container]}
     template = {"metadata": {"labels": {"app": name}, **metadata}, "spec": spec}
     about = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": namespace.name}}
-    return json.dumps({**about, "spec": {"backoffLimit": 0, "template": template}})
+    disrupted = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    policy = {"backoffLimit": 0, "podFailurePolicy": {"rules": [disrupted]}}
+    return json.dumps({**about, "spec": {**policy, "template": template}})
 
 
 def growth(cluster: Provider, namespace: Namespace) -> str:
@@ -241,6 +243,10 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
         found = cluster.get(f"/api/v1/namespaces/{namespace.name}/events?{selector}")["items"]
         return [(each["involvedObject"]["kind"], each["involvedObject"]["uid"]) for each in found]
 
+    def failed() -> list[str]:
+        found = cluster.get(f"/apis/batch/v1/namespaces/{namespace.name}/jobs/grows")["status"].get("conditions", [])
+        return [each["reason"] for each in found if each["type"] == "Failed"]
+
     pressure = {"mode": "Enforce", "headroom": BEFORE_OOM, "eviction": {"maxGracePeriodSeconds": 1}}
     with evicting.profile("e2e-growth", pressure=pressure) as apply:
         apply(behavior="LimitedSwap")
@@ -254,6 +260,8 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
         with capsys.disabled():
             sys.stdout.write(f"\nended after {took:.0f} s, {killed} OOM kills\n")
         assert evicted == [("Pod", grows["metadata"]["uid"])]
+        eventually(failed, "the job has failed")
+        assert failed() == ["PodFailurePolicy"], "an eviction is no failure of the job's own"
         assert killed == 0
         assert condition(cluster, "Ready")["status"] == "True"
         assert evicting.agent()["status"]["containerStatuses"][0]["restartCount"] == restarts

@@ -59,11 +59,14 @@ def test_a_recreated_node_waits_for_an_agent_of_its_own(cluster: Cluster, eventu
         eventually(lambda: cluster.swap_max("again", made) == "0", f"the plan of {pod}")
         return True
 
+    def applied(swap: int) -> bool:
+        cluster.report("again", swapBytes=swap)  # as an agent does for each generation
+        return cluster.conditions("again").get("Ready") == ("True", "Applied")
+
     cluster.profile("again", {"group": "again"}, swap={"reserved": "50%"})
     cluster.node("again", swap=2**31)
     assert planned("first")
-    cluster.report("again", swapBytes=2**31)
-    eventually(lambda: cluster.conditions("again").get("Ready") == ("True", "Applied"), "the profile is applied")
+    eventually(lambda: applied(2**31), "the profile is applied")
     cluster.cp.request("DELETE", "/api/v1/nodes/again")
     eventually(lambda: cluster.conditions("again").get("Ready") == ("True", "NoNodes"), "the node is gone")
     stale = cluster.state("again")
@@ -78,5 +81,4 @@ def test_a_recreated_node_waits_for_an_agent_of_its_own(cluster: Cluster, eventu
     state = cluster.state("again")
     assert [one["uid"] for one in state["metadata"]["ownerReferences"]] == [node["metadata"]["uid"]]
     assert len(state["spec"]["pods"]) == 2
-    cluster.report("again")
-    eventually(lambda: cluster.conditions("again").get("Ready") == ("True", "Applied"), "the profile is applied")
+    eventually(lambda: applied(2**30), "the profile is applied")
