@@ -215,10 +215,12 @@ def main(arguments: Sequence[str]) -> int:
             (folder / part).mkdir()
         large_node(folder / "large-node")
         idle(folder / "idle", options.idle)
-    holds = max(ratios) <= RATIO and memory <= MOST_MEMORY
+    # The runtime asks a required plugin twice, to adjust and to validate; the one in Go only once.
+    most = RATIO * 2 if options.required else RATIO
+    holds = max(ratios) <= most and memory <= MOST_MEMORY
     shown = " and ".join(f"{each:.2f}" for each in ratios)
     print(
-        f"\nbudget (ours adds at most {RATIO} of what the one in Go adds, and has at most {MOST_MEMORY / 1e6:.0f} MB): "
+        f"\nbudget (ours adds at most {most} of what the one in Go adds, and has at most {MOST_MEMORY / 1e6:.0f} MB): "
         f"{'holds' if holds else 'DOES NOT HOLD'}: {shown}; {memory / 1e6:.1f} MB"
     )
     return 0 if holds else 1
