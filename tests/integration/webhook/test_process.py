@@ -169,10 +169,12 @@ def test_clients_that_behave_badly_are_answered_and_leave_nothing(crds: ControlP
                     say(sent, code)
             return process.resident(webhook.process.pid)
 
-        # The allocator takes some MiB more, and ever less. One kind of body, were it kept, would be 12 MB and more.
-        before = rounds(20)
-        after = rounds(60)
-        assert after < before + 7 * 1024 * 1024
+        # The allocator takes some MiB more, and ever less: how soon it has all depends on how fast clients come. One
+        # kind of body, were it kept, would be 8 MB and more each time.
+        taken = [rounds(40), rounds(40)]
+        while taken[-1] >= taken[-2] + 2 * 1024 * 1024:
+            assert len(taken) < 20, taken
+            taken.append(rounds(40))
         assert webhook.metric("swapwarden_webhook_bad_requests_total", code="400") >= 3 * 80
         assert webhook.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
 
