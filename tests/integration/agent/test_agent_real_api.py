@@ -198,7 +198,8 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
     node.tree.container(older, "older")
     entries: dict[int, Any] = {1: {"swapMax": str(MIB)}, 2: {"swapMax": str(MIB)}}
     installer("install")
-    with node.agent("--drop-in-dir", str(units), "--resync-interval=1") as agent:
+    # No full comparison meanwhile: a pod that one finds before the event of its creation may be older than the ledger.
+    with node.agent("--drop-in-dir", str(units)) as agent:
         node.applied(node.put(entries))
         until(lambda: reason() == "NotAskedFor", "the profile is at Standard")
         node.applied(node.put(entries, guarantee="Strict"))
