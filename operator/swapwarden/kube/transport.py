@@ -13,9 +13,10 @@ import struct
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import httptools
+import msgspec
 
 from swapwarden.kube import config, errors
 from swapwarden.telemetry import metrics
@@ -229,7 +230,7 @@ def _bare(name: str) -> str:
     return name.encode() if name.isascii() else name  # type: ignore[return-value]  # ssl takes bytes, too
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True):
     """A request."""
 
     method: str

@@ -52,7 +52,7 @@ class PodEntry(NamedTuple):
         return self.containers.get(container_id[: state.ID_LENGTH])
 
 
-class Preview(NamedTuple):
+class Preview(msgspec.Struct, frozen=True):
     """The limits of a profile that is not in force yet, in bytes by pod UID."""
 
     profile: str
@@ -60,7 +60,7 @@ class Preview(NamedTuple):
     pods: Mapping[str, int]
 
 
-class UnitEntry(NamedTuple):
+class UnitEntry(msgspec.Struct, frozen=True):
     """Settings of one of the node's own units; None: the value that it held before."""
 
     limit: int | None
@@ -73,7 +73,7 @@ class UnitEntry(NamedTuple):
     """Of files of memory."""
 
 
-class Unsupported(NamedTuple):
+class Unsupported(msgspec.Struct, frozen=True):
     """A setting that this agent does not know."""
 
     setting: str

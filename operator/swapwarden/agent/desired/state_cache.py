@@ -17,7 +17,7 @@ import logging
 import os
 import pathlib
 import zlib
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -67,7 +67,7 @@ class Cached(msgspec.Struct, frozen=True):
     """The kernel's boot_id when an agent had this state."""
 
 
-class Loaded(NamedTuple):
+class Loaded(msgspec.Struct, frozen=True):
     """The state in force when an agent last ran."""
 
     state: spec.ReceivedState

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -59,7 +59,7 @@ class _List(msgspec.Struct):
 _decode_list = decoding.Decoder(_List).decode
 
 
-class Fetched(NamedTuple):
+class Fetched(msgspec.Struct, frozen=True):
     """The object from a list, or a new one of its name from a watch."""
 
     status: dict[str, Any] | None
@@ -68,7 +68,7 @@ class Fetched(NamedTuple):
     """To be applied whatever its generation: an object may be recreated, and etcd restored from a backup."""
 
 
-class Changed(NamedTuple):
+class Changed(msgspec.Struct, frozen=True):
     """The object from a watch, also after a change of its status only."""
 
     status: dict[str, Any]
@@ -76,13 +76,13 @@ class Changed(NamedTuple):
     """To be applied; None if its generation is no newer."""
 
 
-class Refused(NamedTuple):
+class Refused(msgspec.Struct, frozen=True):
     """The object is invalid."""
 
     why: str
 
 
-class Contact(NamedTuple):
+class Contact(msgspec.Struct, frozen=True):
     """The API server sent an event, or ended a watch."""
 
 

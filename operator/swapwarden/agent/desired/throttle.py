@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import collections
 import enum
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs
 
@@ -68,14 +70,14 @@ class StallCause(enum.StrEnum):
     """The kernel reclaims as fast as the cgroup takes memory, and its tasks wait for that."""
 
 
-class GuardTimes(NamedTuple):
+class GuardTimes(msgspec.Struct, frozen=True):
     """Seconds."""
 
     window: float = 10.0
     hold: float = 300.0
 
 
-class StallSample(NamedTuple):
+class StallSample(msgspec.Struct, frozen=True):
     """One look at a cgroup."""
 
     now: float
@@ -91,7 +93,7 @@ class StallSample(NamedTuple):
     full: int
 
 
-class Trip(NamedTuple):
+class Trip(msgspec.Struct, frozen=True):
     """The guard raised a value."""
 
     cause: StallCause

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import bisect
 import collections
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
+
+import msgspec
 
 from swapwarden.agent.drift import other_writers
 from swapwarden.agent.host import cgroupfs, faults
@@ -86,8 +87,7 @@ def cause_of(seen: Signs) -> names.Cause:
     return names.Cause.UNIT_VALUE if seen.unit else names.Cause.OTHER_WRITER
 
 
-@dataclasses.dataclass(slots=True)
-class _Note:
+class _Note(msgspec.Struct):
     """External writes of one value to one file within a moment, with a cause still to find."""
 
     noticed: float

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, systemd_dropins
@@ -19,7 +21,7 @@ from swapwarden.api import names
 SLICE: Final = ".slice"
 
 
-class ZeroEvidence(NamedTuple):
+class ZeroEvidence(msgspec.Struct, frozen=True):
     """The evidence so far."""
 
     wanted: bool

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs
 
@@ -17,7 +19,7 @@ class Exposed(enum.IntEnum):
     """A protection: it is raised at once, and lowered only after all that waited before."""
 
 
-class CgroupFile(NamedTuple):
+class CgroupFile(msgspec.Struct, frozen=True):
     """A file with one number of bytes. How it is read and written is no field: `cgroupfs.Cgroups` does it for all."""
 
     name: str
@@ -61,7 +63,7 @@ OF_PODS: Final = (SWAP_MAX, *OF_MEMORY)
 first: exposures count its use."""
 
 
-class DeviceFile(NamedTuple):
+class DeviceFile(msgspec.Struct, frozen=True):
     """A file with a line for each block device."""
 
     name: str

@@ -11,7 +11,9 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.telemetry import metrics
 
@@ -42,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 
 
-class InotifyEvent(NamedTuple):
+class InotifyEvent(msgspec.Struct, frozen=True):
     """One event: the watch it belongs to (-1 for an overflow), what happened, and the entry's name, if about one."""
 
     watch: int

@@ -10,7 +10,9 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import block_devices, files
 
@@ -24,7 +26,7 @@ _VOLUMES: Final = re.compile(r".*(?:/volumes/kubernetes\.io~[^/]+/[^/]+|/secrets
 _DISKLESS: Final = frozenset({"tmpfs", "ramfs", "nfs", "nfs4"})
 
 
-class Mount(NamedTuple):
+class Mount(msgspec.Struct, frozen=True):
     """The used fields of a line of /proc/PID/mountinfo (proc_pid_mountinfo(5))."""
 
     device: str

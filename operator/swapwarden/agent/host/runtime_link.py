@@ -17,7 +17,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -51,19 +51,19 @@ class PluginPeer:
         return f"plugin {self.number}"
 
 
-class PluginConnected(NamedTuple):
+class PluginConnected(msgspec.Struct, frozen=True):
     """A plugin has come."""
 
     peer: PluginPeer
 
 
-class PluginGone(NamedTuple):
+class PluginGone(msgspec.Struct, frozen=True):
     """A plugin has gone, or was dropped."""
 
     peer: PluginPeer
 
 
-class PluginSaid(NamedTuple):
+class PluginSaid(msgspec.Struct, frozen=True):
     """A plugin has sent a message."""
 
     peer: PluginPeer

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import dataclasses
 import os
 import signal
 import threading
@@ -17,11 +16,12 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Job:
+class Job(msgspec.Struct, eq=False):
     """Work of one key."""
 
     key: Hashable

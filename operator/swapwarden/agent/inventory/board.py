@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import Final, NamedTuple
 
+import msgspec
+
 from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.inventory import layout
 from swapwarden.api import state
@@ -27,7 +29,7 @@ class SettingStatus(NamedTuple):
     """Settings that still hold a value that the agent must restore."""
 
 
-class DropInStatus(NamedTuple):
+class DropInStatus(msgspec.Struct, frozen=True):
     """Status of the systemd drop-in files that the installation has on the node."""
 
     visible: bool = False
@@ -38,7 +40,7 @@ class DropInStatus(NamedTuple):
     """Those with a folder that lacks the file."""
 
 
-class KeyFailure(NamedTuple):
+class KeyFailure(msgspec.Struct, frozen=True):
     """A key other than a file that could not be reconciled."""
 
     pod: str
@@ -48,7 +50,7 @@ class KeyFailure(NamedTuple):
     message: str
 
 
-class RuntimeStatus(NamedTuple):
+class RuntimeStatus(msgspec.Struct, frozen=True):
     """Whether the container runtime holds the limits of containers by itself."""
 
     connected: bool
@@ -58,7 +60,7 @@ class RuntimeStatus(NamedTuple):
     message: str = ""
 
 
-class MemoryQoSStatus(NamedTuple):
+class MemoryQoSStatus(msgspec.Struct, frozen=True):
     """Status of memory QoS beside that of its files."""
 
     kubelet_owns: frozenset[resolve.Owned] = frozenset()

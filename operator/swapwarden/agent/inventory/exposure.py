@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import logging
 import time
@@ -128,8 +127,7 @@ class LineBudget:
 lines = LineBudget()
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Overlap:
+class Overlap(msgspec.Struct, eq=False):
     """The last periods in which a pod was above at least one of its limits. Times are monotonic seconds."""
 
     times: tuple[tuple[float, float], ...] = ()
@@ -170,11 +168,10 @@ class Overlap:
         return max(0.0, seconds)
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Tally:
+class Tally(msgspec.Struct, eq=False):
     """The exposures of one pod. Times are monotonic seconds, except `created`, in seconds since 1970."""
 
-    created: float = dataclasses.field(default_factory=time.time)
+    created: float = msgspec.field(default_factory=time.time)
     """The node's time when the sums began: its cgroup was made, or the agent started."""
     since: str = ""
     """The same as a metav1.MicroTime, from the first exposure on."""
@@ -185,12 +182,12 @@ class Tally:
     grown: int = 0
     attributed: int = 0
     """The part of `grown` with a known cause."""
-    overlap: Overlap = dataclasses.field(default_factory=Overlap)
+    overlap: Overlap = msgspec.field(default_factory=Overlap)
     rewritten: float = float("-inf")
     """When the last one ended that another writer caused."""
     found: int = 0
     wanted: int = 0
-    milliseconds_of: Mapping[names.Cause, float] = dataclasses.field(default_factory=dict)
+    milliseconds_of: Mapping[names.Cause, float] = msgspec.field(default_factory=dict)
 
     def add(
         self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, until: float, rewritten: bool

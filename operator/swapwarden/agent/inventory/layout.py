@@ -6,7 +6,9 @@ Pure: the caller passes the function that lists directories.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import records
@@ -21,7 +23,7 @@ NO_POD_TREE: Final = "NoPodTree"
 """Reason of a TreeError: no tree exists."""
 
 
-class PodCgroup(NamedTuple):
+class PodCgroup(msgspec.Struct, frozen=True):
     """A pod's cgroup."""
 
     uid: str

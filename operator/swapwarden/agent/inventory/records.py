@@ -16,6 +16,8 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
+import msgspec
+
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
 from swapwarden.agent.inventory import exposure
@@ -141,7 +143,7 @@ class FileStatus(NamedTuple):
 UNKNOWN: Final = FileStatus()
 
 
-class OpenExposure(NamedTuple):
+class OpenExposure(msgspec.Struct, frozen=True):
     """A file may hold more than desired, and could not be read or written yet."""
 
     since: float
@@ -175,8 +177,7 @@ class Throttling(NamedTuple):
 NOT_THROTTLED: Final = Throttling()
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Times:
+class Times(msgspec.Struct, eq=False):
     """When something last happened to a file. The file reconciler writes all."""
 
     right_at: float = NEVER
@@ -193,8 +194,7 @@ class Times:
     """Its usage or its limit last changed while it drained."""
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class SystemdHold:
+class SystemdHold(msgspec.Struct, eq=False):
     """systemd's value for the unit of a file's cgroup, which it may write again. Bytes."""
 
     value: int | None = None
@@ -204,7 +204,7 @@ class SystemdHold:
     """Whether systemd held the pod at 0 (guarantee Strict), whatever the value. systemd_zero writes it."""
 
 
-class Retries(NamedTuple):
+class Retries(msgspec.Struct, frozen=True):
     """The waits before retries of a file."""
 
     missing: backoff.Backoff

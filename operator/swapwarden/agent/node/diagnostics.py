@@ -6,7 +6,9 @@ The rules follow KEP-2400, the Kubernetes page on swap memory management, and th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.desired import throttle
 from swapwarden.agent.host import cgroup_files
@@ -48,7 +50,7 @@ _NRI: Final = {
 """Messages and remedies by reason."""
 
 
-class Diagnostic(NamedTuple):
+class Diagnostic(msgspec.Struct, frozen=True):
     """A problem, or a risk, of the node's configuration."""
 
     kind: ConditionType

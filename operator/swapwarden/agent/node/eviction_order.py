@@ -17,13 +17,15 @@ import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import msgspec
+
 _DRIFT: Final = 8
 """A size that changed by less than this part of it counts as the same."""
 _LITTLE: Final = 16 << 20
 """Bytes by which any size may change and count as the same."""
 
 
-class PodsMemory(NamedTuple):
+class PodsMemory(msgspec.Struct, frozen=True):
     """Of the cgroup above all pods, in bytes."""
 
     limit: int

@@ -8,7 +8,9 @@ import math
 import pathlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import inventory, records
@@ -37,7 +39,7 @@ _TOP: Final = 64
 _NEEDED: Final = ("MemFree", "Active(file)", "Inactive(file)", "SwapFree")
 
 
-class _Read(NamedTuple):
+class _Read(msgspec.Struct, frozen=True):
     """The sizes from which the headroom follows, but for what can be swapped."""
 
     memory: memory_headroom.NodeSizes

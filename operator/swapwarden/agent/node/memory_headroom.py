@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import msgspec
+
 COMPRESSED: Final = 0.5
 """Memory that zram keeps for each byte that is swapped to it, before it has shown it."""
 SHOWN: Final = 1 << 20
 """Bytes in a zram device from which on it shows that."""
 
 
-class NodeSizes(NamedTuple):
+class NodeSizes(msgspec.Struct, frozen=True):
     """Of /proc/meminfo and /proc/zoneinfo, in bytes."""
 
     free: int
@@ -29,7 +31,7 @@ class NodeSizes(NamedTuple):
     swap_free: int
 
 
-class PodsSizes(NamedTuple):
+class PodsSizes(msgspec.Struct, frozen=True):
     """Of the cgroup above all pods, in bytes."""
 
     left: int

@@ -175,7 +175,7 @@ def behavior(tally: Containers) -> str:
     return "LimitedSwap" if tally.swapping else ""
 
 
-class Zones(NamedTuple):
+class Zones(msgspec.Struct, frozen=True):
     """Sums over all zones (/proc/zoneinfo), in bytes; zeros if it is unreadable."""
 
     minimum: int

@@ -39,7 +39,7 @@ class Sources(NamedTuple):
     """A folder on a file system of the node."""
 
 
-class _Tree(NamedTuple):
+class _Tree(msgspec.Struct, frozen=True):
     """Facts that the tree of pods shows of the node."""
 
     root: str | None
@@ -48,7 +48,7 @@ class _Tree(NamedTuple):
     """Whether a container was there: its name shows the runtime."""
 
 
-class _Seen(NamedTuple):
+class _Seen(msgspec.Struct, frozen=True):
     """A look at files that take longer to read or are on disks, and at which tree and devices it was."""
 
     tree: _Tree

@@ -7,7 +7,9 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroup_files, cgroupfs, files
 from swapwarden.agent.inventory import layout
@@ -26,7 +28,7 @@ _WIDTH: Final = 160
 """Longest value that is printed, in characters."""
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True):
     """A fact and its source."""
 
     name: str
@@ -34,7 +36,7 @@ class Row(NamedTuple):
     evidence: str
 
 
-class Gap(NamedTuple):
+class Gap(msgspec.Struct, frozen=True):
     """Something to improve."""
 
     name: str
@@ -42,7 +44,7 @@ class Gap(NamedTuple):
     remedy: str
 
 
-class Node(NamedTuple):
+class Node(msgspec.Struct, frozen=True):
     """Everything that was read."""
 
     facts: state.Facts

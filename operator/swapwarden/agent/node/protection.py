@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs
 
 
-class Shortfall(NamedTuple):
+class Shortfall(msgspec.Struct, frozen=True):
     """A cgroup above all pods that protects less than they ask for. Bytes."""
 
     path: str

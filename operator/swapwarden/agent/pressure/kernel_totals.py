@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import pathlib
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import inventory
@@ -16,7 +18,7 @@ log = logging.getLogger(__name__)
 _REFAULTS: Final = ("workingset_refault_anon", "workingset_refault_file")
 
 
-class NodeTotals(NamedTuple):
+class NodeTotals(msgspec.Struct, frozen=True):
     """The kernel's totals of a node. Its counts of reclaim leave out reclaim at the limits of cgroups."""
 
     full: float

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import inventory, records
@@ -14,7 +15,7 @@ Pause = Callable[[], Awaitable[None]]
 """Lets other work run."""
 
 
-class Largest(NamedTuple):
+class Largest(msgspec.Struct, frozen=True):
     """The pods that use most, and how many more were read."""
 
     pods: list[state.PressuredPod]

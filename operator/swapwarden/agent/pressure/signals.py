@@ -14,6 +14,8 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from swapwarden.api import names, state
 
 NEAR_SECONDS: Final = 1.0
@@ -76,7 +78,7 @@ class Verdict(NamedTuple):
         return self.stalls.get(self.scope, 0)
 
 
-class _Stall(NamedTuple):
+class _Stall(msgspec.Struct, frozen=True):
     permille: int
     whole: bool
     """Whether the looks cover the whole time over which the share is taken."""

@@ -7,13 +7,14 @@ in, and a view leaves. A kernel that hangs in a write stops this thread, and not
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import pathlib
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
+
+import msgspec
 
 from swapwarden.agent.desired import reclaim
 from swapwarden.agent.host import cgroupfs, faults, files, memory_reclaim
@@ -72,7 +73,7 @@ class ReclaimTarget(NamedTuple):
     """The ids."""
 
 
-class ReclaimOrder(NamedTuple):
+class ReclaimOrder(msgspec.Struct, frozen=True):
     """All that the thread must know."""
 
     bounds: state.ReclaimSettings | None = None
@@ -91,8 +92,7 @@ class View(NamedTuple):
     """Why it cannot work on this node."""
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class _Pod:
+class _Pod(msgspec.Struct, eq=False):
     target: ReclaimTarget
     pace: reclaim.Pace
     hold: names.ReclaimHold = names.ReclaimHold.WAITS

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Final
+
+import msgspec
 
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs, worker
@@ -54,8 +55,7 @@ class PendingError(Exception):
         self.began = began
 
 
-@dataclasses.dataclass(slots=True)
-class PendingWrite:
+class PendingWrite(msgspec.Struct):
     """A write of which a thread waits for the end."""
 
     job: worker.Job

@@ -5,7 +5,9 @@ The runtime waits for the answer. systemd's last write to the cgroup at the star
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs, link_messages, runtime_link
 from swapwarden.agent.inventory import inventory, records
@@ -23,7 +25,7 @@ MOST_SANDBOXES: Final = 256
 """Pods whose start waits at once; further ones are answered at once."""
 
 
-class _Start(NamedTuple):
+class _Start(msgspec.Struct, frozen=True):
     """A pod whose start waits."""
 
     peer: runtime_link.PluginPeer

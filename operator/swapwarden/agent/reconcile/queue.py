@@ -8,7 +8,9 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import board, records
@@ -26,7 +28,7 @@ LOST_SECONDS: Final = 600.0
 """How long the status reports that the kernel dropped events."""
 
 
-class Child(NamedTuple):
+class Child(msgspec.Struct, frozen=True):
     """A name in a cgroup: behind it there may be another thing now, or nothing, than was known."""
 
     owner: inotify.Watched
@@ -89,7 +91,7 @@ class Priority(enum.Enum):
     """Nothing is known to have happened."""
 
 
-class Mark(NamedTuple):
+class Mark(msgspec.Struct, frozen=True):
     """Why a key waits, in monotonic seconds."""
 
     noticed: float
@@ -257,7 +259,7 @@ class Queue:
         return self.count > 0
 
 
-class Failure(NamedTuple):
+class Failure(msgspec.Struct, frozen=True):
     """Why one key could not be reconciled."""
 
     reason: ViolationReason | None

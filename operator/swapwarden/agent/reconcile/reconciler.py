@@ -18,7 +18,9 @@ import math
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
@@ -52,7 +54,7 @@ SLICE_SECONDS: Final = 0.001
 """How long a turn takes arrivals before it reads new events."""
 
 
-class _Applied(NamedTuple):
+class _Applied(msgspec.Struct, frozen=True):
     """A state that is being applied."""
 
     generation: int

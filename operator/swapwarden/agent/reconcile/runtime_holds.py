@@ -6,9 +6,10 @@ only after the files hold the value and nothing drains: a hold is never a cut.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.desired import runtime_values
 from swapwarden.agent.drift import attribution
@@ -36,7 +37,7 @@ GIVE_UP: Final = 6
 """Refusals after which a restore does not wait for a container any more."""
 
 
-class _Asked(NamedTuple):
+class _Asked(msgspec.Struct, frozen=True):
     """A request under way."""
 
     peer: runtime_link.PluginPeer
@@ -45,8 +46,7 @@ class _Asked(NamedTuple):
     since: float
 
 
-@dataclasses.dataclass(slots=True)
-class _Refused:
+class _Refused(msgspec.Struct):
     """The runtime refused a change of a container."""
 
     waits: backoff.Backoff

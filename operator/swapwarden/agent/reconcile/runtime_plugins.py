@@ -6,11 +6,12 @@ pods.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Final
+
+import msgspec
 
 from swapwarden.agent.desired import runtime_values, spec
 from swapwarden.agent.drift import attribution
@@ -70,16 +71,15 @@ REASONS: Final = ("NoSocket", REFUSED, "Lost")
 _lines = faults.Lines(20)
 
 
-@dataclasses.dataclass(slots=True)
-class _Plugin:
+class _Plugin(msgspec.Struct):
     """One connected plugin."""
 
     runtime: link_messages.RuntimeReport | None = None
     whole: bool = False
     """Whether its list is complete."""
-    listing: dict[str, link_messages.ReportedContainer] = dataclasses.field(default_factory=dict)
+    listing: dict[str, link_messages.ReportedContainer] = msgspec.field(default_factory=dict)
     """The parts of its list until now."""
-    merging: dict[str, link_messages.ReportedContainer] = dataclasses.field(default_factory=dict)
+    merging: dict[str, link_messages.ReportedContainer] = msgspec.field(default_factory=dict)
     """The part of its whole list that is not on record yet."""
     listed: bool = False
     """Whether all of its list is on record."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs
 
@@ -28,7 +30,7 @@ EASE_SHARE: Final = 8
 """Swap in use varies by some percent: a limit this part above it counts as above its peaks."""
 
 
-class DrainUsage(NamedTuple):
+class DrainUsage(msgspec.Struct, frozen=True):
     """A cgroup, or the node, to which pages would come back from swap, in bytes.
 
     `memory` is what it holds, less what can be dropped without swapping; `back` what would come; `ceiling` what stops
@@ -45,7 +47,7 @@ class DrainUsage(NamedTuple):
         return (self.memory + self.back) * 100 <= self.ceiling * FIT_PERCENT
 
 
-class Action(NamedTuple):
+class Action(msgspec.Struct, frozen=True):
     """The value to write to a file, or None; and whether more swap is still in use than its limit."""
 
     write: int | None

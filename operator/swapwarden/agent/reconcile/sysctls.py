@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.host import files, worker
@@ -35,7 +36,7 @@ WRITE_SECONDS: Final = 30.0
 _NUMBER: Final = re.compile(r"[0-9]{1,8}")
 
 
-class Folder(NamedTuple):
+class Folder(msgspec.Struct, frozen=True):
     """A folder with settings on the host, and the options that give the agent access."""
 
     host: str
@@ -47,7 +48,7 @@ VM: Final = Folder("/proc/sys/vm", "--vm-root", "agent.kernel.vm")
 ZSWAP: Final = Folder("/sys/module/zswap/parameters", "--zswap-root", "agent.kernel.zswap")
 
 
-class Setting(NamedTuple):
+class Setting(msgspec.Struct, frozen=True):
     """A file that may be written, and the allowed values: a state cannot make the agent write anything else."""
 
     folder: Folder
@@ -76,8 +77,7 @@ SETTINGS: Final = {
 """In the order of their writes."""
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class _Step:
+class _Step(msgspec.Struct, eq=False):
     """One setting in a pass. Only one thread uses it at a time."""
 
     name: str

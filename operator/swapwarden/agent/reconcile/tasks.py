@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs
@@ -34,8 +35,7 @@ FIND_SECONDS: Final = (1.0, 10.0)
 """First and longest bound of the wait between searches for the tree of pods while there is none."""
 
 
-@dataclasses.dataclass(slots=True)
-class Comparison:
+class Comparison(msgspec.Struct):
     """How far a full comparison is. Monotonic seconds."""
 
     last: float

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+
+import msgspec
 
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import inotify
@@ -12,8 +13,7 @@ from swapwarden.agent.reconcile import queue, schedule, write_order
 from swapwarden.api import names
 
 
-@dataclasses.dataclass(slots=True)
-class InForce:
+class InForce(msgspec.Struct):
     """The state in force. Only CgroupReconciler.follow changes it."""
 
     spec: spec.NodeSpec | None = None
@@ -27,8 +27,7 @@ class InForce:
     """The answer to a memory.high of the kubelet or of another writer, as resolve.guards_others(spec)."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """Plain data. Recording something here is a call down."""
 
     waiting: queue.Queue

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
 from swapwarden.agent.inventory import board, exposure, inventory, layout, records
@@ -41,7 +43,7 @@ class ConditionVerdict(NamedTuple):
     message: str
 
 
-class Recent(NamedTuple):
+class Recent(msgspec.Struct, frozen=True):
     """Events of the last minutes."""
 
     drifting: int = 0
@@ -60,7 +62,7 @@ class Recent(NamedTuple):
     """Pods that were above their values in the last minutes, or whose exposure no status has reported yet."""
 
 
-class Memory(NamedTuple):
+class Memory(msgspec.Struct, frozen=True):
     """The files of memory that a state sets."""
 
     files: int = 0
@@ -73,7 +75,7 @@ class Memory(NamedTuple):
     """The cgroup above all pods that makes their protection ineffective; None without one."""
 
 
-class Tree(NamedTuple):
+class Tree(msgspec.Struct, frozen=True):
     """The place of the pods' cgroups."""
 
     root: str | None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from swapwarden.agent.desired import runtime_values
 from swapwarden.agent.drift import holders, systemd_zero
@@ -33,7 +35,7 @@ SETTLING_SECONDS: Final = 5.0
 kubelet's number a few seconds later."""
 
 
-class HeldPods(NamedTuple):
+class HeldPods(msgspec.Struct, frozen=True):
     """Who was observed to hold pods that have a limit and a container."""
 
     both: int = 0
