@@ -179,8 +179,8 @@ class FileReconciler:
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None, external: bool
     ) -> float | None:
         """Do the work of `_try`, with no thread at a write of the file; PendingError once one is."""
-        desired, times = file.desired.value, file.times
-        if desired is resolve.Handling.UNMANAGED:
+        times = file.times
+        if file.desired.value is resolve.Handling.UNMANAGED:
             return self._settled(file, file.status.observed)
         mark = queue.Mark(noticed, since)
         file.open_exposure = file.open_exposure or records.OpenExposure(since, ran)  # until it was looked at
@@ -188,10 +188,10 @@ class FileReconciler:
         found = self._fs.read(file.name)
         down = names.Cause.AGENT_DOWN if times.written_at == times.progress_at == records.NEVER else None
         used: int | None = None
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             foreign = not file.usage and pending.is_foreign(file, found, self._ledger)
             if not foreign and (external or found != file.last_applied is not None):
-                _hear(file, found, self._limits, self.pending, external=external)
+                self.pending.hear(file, found, self._limits, external=external)
             external = False
             limit = None if foreign else self._limit(file, found)
             file.status = file.status._replace(limit=limit)
@@ -201,8 +201,6 @@ class FileReconciler:
             swap = 0 if limit >= cgroupfs.NO_LIMIT else self._usage(file) if used is None else used
             if found == limit == file.last_applied and swap <= limit and file.contention is None:
                 return self._settled(file, found, swap, looked=looked, cut=True)  # there is nothing to be done
-            if file.contention is not None:
-                self._contentions.expire(file, None if file.desired.at_most and isinstance(desired, int) else limit)
             action, barred, others = self._next(file, found, limit, swap)
             if barred or others:
                 self._hold_back(file, found, mark, barred=barred)
@@ -216,7 +214,11 @@ class FileReconciler:
             if eases < 0:
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             write = repairs.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
-            found, used = self._apply(file, write)
+            made = self._apply(file, write, looks=attempt == 0)
+            if made is None:
+                found, used, external = self._fs.read(file.name), None, True
+                continue
+            found, used = made
             looked, since = times.written_at, self._work.clock()
             noticed = noticed if found == action.write else since
             ran = down = None
@@ -236,7 +238,7 @@ class FileReconciler:
     def _ended(self, file: records.ControlFile) -> repairs.CgroupWrite | None:
         """Return the file's write that ended in a thread, or None. A larger value is written at once, which ends it."""
         if (found := self.pending.overtaken(file)) is not None:
-            _hear(file, found, self._limits, self.pending, external=False)
+            self.pending.hear(file, found, self._limits, external=False)
             if (limit := self._limit(file, found)) is not None:
                 self.pending.overtake(file, found, limit, self._limits)
         return self.pending.end(file)
@@ -248,10 +250,12 @@ class FileReconciler:
 
         If the desired limit is a maximum, another writer's smaller one stays.
         """
+        most = file.desired.value if file.desired.at_most else None
+        if file.contention is not None:
+            self._contentions.expire(file, None if isinstance(most, int) else limit)
         held = file.last_applied
         limits = file.spec.exposed is cgroup_files.Exposed.ABOVE
         barred = limits and held is not None and held < min(found, limit) and self._work.order.is_barred(file)
-        most = file.desired.value if file.desired.at_most else None
         less = isinstance(most, int) and resolve.to_restore(self._limits.get(file.key), found) is None
         target = limit
         if held is not None and barred:
@@ -327,8 +331,14 @@ class FileReconciler:
         least, most = DRAIN_SECONDS
         return min(most, max(least, (self._work.clock() - file.times.progress_at) / 2)) if draining else None
 
-    def _apply(self, file: records.ControlFile, write: repairs.CgroupWrite) -> tuple[int, int | None]:
-        """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises."""
+    def _apply(
+        self, file: records.ControlFile, write: repairs.CgroupWrite, *, looks: bool
+    ) -> tuple[int, int | None] | None:
+        """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises.
+
+        None: it `looks` once more, and a pod's file has another value by now. A kubelet that limits pods past systemd
+        writes its number a moment after systemd's "max"; written over, that number would be lost.
+        """
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
         try:
@@ -337,6 +347,8 @@ class FileReconciler:
                 self._attribution.learn_hold(file)
             if file.spec.reclaims and write.value < write.found:
                 self.pending.begin(file, write, self._work.clock())
+            if looks and file.is_pods and not file.spec.reclaims and self._fs.read(file.name) != write.found:
+                return None
             self._fs.write(file.name, write.value)
             return self._wrote(file, write)
         except Exception:
@@ -423,21 +435,6 @@ class FileReconciler:
             return (self._fs.read(file.name) - file.desired.value) * file.spec.exposed > 0
         except Exception:  # noqa: BLE001 reconciling it fails in the same way, and reports why
             return True
-
-
-def _hear(
-    file: records.ControlFile, found: int, book: ledger.LimitRecords, writes: pending.PendingWrites, *, external: bool
-) -> None:
-    """Record that another writer wrote `found`, if so: the agent may have written the same value before.
-
-    Only pods' files matter: what a runtime writes to a container may be the agent's wish, by a plugin.
-    """
-    strange = file.times.write_seq and found != file.last_applied is not None
-    strange = strange and not (file in writes.writes and found in writes.values(file))
-    if file.is_pods and (external or strange):
-        record = book.get(file.key)
-        if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
-            book.record(file.key, found, found, external=True)
 
 
 def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:

@@ -103,10 +103,9 @@ class _Plugin(msgspec.Struct):
         return self.responds and self.runtime is not None and self.runtime.connected
 
     def look(self, now: float, *, has_unread: bool) -> None:
-        """Note whether it has read its messages, if it is time."""
-        if self.look_at is not None and self.look_at <= now:
-            self.unread = self.unread + 1 if has_unread else 0
-            self.look_at = now + LOOK_SECONDS if has_unread else None
+        """Note whether it has read its messages."""
+        self.unread = self.unread + 1 if has_unread else 0
+        self.look_at = now + LOOK_SECONDS if has_unread else None
 
 
 def _log(text: str, **extra: object) -> None:
@@ -352,10 +351,10 @@ class RuntimePlugins:
     def _look(self, peer: runtime_link.PluginPeer, plugin: _Plugin, *, sent: bool = False) -> None:
         """Note whether a plugin has read its messages, if it is time, and have this looked at again if needed."""
         now = self._work.clock()
-        if not sent:
+        if plugin.look_at is None:
+            plugin.look_at = now + LOOK_SECONDS if sent else None
+        elif not sent and plugin.look_at <= now:
             plugin.look(now, has_unread=self.link.has_unread(peer))
-        elif plugin.look_at is None:
-            plugin.look_at = now + LOOK_SECONDS
         if plugin.look_at is not None:
             self._work.due_by(queue.Task.RUNTIME, schedule.Why.DUE, plugin.look_at)
 

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import pathlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
 import msgspec
@@ -121,6 +121,51 @@ async def test_a_limit_after_the_state_stays_and_is_no_drift(node: Node) -> None
     assert swap_max(pod) == str(LESS)
     assert (repairs.REPAIRS.value("pod", "below"), repairs.REPAIRS.value("pod", "above")) == before
     assert (reasons(agent), snapshot(agent).unseen) == ([], 0)
+
+
+@pytest.fixture
+def write_first(monkeypatch: pytest.MonkeyPatch) -> Callable[[pathlib.Path, int], None]:
+    """Have the kubelet write to a pod's file once, just before the agent does."""
+    record = ledger.LimitRecords.record
+
+    def arrange(pod: pathlib.Path, limit: int) -> None:
+        def recorded(self: ledger.LimitRecords, key: ledger.Key, found: int, value: int, **options: bool) -> None:
+            record(self, key, found, value, **options)
+            monkeypatch.setattr(ledger.LimitRecords, "record", record)
+            write(pod, str(limit))
+
+        monkeypatch.setattr(ledger.LimitRecords, "record", recorded)
+
+    return arrange
+
+
+@pytest.mark.parametrize("limit", [0, LESS], ids=["none", "less"])
+async def test_a_limit_just_before_the_agents_write_stays(
+    node: Node, write_first: Callable[[pathlib.Path, int], None], limit: int
+) -> None:
+    """Past systemd, the kubelet writes its number after systemd's `max`, which the agent answers."""
+    agent = node.start()
+    pod = await born(node)
+    apply(agent, planned(LIMIT))
+    write_first(pod, limit)
+    kubelet_writes(node, pod, "max")
+    assert swap_max(pod) == str(limit)
+    assert reasons(agent) == []
+    apply(agent, planned(generation=2))
+    assert swap_max(pod) == str(limit)
+
+
+async def test_a_limit_just_before_a_0_is_restored_by_a_later_state(
+    node: Node, write_first: Callable[[pathlib.Path, int], None]
+) -> None:
+    agent = node.start()
+    pod = await born(node)
+    apply(agent, exact(str(LIMIT)))
+    write_first(pod, LESS)
+    apply(agent, exact("0"))
+    assert swap_max(pod) == "0"
+    apply(agent, planned())
+    assert swap_max(pod) == str(LESS)
 
 
 async def test_a_reload_has_the_last_word_without_a_limit_of_the_pod(plain: Node) -> None:
