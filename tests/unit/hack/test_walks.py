@@ -7,9 +7,9 @@ import pathlib
 from hack import walks
 
 BOUNDS = {
-    walks.VERIFIED: (6, 40),
-    walks.BOOKED: (12, 68),
-    walks.NEW_POD: (10, 90),
+    walks.VERIFIED: (7, 40),
+    walks.BOOKED: (13, 68),
+    walks.NEW_POD: (10, 92),
     walks.COLLECTED: (4, 26),
     walks.STATUS: (5, 36),
 }

@@ -337,7 +337,8 @@ class FileReconciler:
         """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises.
 
         None: it `looks` once more, and a pod's file has another value by now. A kubelet that limits pods past systemd
-        writes its number a moment after systemd's "max"; written over, that number would be lost.
+        writes its number a moment after systemd's "max"; written over, that number would be lost. Where the agent holds
+        a pod at a number of its own, the kubelet's does not count.
         """
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
@@ -347,7 +348,8 @@ class FileReconciler:
                 self._attribution.learn_hold(file)
             if file.spec.reclaims and write.value < write.found:
                 self.pending.begin(file, write, self._work.clock())
-            if looks and file.is_pods and not file.spec.reclaims and self._fs.read(file.name) != write.found:
+            looks = looks and file.is_pods and (file.desired.at_most or file.last_applied is None)
+            if looks and self._fs.read(file.name) != write.found:
                 return None
             self._fs.write(file.name, write.value)
             return self._wrote(file, write)

@@ -155,14 +155,12 @@ async def test_a_limit_just_before_the_agents_write_stays(
     assert swap_max(pod) == str(limit)
 
 
-async def test_a_limit_just_before_a_0_is_restored_by_a_later_state(
+async def test_a_limit_just_before_the_first_0_is_restored_by_the_state(
     node: Node, write_first: Callable[[pathlib.Path, int], None]
 ) -> None:
     agent = node.start()
+    write_first(node.tree.pod_path(1), LESS)
     pod = await born(node)
-    apply(agent, exact(str(LIMIT)))
-    write_first(pod, LESS)
-    apply(agent, exact("0"))
     assert swap_max(pod) == "0"
     apply(agent, planned())
     assert swap_max(pod) == str(LESS)
