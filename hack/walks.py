@@ -23,6 +23,7 @@ from tests.unit.agent import agent_node, cgroup_tree
 _PACKAGE: Final = f"{pathlib.Path(swapwarden.__file__).parent}/"
 _INLINE: Final = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>")
 _HOST: Final = "agent/host/"
+_WRITES = ("Cgroups.write", "Cgroups.replace")
 BOOKED: Final = "`max` written over a 0, until all is counted"
 VERIFIED: Final = "until the repair is read back"
 NEW_POD: Final = "until its 0 is read back"
@@ -43,7 +44,7 @@ class Walk(NamedTuple):
 
     def until_verified(self) -> Walk:
         """Return its part until the value that was written last has been read back."""
-        wrote = max(number for number, call in enumerate(self.calls) if call[1] == "Cgroups.write")
+        wrote = max(number for number, call in enumerate(self.calls) if call[1] in _WRITES)
         read = next(number for number in range(wrote, len(self.calls)) if self.calls[number][1] == "Cgroups.read")
         rest = (number for number in range(read, len(self.calls)) if not self.calls[number][0].startswith(_HOST))
         return Walk(self.calls[: next(rest)])

@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
+from typing import Final
 
 import pytest
 from swapwarden.agent.desired import spec
@@ -53,6 +54,19 @@ def state(
     return spec.NodeSpec("u", generation, mode, unknown, kubepods, made)
 
 
+_WRITE: Final = cgroupfs.Cgroups.write
+
+
+class Cgroups(cgroupfs.Cgroups):
+    """All its writes go through `write` where a test has put another function in that place."""
+
+    def replace(self, name: str, found: int, value: int) -> bool:
+        if getattr(self.write, "__func__", None) is _WRITE:
+            return super().replace(name, found, value)
+        self.write(name, value)
+        return True
+
+
 class Node:
     """Its agent may be stopped and started again, as a restarted process would be."""
 
@@ -81,7 +95,7 @@ class Node:
         self.reports.drop_ins[board.PODS] = board.DropInStatus(visible=bool(prefixes), held=frozenset(prefixes))
         self.reports.drop_ins[board.SLICES] = board.DropInStatus(visible=True, held=frozenset(slices))
         loop = asyncio.get_running_loop()
-        self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
+        self.cgroups = Cgroups(str(self.tree.root), PAGE)
         self.ledger = ledger.Ledger(self.folder)
         self.agent = reconciler.NodeReconciler(
             self.cgroups,

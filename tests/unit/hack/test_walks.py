@@ -8,8 +8,8 @@ from hack import walks
 
 BOUNDS = {
     walks.VERIFIED: (7, 40),
-    walks.BOOKED: (13, 68),
-    walks.NEW_POD: (10, 92),
+    walks.BOOKED: (13, 69),
+    walks.NEW_POD: (10, 90),
     walks.COLLECTED: (4, 26),
     walks.STATUS: (5, 36),
 }
@@ -27,5 +27,5 @@ async def test_events_go_through_few_modules_and_calls(tmp_path: pathlib.Path) -
 async def test_the_walk_of_a_repair_ends_when_its_value_was_read_back(tmp_path: pathlib.Path) -> None:
     calls = [name for _, name in (await walks.measure(tmp_path))[walks.VERIFIED].calls]
     assert calls[0] == "NodeReconciler.catch_up"
-    assert calls.count("Cgroups.write") == 1
-    assert "Cgroups.read" in calls[calls.index("Cgroups.write") :]
+    assert calls.count("Cgroups.replace") == 1
+    assert "Cgroups.read" in calls[calls.index("Cgroups.replace") :]

@@ -87,6 +87,12 @@ def cause_of(seen: Signs) -> names.Cause:
     return names.Cause.UNIT_VALUE if seen.unit else names.Cause.OTHER_WRITER
 
 
+def _is_high_below_max(cgroups: cgroupfs.Cgroups, path: str) -> bool:
+    """Return whether memory.high is below memory.max; False if either is missing."""
+    high, most = cgroups.number(path, cgroupfs.MEMORY_HIGH), cgroups.number(path, cgroupfs.MEMORY_MAX)
+    return high is not None and most is not None and high < most
+
+
 class _Note(msgspec.Struct):
     """External writes of one value to one file within a moment, with a cause still to find."""
 
@@ -197,7 +203,7 @@ class Attribution:
         # systemd's number for a cgroup is the kubelet's. Tools that write it past systemd do so in a rhythm.
         beat = cause is names.Cause.UNIT_VALUE and found != _MAX and file.pod is not None and not file.systemd.zero
         if (other or aside or beat) and not (file.is_inner and found == _MAX):
-            high = self._fs.is_high_below_max(file.path)
+            high = _is_high_below_max(self._fs, file.path)
             if other or high or beat:
                 quiet = beat or file.is_inner
                 self.found_others = True

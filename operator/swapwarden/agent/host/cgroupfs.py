@@ -36,6 +36,7 @@ IO: Final = "io"
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """O_NONBLOCK: from kernel 6.16 on, a write of memory.high then reclaims nothing in the writer."""
+_REPLACE: Final = _WRITE & ~os.O_WRONLY | os.O_RDWR
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _NUMBER: Final = re.compile(r"[0-9]{1,19}\Z")
@@ -256,11 +257,6 @@ class Cgroups:
 
         return tuple(map(text, _RESOURCES))
 
-    def is_high_below_max(self, path: str) -> bool:
-        """Return whether memory.high is below memory.max; False if either is missing."""
-        high, most = self.number(path, MEMORY_HIGH), self.number(path, MEMORY_MAX)
-        return high is not None and most is not None and high < most
-
     def controllers(self, path: str) -> frozenset[str]:
         """Return the controllers of a cgroup; none if they cannot be read."""
         try:
@@ -283,6 +279,21 @@ class Cgroups:
     def write(self, name: str, value: int) -> None:
         """Write a file with one number. The caller must read it back: other writers may write at the same time."""
         self._write(name, render(value))
+
+    def replace(self, name: str, found: int, value: int) -> bool:
+        """Write a file with one number if it still holds `found`. Return whether it did, by a read just before."""
+        try:
+            fd = os.open(name, _REPLACE, dir_fd=self._fd)
+            try:
+                held = os.pread(fd, _LIMIT_BYTES, 0)
+                if held.partition(b"\n")[0] != render(found).encode("ascii"):
+                    return False
+                os.pwrite(fd, f"{render(value)}\n".encode("ascii").ljust(len(held), b"\n"), 0)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _typed(error, name) from None
+        return True
 
     def _write(self, name: str, value: str) -> None:
         data = f"{value}\n".encode("ascii")

@@ -179,8 +179,8 @@ class FileReconciler:
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None, external: bool
     ) -> float | None:
         """Do the work of `_try`, with no thread at a write of the file; PendingError once one is."""
-        times = file.times
-        if file.desired.value is resolve.Handling.UNMANAGED:
+        desired, times = file.desired.value, file.times
+        if desired is resolve.Handling.UNMANAGED:
             return self._settled(file, file.status.observed)
         mark = queue.Mark(noticed, since)
         file.open_exposure = file.open_exposure or records.OpenExposure(since, ran)  # until it was looked at
@@ -198,9 +198,11 @@ class FileReconciler:
             if limit is None:
                 self._leave(file, found)
                 return self._settled(file, found, looked=looked, foreign=foreign)
-            swap = 0 if limit >= cgroupfs.NO_LIMIT else self._usage(file) if used is None else used
+            swap = 0 if limit >= cgroupfs.NO_LIMIT else _usage(self._fs, file) if used is None else used
             if found == limit == file.last_applied and swap <= limit and file.contention is None:
                 return self._settled(file, found, swap, looked=looked, cut=True)  # there is nothing to be done
+            if file.contention is not None:
+                self._contentions.expire(file, None if file.desired.at_most and isinstance(desired, int) else limit)
             action, barred, others = self._next(file, found, limit, swap)
             if barred or others:
                 self._hold_back(file, found, mark, barred=barred)
@@ -214,12 +216,8 @@ class FileReconciler:
             if eases < 0:
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             write = repairs.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
-            made = self._apply(file, write, looks=attempt == 0)
-            if made is None:
-                found, used, external = self._fs.read(file.name), None, True
-                continue
-            found, used = made
-            looked, since = times.written_at, self._work.clock()
+            found, used, made = self._apply(file, write, yields=attempt == 0)
+            looked, since = times.written_at if made else looked, self._work.clock()
             noticed = noticed if found == action.write else since
             ran = down = None
         if eases < 0:
@@ -250,12 +248,10 @@ class FileReconciler:
 
         If the desired limit is a maximum, another writer's smaller one stays.
         """
-        most = file.desired.value if file.desired.at_most else None
-        if file.contention is not None:
-            self._contentions.expire(file, None if isinstance(most, int) else limit)
         held = file.last_applied
         limits = file.spec.exposed is cgroup_files.Exposed.ABOVE
         barred = limits and held is not None and held < min(found, limit) and self._work.order.is_barred(file)
+        most = file.desired.value if file.desired.at_most else None
         less = isinstance(most, int) and resolve.to_restore(self._limits.get(file.key), found) is None
         target = limit
         if held is not None and barred:
@@ -332,29 +328,31 @@ class FileReconciler:
         return min(most, max(least, (self._work.clock() - file.times.progress_at) / 2)) if draining else None
 
     def _apply(
-        self, file: records.ControlFile, write: repairs.CgroupWrite, *, looks: bool
-    ) -> tuple[int, int | None] | None:
+        self, file: records.ControlFile, write: repairs.CgroupWrite, *, yields: bool
+    ) -> tuple[int, int | None, bool]:
         """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises.
 
-        None: it `looks` once more, and a pod's file has another value by now. A kubelet that limits pods past systemd
-        writes its number a moment after systemd's "max"; written over, that number would be lost. Where the agent holds
-        a pod at a number of its own, the kubelet's does not count.
+        The third value is False if it was not made: it `yields`, and a pod's file already had another value. A kubelet
+        that limits pods past systemd writes its number a moment after systemd's "max"; written over, it would be lost.
         """
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
+        lowers = (write.value - write.found) * file.spec.exposed < 0
         try:
             self._limits.record(file.key, write.found, write.value)
             if file.systemd.value is None:
                 self._attribution.learn_hold(file)
             if file.spec.reclaims and write.value < write.found:
                 self.pending.begin(file, write, self._work.clock())
-            looks = looks and file.is_pods and (file.desired.at_most or file.last_applied is None)
-            if looks and self._fs.read(file.name) != write.found:
-                return None
-            self._fs.write(file.name, write.value)
-            return self._wrote(file, write)
+            if not (yields and file.is_pods and file.usage):
+                self._fs.write(file.name, write.value)
+            elif not self._fs.replace(file.name, write.found, write.value):
+                if lowers:
+                    self._book(file, write, write.swap)
+                return self._fs.read(file.name), None, False
+            return *self._wrote(file, write), True
         except Exception:
-            if (write.value - write.found) * file.spec.exposed < 0:
+            if lowers:
                 self._work.order.lower_first(file)
             raise
 
@@ -371,26 +369,21 @@ class FileReconciler:
         used = None
         if write.value < cgroupfs.NO_LIMIT:
             with contextlib.suppress(cgroupfs.CgroupError):  # the write has been made
-                used = self._usage(file)
+                used = _usage(self._fs, file)
         if write.down is None and file.last_applied is not None and write.found != file.last_applied:
             file.times.touched_at = write.noticed
         file.times.right_at = self._work.clock()
-        taken = self.repairs.book(file, write, used or 0)
-        if taken is not None:
-            file.status = file.status._replace(in_use=taken)  # the next turn must not count it again
-            self._work.reports.touch()
+        self._book(file, write, used or 0)
         repairs.count_write(file, "ok" if found == write.value else "overwritten")
-        # It counts from the read-back on, not only from the next event on.
-        file.open_exposure = records.OpenExposure(self._work.clock(), None)
         file.last_applied = write.value
         return found, used
 
-    def _usage(self, file: records.ControlFile) -> int:
-        """Return the bytes in use under the limit; 0 if no file counts them (the kernel makes both together)."""
-        try:
-            return self._fs.read(file.usage) if file.usage else 0
-        except cgroupfs.GoneError:
-            return 0
+    def _book(self, file: records.ControlFile, write: repairs.CgroupWrite, used: int) -> None:
+        if (taken := self.repairs.book(file, write, used)) is not None:
+            file.status = file.status._replace(in_use=taken)  # the next turn must not count it again
+            self._work.reports.touch()
+        # It counts from the read-back on, not only from the next event on.
+        file.open_exposure = records.OpenExposure(self._work.clock(), None)
 
     def _gone(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         """Handle a missing file: its cgroup was removed (events report it), or was just made and has no files yet."""
@@ -437,6 +430,14 @@ class FileReconciler:
             return (self._fs.read(file.name) - file.desired.value) * file.spec.exposed > 0
         except Exception:  # noqa: BLE001 reconciling it fails in the same way, and reports why
             return True
+
+
+def _usage(cgroups: cgroupfs.Cgroups, file: records.ControlFile) -> int:
+    """Return the bytes in use under the limit; 0 if no file counts them (the kernel makes both together)."""
+    try:
+        return cgroups.read(file.usage) if file.usage else 0
+    except cgroupfs.GoneError:
+        return 0
 
 
 def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:

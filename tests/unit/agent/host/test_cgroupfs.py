@@ -95,6 +95,35 @@ def test_a_link_is_not_followed(tree: CgroupTree, cgroups: cgroupfs.Cgroups, tmp
     assert swap_max(outside) == "max"
 
 
+@pytest.mark.parametrize(
+    ("held", "over", "value", "shown"),
+    [
+        ("max\n", cgroupfs.NO_LIMIT, 0, "0"),
+        ("4096\n", 4096, cgroupfs.NO_LIMIT, "max"),
+        ("8388608\n", 8 << 20, 4096, "4096"),
+        ("max\n", 4096, 0, None),
+        ("4096\n", 40960, 0, None),
+        ("", cgroupfs.NO_LIMIT, 0, None),
+    ],
+)
+def test_only_the_value_that_was_found_is_replaced(
+    tree: CgroupTree, cgroups: cgroupfs.Cgroups, held: str, over: int, value: int, shown: str | None
+) -> None:
+    (tree.kubepods / "memory.swap.max").write_text(held)
+    assert cgroups.replace("kubepods.slice/memory.swap.max", over, value) is (shown is not None)
+    assert swap_max(tree.kubepods) == (held.strip() if shown is None else shown)
+
+
+def test_no_link_and_no_missing_file_is_replaced(tree: CgroupTree, cgroups: cgroupfs.Cgroups) -> None:
+    file = tree.kubepods / "memory.swap.max"
+    file.rename(tree.kubepods / "aside")
+    with pytest.raises(cgroupfs.GoneError):
+        cgroups.replace("kubepods.slice/memory.swap.max", cgroupfs.NO_LIMIT, 0)
+    file.symlink_to(tree.kubepods / "aside")
+    with pytest.raises(cgroupfs.DeniedError):
+        cgroups.replace("kubepods.slice/memory.swap.max", cgroupfs.NO_LIMIT, 0)
+
+
 @pytest.mark.parametrize("content", ["", "\n", "junk\n"])
 def test_a_file_without_a_value_is_transient(tree: CgroupTree, cgroups: cgroupfs.Cgroups, content: str) -> None:
     (tree.kubepods / "memory.swap.max").write_text(content)

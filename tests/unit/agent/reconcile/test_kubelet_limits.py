@@ -166,6 +166,49 @@ async def test_a_limit_just_before_the_first_0_is_restored_by_the_state(
     assert swap_max(pod) == str(LESS)
 
 
+@pytest.mark.parametrize("limit", [0, LESS], ids=["none", "less"])
+async def test_a_limit_just_before_the_first_0_is_repaired_is_restored_by_the_state(
+    node: Node, write_first: Callable[[pathlib.Path, int], None], limit: int
+) -> None:
+    agent = node.start()
+    pod = await born(node)
+    write_first(pod, limit)
+    kubelet_writes(node, pod, "max")
+    assert swap_max(pod) == "0"
+    apply(agent, planned())
+    assert swap_max(pod) == str(limit)
+
+
+async def test_a_limit_just_before_a_restore_stays(
+    node: Node, write_first: Callable[[pathlib.Path, int], None]
+) -> None:
+    agent = node.start()
+    pod = await born(node)
+    kubelet_writes(node, pod, MORE)
+    apply(agent, planned(LIMIT))
+    write_first(pod, LESS)
+    apply(agent, planned(generation=2))
+    assert swap_max(pod) == str(LESS)
+
+
+async def test_what_another_writer_ends_just_before_the_agent_was_an_exposure_all_the_same(
+    node: Node, write_first: Callable[[pathlib.Path, int], None]
+) -> None:
+    agent = node.start()
+    pod = await born(node)
+    node.tree.container(pod, "app")
+    apply(agent, planned(LIMIT))
+    await until(lambda: len(node.known(pod).containers) == 1)
+    tally = node.known(pod).tally
+    before = tally.count
+    write_first(pod, LESS)
+    kubelet_writes(node, pod, "max")
+    assert swap_max(pod) == str(LESS)
+    assert tally.count == before + 1
+    kubelet_writes(node, pod, "max")
+    assert tally.count == before + 2
+
+
 async def test_a_reload_has_the_last_word_without_a_limit_of_the_pod(plain: Node) -> None:
     """systemd writes what it holds: the kubelet's number, or `max` if the kubelet wrote past systemd."""
     agent = plain.start()
