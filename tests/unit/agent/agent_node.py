@@ -60,11 +60,11 @@ _WRITE: Final = cgroupfs.Cgroups.write
 class Cgroups(cgroupfs.Cgroups):
     """All its writes go through `write` where a test has put another function in that place."""
 
-    def replace(self, name: str, found: int, value: int) -> bool:
+    def replace(self, name: str, found: int, value: int) -> int:
         if getattr(self.write, "__func__", None) is _WRITE:
             return super().replace(name, found, value)
         self.write(name, value)
-        return True
+        return found
 
 
 class Node:

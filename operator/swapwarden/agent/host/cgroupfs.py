@@ -280,20 +280,22 @@ class Cgroups:
         """Write a file with one number. The caller must read it back: other writers may write at the same time."""
         self._write(name, render(value))
 
-    def replace(self, name: str, found: int, value: int) -> bool:
-        """Write a file with one number if it still holds `found`. Return whether it did, by a read just before."""
+    def replace(self, name: str, found: int, value: int) -> int:
+        """Write a file with one number if it still holds `found`. Return what it held just before, as `read`."""
         try:
             fd = os.open(name, _REPLACE, dir_fd=self._fd)
             try:
-                held = os.pread(fd, _LIMIT_BYTES, 0)
-                if held.partition(b"\n")[0] != render(found).encode("ascii"):
-                    return False
-                os.pwrite(fd, f"{render(value)}\n".encode("ascii").ljust(len(held), b"\n"), 0)
+                data = os.pread(fd, _LIMIT_BYTES, 0)
+                held = parse(data.partition(b"\n")[0].decode("ascii", "replace"), self.page)
+                if held == found:
+                    os.pwrite(fd, f"{render(value)}\n".encode("ascii").ljust(len(data), b"\n"), 0)
             finally:
                 os.close(fd)
         except OSError as error:
             raise _typed(error, name) from None
-        return True
+        except ValueError as error:
+            raise TransientError(f"{name}: {error}") from None
+        return held
 
     def _write(self, name: str, value: str) -> None:
         data = f"{value}\n".encode("ascii")

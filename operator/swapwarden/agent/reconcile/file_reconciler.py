@@ -216,8 +216,8 @@ class FileReconciler:
             if eases < 0:
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             write = repairs.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
-            found, used, made = self._apply(file, write, yields=attempt == 0)
-            looked, since = times.written_at if made else looked, self._work.clock()
+            found, used, made = self._apply(file, write, looks=attempt == 0)
+            looked, since, external = times.written_at if made else looked, self._work.clock(), not made
             noticed = noticed if found == action.write else since
             ran = down = None
         if eases < 0:
@@ -328,28 +328,28 @@ class FileReconciler:
         return min(most, max(least, (self._work.clock() - file.times.progress_at) / 2)) if draining else None
 
     def _apply(
-        self, file: records.ControlFile, write: repairs.CgroupWrite, *, yields: bool
+        self, file: records.ControlFile, write: repairs.CgroupWrite, *, looks: bool
     ) -> tuple[int, int | None, bool]:
         """Record a write, make it, and read it back, as `_wrote`. Until it has succeeded, a lowering bars raises.
 
-        The third value is False if it was not made: it `yields`, and a pod's file already had another value. A kubelet
-        that limits pods past systemd writes its number a moment after systemd's "max"; written over, it would be lost.
+        The third value is False if it was not made: it `looks` once more, and another writer replaced a pod's limit.
+        An exposure ended then. A kubelet that limits pods past systemd writes its number just after systemd's "max".
         """
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
-        lowers = (write.value - write.found) * file.spec.exposed < 0
+        lowers, over = (write.value - write.found) * file.spec.exposed < 0, write.found
         try:
-            self._limits.record(file.key, write.found, write.value)
+            self._limits.record(file.key, over, write.value)
             if file.systemd.value is None:
                 self._attribution.learn_hold(file)
-            if file.spec.reclaims and write.value < write.found:
+            if file.spec.reclaims and write.value < over:
                 self.pending.begin(file, write, self._work.clock())
-            if not (yields and file.is_pods and file.usage):
+            if not (looks and file.is_pods and file.usage):
                 self._fs.write(file.name, write.value)
-            elif not self._fs.replace(file.name, write.found, write.value):
+            elif (held := self._fs.replace(file.name, over, write.value)) != over:
                 if lowers:
                     self._book(file, write, write.swap)
-                return self._fs.read(file.name), None, False
+                return held, None, False
             return *self._wrote(file, write), True
         except Exception:
             if lowers:
@@ -370,8 +370,6 @@ class FileReconciler:
         if write.value < cgroupfs.NO_LIMIT:
             with contextlib.suppress(cgroupfs.CgroupError):  # the write has been made
                 used = _usage(self._fs, file)
-        if write.down is None and file.last_applied is not None and write.found != file.last_applied:
-            file.times.touched_at = write.noticed
         file.times.right_at = self._work.clock()
         self._book(file, write, used or 0)
         repairs.count_write(file, "ok" if found == write.value else "overwritten")
@@ -379,11 +377,13 @@ class FileReconciler:
         return found, used
 
     def _book(self, file: records.ControlFile, write: repairs.CgroupWrite, used: int) -> None:
+        if write.down is None and file.last_applied is not None and write.found != file.last_applied:
+            file.times.touched_at = write.noticed
+        # The next exposure counts from the look at the file on, not only from the next event on.
+        file.open_exposure = records.OpenExposure(self._work.clock(), None)
         if (taken := self.repairs.book(file, write, used)) is not None:
             file.status = file.status._replace(in_use=taken)  # the next turn must not count it again
             self._work.reports.touch()
-        # It counts from the read-back on, not only from the next event on.
-        file.open_exposure = records.OpenExposure(self._work.clock(), None)
 
     def _gone(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         """Handle a missing file: its cgroup was removed (events report it), or was just made and has no files yet."""

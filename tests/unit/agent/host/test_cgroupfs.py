@@ -96,22 +96,22 @@ def test_a_link_is_not_followed(tree: CgroupTree, cgroups: cgroupfs.Cgroups, tmp
 
 
 @pytest.mark.parametrize(
-    ("held", "over", "value", "shown"),
+    ("text", "over", "value", "shown"),
     [
         ("max\n", cgroupfs.NO_LIMIT, 0, "0"),
         ("4096\n", 4096, cgroupfs.NO_LIMIT, "max"),
         ("8388608\n", 8 << 20, 4096, "4096"),
-        ("max\n", 4096, 0, None),
-        ("4096\n", 40960, 0, None),
-        ("", cgroupfs.NO_LIMIT, 0, None),
+        ("max\n", 4096, 0, "max"),
+        ("4096\n", 40960, 0, "4096"),
     ],
 )
 def test_only_the_value_that_was_found_is_replaced(
-    tree: CgroupTree, cgroups: cgroupfs.Cgroups, held: str, over: int, value: int, shown: str | None
+    tree: CgroupTree, cgroups: cgroupfs.Cgroups, text: str, over: int, value: int, shown: str
 ) -> None:
-    (tree.kubepods / "memory.swap.max").write_text(held)
-    assert cgroups.replace("kubepods.slice/memory.swap.max", over, value) is (shown is not None)
-    assert swap_max(tree.kubepods) == (held.strip() if shown is None else shown)
+    (tree.kubepods / "memory.swap.max").write_text(text)
+    held = cgroups.read("kubepods.slice/memory.swap.max")
+    assert cgroups.replace("kubepods.slice/memory.swap.max", over, value) == held
+    assert swap_max(tree.kubepods) == shown
 
 
 def test_no_link_and_no_missing_file_is_replaced(tree: CgroupTree, cgroups: cgroupfs.Cgroups) -> None:
@@ -129,6 +129,8 @@ def test_a_file_without_a_value_is_transient(tree: CgroupTree, cgroups: cgroupfs
     (tree.kubepods / "memory.swap.max").write_text(content)
     with pytest.raises(cgroupfs.TransientError):
         cgroups.read("kubepods.slice/memory.swap.max")
+    with pytest.raises(cgroupfs.TransientError):
+        cgroups.replace("kubepods.slice/memory.swap.max", cgroupfs.NO_LIMIT, 0)
 
 
 def test_a_root_that_is_no_directory(tmp_path: pathlib.Path) -> None:

@@ -179,6 +179,21 @@ async def test_a_limit_just_before_the_first_0_is_repaired_is_restored_by_the_st
     assert swap_max(pod) == str(limit)
 
 
+async def test_a_limit_as_the_agent_wrote_before_is_the_kubelets_if_it_was_just_written(
+    node: Node, write_first: Callable[[pathlib.Path, int], None]
+) -> None:
+    agent = node.start()
+    pod = await born(node)
+    apply(agent, planned(LIMIT))
+    write(pod, "max")
+    write_first(pod, LIMIT)
+    apply(agent, planned(LESS, generation=2))
+    assert swap_max(pod) == str(LESS)
+    hear(node)
+    apply(agent, planned(generation=3))
+    assert swap_max(pod) == str(LIMIT)
+
+
 async def test_a_limit_just_before_a_restore_stays(
     node: Node, write_first: Callable[[pathlib.Path, int], None]
 ) -> None:
