@@ -23,7 +23,7 @@ from tests.unit.agent import agent_node, cgroup_tree
 _PACKAGE: Final = f"{pathlib.Path(swapwarden.__file__).parent}/"
 _INLINE: Final = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>")
 _HOST: Final = "agent/host/"
-_WRITES = ("Cgroups.write", "Cgroups.replace")
+_WRITES: Final = ("Cgroups.write", "Cgroups.replace")
 BOOKED: Final = "`max` written over a 0, until all is counted"
 VERIFIED: Final = "until the repair is read back"
 NEW_POD: Final = "until its 0 is read back"

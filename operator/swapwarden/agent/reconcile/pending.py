@@ -1,4 +1,7 @@
-"""Writes for which the kernel reclaims memory: a thread waits for them, not the event loop."""
+"""Writes for which the kernel reclaims memory: a thread waits for them, not the event loop.
+
+Also whose value a file holds, which depends on such writes.
+"""
 
 from __future__ import annotations
 
