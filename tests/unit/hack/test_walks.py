@@ -7,8 +7,8 @@ import pathlib
 from hack import walks
 
 BOUNDS = {
-    walks.VERIFIED: (7, 40),
-    walks.BOOKED: (13, 69),
+    walks.VERIFIED: (6, 40),
+    walks.BOOKED: (12, 69),
     walks.NEW_POD: (10, 90),
     walks.COLLECTED: (4, 26),
     walks.STATUS: (5, 36),

@@ -30,7 +30,8 @@ MEMORY_WRITES = metrics.counter(
 REPAIRS = metrics.counter(
     "swapwarden_agent_repairs_total",
     "Repairs of memory.swap.max after an external write, by kind of cgroup (pod, container, kubepods, system) and by"
-    " whether its value was above or below the desired one.",
+    " whether its value was above or below the desired one."
+    " Repairs by a third writer, just before the agent's own, are counted too.",
     labels=("kind", "direction"),
     known=itertools.product(_KINDS, ("above", "below")),
 )

@@ -207,8 +207,18 @@ class LimitRecords(_Records[LimitRecord]):
         record = self.get(key)
         return record is not None and record.found is not None
 
-    def record(self, key: Key, found: int, value: int, *, external: bool = False) -> None:
-        """Record that `value` is about to be written over `found`; `external`: another writer certainly wrote `found`.
+    def hear(self, key: Key, found: int) -> None:
+        """Record that another writer wrote `found`, even if the agent has written the same value before.
+
+        Only for pods' limits: what a runtime writes to a container may be the agent's wish, by a plugin.
+        """
+        record = self.get(key)
+        if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
+            unit = None if found == record.unit_value else record.unit_value
+            self._put(msgspec.structs.replace(record, found=found, wrote=(found,), unit=unit))
+
+    def record(self, key: Key, found: int, value: int) -> None:
+        """Record that `value` is about to be written over `found`.
 
         If it is not the agent's own value, a restore writes it from now on: runtimes and kubelets write at any time.
         """
@@ -217,7 +227,7 @@ class LimitRecords(_Records[LimitRecord]):
             found = record.found or record.unit or cgroupfs.NO_LIMIT
         if found == record.found and record.wrote == (value,):
             return  # as it stands
-        if external or record.found is None or found not in {record.found, *record.wrote}:
+        if record.found is None or found not in {record.found, *record.wrote}:
             unit = None if found == record.unit_value else record.unit_value
             self._put(msgspec.structs.replace(record, found=found, wrote=(value,), unit=unit))
         else:

@@ -190,9 +190,9 @@ class FileReconciler:
         used: int | None = None
         for attempt in range(ATTEMPTS):
             foreign = not file.usage and pending.is_foreign(file, found, self._ledger)
-            if not foreign and (external or found != file.last_applied is not None):
-                self.pending.hear(file, found, self._limits, external=external)
-            external = False
+            overwritten = times.write_seq and found != file.last_applied is not None
+            if file.is_pods and not foreign and (external or overwritten):
+                self._limits.hear(file.key, found)
             limit = None if foreign else self._limit(file, found)
             file.status = file.status._replace(limit=limit)
             if limit is None:
@@ -235,10 +235,9 @@ class FileReconciler:
 
     def _ended(self, file: records.ControlFile) -> repairs.CgroupWrite | None:
         """Return the file's write that ended in a thread, or None. A larger value is written at once, which ends it."""
-        if (found := self.pending.overtaken(file)) is not None:
-            self.pending.hear(file, found, self._limits, external=False)
-            if (limit := self._limit(file, found)) is not None:
-                self.pending.overtake(file, found, limit, self._limits)
+        found = self.pending.overtaken(file)
+        if found is not None and (limit := self._limit(file, found)) is not None:
+            self.pending.overtake(file, found, limit, self._limits)
         return self.pending.end(file)
 
     def _next(

@@ -120,22 +120,6 @@ class PendingWrites:
         # Else the kernel continues to reclaim down to the smaller value (memory_high_write in its mm/memcontrol.c).
         self._worker.interrupt(one.job)
 
-    def values(self, file: records.ControlFile) -> tuple[int | None, ...]:
-        """Return what a file may hold by writes that have not ended: the kernel shows a value before it reclaims."""
-        return () if (one := self.writes.get(file)) is None else (one.write.value, one.raised)
-
-    def hear(self, file: records.ControlFile, found: int, book: ledger.LimitRecords, *, external: bool) -> None:
-        """Record that another writer wrote `found`, if so: the agent may have written the same value before.
-
-        Only pods' files matter: what a runtime writes to a container may be the agent's wish, by a plugin.
-        """
-        strange = file.times.write_seq and found != file.last_applied is not None
-        strange = strange and not (file in self.writes and found in self.values(file))
-        if file.is_pods and (external or strange):
-            record = book.get(file.key)
-            if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
-                book.record(file.key, found, found, external=True)
-
     def ended(self) -> Iterator[records.ControlFile]:
         """Yield the files whose writes ended."""
         for job in self._worker.take():
