@@ -10,7 +10,7 @@ from typing import Any
 
 from testbed.product import helm
 from testbed.vm.nodevm import Sample
-from tests.e2e.provider import Node
+from tests.e2e.provider import Node, Provider
 
 MIB = 1 << 20
 PAGE = 4096
@@ -86,6 +86,20 @@ def swap_max(node: Node, folder: Path) -> str:
 def swap_used(node: Node, folder: Path) -> int:
     """Return a cgroup's swap in use, in bytes."""
     return int(node.read(folder / "memory.swap.current"))
+
+
+def unswap(cluster: Provider, node: Node) -> None:
+    """Bring all pages back to memory: idle processes that were swapped keep theirs out, and their pods drain for ever.
+
+    Swap that is not the suite's own is left alone.
+    """
+    if not cluster.owns_swap:
+        return
+    devices = [line.split()[0] for line in node.read("/proc/swaps").splitlines()[1:]]
+    try:
+        node.run(["swapoff", *devices], timeout=TIMEOUT)
+    finally:
+        node.run(["swapon", *devices], timeout=TIMEOUT)
 
 
 def events(node: Node, folder: Path) -> dict[str, int]:

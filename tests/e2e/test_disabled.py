@@ -8,7 +8,7 @@ import functools
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +57,29 @@ def greedy(mib: int, resources: dict[str, Any], pace: float, then: float | None 
     }
 
 
-def broken(node: Node, recording: Recording, uid: str, started: float) -> list[str]:
-    """Return how the promise was broken for a pod since its first container STARTED, with the evidence."""
+def broken(
+    node: Node, recording: Recording, uid: str, started: float, earlier: Sequence[dict[str, Any]] = ()
+) -> list[str]:
+    """Return how the promise was broken for a pod since its first container STARTED, with the evidence.
+
+    EARLIER are log lines about it that the node may have lost.
+    """
     of_pod = cgroups.slice_of(uid)
     own = [each for each in recording.samples(of_pod) if each.path.endswith(of_pod)]
     deadline = time.monotonic() + LOG_SECONDS
     while True:
         # The log is read last: it may have more than the recording, and never less.
-        told = promise.told(cgroups.agent_log(node, uid), uid)
+        told = promise.told(all_lines(earlier, cgroups.agent_log(node, uid)), uid)
         found = list(promise.broken(own, started, told))
         if not found or time.monotonic() > deadline:
             break
         time.sleep(POLL)
     seen = map(str, cgroups.windows(own, of_pod, started))
     return found and [*found, "recorded:", *seen, "logged:", *map(str, told.exposures)]
+
+
+def all_lines(earlier: Sequence[dict[str, Any]], later: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [*(each for each in earlier if each not in later), *later]
 
 
 @contextlib.contextmanager
@@ -96,6 +105,8 @@ class Guarded:
     started: dict[str, float] = dataclasses.field(default_factory=dict)
     published: dict[str, Exposed] = dataclasses.field(default_factory=dict)
     """Metrics of agents that have ended, by pod."""
+    logged: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    """Log lines of these, by pod: on a busy node the kubelet removes a container that ended, and its log, at once."""
     alone_since: float = 0.0
     """When the last agent was killed, on the node's clock: the current one publishes exposures that ended since."""
 
@@ -119,7 +130,7 @@ class Guarded:
     def told(self, name: str) -> promise.Told:
         """Return the agents' log lines about the pod."""
         uid = self.pod(name)["metadata"]["uid"]
-        return promise.told(cgroups.agent_log(self.node, uid), uid)
+        return promise.told(all_lines(self.logged.get(name, []), cgroups.agent_log(self.node, uid)), uid)
 
     def is_published(self, name: str, told: promise.Told) -> bool:
         """Whether the present agent's metrics have at least what it logged."""
@@ -147,8 +158,9 @@ class Guarded:
         return [each for each in self.own(name) if each.current_bytes > 0]
 
     def keep_published(self) -> None:
-        """Keep the metrics of an agent that is about to end."""
+        """Keep the metrics and the log of an agent that is about to end."""
         self.published = {name: self.exposures(name) for name in QOS}
+        self.logged = {name: cgroups.agent_log(self.node, self.pod(name)["metadata"]["uid"]) for name in QOS}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -186,7 +198,7 @@ def settled(guarded: Guarded, eventually: Wait) -> Callable[[], None]:
         for name in QOS:
             eventually(functools.partial(guarded.is_at_0, name), f"{name} holds 0")
             uid = guarded.pod(name)["metadata"]["uid"]
-            found = broken(guarded.node, guarded.recording, uid, guarded.started[name])
+            found = broken(guarded.node, guarded.recording, uid, guarded.started[name], guarded.logged.get(name, ()))
             if found:
                 # One that is broken fails this test, and not each later one too.
                 guarded.started[name] = guarded.own(name)[-1].at

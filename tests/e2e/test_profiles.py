@@ -77,8 +77,7 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
     total, memory = cgroups.meminfo(node, "SwapTotal"), cgroups.meminfo(node, "MemTotal")
     with swapwarden.profile("e2e-switched") as apply:
         apply(behavior="WorkloadControlled", reserved="10%", workloadControlled={"maxPerContainer": "80Mi"})
-        pressed, asks, *others = pods = create_pods(namespace, cluster.busybox)
-        silent = others[0]
+        pressed, asks, silent, *_ = pods = create_pods(namespace, cluster.busybox)
         folder = cgroups.of_pod(node, pressed)
 
         def used() -> int:
@@ -112,7 +111,7 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
         apply(behavior="LimitedSwap", reserved="10%")
         usable = total - total // 10
         eventually(is_draining, "the hog is reported as draining under LimitedSwap")
-        in_force([asks, *others])
+        in_force(pods[1:])
         assert cgroups.swap_max(node, node.kubepods) == str(limits.floor_to_page(usable, PAGE))
         share = limits.floor_to_page(limits.container_swap(48 * MIB, 64 * MIB, memory, usable), PAGE)
         assert cgroups.swap_max(node, cgroups.of_container(node, silent)) == str(share)
@@ -120,7 +119,7 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
 
         # NoSwap: as much as is in use, and never more again.
         apply(behavior="NoSwap")
-        in_force([asks, *others])
+        in_force(pods[1:])
         eventually(is_draining, "the hog is reported as draining under NoSwap")
 
         # Kubelet: the pod's own limit; the container's is the kubelet's again, less than the hog has in use.
@@ -142,6 +141,7 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
             return used() == 0 and not is_draining()
 
         eventually(is_drained, "draining ends")
+        cgroups.unswap(cluster, node)  # other pods' pages, which the hog pressed out
         eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the profile is in force")
         in_force(pods)
 

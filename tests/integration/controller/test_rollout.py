@@ -390,6 +390,8 @@ def test_the_last_version_that_is_understood_stays_in_force_over_a_restart(
     cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually
 ) -> None:
     begin(cluster, eventually)
+    # The status says Applied a moment before.
+    eventually(lambda: kept_of(cluster) == {1}, "the generation is kept for another leader")
     controller.process.send_signal(signal.SIGKILL)
     change(cluster, swap={"behavior": "Newfangled"})
     with Controller(cluster.cp, FAST) as other:
