@@ -1,6 +1,6 @@
 """Writes for which the kernel reclaims memory: a thread waits for them, not the event loop.
 
-Also whose value a file holds, which depends on such writes.
+Also which values of other writers stay in files of memory.
 """
 
 from __future__ import annotations
