@@ -23,8 +23,6 @@ def test_pods_get_what_they_ask_for_and_wait_where_it_is_not_left(
     def asks(name: str, limit: int) -> None:
         namespace.create_pod(name, nodeName=None, resources={"limits": {RESOURCE: str(limit)}})
 
-    # A node with pods that drain has not applied its profile, and offers nothing yet.
-    cgroups.unswap(cluster, node)
     total = cgroups.meminfo(node, "SwapTotal")
     with swapwarden.profile("e2e-packed", scheduling={"extendedResource": "Enabled"}) as apply:
         apply(behavior="WorkloadControlled")

@@ -97,7 +97,7 @@ class Cluster:
             due = True
         else:
             awaited = self.inventory.is_awaited(name) and after.settled
-            due = awaited or (after.applied and self.planner.waits_to_show(name))
+            due = awaited or (after.enforced and self.planner.waits_to_show(name))
             if (before.pressure is None) != (after.pressure is None):
                 due = due or self.planner.taints_pressure(name)
         return Changes((Due(name),) if due else (), profiles=True)

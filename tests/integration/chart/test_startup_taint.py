@@ -95,12 +95,13 @@ def test_it_waits_for_the_agent_of_this_node_and_not_of_an_earlier_one_of_the_na
             eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone")
 
 
-def test_it_is_removed_where_nothing_can_be_done(cluster: Cluster, eventually: Eventually) -> None:
+@pytest.mark.parametrize("reason", ["Incompatible", "Draining"])
+def test_it_is_removed_where_nothing_more_can_be_done(reason: str, cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
     taint(cluster, "one", STARTUP)
     with (
         Controller(cluster.cp, FAST, "--remove-startup-taint"),
-        Agent(cluster, "one", status="False", reason="Incompatible"),
+        Agent(cluster, "one", status="False", reason=reason),
     ):
         eventually(lambda: not taints(cluster, "one"), "the taint gone")
 

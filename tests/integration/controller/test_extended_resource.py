@@ -99,7 +99,8 @@ def test_it_appears_with_the_applied_profile_follows_it_and_disappears_with_it(
 def test_it_follows_the_nodes_swap(allowed: Cluster, eventually: Eventually) -> None:
     allowed.node("one")
     profile(allowed, "offering")
-    with Agent(allowed, "one"):
+    # An idle process may keep its pages in swap as long as it lives.
+    with Agent(allowed, "one", status="False", reason="Draining"):
         eventually(lambda: offered(allowed, "one") == str(2**29), "half of the node's swap")
     for swap, wanted in ((2**31, str(2**30)), (0, None), (2**30, str(2**29))):
         allowed.report("one", swapBytes=swap)

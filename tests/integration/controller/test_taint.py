@@ -46,9 +46,13 @@ def effect(cluster: Cluster, profile: str, value: str | None) -> None:
 
 
 @pytest.mark.usefixtures("controller")
-@pytest.mark.parametrize("others", [[], OTHERS], ids=["alone", "among others"])
+@pytest.mark.parametrize(
+    ("others", "report"),
+    [([], {}), (OTHERS, {"status": "False", "reason": "Draining"})],
+    ids=["alone", "among others, while pods drain"],
+)
 def test_it_appears_with_the_applied_profile_and_disappears_with_it(
-    cluster: Cluster, eventually: Eventually, others: list[Json]
+    cluster: Cluster, eventually: Eventually, others: list[Json], report: dict[str, str]
 ) -> None:
     cluster.node("one")
     put(cluster, "one", *others)
@@ -57,7 +61,7 @@ def test_it_appears_with_the_applied_profile_and_disappears_with_it(
     )
     eventually(lambda: cluster.spec("one").get("profileRef", {}).get("name") == "tainted", "the plan")
     assert taints(cluster, "one") == others, "no agent has applied it yet"
-    with Agent(cluster, "one"):
+    with Agent(cluster, "one", **report):
         eventually(lambda: taints(cluster, "one") == [*others, own()], "the taint")
         effect(cluster, "tainted", "PreferNoSchedule")
         eventually(lambda: taints(cluster, "one") == [*others, own("PreferNoSchedule")], "the other effect")

@@ -63,6 +63,7 @@ def state_row(
         "acted": acted if observed else None,
         "facts": None,
         "applied": False,
+        "settled": fields.get("applied", False),
         "degraded": "",
     }
     return states.StateRow(**{"name": name, "version": version, **defaults, **fields})

@@ -13,11 +13,17 @@ from swapwarden.api.violations import PRESENT, ViolationReason
 from swapwarden.kube import decoding
 
 SETTLED: Final = frozenset[str](
-    {AppliedReason.INCOMPATIBLE, ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED, ViolationReason.NOT_SUPPORTED}
+    {
+        AppliedReason.INCOMPATIBLE,
+        ViolationReason.ACCESS_DENIED,
+        ViolationReason.YIELDED,
+        ViolationReason.NOT_SUPPORTED,
+        ViolationReason.DRAINING,
+    }
 )
-"""Reasons of Applied that waiting does not improve: the agent can do nothing on the node, the owner of a container's
-cgroup denies it access or keeps lowering the value, or the agent is older than the controller. No new node waits for
-these."""
+"""Reasons of Applied that waiting may not improve: the agent can do nothing on the node, the owner of a container's
+cgroup denies it access or keeps lowering the value, the agent is older than the controller, or an idle process keeps
+its pages in swap. No node waits for these."""
 
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
@@ -110,7 +116,7 @@ class StateRow(msgspec.Struct, frozen=True):
     incompatible: str = ""
     """Why the agent can do nothing on its node; empty if it can."""
     settled: bool = False
-    """Whether the agent has done all that it can do on its node, even if that is nothing."""
+    """Whether the agent has done all that it can do on its node now, even if that is nothing."""
     exposed_pods: tuple[WireExposure, ...] = ()
     """Pods that took swap while another value stood in place of their limit, with a known cause."""
     draining_pods: tuple[WireViolation, ...] = ()
@@ -131,6 +137,11 @@ class StateRow(msgspec.Struct, frozen=True):
     """The pod that is evicted from the node."""
     evicted_at: tuple[str, ...] = ()
     """When pods that were evicted before were chosen, RFC 3339."""
+
+    @property
+    def enforced(self) -> bool:
+        """Whether the agent enforces that generation as far as it can now: single pods may drain or keep it out."""
+        return self.settled and not self.incompatible
 
 
 class _PreviewHead(msgspec.Struct, rename="camel"):

@@ -168,7 +168,7 @@ class Reconciler:
 
     async def _write_taint(self, view: NodeView) -> bool:
         """Set or remove the taint that the profile gives to nodes with swap."""
-        effect = taints.desired(view.profile, view.facts, view.node, applied=view.applied)
+        effect = taints.desired(view.profile, view.facts, view.node, enforced=view.enforced)
         patch = taints.change(view.node, names.SWAP_TAINT, effect)
         return patch is not None and await self._patch_taints(view.node, patch, f"taint is {effect}")
 
@@ -181,7 +181,7 @@ class Reconciler:
     async def _write_resource(self, view: NodeView) -> bool:
         """Set or remove the extended resource, as the profile says."""
         node = view.node
-        amount = extended_resource.desired(view.profile, view.facts, node, view.pods, applied=view.applied)
+        amount = extended_resource.desired(view.profile, view.facts, node, view.pods, enforced=view.enforced)
         if amount == node.swap_resource:
             return False
         if await unless_superseded(node_writer.offer(self._writes, node.name, node.uid, amount)) is not None:

@@ -40,9 +40,9 @@ class NodeView(msgspec.Struct, frozen=True):
     """Whether the profile that its state names has settings that are unsafe for it."""
 
     @property
-    def applied(self) -> bool:
-        """Whether its agent reports that the cgroups hold a plan by the profile that its state names."""
-        return self.report is not None and self.report.applied and self.report.acted == self.report.profile
+    def enforced(self) -> bool:
+        """Whether its agent enforces a plan by the profile that its state names."""
+        return self.report is not None and self.report.enforced and self.report.acted == self.report.profile
 
 
 class Planner:

@@ -31,11 +31,11 @@ def desired(
     node: nodes.NodeRow,
     rows: Iterable[pods.PodRow],
     *,
-    applied: bool,
+    enforced: bool,
 ) -> int | None:
     """Return the bytes that the node should offer now; None for no such resource. `rows` are its pods.
 
-    The resource appears once the node has applied its profile. It remains while plans change, and keeps its value while
+    The resource appears once the agent enforces the profile. It remains while plans change, and keeps its value while
     the agent's last report is unknown. It is never lowered below the requests of the node's pods: a kubelet that
     restarts fails running pods that no longer fit. If the resource is missing altogether, the kubelet ignores requests
     for it (k/k: pkg/kubelet/lifecycle/predicate.go).
@@ -44,7 +44,7 @@ def desired(
     asked = profile.extended_resource and profile.mode is names.Mode.ENFORCE
     if asked and offered is not None and labels.is_unknown(profile, facts):
         return max(offered, total or 0)
-    if total is None or (offered is None and not applied):
+    if total is None or (offered is None and not enforced):
         return None
     return total if offered is None else max(total, min(offered, _asked(rows)))
 

@@ -17,17 +17,17 @@ Patch = list[dict[str, Any]]
 
 
 def desired(
-    profile: compiled.Profile, facts: nodes.NodeFacts, node: nodes.NodeRow, *, applied: bool
+    profile: compiled.Profile, facts: nodes.NodeFacts, node: nodes.NodeRow, *, enforced: bool
 ) -> names.TaintEffect | None:
     """Return the effect of the taint that the node should carry; None for no taint.
 
-    The taint appears once the node has applied its profile. It remains while plans change, and while the agent's last
+    The taint appears once the agent enforces the profile. It remains while plans change, and while the agent's last
     report is unknown.
     """
     gives = labels.gives_swap(profile, facts) or labels.is_unknown(profile, facts)
     if profile.mode is not names.Mode.ENFORCE or not gives:
         return None
-    return profile.taint_effect if applied or node.place(names.SWAP_TAINT) is not None else None
+    return profile.taint_effect if enforced or node.place(names.SWAP_TAINT) is not None else None
 
 
 def desired_under_pressure(

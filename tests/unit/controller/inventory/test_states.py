@@ -67,27 +67,36 @@ def test_a_fresh_state_has_no_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conditions", "unapplied", "incompatible", "settled"),
+    ("conditions", "unapplied", "incompatible", "settled", "enforced"),
     [
-        ([("Applied", "False", "Draining")], "Draining: why", "", False),
-        ([("Applied", "Unknown", "AwaitingState")], "AwaitingState: why", "", False),
-        ([("Applied", "False", "AccessDenied")], "AccessDenied: why", "", True),
-        ([("Applied", "False", "Yielded")], "Yielded: why", "", True),
+        ([("Applied", "False", "Draining")], "Draining: why", "", True, True),
+        ([("Applied", "False", "WriteFailed")], "WriteFailed: why", "", False, False),
+        ([("Applied", "Unknown", "AwaitingState")], "AwaitingState: why", "", False, False),
+        ([("Applied", "False", "AccessDenied")], "AccessDenied: why", "", True, True),
+        ([("Applied", "False", "Yielded")], "Yielded: why", "", True, True),
         (
             [("Compatible", "False", "NoCgroupV2"), ("Applied", "False", "Incompatible")],
             "Incompatible: why",
             "NoCgroupV2: why",
             True,
+            False,
         ),
-        ([("Compatible", "Unknown", "Searching"), ("Applied", "False", "NoPodTree")], "NoPodTree: why", "", False),
+        (
+            [("Compatible", "Unknown", "Searching"), ("Applied", "False", "NoPodTree")],
+            "NoPodTree: why",
+            "",
+            False,
+            False,
+        ),
     ],
 )
 def test_why_a_state_is_not_applied(
-    conditions: list[tuple[str, str, str]], unapplied: str, incompatible: str, *, settled: bool
+    conditions: list[tuple[str, str, str]], unapplied: str, incompatible: str, *, settled: bool, enforced: bool
 ) -> None:
     told = [{"type": kind, "status": status, "reason": why, "message": "why"} for kind, status, why in conditions]
     row = states.decode(msgspec.json.encode({**BODY, "status": {**BODY["status"], "conditions": told}}))
-    assert (row.applied, row.unapplied, row.incompatible, row.settled) == (False, unapplied, incompatible, settled)
+    assert (row.applied, row.unapplied, row.incompatible) == (False, unapplied, incompatible)
+    assert (row.settled, row.enforced) == (settled, enforced)
 
 
 def test_a_spec_of_another_version_stays_comparable() -> None:

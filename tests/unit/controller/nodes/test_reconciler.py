@@ -589,6 +589,30 @@ async def test_the_extended_resource_appears_with_the_applied_profile_and_disapp
     assert await bench.reconcile() == []
 
 
+@pytest.mark.parametrize(
+    ("report", "shown"),
+    [
+        ({"settled": True, "unapplied": "Draining: 1 cgroup"}, True),
+        ({"settled": True, "unapplied": "Incompatible: no", "incompatible": "NoCgroupV2: no"}, False),
+        ({"unapplied": "WriteFailed: 1 cgroup"}, False),
+    ],
+    ids=["draining", "incompatible", "failing"],
+)
+async def test_pods_that_drain_do_not_keep_the_resource_waiting(
+    bench: Bench, report: dict[str, Any], *, shown: bool
+) -> None:
+    """An idle process may keep its pages in swap as long as it lives."""
+    bench.known.node_changed("node-1", None, node(labels=OFFERED))
+    bench.known.profiles_changed({"p": OFFERING})
+    bench.planned(version=1)
+    bench.known.due.clear()
+    bench.planned(version=2, observed=1, **report)
+    assert [due.node for due in bench.known.due] == ["node-1"] * shown
+    if shown:
+        bench.server.answer(reply({}))
+    assert [offers(made) for made in await bench.reconcile()] == [str(2**30)] * shown
+
+
 async def test_an_extended_resource_that_is_refused_is_tried_again(bench: Bench) -> None:
     bench.known.node_changed("node-1", None, node(labels=OFFERED))
     bench.known.profiles_changed({"p": OFFERING})

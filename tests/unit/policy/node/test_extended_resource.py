@@ -54,23 +54,23 @@ def test_how_much_there_is(fields: dict[str, Any], found: dict[str, Any], wanted
 def test_it_appears_once_the_profile_is_applied_and_stays(
     offered: int | None, applied: bool, wanted: int | None
 ) -> None:
-    assert extended_resource.desired(offering(), facts(), node(offered), [], applied=applied) == wanted
+    assert extended_resource.desired(offering(), facts(), node(offered), [], enforced=applied) == wanted
 
 
 def test_it_is_removed_with_its_profile_whatever_pods_request() -> None:
     rows = [asking(1, (Kind.APP, GI))]
-    assert extended_resource.desired(profile(WORKLOAD), facts(), node(4 * GI), rows, applied=True) is None
-    assert extended_resource.desired(offering(), facts(swap_bytes=0), node(4 * GI), rows, applied=True) is None
+    assert extended_resource.desired(profile(WORKLOAD), facts(), node(4 * GI), rows, enforced=True) is None
+    assert extended_resource.desired(offering(), facts(swap_bytes=0), node(4 * GI), rows, enforced=True) is None
 
 
 def test_it_stays_as_it_is_while_no_agent_has_reported() -> None:
     unknown = facts(swap_bytes=0, reported=False)
-    assert extended_resource.desired(offering(), unknown, node(GI), [], applied=False) == GI
-    assert extended_resource.desired(offering(), unknown, node(), [], applied=False) is None
-    assert extended_resource.desired(profile(WORKLOAD), unknown, node(GI), [], applied=False) is None
-    assert extended_resource.desired(offering(mode=names.Mode.AUDIT), unknown, node(GI), [], applied=False) is None
+    assert extended_resource.desired(offering(), unknown, node(GI), [], enforced=False) == GI
+    assert extended_resource.desired(offering(), unknown, node(), [], enforced=False) is None
+    assert extended_resource.desired(profile(WORKLOAD), unknown, node(GI), [], enforced=False) is None
+    assert extended_resource.desired(offering(mode=names.Mode.AUDIT), unknown, node(GI), [], enforced=False) is None
     no_swap = profile(names.Behavior.NO_SWAP, extended_resource=True)
-    assert extended_resource.desired(no_swap, unknown, node(GI), [], applied=False) is None
+    assert extended_resource.desired(no_swap, unknown, node(GI), [], enforced=False) is None
 
 
 def test_it_is_not_lowered_below_what_pods_there_ask_for() -> None:
@@ -81,11 +81,11 @@ def test_it_is_not_lowered_below_what_pods_there_ask_for() -> None:
         asking(3, (Kind.APP, 8 * GI), terminal=True),
         pod(container(swap_limit="8Gi"), uid="uid-4"),
     ]
-    assert extended_resource.desired(less, facts(), node(4 * GI), rows, applied=True) == 2 * GI + 512 * MI
-    assert extended_resource.desired(less, facts(), node(4 * GI), rows[1:], applied=True) == GI
+    assert extended_resource.desired(less, facts(), node(4 * GI), rows, enforced=True) == 2 * GI + 512 * MI
+    assert extended_resource.desired(less, facts(), node(4 * GI), rows[1:], enforced=True) == GI
     # A missing resource is taken from nobody.
-    assert extended_resource.desired(less, facts(), node(GI), rows, applied=True) == GI
-    assert extended_resource.desired(less, facts(), node(), rows, applied=True) == GI
+    assert extended_resource.desired(less, facts(), node(GI), rows, enforced=True) == GI
+    assert extended_resource.desired(less, facts(), node(), rows, enforced=True) == GI
 
 
 @given(

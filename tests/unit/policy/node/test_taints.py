@@ -23,7 +23,7 @@ def node(*found: nodes.WireTaint) -> nodes.NodeRow:
 
 
 @pytest.mark.parametrize(
-    ("fields", "found", "here", "applied", "wanted"),
+    ("fields", "found", "here", "enforced", "wanted"),
     [
         ({"taint_effect": NO_SCHEDULE}, {}, (), True, NO_SCHEDULE),
         ({"taint_effect": PREFER}, {}, (), True, PREFER),
@@ -44,14 +44,14 @@ def test_which_nodes_carry_it(
     fields: dict[str, Any],
     found: dict[str, Any],
     here: tuple[nodes.WireTaint, ...],
-    applied: bool,
+    enforced: bool,
     wanted: names.TaintEffect | None,
 ) -> None:
-    assert taints.desired(profile(LIMITED, **fields), facts(**found), node(*here), applied=applied) == wanted
+    assert taints.desired(profile(LIMITED, **fields), facts(**found), node(*here), enforced=enforced) == wanted
 
 
 def test_none_if_pods_get_no_swap() -> None:
-    assert taints.desired(profile(NO_SWAP, taint_effect=NO_SCHEDULE), facts(), node(), applied=True) is None
+    assert taints.desired(profile(NO_SWAP, taint_effect=NO_SCHEDULE), facts(), node(), enforced=True) is None
 
 
 PRESSURE = thresholds.Pressure("5%", "10%", 5, 40, 10, NO_SCHEDULE)

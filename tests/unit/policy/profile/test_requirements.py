@@ -152,5 +152,5 @@ class TestUnmet:
             assert wanted[names.UNMET_LABEL] == (None if gives else "encrypted")
             assert wanted[names.BEHAVIOR_LABEL] == ("WorkloadControlled" if gives else "NoSwap")
             assert wanted[names.NFD_SWAP_LABEL] == "true"
-            assert (taints.desired(giving, found, row, applied=True) is not None) is gives
+            assert (taints.desired(giving, found, row, enforced=True) is not None) is gives
             assert (extended_resource.capacity(giving, found) is not None) is gives
