@@ -92,7 +92,7 @@ class CgroupReconciler:
         self.retarget_above()
         for file in list(own_files.above_pods(self._inventory)):
             # Protection is raised before any pod has its turn: below an ancestor without it, it has no effect.
-            if not file.usage and self._files.may_break(file):
+            if not file.usage and self._files.failures.may_break(file):
                 self._files.reconcile(file, mark.noticed)
             else:
                 self._work.waiting.mark(file, queue.Priority.ARRIVAL, mark)
@@ -268,7 +268,8 @@ class CgroupReconciler:
 
     def _mark_containers(self, pod: records.Pod, mark: queue.Mark) -> None:
         for container in pod.containers.values():
-            self._work.waiting.mark(container, queue.Priority.ARRIVAL, mark)
+            if self._containers.is_concerned(container):
+                self._work.waiting.mark(container, queue.Priority.ARRIVAL, mark)
 
     def reconcile_pod(
         self, pod: records.Pod, mark: queue.Mark, *, since: float | None = None, ran: names.Cause | None = None

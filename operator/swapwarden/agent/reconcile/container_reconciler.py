@@ -53,6 +53,17 @@ class ContainerReconciler:
         self._work.due_in(container, schedule.Why.SETTLED, STIR_SECONDS)
         return True
 
+    def is_concerned(self, container: records.Container) -> bool:
+        """Return whether reconciling a container may change anything: a raise of its pod's limit waits for that."""
+        in_force, seen = self._work.in_force, self._runtime.get(container.id)
+        of_pod = None if in_force.spec is None else in_force.spec.pods.get(container.pod.uid)
+        if container.files or seen is not None or self._runtime.expected or of_pod is None:
+            return True
+        if of_pod.containers or of_pod.each is not None or in_force.guards_others is not names.KubeletGuard.OFF:
+            return True
+        paths = container_files.paths(container)
+        return any(self._limits.has_name(each.name, path) for each in cgroup_files.OF_PODS for path in paths)
+
     def reconcile(self, container: records.Container, mark: queue.Mark) -> None:
         """Decide the values of a container's files, and write them."""
         if self._runtime.expected:

@@ -12,22 +12,15 @@ from swapwarden.agent.drift import attribution, contention, holders, repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import guard, headroom, pending, queue, schedule, swap_drain, work
+from swapwarden.agent.reconcile import file_failures, guard, headroom, pending, queue, schedule, swap_drain, work
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
-from swapwarden.kube import backoff
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 5
 """Writes in a row to a file that another writer changes at the same time, before letting other files have a turn."""
 CONTESTED_SECONDS: Final = 0.01
-FILE_SECONDS: Final = (0.01, 5.0)
-"""First and longest bound of the wait for the files of a cgroup that has just been made."""
-FILE_ATTEMPTS: Final = 9
-"""Looks for such files, within some seconds, after which their lack is a failure."""
-FAILED_SECONDS: Final = queue.RETRY_SECONDS
-"""First and longest bound of the wait before trying a refused write again."""
 DRAIN_SECONDS: Final = (2.0, 30.0)
 """Between checks of a cgroup that uses more swap than its limit: the kernel does not report when its use shrinks.
 The longer it has not changed, the rarer they are: an idle process may keep its pages out for ever."""
@@ -58,7 +51,7 @@ class FileReconciler:
         self._headroom = space
         self.guard = stalls
         self._attribution = why
-        self._own_uid = own_uid
+        self.failures = file_failures.FileFailures(shared, cgroups, own_uid=own_uid)
         self.writes = 0
         """How many writes were made; `write_seq` of a file is this number after the last one to it."""
         self.pending = pending.PendingWrites(cgroups)
@@ -85,6 +78,8 @@ class FileReconciler:
         before, order = file.status, self._work.order
         if written and noticed - file.times.written_at > attribution.MOMENT_SECONDS:
             file.times.touched_at = noticed
+        if written and after is None and self._kept(file):  # the event is of the agent's own write
+            return
         try:
             if file.watch is None:
                 self._work.watching.watch(file, self._fs.absolute(file.name), inotify.CONTENT)
@@ -93,10 +88,10 @@ class FileReconciler:
             external = after is not None and after == file.times.write_seq
             wait = self._try(file, noticed, noticed if since is None else since, ran=ran, external=external)
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
-            _fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
-            if not self.may_break(file):
+            file_failures.fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
+            if not self.failures.may_break(file):
                 order.lowered(file)
-            wait = _retries(file).refused.next()
+            wait = file_failures.retries(file).refused.next()
         if file.desired.value is resolve.Handling.RESTORE:
             file.status = file.status._replace(to_restore=self._limits.holds_ours(file.key))
         order.turn = None
@@ -119,9 +114,9 @@ class FileReconciler:
                 since, ran, external = self._work.clock(), None, False
             wait = self._converge(file, noticed, since, ran=ran, external=external)
         except cgroupfs.GoneError as error:
-            return self._gone(file, error)
+            return self.failures.gone(file, error)
         except cgroupfs.TransientError as error:
-            return self._pending(file, error)
+            return self.failures.pending(file, error)
         except pending.PendingError as error:
             file.status = file.status._replace(confirmed=None, reason=None, pending=error.began)
             lasted = self._work.clock() - error.began
@@ -129,10 +124,11 @@ class FileReconciler:
                 faults.warn("the kernel has not finished a write", str(file), f"it began {lasted:.0f} s ago")
             return pending.REPORT_SECONDS
         except ContestedError as error:
-            _fail(file, ViolationReason.ACCESS_DENIED if file.is_inner else ViolationReason.WRITE_FAILED, str(error))
-            return _retries(file).refused.next() if file.is_inner else CONTESTED_SECONDS
+            reason = ViolationReason.ACCESS_DENIED if file.is_inner else ViolationReason.WRITE_FAILED
+            file_failures.fail(file, reason, str(error))
+            return file_failures.retries(file).refused.next() if file.is_inner else CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
-            return self._refused(file, error)
+            return self.failures.refused(file, error)
         file.retries = None
         if self._work.order.unlowered:
             self._work.order.lowered(file)
@@ -223,6 +219,19 @@ class FileReconciler:
         if eases < 0:
             self._work.order.lower_first(file)
         raise ContestedError(f"{file.path}: another writer changes it all the time")
+
+    def _kept(self, file: records.ControlFile) -> bool:
+        """Return whether a file that held its desired value holds it still, so that nothing must be done."""
+        if not file.last_applied == file.status.confirmed == file.desired.value:
+            return False
+        looked = self._work.clock()
+        try:
+            found = self._fs.read(file.name)
+        except cgroupfs.CgroupError:  # reconciling it fails in the same way
+            return False
+        if found == file.last_applied:
+            file.times.right_at, file.times.right_watch = max(looked, file.times.right_at), file.watch
+        return found == file.last_applied
 
     def _limit(self, file: records.ControlFile, found: int) -> int | None:
         """Return the number that a file must hold, or None."""
@@ -384,52 +393,6 @@ class FileReconciler:
             file.status = file.status._replace(in_use=taken)  # the next turn must not count it again
             self._work.reports.touch()
 
-    def _gone(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
-        """Handle a missing file: its cgroup was removed (events report it), or was just made and has no files yet."""
-        with contextlib.suppress(cgroupfs.CgroupError):
-            if self._fs.inode(file.path) != file.inode:
-                repairs.count_write(file, "gone")
-                return None
-        return self._pending(file, error)
-
-    def _pending(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float:
-        """Handle a missing or empty file, which is normal for a moment."""
-        file.status = file.status._replace(confirmed=None)
-        if _retries(file).missing.failures >= FILE_ATTEMPTS:
-            # The owner of a container's cgroup can remove the files of the cgroups in it.
-            _fail(file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error))
-        return _retries(file).missing.next()
-
-    def _refused(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
-        denied = isinstance(error, cgroupfs.DeniedError)
-        repairs.count_write(file, "denied" if denied else "error")
-        if denied and file.container and file.pod is not None and file.pod.uid == self._own_uid:
-            # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
-            file.status = file.status._replace(confirmed=file.desired.value)
-            self._work.order.lowered(file)
-            return None
-        kept_out = denied and file.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
-        if kept_out and self.may_break(file):
-            self._work.order.lower_first(file)
-        elif kept_out:
-            self._work.order.lowered(file)
-        if file.status.reason is None:
-            faults.warn(f"cannot set {file.spec.name}; trying again", str(file), str(error))
-        _fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
-        return _retries(file).refused.next()
-
-    def may_break(self, file: records.ControlFile) -> bool:
-        """Return whether a file's value may break a promise: a limit above the desired one, a protection below it.
-
-        An unreadable one may.
-        """
-        if not isinstance(file.desired.value, int):
-            return False
-        try:
-            return (self._fs.read(file.name) - file.desired.value) * file.spec.exposed > 0
-        except Exception:  # noqa: BLE001 reconciling it fails in the same way, and reports why
-            return True
-
 
 def _usage(cgroups: cgroupfs.Cgroups, file: records.ControlFile) -> int:
     """Return the bytes in use under the limit; 0 if no file counts them (the kernel makes both together)."""
@@ -437,13 +400,3 @@ def _usage(cgroups: cgroupfs.Cgroups, file: records.ControlFile) -> int:
         return cgroups.read(file.usage) if file.usage else 0
     except cgroupfs.GoneError:
         return 0
-
-
-def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:
-    file.status = file.status._replace(confirmed=None, reason=reason, message=message, pending=None)
-
-
-def _retries(file: records.ControlFile) -> records.Retries:
-    if file.retries is None:
-        file.retries = records.Retries(backoff.Backoff(*FILE_SECONDS), backoff.Backoff(*FAILED_SECONDS))
-    return file.retries

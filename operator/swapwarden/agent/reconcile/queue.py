@@ -80,7 +80,7 @@ def whose(key: Key) -> tuple[str, str]:
     return "kubepods", ""
 
 
-class Priority(enum.Enum):
+class Priority(enum.StrEnum):
     """In the order of taking. A turn takes one sweep."""
 
     REPAIR = "repair"

@@ -50,8 +50,10 @@ APPLY_SECONDS = metrics.histogram("swapwarden_agent_apply_seconds", "Time to app
 OVERFLOWS = metrics.counter(
     "swapwarden_agent_watch_overflows_total", "Times that inotify lost events, after which all cgroups were compared."
 )
-SLICE_SECONDS: Final = 0.001
-"""How long a turn takes arrivals before it reads new events."""
+SLICE_SECONDS: Final = 0.01
+"""How long a turn takes arrivals before the rest of the event loop has its turn."""
+LOOK_SECONDS: Final = 0.001
+"""How long it takes them before it reads new events: the event loop itself would cost more than most keys."""
 
 
 class _Applied(msgspec.Struct, frozen=True):
@@ -359,11 +361,15 @@ class NodeReconciler:
     def turn(self) -> None:
         """Reconcile all repairs and some other keys; the rest follows after new events."""
         self._repair()
-        until = self.work.clock() + SLICE_SECONDS
+        begun = looked = self.work.clock()
         while self.work.waiting.count and self._reconcile(queue.Priority.ARRIVAL) is not None:
             self._repair()
-            if self.work.clock() >= until:
+            now = self.work.clock()
+            if now - begun >= SLICE_SECONDS:
                 break
+            if now - looked >= LOOK_SECONDS:
+                looked = now
+                self.work.failures.guard(self._hear, self._repair)
         if self.work.waiting.count and self._reconcile(queue.Priority.SWEEP) is not None:
             self._repair()
         if self._applied is not None and not self.work.waiting.waits_since(self._applied.serial):

@@ -37,7 +37,7 @@ _SLACK: Final = 64
 K = TypeVar("K")
 
 
-class Why(enum.Enum):
+class Why(enum.StrEnum):
     """Reasons for which a key is due."""
 
     RETRY = "retry"

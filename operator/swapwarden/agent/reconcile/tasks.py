@@ -150,7 +150,7 @@ class NodeTasks:
         """Lower the root's limit and raise its protection first; the reverse waits until the comparison ends."""
         self._cgroups.retarget_above()
         for file in list(own_files.above_pods(self._inventory)):
-            if self._files.may_break(file):
+            if self._files.failures.may_break(file):
                 self._files.reconcile(file, now)
         self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, queue.Mark(now))
 

@@ -20,6 +20,7 @@ from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import (
     cgroup_reconciler,
     container_reconciler,
+    file_failures,
     file_reconciler,
     queue,
     reconciler,
@@ -130,7 +131,7 @@ def failures(agent: reconciler.NodeReconciler) -> list[tuple[str, str, str]]:
 
 
 async def test_a_container_that_closes_its_cgroup_stops_no_other(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     crowd = Crowd(plain)
     closed = crowd.apps[HOSTILE]
@@ -264,7 +265,7 @@ def is_of(name: str, path: str) -> bool:
 async def test_an_unexpected_error_is_that_cgroups_own(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, where: str
 ) -> None:
-    monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     crowd = Crowd(plain)
     agent = plain.start()
@@ -628,7 +629,7 @@ async def test_a_value_written_over_before_its_read_back_counts_until_it_is_repa
 async def test_a_file_with_an_event_that_could_not_be_read_counts_from_the_event(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, error: Exception
 ) -> None:
-    monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (1000.0, 1000.0))
+    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (1000.0, 1000.0))
     agent = plain.start()
     apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
@@ -827,7 +828,7 @@ async def test_a_folder_that_a_container_makes_is_none_of_the_agents(
     plain: Node, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
     monkeypatch.setattr(queue, "SOON_SECONDS", (0.0001, 0.0001))
-    monkeypatch.setattr(file_reconciler, "FILE_SECONDS", (0.0001, 0.0001))
+    monkeypatch.setattr(file_failures, "FILE_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
@@ -854,7 +855,7 @@ async def test_a_folder_that_a_container_makes_is_none_of_the_agents(
 async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_reconciler, "FILE_SECONDS", (0.0001, 0.0001))
+    monkeypatch.setattr(file_failures, "FILE_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
@@ -1130,7 +1131,7 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
     look_again(agent, file)
     wait = due(agent, file, schedule.Why.RETRY)
     assert wait is not None
-    assert wait <= file_reconciler.FILE_SECONDS[0] * 2, "the first look for a file is a moment away"
+    assert wait <= file_failures.FILE_SECONDS[0] * 2, "the first look for a file is a moment away"
     swap_limit.write_text(held)
     monkeypatch.setattr(plain.cgroups, "write", refuse)
     look_again(agent, file)
@@ -1201,9 +1202,9 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     soon = (0.005, 0.01)
-    for module, name in ((queue, "RETRY_SECONDS"), (queue, "SOON_SECONDS"), (file_reconciler, "FAILED_SECONDS")):
+    for module, name in ((queue, "RETRY_SECONDS"), (queue, "SOON_SECONDS"), (file_failures, "FAILED_SECONDS")):
         monkeypatch.setattr(module, name, soon)
-    monkeypatch.setattr(file_reconciler, "FILE_SECONDS", soon)
+    monkeypatch.setattr(file_failures, "FILE_SECONDS", soon)
     monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     chance = random.Random(seed)  # noqa: S311 no secret
     crowd = Crowd(plain)
@@ -1305,8 +1306,8 @@ async def test_no_exposure_is_reported_shorter_than_it_was(
 ) -> None:
     """Whether its event arrives, is lost, arrives while the file cannot be used, or no agent runs."""
     for module, name in (
-        (file_reconciler, "FAILED_SECONDS"),
-        (file_reconciler, "FILE_SECONDS"),
+        (file_failures, "FAILED_SECONDS"),
+        (file_failures, "FILE_SECONDS"),
         (queue, "RETRY_SECONDS"),
     ):
         monkeypatch.setattr(module, name, (1e6, 1e6))

@@ -14,10 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroupfs, inotify
+from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.reconcile import queue, reconciler
 from swapwarden.api import names
+from swapwarden.api import state as api
 
-from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, mark, state, swap, until
+from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, mark, state, swap, until, waits
 from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
 
 PODS = 2
@@ -197,6 +199,38 @@ async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, m
     come()
     agent.set_desired(state({1: MIB}, kubepods=64 * MIB, generation=2))
     await until(lambda: (swap_max(pod), swap_max(plain.tree.kubepods)) == (str(MIB), str(64 * MIB)))
+
+
+async def test_a_raise_waits_for_no_container_without_settings(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "SLICE_SECONDS", 0.0)
+    pod = plain.tree.pod(1)
+    for name in ("a", "b"):
+        plain.tree.container(pod, name)
+    agent = plain.start(state({1: 0}))
+    agent.set_desired(state({1: MIB}, generation=2))
+    agent.turn()
+    assert swap_max(pod) == str(MIB)
+
+
+@pytest.mark.parametrize("why", ["nothing", "file", "settings", "guard", "plugin", "record of the runtime"])
+async def test_a_raise_waits_for_containers_that_something_may_concern(plain: Node, why: str) -> None:
+    pod = plain.tree.pod(1)
+    # Its file needs no write, so the ledger has no record of it.
+    plain.tree.container(pod, "a", memory_swap_max="0\n")
+    mine = {1: {"a": spec.FileSetting(0)}}
+    agent = plain.start(state({1: 0}, containers=mine if why == "file" else None))
+    (container,) = plain.known(pod).containers.values()
+    assert bool(container.files) is (why == "file")
+    new = state({1: MIB}, containers=mine if why == "settings" else None, generation=2)
+    match why:
+        case "guard":
+            new = new._replace(guard=api.GuardSettings(kubelet=names.KubeletGuard.REPORT))
+        case "plugin":
+            plain.ledger.runtime.expected = True
+        case "record of the runtime":
+            plain.ledger.runtime.put(runtime_records.RuntimeRecord(container.id, uid(1), "a", 0, "max"))
+    agent.set_desired(new)
+    assert (container in waits(agent)) is (why != "nothing")
 
 
 async def test_a_raise_that_waited_precedes_the_arrivals_of_other_pods(

@@ -8,7 +8,12 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.reconcile import cgroup_reconciler, container_reconciler, file_reconciler, reconciler
+from swapwarden.agent.reconcile import (
+    cgroup_reconciler,
+    container_reconciler,
+    file_failures,
+    reconciler,
+)
 from swapwarden.agent.report import collector
 from swapwarden.api import names
 from swapwarden.api import state as api
@@ -337,7 +342,7 @@ async def test_a_pod_recreated_while_no_agent_ran_is_another(plain: Node) -> Non
 async def test_a_state_with_other_values_while_files_cannot_be_written(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
     pod = plain.tree.pod(1)
     agent = plain.start()
 
@@ -472,6 +477,46 @@ async def test_a_repair_does_not_wait_for_a_state_to_be_applied(plain: Node, mon
     assert len(wrote) < 50
     await until(lambda: not plain.reports.busy)
     assert len(wrote) > 90
+
+
+async def test_a_long_turn_reads_events_too(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(reconciler, "LOOK_SECONDS", 0.0)
+    pods = [plain.tree.pod(number) for number in range(100)]
+    agent = plain.start(state(dict.fromkeys(range(100), 0)))
+    agent.catch_up()
+    wrote: list[str] = []
+    real = plain.cgroups.write
+
+    def spy(name: str, value: int) -> None:
+        wrote.append(name.rpartition("/")[0])
+        real(name, value)
+        if len(wrote) == 10:
+            write(pods[0], "max")
+
+    monkeypatch.setattr(plain.cgroups, "write", spy)
+    apply(agent, state(dict.fromkeys(range(1, 100), MIB), generation=2))
+    assert swap_max(pods[0]) == "0"
+    assert [name.endswith(pods[0].name) for name in wrote].index(True) in range(10, 20)
+    assert len(wrote) == 100
+
+
+async def test_events_of_the_agents_own_writes_cost_one_read_each(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = [plain.tree.pod(number) for number in range(3)]
+    agent = plain.start(state(dict.fromkeys(range(3), 0)))
+    agent.catch_up()
+    agent.set_desired(state(dict.fromkeys(range(3), MIB), generation=2))
+    settle(agent)
+    read: list[str] = []
+    real = plain.cgroups.read
+
+    def spy(name: str) -> int:
+        read.append(name)
+        return real(name)
+
+    monkeypatch.setattr(plain.cgroups, "read", spy)
+    agent.catch_up()
+    assert sorted(plain.tree.root / name for name in read) == sorted(pod / cgroupfs.SWAP_MAX for pod in pods)
 
 
 async def test_a_value_written_before_a_new_state_is_repaired_against_the_old_one(plain: Node) -> None:
