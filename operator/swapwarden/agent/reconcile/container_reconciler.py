@@ -57,7 +57,9 @@ class ContainerReconciler:
         """Return whether reconciling a container may change anything: a raise of its pod's limit waits for that."""
         in_force, seen = self._work.in_force, self._runtime.get(container.id)
         of_pod = None if in_force.spec is None else in_force.spec.pods.get(container.pod.uid)
-        if container.files or seen is not None or self._runtime.expected or of_pod is None:
+        if container.files or container in self._work.failures.of or of_pod is None:
+            return True
+        if seen is not None or self._runtime.expected:
             return True
         if of_pod.containers or of_pod.each is not None or in_force.guards_others is not names.KubeletGuard.OFF:
             return True

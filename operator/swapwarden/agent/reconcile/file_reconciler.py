@@ -78,9 +78,9 @@ class FileReconciler:
         before, order = file.status, self._work.order
         if written and noticed - file.times.written_at > attribution.MOMENT_SECONDS:
             file.times.touched_at = noticed
-        if written and after is None and self._kept(file):  # the event is of the agent's own write
-            return
         try:
+            if written and after is None and self._kept(file):  # the event is of the agent's own write
+                return
             if file.watch is None:
                 self._work.watching.watch(file, self._fs.absolute(file.name), inotify.CONTENT)
             if order.raises:
@@ -222,7 +222,8 @@ class FileReconciler:
 
     def _kept(self, file: records.ControlFile) -> bool:
         """Return whether a file that held its desired value holds it still, so that nothing must be done."""
-        if not file.last_applied == file.status.confirmed == file.desired.value:
+        checks = file.status.draining or file.contention is not None  # and another check becomes due
+        if checks or not file.last_applied == file.status.confirmed == file.desired.value:
             return False
         looked = self._work.clock()
         try:

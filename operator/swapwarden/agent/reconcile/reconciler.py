@@ -50,7 +50,7 @@ APPLY_SECONDS = metrics.histogram("swapwarden_agent_apply_seconds", "Time to app
 OVERFLOWS = metrics.counter(
     "swapwarden_agent_watch_overflows_total", "Times that inotify lost events, after which all cgroups were compared."
 )
-SLICE_SECONDS: Final = 0.01
+SLICE_SECONDS: Final = 0.003
 """How long a turn takes arrivals before the rest of the event loop has its turn."""
 LOOK_SECONDS: Final = 0.001
 """How long it takes them before it reads new events: the event loop itself would cost more than most keys."""
@@ -254,7 +254,7 @@ class NodeReconciler:
         asyncio.get_running_loop().add_reader(self._files.pending.fileno(), self._writes_ended)
         self.work.failures.guard(self.tasks.find)
         while self.work.waiting:
-            self.work.failures.guard(self.turn)
+            self.work.failures.guard(functools.partial(self.turn, looks=False))
         if self.tasks.runtime is not None:
             self.work.failures.guard(self.tasks.runtime.open)
         self._arm()
@@ -358,8 +358,8 @@ class NodeReconciler:
         while self.work.waiting.count and self._reconcile(queue.Priority.REPAIR) is not None:
             pass
 
-    def turn(self) -> None:
-        """Reconcile all repairs and some other keys; the rest follows after new events."""
+    def turn(self, *, looks: bool = True) -> None:
+        """Reconcile all repairs and some other keys; it `looks` for new events meanwhile. The rest has other turns."""
         self._repair()
         begun = looked = self.work.clock()
         while self.work.waiting.count and self._reconcile(queue.Priority.ARRIVAL) is not None:
@@ -367,9 +367,9 @@ class NodeReconciler:
             now = self.work.clock()
             if now - begun >= SLICE_SECONDS:
                 break
-            if now - looked >= LOOK_SECONDS:
-                looked = now
-                self.work.failures.guard(self._hear, self._repair)
+            if looks and now - looked >= LOOK_SECONDS:
+                self.work.failures.guard(self._hear, self._repair, self.tasks.answer_plugins)
+                looked = self.work.clock()
         if self.work.waiting.count and self._reconcile(queue.Priority.SWEEP) is not None:
             self._repair()
         if self._applied is not None and not self.work.waiting.waits_since(self._applied.serial):
@@ -377,8 +377,8 @@ class NodeReconciler:
             self._generation, self._applied = self._applied.generation, None
             self.work.reports.busy = False
             self.work.reports.touch()
-        if self.tasks.runtime is not None and self.tasks.runtime.waits:
-            self.work.failures.guard(self.tasks.runtime.advance)
+        if self.tasks.runtime is not None:
+            self.work.failures.guard(self.tasks.answer_plugins)
 
     # The schedule
 

@@ -96,6 +96,11 @@ class NodeTasks:
                 return
         self._work.failures.guard(step)
 
+    def answer_plugins(self) -> None:
+        """Answer plugins of the container runtime that wait."""
+        if self.runtime is not None and self.runtime.waits:
+            self.runtime.advance()
+
     def reconcile_units(self) -> None:
         """Reconcile the node's units, once there is a state and a tree of pods, whose cgroups are never among them."""
         root, state = self._inventory.root_path, self._work.in_force.spec

@@ -140,8 +140,12 @@ class StateRow(msgspec.Struct, frozen=True):
 
     @property
     def enforced(self) -> bool:
-        """Whether the agent enforces that generation as far as it can now: single pods may drain or keep it out."""
-        return self.settled and not self.incompatible
+        """Whether the agent enforces that generation as far as it can now: pods may drain, containers keep it out.
+
+        Another writer who lowers pods' own limits takes what the node offers; a container only lowers its own.
+        """
+        yielded = any(each.reason == ViolationReason.YIELDED and not each.container for each in self.violations)
+        return self.settled and not self.incompatible and not yielded
 
 
 class _PreviewHead(msgspec.Struct, rename="camel"):

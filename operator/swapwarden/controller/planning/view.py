@@ -11,7 +11,7 @@ from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.policy import plan
-from swapwarden.policy.node import kernel_settings
+from swapwarden.policy.node import kernel_settings, labels
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits
@@ -181,6 +181,8 @@ class Planner:
         if node is None:
             return False
         profile = self.in_force(name)
+        if profile.mode is not names.Mode.ENFORCE or not labels.gives_swap(profile, self.facts(name)):
+            return False
         taint = profile.taint_effect is not None and node.place(names.SWAP_TAINT) is None
         return taint or (profile.extended_resource and node.swap_resource is None)
 

@@ -272,6 +272,15 @@ async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
     await until(lambda: snapshot(agent).violations == [])
 
 
+async def test_a_check_that_is_due_together_with_the_event_of_a_write_is_made(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
+    agent = plain.start()
+    apply(agent, state({1: 0}))
+    plain.later = file_reconciler.DRAIN_SECONDS[0] + 1
+    agent.wake()
+    assert due(agent, plain.known(pod).file, schedule.Why.RETRY) is not None, "the next one"
+
+
 async def test_a_drain_to_the_earlier_value_names_it(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n", memory_max="4096\n")
     agent = plain.start()

@@ -18,6 +18,7 @@ from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.reconcile import queue, reconciler
 from swapwarden.api import names
 from swapwarden.api import state as api
+from swapwarden.api.violations import ViolationReason
 
 from tests.unit.agent.agent_node import MIB, Node, apply, compare, lose_events, mark, state, swap, until, waits
 from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
@@ -212,7 +213,7 @@ async def test_a_raise_waits_for_no_container_without_settings(plain: Node, monk
     assert swap_max(pod) == str(MIB)
 
 
-@pytest.mark.parametrize("why", ["nothing", "file", "settings", "guard", "plugin", "record of the runtime"])
+@pytest.mark.parametrize("why", ["nothing", "file", "settings", "guard", "plugin", "record of the runtime", "failure"])
 async def test_a_raise_waits_for_containers_that_something_may_concern(plain: Node, why: str) -> None:
     pod = plain.tree.pod(1)
     # Its file needs no write, so the ledger has no record of it.
@@ -225,6 +226,8 @@ async def test_a_raise_waits_for_containers_that_something_may_concern(plain: No
     match why:
         case "guard":
             new = new._replace(guard=api.GuardSettings(kubelet=names.KubeletGuard.REPORT))
+        case "failure":
+            agent.work.failures.failed(container, ViolationReason.UNREADABLE, "no")
         case "plugin":
             plain.ledger.runtime.expected = True
         case "record of the runtime":

@@ -99,6 +99,16 @@ def test_why_a_state_is_not_applied(
     assert (row.settled, row.enforced) == (settled, enforced)
 
 
+@pytest.mark.parametrize(("container", "enforced"), [("", False), ("app", True)])
+def test_who_lowers_pods_limits_keeps_them_from_being_enforced_and_a_container_does_not(
+    container: str, *, enforced: bool
+) -> None:
+    told = [{"type": "Applied", "status": "False", "reason": "Yielded", "message": "why"}]
+    status = {"conditions": told, "violations": [{"pod": "x", "reason": "Yielded", "container": container}]}
+    row = states.decode(msgspec.json.encode({**BODY, "status": {**BODY["status"], **status}}))
+    assert (row.settled, row.enforced) == (True, enforced)
+
+
 def test_a_spec_of_another_version_stays_comparable() -> None:
     spec = {"epoch": 2, "profileRef": {"name": "p"}, "pods": {"x": {"reason": "FromTheFuture"}}}
     assert states.spec(states.decode(msgspec.json.encode({**BODY, "spec": spec}))) == spec

@@ -613,6 +613,15 @@ async def test_pods_that_drain_do_not_keep_the_resource_waiting(
     assert [offers(made) for made in await bench.reconcile()] == [str(2**30)] * shown
 
 
+async def test_a_report_makes_no_work_where_nothing_of_the_profile_can_be_shown(bench: Bench) -> None:
+    bench.known.node_changed("node-1", None, node(labels=OFFERED, swap_bytes=0))
+    bench.known.profiles_changed({"p": OFFERING})
+    for version in (1, 2):
+        bench.known.due.clear()
+        bench.planned(version=version, applied=True, observed=1)
+    assert bench.known.due == []
+
+
 async def test_an_extended_resource_that_is_refused_is_tried_again(bench: Bench) -> None:
     bench.known.node_changed("node-1", None, node(labels=OFFERED))
     bench.known.profiles_changed({"p": OFFERING})
