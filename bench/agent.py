@@ -60,6 +60,7 @@ from testbed.vm.kernelvm import KernelVM
 FLOOR: Final = Path(__file__).with_name("agent_floor.c")
 RUNS: Final = 3
 PYTHON_VARIABLE: Final = "BENCH_PYTHON"
+BYTECODE: Final = "bytecode"
 MEMORY: Final = "memory"
 IDLE_SECONDS: Final = 60
 IDLE_MINUTES: Final = 4
@@ -134,6 +135,7 @@ def agent_at_work(count: int, folder: Path, *qos: str) -> Iterator[tuple[int, Ca
         argv = [python, "-m", "swapwarden", "agent", "--node-name", NODE, "--cgroup-root", str(ROOT)]
         argv += ["--run-dir", f"{name}/run", "--state-dir", f"{name}/state", "--log-level", "error"]
         argv += ["--metrics-address", f"{ADDRESS}:0"]
+        environment["PYTHONPYCACHEPREFIX"] = str(folder / BYTECODE)
 
         def give(limit: int, guarantee: str = "Standard") -> None:
             told.write(f"{limit} {guarantee}\n")
@@ -278,6 +280,14 @@ def role(name: str, *arguments: object) -> list[str]:
     return [sys.executable, __file__, name, *(str(argument) for argument in arguments)]
 
 
+def compile_as_image(python: Path, folder: Path) -> None:
+    """Put the bytecode that the image has into a folder. Without it, an interpreter compiles itself, and stays larger."""
+    asked = "import sysconfig; print(*map(sysconfig.get_path, ('stdlib', 'purelib')), sep='\\n')"
+    modules = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.split("\n")[:2]
+    command = [str(python), str(paths.ROOT / "deploy/image/rootfs.py"), "compile", str(paths.OPERATOR), *modules]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPYCACHEPREFIX": str(folder)})
+
+
 def outside() -> int:
     """Boot the VM and measure in it; return 1 if a budget is exceeded."""
     compiler = shutil.which("gcc") or shutil.which("cc")
@@ -289,14 +299,12 @@ def outside() -> int:
     if isinstance(python, str):
         print(f"the agent at work runs with {sys.version.split()[0]}, and not with the image's Python: {python}")
         python = Path(sys.executable)
-    # As in the image: an interpreter that compiles its modules itself stays larger as long as it runs.
-    for each in {str(python), sys.executable}:
-        subprocess.run([each, "-m", "compileall", "-q", str(paths.OPERATOR)], check=True)
     with KernelVM() as vm:
         program, report = vm.shared / "floor", vm.shared / "report.json"
         subprocess.run([compiler, "-O2", "-o", str(program), str(FLOOR)], check=True)
         pki.Authority(vm.shared).issue(SERVER, SERVER, [ADDRESS])
         environment = {"PYTHONPATH": f"{paths.OPERATOR}:{paths.ROOT}", PYTHON_VARIABLE: str(python)}
+        compile_as_image(python, vm.shared / BYTECODE)
         vm.run(role("inside", program, report), timeout=3600, env=environment)
         found = json.loads(report.read_text(encoding="ascii"))
         print(f"in the kernel VM, accelerator {vm.accelerator}")

@@ -3,19 +3,24 @@
 
     python3 rootfs.py system VENV LAYER    # Python and the libraries that it and the packages in VENV need
     python3 rootfs.py finish LAYER...      # bytecode, and one time for all files
+    python3 rootfs.py compile FOLDER...    # bytecode alone, of files where they are
 
 The Debian packages whose files are taken are named in /var/lib/dpkg/status.d, where scanners look, and keep their
 copyright files.
 """
 
-import compileall
+import ast
+import concurrent.futures
+import functools
+import importlib.util
+import marshal
 import os
-import py_compile
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -137,33 +142,66 @@ def make_system(into: Path, venv: Path) -> None:
     shutil.rmtree(into / "var/cache", ignore_errors=True)  # ldconfig's notes on file times
 
 
-def compile_layer(layer: Path) -> None:
-    """Bytecode that Python takes as it is: the image's files never change, and may be on a read-only file system."""
-    done = compileall.compile_dir(
-        layer,
-        maxlevels=50,
-        quiet=1,
-        force=True,
-        stripdir=str(layer),
-        prependdir="/",
-        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-        workers=0,
-    )
-    if not done:
-        raise SystemExit(f"{layer}: not all of it compiles")
+def without_docstrings(source: bytes, name: str) -> types.CodeType:
+    """Compile a module without docstrings, which nothing here reads and an agent on every node would hold: 1 MB.
+
+    Assertions stay: PYTHONOPTIMIZE=2 would take these too.
+    """
+    tree = ast.parse(source, name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            # A text after the docstring would take its place.
+            while node.body and ast.get_docstring(node, clean=False) is not None:
+                first = node.body.pop(0)
+            if not node.body and not isinstance(node, ast.Module):
+                node.body.append(ast.copy_location(ast.Pass(), first))
+    return compile(tree, name, "exec", dont_inherit=True)
+
+
+def compile_file(file: Path, root: Path) -> str:
+    """Write the bytecode of a file that will be found below ROOT as /; return what is wrong with it, or nothing.
+
+    Python takes it as it is (PEP 552): the image's files never change, and may be on a read-only file system.
+    """
+    source = file.read_bytes()
+    try:
+        code = without_docstrings(source, str(Path("/", file.relative_to(root))))
+    except (SyntaxError, ValueError) as error:
+        return f"{file}: {error}"
+    unchecked = (1).to_bytes(4, "little")
+    target = Path(importlib.util.cache_from_source(str(file)))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code))
+    return ""
+
+
+def compile_folder(folder: Path, root: Path) -> None:
+    """As compile_file, all files below FOLDER except what the image leaves out; SystemExit if one does not compile."""
+    unused = shutil.ignore_patterns(*UNUSED)
+    files = []
+    for path, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if path != str(folder) or name not in unused(path, folders)]
+        files += [Path(path, name) for name in names if name.endswith(".py")]
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        wrong = list(filter(None, pool.map(functools.partial(compile_file, root=root), files, chunksize=16)))
+    if wrong:
+        raise SystemExit("\n".join(wrong))
 
 
 def finish(layer: Path) -> None:
     """Bytecode and file times."""
-    compile_layer(layer)
+    compile_folder(layer, layer)
     for path in (layer, *layer.rglob("*")):
         os.utime(path, (FILE_TIME, FILE_TIME), follow_symlinks=False)
 
 
 if __name__ == "__main__":
-    command, *folders = sys.argv[1:]
+    command, *given = sys.argv[1:]
     if command == "system":
-        make_system(Path(folders[1]), Path(folders[0]))
+        make_system(Path(given[1]), Path(given[0]))
     else:
-        for folder in folders:
-            finish(Path(folder))
+        for each in map(Path, given):
+            if command == "compile":
+                compile_folder(each, Path("/"))
+            else:
+                finish(each)

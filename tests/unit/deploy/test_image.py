@@ -4,6 +4,7 @@ import importlib.util
 import marshal
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,43 @@ def test_copy_takes_links_and_what_they_lead_to(tmp_path: Path) -> None:
     made = into / base.relative_to("/")
     assert {path.name for path in made.iterdir()} == {"libx.so", "libx.so.1", "libx.so.1.2"}
     assert (made / "libx.so.1").readlink() == Path("libx.so.1.2")
+
+
+SOURCE = b'''"""Module."""
+from __future__ import annotations
+
+"A text."
+
+class Empty:
+    """Class."""
+
+def function() -> str:
+    """Function."""
+    "Another text."
+    return "kept"
+
+async def coroutine():
+    """Coroutine."""
+    assert not callable(Empty)
+'''
+
+
+def test_bytecode_has_no_docstrings_and_all_assertions() -> None:
+    module: dict[str, Any] = {}
+    exec(rootfs.without_docstrings(SOURCE, "module.py"), module)  # noqa: S102 the text above
+    assert module.get("__doc__") is None
+    assert [module[name].__doc__ for name in ("Empty", "function", "coroutine")] == [None] * 3
+    assert module["function"]() == "kept"
+    assert module["function"].__annotations__ == {"return": "str"}
+    with pytest.raises(AssertionError):
+        module["coroutine"]().send(None)
+
+
+def test_finish_says_what_does_not_compile(tmp_path: Path) -> None:
+    (tmp_path / "good.py").touch()
+    (tmp_path / "bad.py").write_text("def", encoding="ascii")
+    with pytest.raises(SystemExit, match=r"bad\.py"):
+        rootfs.finish(tmp_path)
 
 
 def test_finish_makes_bytecode_that_is_never_checked(tmp_path: Path) -> None:
