@@ -281,7 +281,7 @@ def role(name: str, *arguments: object) -> list[str]:
 
 
 def compile_as_image(python: Path, folder: Path) -> None:
-    """Put the bytecode that the image has into a folder. Without it, an interpreter compiles itself, and stays larger."""
+    """Put the image's bytecode into a folder. Without it, an interpreter compiles itself, and stays larger."""
     asked = "import sysconfig; print(*map(sysconfig.get_path, ('stdlib', 'purelib')), sep='\\n')"
     modules = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.split("\n")[:2]
     command = [str(python), str(paths.ROOT / "deploy/image/rootfs.py"), "compile", str(paths.OPERATOR), *modules]

@@ -171,7 +171,9 @@ def compile_file(file: Path, root: Path) -> str:
     unchecked = (1).to_bytes(4, "little")
     target = Path(importlib.util.cache_from_source(str(file)))
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code))
+    target.write_bytes(
+        importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code)
+    )
     return ""
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from swapwarden.api import names
 
 
-class SettingProblem(NamedTuple):
+class SettingProblem(msgspec.Struct, frozen=True):
     """One setting; `message` says what to do."""
 
     name: str

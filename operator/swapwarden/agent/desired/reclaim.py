@@ -6,7 +6,9 @@ The step itself is no stall of the pod: another process does it. If it took too 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.api import names, state
 
@@ -31,7 +33,7 @@ SLOT: Final = 3600.0
 MAX_SLOTS: Final = 32
 
 
-class PodSample(NamedTuple):
+class PodSample(msgspec.Struct, frozen=True):
     """One look at a pod's cgroup. Bytes, if nothing else is said."""
 
     now: float
@@ -47,7 +49,7 @@ class PodSample(NamedTuple):
     protected: int
 
 
-class NodeSample(NamedTuple):
+class NodeSample(msgspec.Struct, frozen=True):
     """One look at the node."""
 
     now: float
@@ -59,7 +61,7 @@ class NodeSample(NamedTuple):
     """Bytes."""
 
 
-class Decision(NamedTuple):
+class Decision(msgspec.Struct, frozen=True):
     """The next step of a pod."""
 
     size: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ class ReceivedState(msgspec.Struct, frozen=True):
     status: dict[str, Any] = {}
 
 
-class FileSetting(NamedTuple):
+class FileSetting(msgspec.Struct, frozen=True):
     """The desired value of a cgroup file, in bytes."""
 
     value: int
@@ -33,7 +33,7 @@ FileSettings = Mapping[str, FileSetting]
 """By the name of the cgroup file. A file without a setting must hold the value that another writer last gave it."""
 
 
-class PodEntry(NamedTuple):
+class PodEntry(msgspec.Struct, frozen=True):
     """Settings of a pod's cgroups."""
 
     settings: FileSettings
@@ -83,7 +83,7 @@ class Unsupported(msgspec.Struct, frozen=True):
     """How many have it."""
 
 
-class NodeSpec(NamedTuple):
+class NodeSpec(msgspec.Struct, frozen=True):
     """A whole spec, and which version of which object it is."""
 
     uid: str

@@ -10,7 +10,7 @@ import bisect
 import collections
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -54,7 +54,7 @@ _ASIDE: Final = frozenset({names.Cause.UNIT_VALUE, names.Cause.RESIZE})
 _MAX: Final = cgroupfs.NO_LIMIT
 
 
-class Signs(NamedTuple):
+class Signs(msgspec.Struct, frozen=True):
     """The evidence of one external write."""
 
     age: float

@@ -12,7 +12,9 @@ The evidence is the level in the tree, the value, the other files of the cgroup,
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs
 
@@ -36,7 +38,7 @@ _PLACES: Final = {
 """Words for kinds."""
 
 
-class ObservedWrite(NamedTuple):
+class ObservedWrite(msgspec.Struct, frozen=True):
     """One external write."""
 
     kind: str

@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.drift import attribution, contention, holders
 from swapwarden.agent.host import cgroupfs
@@ -55,7 +57,7 @@ def count_write(file: records.ControlFile, result: str) -> None:
         MEMORY_WRITES.inc(file.spec.name, result)
 
 
-class CgroupWrite(NamedTuple):
+class CgroupWrite(msgspec.Struct, frozen=True):
     """One write to a file, with all that its booking needs. Bytes, and monotonic seconds."""
 
     found: int
@@ -96,14 +98,14 @@ class Repairs:
 
         Return the bytes in use that count as taken from now on; None without an exposure.
         """
-        found, value, noticed, since, swap, ran, down = write
+        found, value, since, ran = write.found, write.value, write.since, write.ran
         foreign = file.last_applied is not None and found != file.last_applied
         now, until = self._clock(), time.time()
         exposed, pod = None, file.pod
         if not (foreign or ran):
             return None
         # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
-        used, limit = max(swap, used), value if file.status.limit is None else file.status.limit
+        used, limit = max(write.swap, used), value if file.status.limit is None else file.status.limit
         grown = max(0, used - max(file.status.in_use, limit))
         breaks = (found - value) * file.spec.exposed > 0
         if breaks and file.usage and pod is not None and pod.containers and not self._is_bound(file, pod, write, grown):
@@ -117,9 +119,9 @@ class Repairs:
             MEMORY_REPAIRS.inc(file.spec.name)
         elif foreign:
             REPAIRS.inc(file.kind, "above" if found > value else "below")
-            if down is None:
-                REPAIR_SECONDS.observe(now - noticed)
-            self._attribution.note(file, found, noticed, exposed=exposed, cause=down)
+            if write.down is None:
+                REPAIR_SECONDS.observe(now - write.noticed)
+            self._attribution.note(file, found, write.noticed, exposed=exposed, cause=write.down)
             if found < value and not file.is_systemds(found):
                 self._contentions.record_lowering(file, value)
         elif exposed is not None and ran is not None and pod is not None:

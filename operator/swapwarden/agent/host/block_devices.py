@@ -8,7 +8,9 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import files
 from swapwarden.api import names
@@ -40,7 +42,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 _DELETED: Final = " (deleted)"
 
 
-class Device(NamedTuple):
+class Device(msgspec.Struct, frozen=True):
     """The kind of a device, and the disks under it."""
 
     backing: names.Backing
@@ -170,7 +172,7 @@ def _leaf(block: pathlib.Path, disk: pathlib.Path, depth: int, *, encrypts: bool
             return Device(kind, encrypted=True, disks=frozenset())
         name = _name(block, written_back)
         behind = UNKNOWN if name is None else _below(block, name, depth - 1)
-        return behind._replace(backing=kind)
+        return msgspec.structs.replace(behind, backing=kind)
     # A mapping without a device under it is no disk, and a loop device does not show the device under it.
     hidden = kind is names.Backing.LOOP or (disk / "dm").is_dir()
     return Device(kind, encrypts, None if hidden else frozenset({disk.name}))

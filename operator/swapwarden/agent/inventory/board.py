@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -19,7 +19,7 @@ SLICES: Final = "slices"
 """Those for slices of the node that a profile names."""
 
 
-class SettingStatus(NamedTuple):
+class SettingStatus(msgspec.Struct, frozen=True):
     """Status of the node settings that one part of the agent reconciles."""
 
     concerned: bool = False
@@ -69,7 +69,7 @@ class MemoryQoSStatus(msgspec.Struct, frozen=True):
     """When many cgroups last stood still at memory.high at once, in monotonic seconds."""
 
 
-class ReconcileProgress(NamedTuple):
+class ReconcileProgress(msgspec.Struct, frozen=True):
     """The part of the report on reconciling that is not in the records of pods and files."""
 
     spec: spec.NodeSpec | None

@@ -6,7 +6,8 @@ import contextlib
 import logging
 import math
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 PODS = metrics.gauge("swapwarden_agent_pods", "Pods of the node whose cgroups the agent manages.")
 
 
-class TreeChange(NamedTuple):
+class TreeChange(msgspec.Struct, frozen=True):
     """A cgroup or file that appeared, and is on record now, or was removed, and is not any more."""
 
     what: records.Level | records.Pod | records.Container | records.ControlFile

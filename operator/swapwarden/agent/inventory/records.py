@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -91,7 +91,7 @@ class Contention:
         """Until when the agent leaves the lower value alone; None while it does not."""
 
 
-class Desired(NamedTuple):
+class Desired(msgspec.Struct, frozen=True):
     """The desired value of a file."""
 
     value: resolve.DesiredValue = resolve.Handling.UNMANAGED
@@ -118,7 +118,7 @@ def desired(
     return Desired(enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE, enforced, at_most)
 
 
-class FileStatus(NamedTuple):
+class FileStatus(msgspec.Struct, frozen=True):
     """The status of a file, with everything that is reported about it. Bytes."""
 
     observed: int = cgroupfs.NO_LIMIT
@@ -151,7 +151,7 @@ class OpenExposure(msgspec.Struct, frozen=True):
     """Why its pod may have run before the file had its value; None if another writer replaced that."""
 
 
-class Throttling(NamedTuple):
+class Throttling(msgspec.Struct, frozen=True):
     """How a memory.high throttled its cgroup, and what the guard made of it."""
 
     least: int = 0

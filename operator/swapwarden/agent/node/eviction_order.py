@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -34,7 +34,7 @@ class PodsMemory(msgspec.Struct, frozen=True):
     """memory.current less inactive file pages."""
 
 
-class NodeMemory(NamedTuple):
+class NodeMemory(msgspec.Struct, frozen=True):
     """How a node's memory is used, in bytes."""
 
     total: int
@@ -66,7 +66,7 @@ class FirstEvent(enum.Enum):
     """The kernel's OOM killer: the kubelet never evicts."""
 
 
-class EvictionOrder(NamedTuple):
+class EvictionOrder(msgspec.Struct, frozen=True):
     """The first event, and the sizes in bytes that decide it."""
 
     first: FirstEvent
@@ -124,24 +124,27 @@ def find(memory: NodeMemory, threshold: Callable[[int], int | None], *, limits_p
     pods = memory.pods if limits_pods else None
     of_pods = 0 if pods is None else threshold(pods.limit) or 0
     if pods is None or not of_pods:
-        return order._replace(first=_of_node(order))
+        return msgspec.structs.replace(order, first=_of_node(order))
     usable = memory.free + memory.inactive_file
-    order = order._replace(
+    order = msgspec.structs.replace(
+        order,
         pods_threshold=max(0, pods.limit - of_pods),
         pods_swap=pods.working_set + max(0, usable - memory.low),
         reserved=max(0, memory.total - pods.limit),
     )
-    order = order._replace(reservable=max(0, memory.total - of_pods - order.pods_swap))
+    order = msgspec.structs.replace(order, reservable=max(0, memory.total - of_pods - order.pods_swap))
     if order.pods_threshold >= order.pods_swap:
         kills = pods.working_set + max(0, usable + memory.slab - memory.minimum)
         by_pods = order.pods_threshold < kills
         first = _of_node(order)
-        return order._replace(first=FirstEvent.SWAP if by_pods and first is FirstEvent.OOM_KILLER else first)
+        return msgspec.structs.replace(
+            order, first=FirstEvent.SWAP if by_pods and first is FirstEvent.OOM_KILLER else first
+        )
     # Whichever the growth of pods reaches first.
     to_node = usable + memory.kernel - of_node
     if of_node > order.swaps and to_node < order.pods_threshold - pods.working_set:
-        return order._replace(first=FirstEvent.NODE_EVICTION)
-    return order._replace(first=FirstEvent.PODS_EVICTION)
+        return msgspec.structs.replace(order, first=FirstEvent.NODE_EVICTION)
+    return msgspec.structs.replace(order, first=FirstEvent.PODS_EVICTION)
 
 
 def _of_node(order: EvictionOrder) -> FirstEvent:

@@ -14,7 +14,7 @@ import math
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -59,7 +59,7 @@ class ConfigurationError(Exception):
     """A file is invalid or cannot be read; the message names it and says why."""
 
 
-class Configuration(NamedTuple):
+class Configuration(msgspec.Struct, frozen=True):
     """The kubelet's configuration, with its defaults."""
 
     source: str
@@ -100,11 +100,15 @@ class Configuration(NamedTuple):
         return _bytes(self.eviction_memory, memory) if self.eviction_memory else 0
 
 
-class Files(NamedTuple):
+class Files(msgspec.Struct, frozen=True):
     """Where the configuration is: a file, a folder of drop-ins (`*.conf`, in the order of their names), or both."""
 
     file: pathlib.Path | None = None
     drop_ins: pathlib.Path | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return self.file is not None or self.drop_ins is not None
 
 
 def given(arguments: argparse.Namespace) -> Files:
@@ -115,7 +119,7 @@ def given(arguments: argparse.Namespace) -> Files:
 
 def read(sources: Files) -> Configuration:
     """Read the files. ConfigurationError if any of them is invalid: then nothing is known."""
-    file, drop_ins = sources
+    file, drop_ins = sources.file, sources.drop_ins
     values: Values = {}
     if file is not None:
         values = _read(file)

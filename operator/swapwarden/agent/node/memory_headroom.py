@@ -8,7 +8,7 @@ Pages in zram take memory. The next ones are expected to compress as well as tho
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -39,7 +39,7 @@ class PodsSizes(msgspec.Struct, frozen=True):
     file: int
 
 
-class SwapSpace(NamedTuple):
+class SwapSpace(msgspec.Struct, frozen=True):
     """A swap device; sizes are bytes."""
 
     free: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -55,7 +55,7 @@ KUBELET_DROP_INS: Final = (
     "var/lib/rancher/k3s/agent/etc/kubelet.conf.d",
     "var/lib/rancher/rke2/agent/etc/kubelet.conf.d",
 )
-_IN_A_FILE: Final = block_devices.UNKNOWN._replace(backing=names.Backing.FILE)
+_IN_A_FILE: Final = msgspec.structs.replace(block_devices.UNKNOWN, backing=names.Backing.FILE)
 _PODS: Final = 32
 """Most pods whose containers are read: a kubelet treats all pods alike."""
 _RUNTIMES: Final = {"cri-containerd-": "containerd", "crio-": "CRI-O", "docker-": "cri-dockerd"}
@@ -69,7 +69,7 @@ _SIZE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _PRIORITY: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
-class Containers(NamedTuple):
+class Containers(msgspec.Struct, frozen=True):
     """Numbers of Burstable pods, by the swap limits of their containers."""
 
     without: int = 0
@@ -80,7 +80,7 @@ class Containers(NamedTuple):
     """At least one has a limit above 0."""
 
 
-class NodeLook(NamedTuple):
+class NodeLook(msgspec.Struct, frozen=True):
     """Other findings. None: unknown."""
 
     configuration: kubelet_config.Configuration | None = None
@@ -106,13 +106,13 @@ def look(
     sys: pathlib.Path,
     cgroups: cgroupfs.Cgroups,
     root: str | None,
-    kubelet: kubelet_config.Files = kubelet_config.Files(),  # noqa: B008 a tuple of nothing
+    kubelet: kubelet_config.Files = kubelet_config.Files(),  # noqa: B008 frozen, and empty
     *,
     ours: Collection[str] = (),
 ) -> NodeLook:
     """Read what the facts leave out. `root` is the cgroup above all pods; `ours` are cgroups that the agent limited."""
     found, unreadable = None, ""
-    if any(kubelet):
+    if kubelet:
         try:
             found = kubelet_config.read(kubelet)
         except kubelet_config.ConfigurationError as error:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import pathlib
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -29,7 +29,7 @@ FACTS_SECONDS: Final = 30.0
 """How long a look at the node may take: some of the files are on disks, which may be busy with swapping."""
 
 
-class Sources(NamedTuple):
+class Sources(msgspec.Struct, frozen=True):
     """Where the node's files are."""
 
     proc: pathlib.Path
@@ -140,17 +140,17 @@ class NodeWatch:
         return _Tree(root, runs=ran or any(pod.containers for pod in self._known.pods.values()))
 
     def _read_facts(self, root: str | None) -> state.Facts:
-        proc, sys, _, folder = self._sources
-        return node_info.read_facts(proc, sys / "block", self._fs, root, (str(folder.absolute()),))
+        own = self._sources
+        return node_info.read_facts(own.proc, own.sys / "block", self._fs, root, (str(own.state_dir.absolute()),))
 
     def _look(self, tree: _Tree, written: frozenset[str]) -> tuple[state.Facts, _Seen | None]:
         """See what the node has, also on its disks: in a thread. `written`: cgroups that the agent wrote to."""
         found, last = self._read_facts(tree.root), self._last
         if last is not None and (last.tree, last.devices) == (tree, found.devices):
             return found, None
-        proc, sys, kubelet, _ = self._sources
-        look = node_info.look(proc, sys, self._fs, tree.root, kubelet, ours=written)
-        return found, _Seen(tree, found.devices, look, swap_devices.find(sys / "block", found.devices))
+        own = self._sources
+        look = node_info.look(own.proc, own.sys, self._fs, tree.root, own.kubelet, ours=written)
+        return found, _Seen(tree, found.devices, look, swap_devices.find(own.sys / "block", found.devices))
 
     def _take(self, facts: state.Facts, seen: _Seen | None) -> None:
         self.facts = facts
@@ -158,5 +158,5 @@ class NodeWatch:
             if seen.look.unreadable not in {"", self.look.unreadable}:
                 log.warning("the kubelet's configuration is not known: %s", seen.look.unreadable)
             memory = eviction_order.steady(self.look.memory, seen.look.memory)
-            self._last, self.look, self.disks = seen, seen.look._replace(memory=memory), seen.disks
+            self._last, self.look, self.disks = seen, msgspec.structs.replace(seen.look, memory=memory), seen.disks
         self._board.touch()

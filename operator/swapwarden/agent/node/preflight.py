@@ -99,7 +99,7 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
         pathlib.Path(each) for each in (arguments.proc_root, arguments.sys_root, arguments.host_root)
     )
     kubelet = kubelet_config.given(arguments)
-    if not any(kubelet):
+    if not kubelet:
         kubelet = node_info.configuration_files(host)
     root, problem = _tree(cgroups, arguments.cgroup_anchor.strip("/"))
     found = node_info.read_facts(proc, sys_root / "block", cgroups, root, (str(host.absolute()),))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import block_devices, files
 from swapwarden.agent.node import memory_headroom
@@ -17,7 +19,7 @@ _SIZE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _PRIORITY: Final = re.compile(r"-?[0-9]{1,5}", re.ASCII)
 
 
-class Disks(NamedTuple):
+class Disks(msgspec.Struct, frozen=True):
     """The disks under the node's swap."""
 
     numbers: tuple[str, ...] = ()
@@ -60,6 +62,6 @@ def space(proc: pathlib.Path, block: pathlib.Path) -> list[memory_headroom.SwapS
             words = (files.text(block / match[1] / "mm_stat") or "").split()[:4]
             sizes = [int(word) for word in words if _SIZE.fullmatch(word)]
             original, _, used, limit = sizes if len(sizes) == 4 else (0, 0, 0, 0)
-            device = device._replace(original=original, used=used, limit=limit, in_memory=True)
+            device = msgspec.structs.replace(device, original=original, used=used, limit=limit, in_memory=True)
         found.append(device)
     return found

@@ -14,7 +14,9 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import exposure, inventory, records
@@ -149,7 +151,7 @@ _RESOURCES: Final = ("memory", "io")
 _Values = dict[tuple[str, ...], float]
 
 
-class _PodUsage(NamedTuple):
+class _PodUsage(msgspec.Struct, frozen=True):
     """A pod and the swap that it uses."""
 
     used: int
@@ -266,7 +268,7 @@ class SwapUsage:
         for resource in _RESOURCES:
             for kind, microseconds in self._pressure(root, resource).items():
                 found.put(PODS_STALLED, microseconds / 1e6, resource, kind)
-        users.sort(reverse=True, key=lambda each: each[:2])
+        users.sort(reverse=True, key=lambda each: (each.used, each.uid))
         for each in users[: self._top]:
             self._pod(found, each, above)
             await turn.pause()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -30,7 +30,7 @@ RETURNS: Final = 8
 """Of so many pages that are reclaimed, one or more must be needed again while tasks stall for want of memory."""
 
 
-class StallTotals(NamedTuple):
+class StallTotals(msgspec.Struct, frozen=True):
     """Totals of the kernel for one scope."""
 
     full: float
@@ -43,7 +43,7 @@ class StallTotals(NamedTuple):
     """Pages that were needed again after that."""
 
 
-class MemoryReading(NamedTuple):
+class MemoryReading(msgspec.Struct, frozen=True):
     """Sizes and totals at one time, without scopes that could not be read."""
 
     at: float
@@ -55,7 +55,7 @@ class MemoryReading(NamedTuple):
     stalls: Mapping[names.PressureScope, StallTotals]
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True):
     """Whether the node is under pressure, and the numbers that show it."""
 
     signal: names.PressureSignal | None = None
@@ -220,7 +220,7 @@ class PressureSignals:
         if not on:
             return verdict
         signal, where = min(on)
-        return verdict._replace(signal=signal, scope=where, since=on[signal, where])
+        return msgspec.structs.replace(verdict, signal=signal, scope=where, since=on[signal, where])
 
     def _is_ending(self, look: MemoryReading, lowest: int) -> bool:
         """Return whether nothing is left before the headroom was low for its time, at the rate at which it falls."""

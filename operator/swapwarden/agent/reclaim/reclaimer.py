@@ -12,7 +12,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -61,7 +61,7 @@ _NO_EFFECT: Final = f"the node's kernel accepts {memory_reclaim.RECLAIM} and rec
 _NO_PRESSURE: Final = "the node's kernel shows no memory pressure of cgroups: it needs CONFIG_PSI, and psi=1"
 
 
-class ReclaimTarget(NamedTuple):
+class ReclaimTarget(msgspec.Struct, frozen=True):
     """A pod whose idle memory may be moved."""
 
     uid: str
@@ -83,7 +83,7 @@ class ReclaimOrder(msgspec.Struct, frozen=True):
     targets: tuple[ReclaimTarget, ...] = ()
 
 
-class View(NamedTuple):
+class View(msgspec.Struct, frozen=True):
     """How it stands, for the event loop."""
 
     pods: tuple[state.ReclaimedPod, ...] = ()
@@ -197,7 +197,7 @@ class Reclaimer:
     def _report(self, problem: str) -> None:
         if problem and problem != self.view.problem:
             log.warning("no idle memory can be moved to swap: %s", problem)
-        self.view = self.view._replace(problem=problem)
+        self.view = msgspec.structs.replace(self.view, problem=problem)
 
     def _look_at_node(self) -> None:
         """Take a sample; none if the kernel's files lack something.
@@ -224,7 +224,7 @@ class Reclaimer:
             pod.refaulted += back
             REFAULTED.inc(by=back)
         pod.refaults = sample.refaults
-        size, hold = pod.pace.decide(
+        decision = pod.pace.decide(
             sample,
             bounds,
             swap_free=node.swap_free,
@@ -232,13 +232,13 @@ class Reclaimer:
             pressed=self._pressed,
             page=self._fs.page,
         )
-        self._held(pod, hold)
-        if size:
-            freed, moved = self._step(pod, size, sample)
-            self._node = node._replace(swap_free=max(0, node.swap_free - moved))
+        self._held(pod, decision.hold)
+        if decision.size:
+            freed, moved = self._step(pod, decision.size, sample)
+            self._node = msgspec.structs.replace(node, swap_free=max(0, node.swap_free - moved))
             for path in (pod.target.path, *cgroupfs.above(pod.target.path)):
                 swap.pop(path, None)
-            pod.pace.took(size, freed, self._clock())
+            pod.pace.took(decision.size, freed, self._clock())
         if pod.pace.done:
             self._past.done[pod.target.uid] = pod.target.containers
 
@@ -312,7 +312,7 @@ class Reclaimer:
             for uid, pod in self._pods.items()
         ]
         listed.sort(key=lambda each: (-each.moved_bytes, each.pod))
-        self.view = self.view._replace(pods=tuple(listed))
+        self.view = msgspec.structs.replace(self.view, pods=tuple(listed))
 
 
 _READ: Final = (cgroupfs.MEMORY_CURRENT, cgroupfs.SWAP_CURRENT, cgroupfs.MEMORY_LOW, cgroupfs.MEMORY_MIN)

@@ -202,7 +202,8 @@ class CgroupReconciler:
 
     def take_changes(self, mark: queue.Mark, *, found: bool = False) -> None:
         """Take in new cgroups, and forget removed ones."""
-        for what, came, denied in self._inventory.changes():
+        for change in self._inventory.changes():
+            what, came = change.what, change.came
             match what:
                 case records.ControlFile():
                     self._files.drop(what)
@@ -218,8 +219,8 @@ class CgroupReconciler:
                     # The inventory has it now, so an error is the pod's.
                     late = self.absent and found
                     self._work.failures.attempt(what, functools.partial(self._take_in, what, mark, late=late))
-                    if denied:
-                        self._work.failures.failed(what, ViolationReason.ACCESS_DENIED, denied)
+                    if change.denied:
+                        self._work.failures.failed(what, ViolationReason.ACCESS_DENIED, change.denied)
                 case _:
                     if isinstance(what, records.Container):
                         end(what, self._runtime, self._work.clock())

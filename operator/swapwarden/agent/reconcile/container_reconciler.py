@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from swapwarden.agent.desired import resolve, runtime_values, spec
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroup_files, cgroupfs
@@ -96,7 +98,7 @@ class ContainerReconciler:
             enforced, at_most = file.desired.if_enforced, file.desired.at_most
             setting = None if entry is None else entry.get(file.spec.name)
             if setting is not None:
-                enforced, at_most = setting
+                enforced, at_most = setting.value, setting.at_most
             elif of_pod is not None:
                 enforced = resolve.Handling.RESTORE
             file.desired = records.desired(
@@ -152,4 +154,4 @@ class ContainerReconciler:
         if seen is not None and not file.is_inner and file.spec is cgroup_files.SWAP_MAX:
             self._attribution.learn_unit(file, seen.value)
         if applied is not None:
-            file.desired = file.desired._replace(if_enforced=applied)
+            file.desired = msgspec.structs.replace(file.desired, if_enforced=applied)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
+import msgspec
+
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.inventory import records
@@ -38,7 +40,7 @@ class FileFailures:
 
     def pending(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float:
         """Handle a missing or empty file, which is normal for a moment."""
-        file.status = file.status._replace(confirmed=None)
+        file.status = msgspec.structs.replace(file.status, confirmed=None)
         if retries(file).missing.failures >= FILE_ATTEMPTS:
             # The owner of a container's cgroup can remove the files of the cgroups in it.
             fail(file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error))
@@ -50,7 +52,7 @@ class FileFailures:
         repairs.count_write(file, "denied" if denied else "error")
         if denied and file.container and file.pod is not None and file.pod.uid == self._own_uid:
             # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
-            file.status = file.status._replace(confirmed=file.desired.value)
+            file.status = msgspec.structs.replace(file.status, confirmed=file.desired.value)
             self._work.order.lowered(file)
             return None
         kept_out = denied and file.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
@@ -78,7 +80,7 @@ class FileFailures:
 
 def fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:
     """Note why a file cannot be reconciled."""
-    file.status = file.status._replace(confirmed=None, reason=reason, message=message, pending=None)
+    file.status = msgspec.structs.replace(file.status, confirmed=None, reason=reason, message=message, pending=None)
 
 
 def retries(file: records.ControlFile) -> records.Retries:

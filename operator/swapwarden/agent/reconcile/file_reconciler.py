@@ -7,6 +7,8 @@ import functools
 import logging
 from typing import Final
 
+import msgspec
+
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import attribution, contention, holders, repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
@@ -93,7 +95,7 @@ class FileReconciler:
                 order.lowered(file)
             wait = file_failures.retries(file).refused.next()
         if file.desired.value is resolve.Handling.RESTORE:
-            file.status = file.status._replace(to_restore=self._limits.holds_ours(file.key))
+            file.status = msgspec.structs.replace(file.status, to_restore=self._limits.holds_ours(file.key))
         order.turn = None
         if file.spec.reclaims:
             self.guard.follow(file)
@@ -118,7 +120,7 @@ class FileReconciler:
         except cgroupfs.TransientError as error:
             return self.failures.pending(file, error)
         except pending.PendingError as error:
-            file.status = file.status._replace(confirmed=None, reason=None, pending=error.began)
+            file.status = msgspec.structs.replace(file.status, confirmed=None, reason=None, pending=error.began)
             lasted = self._work.clock() - error.began
             if lasted >= pending.REPORT_SECONDS:
                 faults.warn("the kernel has not finished a write", str(file), f"it began {lasted:.0f} s ago")
@@ -190,7 +192,7 @@ class FileReconciler:
             if file.is_pods and not foreign and (external or overwritten):
                 self._limits.hear(file.key, found)
             limit = None if foreign else self._limit(file, found)
-            file.status = file.status._replace(limit=limit)
+            file.status = msgspec.structs.replace(file.status, limit=limit)
             if limit is None:
                 self._leave(file, found)
                 return self._settled(file, found, looked=looked, foreign=foreign)
@@ -391,7 +393,7 @@ class FileReconciler:
         # The next exposure counts from the look at the file on, not only from the next event on.
         file.open_exposure = records.OpenExposure(self._work.clock(), None)
         if (taken := self.repairs.book(file, write, used)) is not None:
-            file.status = file.status._replace(in_use=taken)  # the next turn must not count it again
+            file.status = msgspec.structs.replace(file.status, in_use=taken)  # the next turn must not count it again
             self._work.reports.touch()
 
 

@@ -12,6 +12,8 @@ import itertools
 import logging
 import time
 
+import msgspec
+
 from swapwarden.agent.desired import throttle
 from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import exposure, records
@@ -81,7 +83,7 @@ class ThrottleGuard:
         elif known is None or (known.throttle.plan, known.throttle.answer) != (plan, answer):
             self.drop(file)
             since = file.throttling.since or times.rfc3339(time.time())
-            file.throttling = file.throttling._replace(since=since, foreign=foreign)
+            file.throttling = msgspec.structs.replace(file.throttling, since=since, foreign=foreign)
             limit = cgroupfs.NO_LIMIT
             with contextlib.suppress(cgroupfs.CgroupError):  # then no value lies between plan and limit
                 limit = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_MAX))
@@ -167,8 +169,8 @@ class ThrottleGuard:
             stalled = 0 if guarded.some is None else max(0, sample.some - guarded.some) / 1e6
             if sample.now - known.last >= exposure.RECENT_SECONDS:
                 self._work.reports.touch()
-            guarded.file.throttling = known._replace(
-                events=known.events + more, seconds=known.seconds + stalled, last=sample.now
+            guarded.file.throttling = msgspec.structs.replace(
+                known, events=known.events + more, seconds=known.seconds + stalled, last=sample.now
             )
         guarded.events, guarded.some = sample.events, sample.some
 
@@ -177,7 +179,10 @@ class ThrottleGuard:
         least = 0 if guard is None else guard.value
         phase = guard.phase.value if guard is not None and least else ""
         why = why if guard is not None and guard.phase is not throttle.Phase.ARMED else ""
-        before, file.throttling = file.throttling, file.throttling._replace(least=least, phase=phase, why=why)
+        before, file.throttling = (
+            file.throttling,
+            msgspec.structs.replace(file.throttling, least=least, phase=phase, why=why),
+        )
         if before.least != least:
             self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(self._work.clock()))
             EASED.set(sum(each.throttling.least > 0 for each in self.guarded))
@@ -198,7 +203,7 @@ class ThrottleGuard:
         return held if theirs and 0 < held < cgroupfs.NO_LIMIT and held != file.last_applied else 0
 
     def _report(self, file: records.ControlFile, trip: throttle.Trip) -> None:
-        file.throttling = file.throttling._replace(trips=file.throttling.trips + 1)
+        file.throttling = msgspec.structs.replace(file.throttling, trips=file.throttling.trips + 1)
         self._work.reports.touch()
         self.storm.record(self._work.clock())
         TRIPS.inc(trip.cause.value, trip.phase.value)

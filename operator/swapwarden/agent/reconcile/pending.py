@@ -99,7 +99,7 @@ class PendingWrites:
             raise one.job.error
         if one.raised is None or self._fs.read(file.name) != one.raised:
             return one.write
-        return one.write._replace(value=one.raised)
+        return msgspec.structs.replace(one.write, value=one.raised)
 
     def overtaken(self, file: records.ControlFile) -> int | None:
         """Return what a file holds while a thread is at its write; None if none is."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+
+import msgspec
 
 from swapwarden.agent.desired import problems
 from swapwarden.agent.ledger import ledger
@@ -24,7 +25,7 @@ REPAIRS = metrics.counter(
 )
 
 
-class NextSetting(NamedTuple):
+class NextSetting(msgspec.Struct, frozen=True):
     """The next write to a setting."""
 
     write: str | None

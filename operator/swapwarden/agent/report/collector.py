@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -35,7 +35,7 @@ _OF_TENANTS: Final = frozenset({ViolationReason.ACCESS_DENIED, ViolationReason.Y
 _UNMANAGED: Final = resolve.Handling.UNMANAGED
 
 
-class ConditionVerdict(NamedTuple):
+class ConditionVerdict(msgspec.Struct, frozen=True):
     """A condition without the time of its last transition."""
 
     status: str
@@ -84,7 +84,7 @@ class Tree(msgspec.Struct, frozen=True):
     """Why none was found."""
 
 
-class Snapshot(NamedTuple):
+class Snapshot(msgspec.Struct, frozen=True):
     """The agent's records at one time, from which status and metrics are built."""
 
     spec: spec.NodeSpec | None

@@ -88,7 +88,7 @@ class Report:
         to_restore = progress.to_restore + sysctls.to_restore
         return collector.collect(
             self._reconciled.inventory,
-            progress._replace(settings=settings, to_restore=to_restore),
+            msgspec.structs.replace(progress, settings=settings, to_restore=to_restore),
             cgroups=self._fs,
             now=time.monotonic(),
             guarantee=strict.verdict(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from swapwarden.agent.desired import problems, resolve
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector, holds
@@ -143,7 +145,7 @@ def _ready(applied: collector.ConditionVerdict, degraded: collector.ConditionVer
     """Sum up; Applied is true on compatible nodes only."""
     if degraded.status == "True":
         return collector.ConditionVerdict("False", ConditionType.DEGRADED, "")
-    return applied._replace(message="")
+    return msgspec.structs.replace(applied, message="")
 
 
 def _drift(recent: collector.Recent) -> collector.ConditionVerdict:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import systemd_dropins
 from swapwarden.agent.inventory import board
@@ -106,7 +108,7 @@ def _not_in_effect(
     message += _names(seen.alone)
     if runtime is not None and runtime.reason != runtime_link.Away.NO_SOCKET and not files.visible:
         return collector.ConditionVerdict("False", ConditionType.NRI_UNAVAILABLE, message)
-    return systemd._replace(message=message)
+    return msgspec.structs.replace(systemd, message=message)
 
 
 def _nri(runtime: board.RuntimeStatus | None) -> str:

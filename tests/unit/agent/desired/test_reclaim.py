@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,18 +33,18 @@ class Run:
 
     def look(self, **fields: Any) -> reclaim.Decision:
         room = {key: fields.pop(key) for key in list(fields) if key in ROOM}
-        self.seen = self.seen._replace(**{"now": max(self.pace.due, self.seen.now + 6), **fields})
+        self.seen = msgspec.structs.replace(self.seen, **{"now": max(self.pace.due, self.seen.now + 6), **fields})
         return self.pace.decide(self.seen, BOUNDS, **{**ROOM, **room})
 
 
 def begun(mode: names.ReclaimMode = CONTINUOUS) -> Run:
     run = Run(reclaim.Pace(mode, IDLE.now))
-    assert run.look() == (0, ReclaimHold.FIRST_LOOK)
+    assert msgspec.structs.astuple(run.look()) == (0, ReclaimHold.FIRST_LOOK)
     return run
 
 
 def test_an_idle_pod_has_a_step_of_its_share() -> None:
-    size, hold = begun().look()
+    size, hold = msgspec.structs.astuple(begun().look())
     assert hold is ReclaimHold.STEP
     assert size == 2 * MIB // PAGE * PAGE
 
@@ -52,13 +53,13 @@ def test_steps_become_smaller_on_the_way_to_the_target() -> None:
     half = begun().look(some=3000)
     assert half.hold is ReclaimHold.STEP
     assert abs(half.size - MIB) <= PAGE
-    assert begun().look(some=6000) == (0, ReclaimHold.STALLED)
+    assert msgspec.structs.astuple(begun().look(some=6000)) == (0, ReclaimHold.STALLED)
 
 
 def test_refaults_end_steps() -> None:
     pages = 2 * MIB // reclaim.REFAULT_SHARE // PAGE
     assert begun().look(refaults=pages).hold is ReclaimHold.STEP
-    assert begun().look(refaults=pages + 1) == (0, ReclaimHold.REFAULTS)
+    assert msgspec.structs.astuple(begun().look(refaults=pages + 1)) == (0, ReclaimHold.REFAULTS)
 
 
 def test_at_the_target_startup_ends_and_continuous_waits_longer_each_time() -> None:
@@ -72,7 +73,7 @@ def test_at_the_target_startup_ends_and_continuous_waits_longer_each_time() -> N
         assert continuous.look().hold is ReclaimHold.FIRST_LOOK
     assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
     assert not continuous.pace.done
-    size, _ = continuous.look()
+    size, _ = msgspec.structs.astuple(continuous.look())
     continuous.pace.took(size, size, continuous.seen.now)
     continuous.look(some=10**9)
     assert continuous.pace.due - continuous.seen.now == 60
@@ -82,11 +83,11 @@ def test_at_the_target_startup_ends_and_continuous_waits_longer_each_time() -> N
 def test_three_steps_without_gain_end_it(mode: names.ReclaimMode) -> None:
     run = begun(mode)
     for freed in (0, 0, 10 * MIB, 0, 0):
-        size, hold = run.look()
+        size, hold = msgspec.structs.astuple(run.look())
         assert hold is ReclaimHold.STEP
         run.pace.took(size, freed, run.seen.now)
     assert (run.pace.done, run.pace.due - run.seen.now) == (False, 6)
-    size, _ = run.look()
+    size, _ = msgspec.structs.astuple(run.look())
     run.pace.took(size, size // reclaim.GAIN_SHARE - PAGE, run.seen.now)
     assert run.pace.done == (mode is STARTUP)
     assert run.pace.due - run.seen.now == 60
@@ -111,7 +112,7 @@ def test_three_steps_without_gain_end_it(mode: names.ReclaimMode) -> None:
     ],
 )
 def test_there_is_no_step(fields: dict[str, Any], hold: ReclaimHold) -> None:
-    assert begun().look(**fields) == (0, hold)
+    assert msgspec.structs.astuple(begun().look(**fields)) == (0, hold)
 
 
 def test_startup_ends_if_no_step_can_follow_and_waits_if_one_may() -> None:
@@ -163,7 +164,9 @@ def test_no_step_exceeds_any_bound(
     for now, some, refaults, current, swap, left, protected, swap_free, writes in looks:
         seen = reclaim.PodSample(now, some, refaults, current, swap, left, protected)
         done = pace.done
-        size, hold = pace.decide(seen, bounds, swap_free=swap_free, writes_left=writes, pressed=False, page=PAGE)
+        size, hold = msgspec.structs.astuple(
+            pace.decide(seen, bounds, swap_free=swap_free, writes_left=writes, pressed=False, page=PAGE)
+        )
         assert (size > 0) == (hold is ReclaimHold.STEP)
         assert pace.due > now
         if size:
@@ -181,12 +184,12 @@ NODE = reclaim.NodeSample(10.0, 5, 1.0, GIB)
     ("before", "pressed"),
     [
         (None, True),
-        (NODE._replace(now=4.0), False),
-        (NODE._replace(now=4.0, direct=4), True),
-        (NODE._replace(now=4.0, direct=6), True),
-        (NODE._replace(now=4.0, full=1.001), True),
+        (msgspec.structs.replace(NODE, now=4.0), False),
+        (msgspec.structs.replace(NODE, now=4.0, direct=4), True),
+        (msgspec.structs.replace(NODE, now=4.0, direct=6), True),
+        (msgspec.structs.replace(NODE, now=4.0, full=1.001), True),
         (NODE, True),
-        (NODE._replace(now=11.0), True),
+        (msgspec.structs.replace(NODE, now=11.0), True),
     ],
 )
 def test_a_node_is_calm_only_after_two_looks(before: reclaim.NodeSample | None, *, pressed: bool) -> None:
@@ -194,9 +197,9 @@ def test_a_node_is_calm_only_after_two_looks(before: reclaim.NodeSample | None, 
 
 
 def test_a_node_whose_tasks_all_wait_is_pressed() -> None:
-    before = NODE._replace(now=0.0)
-    assert not reclaim.is_pressed(before, NODE._replace(full=1.0999))
-    assert reclaim.is_pressed(before, NODE._replace(full=1.1001))
+    before = msgspec.structs.replace(NODE, now=0.0)
+    assert not reclaim.is_pressed(before, msgspec.structs.replace(NODE, full=1.0999))
+    assert reclaim.is_pressed(before, msgspec.structs.replace(NODE, full=1.1001))
 
 
 @given(

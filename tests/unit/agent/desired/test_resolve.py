@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,11 +63,14 @@ def test_what_audit_would_write() -> None:
 
 
 def test_the_root_is_left_alone_until_a_state_arrives_and_put_back_when_one_has_no_value_for_it() -> None:
-    some = state(names.Mode.ENFORCE, names.BeforePlan.NO_SWAP)._replace(kubepods=7 * PAGE)
+    some = msgspec.structs.replace(state(names.Mode.ENFORCE, names.BeforePlan.NO_SWAP), kubepods=7 * PAGE)
     assert resolve.of_root(None, mode=resolve.mode_of(None)) is resolve.Handling.UNMANAGED
     assert resolve.of_root(some, mode=names.Mode.ENFORCE) == 7 * PAGE
     assert resolve.of_root(some, mode=names.Mode.RESTORE) is resolve.Handling.RESTORE
-    assert resolve.of_root(some._replace(kubepods=None), mode=names.Mode.ENFORCE) is resolve.Handling.RESTORE
+    assert (
+        resolve.of_root(msgspec.structs.replace(some, kubepods=None), mode=names.Mode.ENFORCE)
+        is resolve.Handling.RESTORE
+    )
 
 
 def test_a_file_that_is_not_denied_keeps_what_it_holds_until_a_state_names_its_pod() -> None:

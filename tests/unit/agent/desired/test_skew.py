@@ -67,7 +67,7 @@ def test_settings_of_a_newer_controller_are_listed_once_each_and_the_others_hold
         spec.Unsupported("memoryOom", "kubepods", 1),
     )
     known = taken({**SPEC, "pods": {"x": POD, "y": {}}})
-    assert found._replace(unsupported=()) == known
+    assert msgspec.structs.replace(found, unsupported=()) == known
 
 
 def test_what_an_older_controller_does_not_say_has_its_default() -> None:

@@ -9,6 +9,7 @@ import pathlib
 import re
 import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,19 +33,19 @@ ALONE = attribution.Signs(math.inf, starts=False, unit=True, resized=False, toge
     ("seen", "cause"),
     [
         (ALONE, Cause.UNIT_VALUE),
-        (ALONE._replace(unit=False), Cause.OTHER_WRITER),
-        (ALONE._replace(age=2.0), Cause.START),
-        (ALONE._replace(age=2.0, unit=False), Cause.OTHER_WRITER),
-        (ALONE._replace(age=2.0, unit=False, starts=True), Cause.START),
-        (ALONE._replace(age=20.0), Cause.UNIT_VALUE),
-        (ALONE._replace(resized=True), Cause.RESIZE),
-        (ALONE._replace(resized=True, unit=False), Cause.RESIZE),
-        (ALONE._replace(together=3), Cause.RELOAD),
-        (ALONE._replace(together=3, resized=True), Cause.RELOAD),
-        (ALONE._replace(together=3, unit=False), Cause.OTHER_WRITER),
-        (ALONE._replace(together=2), Cause.UNIT_VALUE),
-        (ALONE._replace(together=2, running=2), Cause.RELOAD),
-        (ALONE._replace(running=1), Cause.UNIT_VALUE),
+        (msgspec.structs.replace(ALONE, unit=False), Cause.OTHER_WRITER),
+        (msgspec.structs.replace(ALONE, age=2.0), Cause.START),
+        (msgspec.structs.replace(ALONE, age=2.0, unit=False), Cause.OTHER_WRITER),
+        (msgspec.structs.replace(ALONE, age=2.0, unit=False, starts=True), Cause.START),
+        (msgspec.structs.replace(ALONE, age=20.0), Cause.UNIT_VALUE),
+        (msgspec.structs.replace(ALONE, resized=True), Cause.RESIZE),
+        (msgspec.structs.replace(ALONE, resized=True, unit=False), Cause.RESIZE),
+        (msgspec.structs.replace(ALONE, together=3), Cause.RELOAD),
+        (msgspec.structs.replace(ALONE, together=3, resized=True), Cause.RELOAD),
+        (msgspec.structs.replace(ALONE, together=3, unit=False), Cause.OTHER_WRITER),
+        (msgspec.structs.replace(ALONE, together=2), Cause.UNIT_VALUE),
+        (msgspec.structs.replace(ALONE, together=2, running=2), Cause.RELOAD),
+        (msgspec.structs.replace(ALONE, running=1), Cause.UNIT_VALUE),
     ],
 )
 def test_what_the_evidence_speaks_for(seen: attribution.Signs, cause: names.Cause) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from swapwarden.agent.drift import other_writers
 from swapwarden.agent.host import cgroupfs
@@ -32,8 +33,13 @@ def test_wasp_agent(value: int, inner: str) -> None:
 def test_the_units_own_number_is_reported_only_with_the_rhythm_of_wasp_agent() -> None:
     number = other_writers.ObservedWrite("container", CRIO, 4096, high_below_max=False, quiet=True)
     assert "every 20 s, as wasp-agent does" in told(number)
-    assert told(number, number._replace(quiet=False)).count("wasp-agent") == 1, "the same is said once"
-    assert told(number, rounds=3) == told(number, every=60.0) == told(number._replace(path=CONTAINERD)) == ""
+    assert told(number, msgspec.structs.replace(number, quiet=False)).count("wasp-agent") == 1, "the same is said once"
+    assert (
+        told(number, rounds=3)
+        == told(number, every=60.0)
+        == told(msgspec.structs.replace(number, path=CONTAINERD))
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_nobody_is_named_on_less_evidence(write: other_writers.ObservedWrite, ev
 def test_the_memory_qos_plugin() -> None:
     write = other_writers.ObservedWrite("container", CONTAINERD, cgroupfs.NO_LIMIT, high_below_max=True)
     assert "memory-qos plugin of NRI" in told(write, rounds=1)
-    assert "memory-qos" not in told(write, write._replace(high_below_max=False), rounds=1)
+    assert "memory-qos" not in told(write, msgspec.structs.replace(write, high_below_max=False), rounds=1)
 
 
 def test_irregular_writes_have_no_rhythm() -> None:

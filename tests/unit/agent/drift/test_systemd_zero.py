@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import systemd_zero
@@ -29,7 +30,7 @@ from tests.unit.agent.cgroup_tree import FILES, swap_max, uid, write
 
 
 def asked(entries: dict[int, int | None] | None = None, mode: names.Mode = names.Mode.ENFORCE) -> spec.NodeSpec:
-    return state(entries, mode=mode)._replace(guarantee=names.Guarantee.STRICT)
+    return msgspec.structs.replace(state(entries, mode=mode), guarantee=names.Guarantee.STRICT)
 
 
 def born(node: Node, number: int, qos: str = "burstable", value: str = "0") -> pathlib.Path:
@@ -53,7 +54,7 @@ def verdict(node: Node, files: board.DropInStatus = NO_FILES) -> collector.Condi
 
 def told(node: Node, files: board.DropInStatus = NO_FILES) -> tuple[str, str] | None:
     found = verdict(node, files)
-    return None if found is None else found[:2]
+    return None if found is None else (found.status, found.reason)
 
 
 def held(node: Node) -> set[str]:
@@ -375,7 +376,7 @@ async def test_once_the_files_are_removed_what_systemd_still_holds_is_named(plai
 def at_most(number: int, limit: int, generation: int) -> spec.NodeSpec:
     """A state that lowers others' limits, and raises none."""
     entry = spec.PodEntry({cgroupfs.SWAP_MAX: spec.FileSetting(limit, at_most=True)}, {})
-    return state(generation=generation)._replace(pods={uid(number): entry})
+    return msgspec.structs.replace(state(generation=generation), pods={uid(number): entry})
 
 
 @pytest.mark.parametrize("away", [False, True])

@@ -187,7 +187,8 @@ class Machine:
         (self.root / "dev/block" / number).symlink_to(disk / name)
 
     def found(self, path: str) -> tuple[str, bool, AbstractSet[str] | None]:
-        return block_devices.look(self.block, path)
+        found = block_devices.look(self.block, path)
+        return found.backing, found.encrypted, found.disks
 
     def numbered(self, number: str) -> AbstractSet[str] | None:
         return block_devices.disks_of_number(self.block, number)

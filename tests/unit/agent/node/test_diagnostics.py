@@ -38,7 +38,7 @@ SEEN = node_info.NodeLook(GOOD, memory=MEMORY, containers=node_info.Containers(l
 
 
 def kinds(facts: state.Facts = FACTS, **changes: Any) -> list[str]:
-    return [found.kind for found in diagnostics.conditions(facts, SEEN._replace(**changes))]
+    return [found.kind for found in diagnostics.conditions(facts, msgspec.structs.replace(SEEN, **changes))]
 
 
 def test_nothing_to_say() -> None:
@@ -48,7 +48,7 @@ def test_nothing_to_say() -> None:
 
 def test_without_swap_there_is_nothing_to_say() -> None:
     old = msgspec.structs.replace(FACTS, tmpfs_noswap=False)
-    bad = GOOD._replace(fail_swap_on=True)
+    bad = msgspec.structs.replace(GOOD, fail_swap_on=True)
     assert kinds(old, configuration=bad) == ["KubeletWillNotStart", "SecretsOnDisk"]
     assert kinds(msgspec.structs.replace(old, devices=[], swap_bytes=0), configuration=bad) == []
 
@@ -57,27 +57,33 @@ def test_a_kubelet_that_sets_no_limits() -> None:
     assert kinds(containers=node_info.Containers(without=2)) == ["KubeletSetsNoLimits"]
     assert kinds(containers=node_info.Containers(without=2, limited=1)) == []
     assert kinds(containers=node_info.Containers()) == []
-    assert kinds(containers=node_info.Containers(without=2), configuration=GOOD._replace(swap_behavior="NoSwap")) == []
+    assert (
+        kinds(
+            containers=node_info.Containers(without=2),
+            configuration=msgspec.structs.replace(GOOD, swap_behavior="NoSwap"),
+        )
+        == []
+    )
     assert kinds(containers=node_info.Containers(without=2), configuration=None) == []
 
 
 def test_eviction_before_swap() -> None:
-    assert kinds(configuration=GOOD._replace(eviction_memory="100Mi")) == ["EvictionBeforeSwap"]
-    assert kinds(configuration=GOOD._replace(eviction_memory="5%")) == ["EvictionBeforeSwap"]
-    assert kinds(configuration=GOOD._replace(eviction_memory="what")) == []
-    assert kinds(configuration=GOOD._replace(eviction_memory="70Mi")) == []
-    assert kinds(configuration=GOOD._replace(eviction_memory="100Mi"), memory=None) == []
+    assert kinds(configuration=msgspec.structs.replace(GOOD, eviction_memory="100Mi")) == ["EvictionBeforeSwap"]
+    assert kinds(configuration=msgspec.structs.replace(GOOD, eviction_memory="5%")) == ["EvictionBeforeSwap"]
+    assert kinds(configuration=msgspec.structs.replace(GOOD, eviction_memory="what")) == []
+    assert kinds(configuration=msgspec.structs.replace(GOOD, eviction_memory="70Mi")) == []
+    assert kinds(configuration=msgspec.structs.replace(GOOD, eviction_memory="100Mi"), memory=None) == []
 
 
 def test_eviction_by_the_limit_of_pods_before_swap() -> None:
-    limited = MEMORY._replace(pods=eviction_order.PodsMemory(limit=1 << 30, working_set=512 << 20))
-    (found,) = diagnostics.conditions(FACTS, SEEN._replace(memory=limited))
+    limited = msgspec.structs.replace(MEMORY, pods=eviction_order.PodsMemory(limit=1 << 30, working_set=512 << 20))
+    (found,) = diagnostics.conditions(FACTS, msgspec.structs.replace(SEEN, memory=limited))
     assert (found.kind, found.reason) == ("EvictionBeforeSwap", "AllocatableThreshold")
     # 4096 less the threshold of 50, and less 2500 at which the kernel swaps: 512, 2048 that are not in use, less 60.
     assert "974 MiB" in found.message
     assert "2500 MiB" in found.message
     assert "at most 1546 MiB (now 3072 MiB)" in found.remedy
-    without = GOOD._replace(enforce_node_allocatable=("none",))
+    without = msgspec.structs.replace(GOOD, enforce_node_allocatable=("none",))
     assert kinds(memory=limited, configuration=without) == []
 
 
@@ -85,7 +91,9 @@ def test_eviction_by_the_limit_of_pods_before_swap() -> None:
     ("threshold", "reason", "says"), [("", "NoThreshold", "never"), ("40Mi", "ThresholdTooLow", "below 40 MiB")]
 )
 def test_the_oom_killer_before_an_eviction(threshold: str, reason: str, says: str) -> None:
-    (found,) = diagnostics.conditions(FACTS, SEEN._replace(configuration=GOOD._replace(eviction_memory=threshold)))
+    (found,) = diagnostics.conditions(
+        FACTS, msgspec.structs.replace(SEEN, configuration=msgspec.structs.replace(GOOD, eviction_memory=threshold))
+    )
     assert (found.kind, found.reason) == ("OOMKillBeforeEviction", reason)
     assert "49 MiB" in found.message
     assert found.message.endswith(says)
@@ -108,8 +116,9 @@ def test_lost_events_are_reported_also_without_swap() -> None:
 
 
 def test_all_of_them_together_are_short() -> None:
-    worst = SEEN._replace(
-        configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"),
+    worst = msgspec.structs.replace(
+        SEEN,
+        configuration=msgspec.structs.replace(GOOD, fail_swap_on=True, eviction_memory="100Gi"),
         containers=node_info.Containers(without=1),
     )
     runtime = board.RuntimeStatus(connected=False, reason="Refused", message="x" * 1000)
@@ -117,7 +126,7 @@ def test_all_of_them_together_are_short() -> None:
     found = diagnostics.conditions(
         msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1, runtime, storm=True, short=short
     )
-    late = worst._replace(configuration=GOOD._replace(eviction_memory="1"))
+    late = msgspec.structs.replace(worst, configuration=msgspec.structs.replace(GOOD, eviction_memory="1"))
     found += diagnostics.conditions(FACTS, late)
     assert {each.kind for each in found} == set(DIAGNOSTICS)
     assert max(len(f"{each.message}; {each.remedy}") for each in found) < 400

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,8 +23,8 @@ STARTED = NodeMemory(
     low=54 * MIB,
 )
 """At the start of it, had nothing been read before. The OOM killer struck at 80 MiB available."""
-CACHED = STARTED._replace(free=606 * MIB, inactive_file=CACHE * MIB)
-LIMITED = STARTED._replace(kernel=41 * MIB, slab=0, pods=PodsMemory(limit=700 * 10**6, working_set=0))
+CACHED = msgspec.structs.replace(STARTED, free=606 * MIB, inactive_file=CACHE * MIB)
+LIMITED = msgspec.structs.replace(STARTED, kernel=41 * MIB, slab=0, pods=PodsMemory(limit=700 * 10**6, working_set=0))
 """A run with a limit of all pods: they had 100 MiB left three seconds before the first page was swapped."""
 
 
@@ -51,14 +52,14 @@ def test_the_nodes_threshold(memory: NodeMemory, threshold: int, event: FirstEve
 
 def test_memory_of_the_kernel_keeps_the_kubelet_from_evicting() -> None:
     """As seen: OOM kills at 90 and 87 MiB available, 41 of them used by the kernel."""
-    seen = STARTED._replace(kernel=41 * MIB, slab=0, minimum=44 * MIB)
+    seen = msgspec.structs.replace(STARTED, kernel=41 * MIB, slab=0, minimum=44 * MIB)
     assert first(seen, 80) is FirstEvent.OOM_KILLER
     assert first(seen, 86) is FirstEvent.SWAP
-    assert first(seen._replace(kernel=400 * MIB), 100) is FirstEvent.OOM_KILLER
+    assert first(msgspec.structs.replace(seen, kernel=400 * MIB), 100) is FirstEvent.OOM_KILLER
 
 
 def test_slab_that_can_be_reclaimed_is_no_proof_of_an_oom_kill() -> None:
-    assert first(STARTED._replace(kernel=400 * MIB, slab=350 * MIB), 100) is FirstEvent.SWAP
+    assert first(msgspec.structs.replace(STARTED, kernel=400 * MIB, slab=350 * MIB), 100) is FirstEvent.SWAP
 
 
 def test_the_limit_of_all_pods() -> None:
@@ -74,24 +75,26 @@ def test_with_as_much_reserved_as_the_remedy_says_pods_swap() -> None:
     assert order.reservable < order.reserved
     for reserved, event in ((order.reservable, FirstEvent.SWAP), (order.reservable + 1, FirstEvent.PODS_EVICTION)):
         pods = PodsMemory(LIMITED.total - reserved, working_set=0)
-        assert first(LIMITED._replace(pods=pods), 90) is event
+        assert first(msgspec.structs.replace(LIMITED, pods=pods), 90) is event
 
 
 def test_an_eviction_by_the_limit_of_pods_counts_before_an_oom_kill() -> None:
     # Pods swap from 857 MiB on, and the kernel is out of memory when they use 877 MiB.
     for limit, event in ((950, FirstEvent.OOM_KILLER), (930, FirstEvent.SWAP), (910, FirstEvent.PODS_EVICTION)):
         pods = PodsMemory(limit * MIB, working_set=0)
-        assert first(STARTED._replace(pods=pods), 60) is event
+        assert first(msgspec.structs.replace(STARTED, pods=pods), 60) is event
 
 
 def test_memory_of_pods_does_not_count_as_memory_beside_them() -> None:
-    used = LIMITED._replace(free=LIMITED.free - 300 * MIB, pods=PodsMemory(700 * 10**6, working_set=300 * MIB))
+    used = msgspec.structs.replace(
+        LIMITED, free=LIMITED.free - 300 * MIB, pods=PodsMemory(700 * 10**6, working_set=300 * MIB)
+    )
     before, after = (find(each, lambda _: 90 * MIB, limits_pods=True) for each in (LIMITED, used))
     assert before == after
 
 
 def test_both_thresholds_too_high() -> None:
-    pods = LIMITED._replace(pods=PodsMemory(960 * MIB, working_set=0))
+    pods = msgspec.structs.replace(LIMITED, pods=PodsMemory(960 * MIB, working_set=0))
     assert first(pods, 200) is FirstEvent.NODE_EVICTION
     assert first(LIMITED, 200) is FirstEvent.PODS_EVICTION
 
@@ -138,7 +141,7 @@ def test_a_higher_threshold_never_has_the_kubelet_evict_later(memory: NodeMemory
     ],
 )
 def test_only_a_real_change_counts(changes: dict[str, Any], same: bool) -> None:
-    now = STARTED._replace(**changes)
+    now = msgspec.structs.replace(STARTED, **changes)
     assert steady(STARTED, now) is (STARTED if same else now)
 
 
@@ -148,5 +151,7 @@ def test_the_first_and_the_last_look_count() -> None:
 
 
 def test_pods_that_grow_are_no_change() -> None:
-    grown = LIMITED._replace(free=LIMITED.free - 300 * MIB, pods=PodsMemory(700 * 10**6, working_set=300 * MIB))
+    grown = msgspec.structs.replace(
+        LIMITED, free=LIMITED.free - 300 * MIB, pods=PodsMemory(700 * 10**6, working_set=300 * MIB)
+    )
     assert steady(LIMITED, grown) is LIMITED

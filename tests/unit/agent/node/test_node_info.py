@@ -56,7 +56,9 @@ def test_how_memory_is_used(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     (node.kubepods / "memory.max").write_text("3221225472\n")
     (node.kubepods / "memory.current").write_text("10485760\n")
     (node.kubepods / "memory.stat").write_text("anon 1\ninactive_file 4194304\n")
-    assert seen(node, cgroups).memory == found._replace(pods=eviction_order.PodsMemory(3221225472, 6291456))
+    assert seen(node, cgroups).memory == msgspec.structs.replace(
+        found, pods=eviction_order.PodsMemory(3221225472, 6291456)
+    )
     (node.proc / "zoneinfo").write_text("Node 0\n")
     assert seen(node, cgroups).memory is None
 
@@ -76,7 +78,9 @@ def test_free_memory_on_lists_of_processors_is_no_memory_of_the_kernel(
     file = node.proc / "zoneinfo"
     file.write_text(file.read_text() + "    cpu: 0\n              count:    300\n    cpu: 1\n              count: 20\n")
     listed = 320 * PAGE
-    assert seen(node, cgroups).memory == before._replace(free=before.free + listed, kernel=before.kernel - listed)
+    assert seen(node, cgroups).memory == msgspec.structs.replace(
+        before, free=before.free + listed, kernel=before.kernel - listed
+    )
 
 
 def test_a_file_that_is_no_configuration_is_reported(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
@@ -88,13 +92,15 @@ def test_a_file_that_is_no_configuration_is_reported(node: HostTree, cgroups: cg
 
 def test_the_configuration_is_where_distributions_keep_it(node: HostTree) -> None:
     (node.host / "var/lib/kubelet/config.yaml").unlink()
-    assert node_info.configuration_files(node.host) == (None, None)
+    assert node_info.configuration_files(node.host) == kubelet_config.Files()
     # kubeadm keeps a kubeconfig where others keep the configuration.
     node.file(node.host / "etc/kubernetes/kubelet.conf", "apiVersion: v1\nkind: Config\n")
-    assert node_info.configuration_files(node.host) == (None, None)
+    assert node_info.configuration_files(node.host) == kubelet_config.Files()
     node.file(node.host / "etc/kubernetes/kubelet.conf", host_tree.LIMITED)
     (drop_ins := node.host / "var/lib/rancher/k3s/agent/etc/kubelet.conf.d").mkdir(parents=True)
-    assert node_info.configuration_files(node.host) == (node.host / "etc/kubernetes/kubelet.conf", drop_ins)
+    assert node_info.configuration_files(node.host) == kubelet_config.Files(
+        node.host / "etc/kubernetes/kubelet.conf", drop_ins
+    )
 
 
 def test_containers(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
@@ -113,7 +119,7 @@ def test_containers(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     assert tally() == node_info.Containers(limited=1)
     for number in range(5, 50):
         node.burstable(number, "max")
-    assert sum(tally()[:2]) <= 32
+    assert tally().without + tally().limited <= 32
 
 
 def test_a_kubelet_swaps_unless_a_limit_of_its_unit_or_above_is_0(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:

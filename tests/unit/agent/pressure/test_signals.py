@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -250,7 +251,10 @@ def test_a_short_stall_is_no_signal() -> None:
 
 
 def test_headroom_precedes_stall() -> None:
-    looks = [each._replace(cheap={NODE: MIB}, headroom={NODE: MIB}) for each in stalling(30, 0.44, shortages=10)]
+    looks = [
+        msgspec.structs.replace(each, cheap={NODE: MIB}, headroom={NODE: MIB})
+        for each in stalling(30, 0.44, shortages=10)
+    ]
     verdict = run(looks)[-1]
     assert (verdict.signal, verdict.since) == (HEADROOM, 5)
     assert verdict.on == {(HEADROOM, NODE), (STALL, NODE)}
@@ -315,7 +319,7 @@ def test_a_growth_is_announced_while_something_is_left(size: int, begins: float,
 def test_a_signal_that_may_be_near_is_looked_at_each_second(near: MemoryReading) -> None:
     signals = PressureSignals(SETTINGS)
     signals.step(look(0, stalls={NODE: StallTotals(49.7, 0)}))
-    verdict = signals.step(near._replace(at=1))
+    verdict = signals.step(msgspec.structs.replace(near, at=1))
     assert verdict.near
     assert signals.pause == NEAR_SECONDS
 
@@ -411,10 +415,13 @@ def test_totals_that_restart_are_no_stall(full: float, when: int) -> None:
 def test_pages_that_count_back_restart_the_window(pages: tuple[int, int]) -> None:
     before = list(stalling(8, 0.5, shortages=10, out=1, back=1))
     after = [
-        look(each.at, stalls={NODE: each.stalls[NODE]._replace(reclaimed=pages[0], refaulted=pages[1])})
+        look(each.at, stalls={NODE: msgspec.structs.replace(each.stalls[NODE], reclaimed=pages[0], refaulted=pages[1])})
         for each in stalling(30, 0.5, shortages=10)
     ][9:]
-    higher = [look(each.at, stalls={NODE: each.stalls[NODE]._replace(reclaimed=500, refaulted=500)}) for each in before]
+    higher = [
+        look(each.at, stalls={NODE: msgspec.structs.replace(each.stalls[NODE], reclaimed=500, refaulted=500)})
+        for each in before
+    ]
     assert on_at(run([*higher, *after])) == len(higher) + OVER
 
 
@@ -422,7 +429,9 @@ def test_pages_that_count_back_restart_the_window(pages: tuple[int, int]) -> Non
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_clock_that_jumps_back_restarts_all(jump: float, share: float) -> None:
     looks = list(stalling(12, share, shortages=10))
-    moved = [each._replace(at=each.at + jump) for each in stalling(40, 0.5, shortages=10) if each.at >= 12]
+    moved = [
+        msgspec.structs.replace(each, at=each.at + jump) for each in stalling(40, 0.5, shortages=10) if each.at >= 12
+    ]
     verdicts = run(itertools.chain(looks, moved))
     assert verdicts[11].signal is (STALL if share else None)
     assert [each.signal for each in verdicts[12:22]] == [None] * 10

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import reclaim
 from swapwarden.agent.host import cgroupfs, memory_reclaim
@@ -252,7 +253,7 @@ def test_startup_begins_late_and_ends_for_the_next_agent_too(node: Node) -> None
     assert node.holds() == {"a": "Done"}
     assert len(node.kernel.pieces) == pieces
     # A new container has new memory.
-    node.targets = [node.targets[0]._replace(containers=frozenset({"a-1", "a-2"}))]
+    node.targets = [msgspec.structs.replace(node.targets[0], containers=frozenset({"a-1", "a-2"}))]
     node.order()
     node.turns(3)
     assert len(node.kernel.pieces) > pieces

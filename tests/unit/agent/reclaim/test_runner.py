@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroupfs
@@ -29,7 +30,7 @@ def pod(uid: str, *containers: str) -> records.Pod:
 def node_spec(mode: names.Mode = names.Mode.ENFORCE, **fields: Any) -> spec.NodeSpec:
     asks = spec.PodEntry({}, {}, reclaim=names.ReclaimMode.CONTINUOUS)
     made = spec.NodeSpec("u", 1, mode, names.BeforePlan.NO_SWAP, None, {"a": asks, "b": spec.PodEntry({}, {})})
-    return made._replace(**{"reclaim": BOUNDS, **fields})
+    return msgspec.structs.replace(made, **{"reclaim": BOUNDS, **fields})
 
 
 class Made:
@@ -81,7 +82,7 @@ def test_there_is_a_thread_only_where_a_pod_asks(tmp_path: pathlib.Path) -> None
 def test_a_pod_that_drains_is_left_alone(tmp_path: pathlib.Path) -> None:
     def do(made: Made) -> None:
         one = pod("a", "1")
-        one.file.status = one.file.status._replace(draining=True)
+        one.file.status = msgspec.structs.replace(one.file.status, draining=True)
         made.follow(node_spec(), one)
         assert threads() == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import repairs
@@ -222,13 +223,13 @@ async def test_a_value_that_the_pod_could_live_with_is_repaired_at_once(plain: N
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_systemds_0_does_not_kill_a_pod_that_drains(plain: Node, restarted: bool) -> None:
     """Under guarantee Strict it writes 0 at each reload; another writer's 0 is its own affair."""
-    plain.start(state()._replace(guarantee=names.Guarantee.STRICT))
+    plain.start(msgspec.structs.replace(state(), guarantee=names.Guarantee.STRICT))
     pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_max="0\n")
     assert plain.agent is not None
     await until(lambda: bool(plain.agent and plain.agent.inventory.pods.values()))
-    apply(plain.agent, state({1: 100 * MIB})._replace(guarantee=names.Guarantee.STRICT))
+    apply(plain.agent, msgspec.structs.replace(state({1: 100 * MIB}), guarantee=names.Guarantee.STRICT))
     write(pod, str(40 * MIB), "memory.swap.current")
-    wished = state({1: 0})._replace(guarantee=names.Guarantee.STRICT)
+    wished = msgspec.structs.replace(state({1: 0}), guarantee=names.Guarantee.STRICT)
     apply(plain.agent, wished)
     assert swap_max(pod) == str(56 * MIB)
     if restarted:

@@ -60,7 +60,7 @@ class Stuck:
         agent = self.node.start()
         entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN)}, {})
         asked = api.GuardSettings(**settings)  # type: ignore[arg-type]  # as they are given
-        apply(agent, state()._replace(pods={uid(1): entry}, guard=asked))
+        apply(agent, msgspec.structs.replace(state(), pods={uid(1): entry}, guard=asked))
         await until(lambda: self.high == str(PLAN) and not snapshot(agent).unseen)
         settle(agent)
         return agent
@@ -143,7 +143,7 @@ async def test_sums_go_on_with_another_plan(stuck: Stuck) -> None:
     agent = await stuck.starts()
     await stuck.stalls(agent, 14)
     entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN + MIB)}, {})
-    apply(agent, state(generation=2)._replace(pods={uid(1): entry}))
+    apply(agent, msgspec.structs.replace(state(generation=2), pods={uid(1): entry}))
     (one,) = throttled(agent)
     assert (one["trips"], one["high"], "guard" in one) == (1, str(PLAN + MIB), False)
 
@@ -160,7 +160,7 @@ async def test_another_plan_begins_again(stuck: Stuck) -> None:
     agent = await stuck.starts()
     await stuck.stalls(agent, 14)
     entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN + MIB)}, {})
-    apply(agent, state(generation=2)._replace(pods={uid(1): entry}))
+    apply(agent, msgspec.structs.replace(state(generation=2), pods={uid(1): entry}))
     await until(lambda: stuck.high == str(PLAN + MIB))
 
 
@@ -188,7 +188,7 @@ async def test_many_pods_that_stand_still_at_once_are_a_storm(plain: Node) -> No
     pods = [Stuck(plain, number) for number in range(1, 6)]
     agent = plain.start()
     entry = spec.PodEntry({"memory.high": spec.FileSetting(PLAN)}, {})
-    apply(agent, state()._replace(pods={uid(number): entry for number in range(1, 6)}))
+    apply(agent, msgspec.structs.replace(state(), pods={uid(number): entry for number in range(1, 6)}))
     await until(lambda: {each.high for each in pods} == {str(PLAN)})
 
     async def stall(*some: Stuck) -> None:
@@ -265,7 +265,9 @@ class Kubelets(Stuck):
         agent = self.node.agent or self.node.start()
         entry = spec.PodEntry(settings or {}, {})
         asked = api.GuardSettings(kubelet=kubelet)
-        apply(agent, state(mode=mode, generation=generation)._replace(pods={uid(1): entry}, guard=asked))
+        apply(
+            agent, msgspec.structs.replace(state(mode=mode, generation=generation), pods={uid(1): entry}, guard=asked)
+        )
         await until(lambda: len(agent.inventory.pods) == 1)
         settle(agent)
         return agent
@@ -382,6 +384,6 @@ async def test_a_value_that_a_runtime_writes_to_a_young_container_is_guarded(pla
 async def test_a_value_of_the_kubelet_beside_planned_ones_is_left_to_it_and_said_so(kubelets: Kubelets) -> None:
     agent = await kubelets.guarded(names.KubeletGuard.REPORT)
     other = spec.PodEntry({"memory.high": spec.FileSetting(PLAN)}, {})
-    desired = state(generation=2)._replace(pods={uid(1): spec.PodEntry({}, {}), uid(2): other})
-    apply(agent, desired._replace(guard=api.GuardSettings(kubelet=names.KubeletGuard.REPORT)))
+    desired = msgspec.structs.replace(state(generation=2), pods={uid(1): spec.PodEntry({}, {}), uid(2): other})
+    apply(agent, msgspec.structs.replace(desired, guard=api.GuardSettings(kubelet=names.KubeletGuard.REPORT)))
     assert snapshot(agent).memory.foreign == (f"/{kubelets.pod.relative_to(kubelets.node.tree.root)}/memory.high",)

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, contention, repairs, systemd_zero
@@ -166,7 +167,7 @@ async def test_a_closed_container_that_was_never_written_holds_up_no_restore(pla
         agent = plain.start()
         crowd.apps[HOSTILE].chmod(0)
         apply(agent, crowd.state())
-        apply(agent, crowd.state(generation=2)._replace(mode=mode))
+        apply(agent, msgspec.structs.replace(crowd.state(generation=2), mode=mode))
         await until(lambda: condition(agent, "Applied")[0] == "True")
         assert crowd.others() == {("max", "max")}
 
@@ -306,9 +307,15 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             )
         new = crowd.state()
         if where == "pod":
-            new = new._replace(pods={**new.pods, uid(HOSTILE): new.pods[uid(HOSTILE)]._replace(settings=swap(7 * MIB))})
+            new = msgspec.structs.replace(
+                new,
+                pods={
+                    **new.pods,
+                    uid(HOSTILE): msgspec.structs.replace(new.pods[uid(HOSTILE)], settings=swap(7 * MIB)),
+                },
+            )
         if where == "evidence":
-            new = new._replace(guarantee=names.Guarantee.STRICT)
+            new = msgspec.structs.replace(new, guarantee=names.Guarantee.STRICT)
         apply(agent, new)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
         assert mistakes.count > 0

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, systemd_dropins
@@ -93,8 +94,8 @@ LIFE = (
 
 NAMED = {"system.slice": spec.UnitEntry(0, 25_000, 800)}
 UNITS_LIFE = (
-    state()._replace(units=NAMED),
-    state(generation=2)._replace(units={"system.slice": spec.UnitEntry(None, 50_000)}),
+    msgspec.structs.replace(state(), units=NAMED),
+    msgspec.structs.replace(state(generation=2), units={"system.slice": spec.UnitEntry(None, 50_000)}),
     None,
     state(mode=names.Mode.RESTORE, generation=3),
 )

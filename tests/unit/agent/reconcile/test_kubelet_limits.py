@@ -247,11 +247,11 @@ async def test_a_pod_from_before_the_agent_keeps_the_kubelets_limit(node: Node) 
 
 async def test_without_a_first_0_the_kubelets_limit_stays(node: Node) -> None:
     agent = node.start()
-    allow = planned(named=False)._replace(before_plan=names.BeforePlan.UNMANAGED)
+    allow = msgspec.structs.replace(planned(named=False), before_plan=names.BeforePlan.UNMANAGED)
     apply(agent, allow)
     pod = await born(node, str(LIMIT))
     assert swap_max(pod) == str(LIMIT)
-    apply(agent, planned()._replace(before_plan=names.BeforePlan.UNMANAGED))
+    apply(agent, msgspec.structs.replace(planned(), before_plan=names.BeforePlan.UNMANAGED))
     assert swap_max(pod) == str(LIMIT)
 
 
@@ -420,8 +420,8 @@ async def test_under_strict_the_kubelets_limit_is_what_systemds_0_is_replaced_wi
 ) -> None:
     """systemd's 0 at each reload is the agent's, by its drop-ins."""
     agent = plain.start()
-    strict = planned(limit)._replace(guarantee=names.Guarantee.STRICT)
-    apply(agent, strict._replace(pods={}))
+    strict = msgspec.structs.replace(planned(limit), guarantee=names.Guarantee.STRICT)
+    apply(agent, msgspec.structs.replace(strict, pods={}))
     pod = await born(plain, "0")
     kubelet_writes(plain, pod, LESS)
     apply(agent, strict)

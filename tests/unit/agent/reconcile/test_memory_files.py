@@ -287,10 +287,13 @@ async def test_protection_is_left_to_a_kubelet_with_tiers(machine: Machine) -> N
     await until(lambda: len(machine.held()) == 2)
     assert {place.rpartition("/")[2] for place in machine.held()} == {"memory.low", "memory.high"}
     assert (machine.slice / "memory.low").read_text().split() == [str(8 * MIB)], "no kubelet sets that"
-    assert status.verdicts(snapshot(agent), FACTS)["MemoryQoS"][:2] == ("False", "KubeletOwned")
+    assert msgspec.structs.astuple(status.verdicts(snapshot(agent), FACTS)["MemoryQoS"])[:2] == (
+        "False",
+        "KubeletOwned",
+    )
     agent.look(swap_devices.Disks(), frozenset())
     await until(lambda: machine.held() == machine.wanted())
-    assert status.verdicts(snapshot(agent), FACTS)["MemoryQoS"][0] == "True"
+    assert status.verdicts(snapshot(agent), FACTS)["MemoryQoS"].status == "True"
 
 
 async def test_throttling_of_containers_is_left_to_a_kubelet_with_a_factor(machine: Machine) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import pathlib
 import tempfile
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,7 @@ pods = st.builds(
     st.none() | st.builds(swap, some_limits),
 )
 states = st.builds(
-    lambda kubepods, found, mode: state(kubepods=kubepods, mode=mode)._replace(pods=found),
+    lambda kubepods, found, mode: msgspec.structs.replace(state(kubepods=kubepods, mode=mode), pods=found),
     st.none() | some_limits,
     st.fixed_dictionaries({}, optional={uid(number): pods for number in range(PODS)}),
     st.sampled_from([names.Mode.ENFORCE, names.Mode.ENFORCE, names.Mode.AUDIT]),
@@ -225,7 +226,7 @@ async def test_a_raise_waits_for_containers_that_something_may_concern(plain: No
     new = state({1: MIB}, containers=mine if why == "settings" else None, generation=2)
     match why:
         case "guard":
-            new = new._replace(guard=api.GuardSettings(kubelet=names.KubeletGuard.REPORT))
+            new = msgspec.structs.replace(new, guard=api.GuardSettings(kubelet=names.KubeletGuard.REPORT))
         case "failure":
             agent.work.failures.failed(container, ViolationReason.UNREADABLE, "no")
         case "plugin":

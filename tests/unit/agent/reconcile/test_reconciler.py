@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
@@ -289,7 +290,7 @@ async def test_the_cost_of_a_preview_is_reported_and_nothing_is_written(plain: N
     for number, used in ((1, 5 * MIB), (2, MIB), (3, 0)):
         write(uses[number], str(used), "memory.swap.current")
     preview = spec.Preview("p", 7, {uid(1): 2 * MIB, uid(2): 2 * MIB, uid(9): 0})
-    apply(agent, state({1: cgroupfs.NO_LIMIT, 2: cgroupfs.NO_LIMIT, 3: 0})._replace(preview=preview))
+    apply(agent, msgspec.structs.replace(state({1: cgroupfs.NO_LIMIT, 2: cgroupfs.NO_LIMIT, 3: 0}), preview=preview))
     assert snapshot(agent).cost == api.PreviewCost(api.ProfileRef("p", 7), pods=1, bytes=3 * MIB)
     assert swap_max(uses[1]) == "max"
     apply(agent, state({1: cgroupfs.NO_LIMIT}))

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import runtime_values, spec
 from swapwarden.agent.host import cgroupfs
@@ -168,7 +169,7 @@ async def test_a_smaller_value_in_the_file_is_not_raised_by_a_ceiling(plain: Nod
 
 async def test_nothing_is_asked_for_a_container_that_the_state_does_not_know_by_its_id_yet(plain: Node) -> None:
     entry = spec.PodEntry({}, {}, None, {"app": {cgroupfs.SWAP_MAX: spec.FileSetting(MIB)}})
-    agent, plugin, _ = await running(plain, state({})._replace(pods={uid(1): entry}), APP)
+    agent, plugin, _ = await running(plain, msgspec.structs.replace(state({}), pods={uid(1): entry}), APP)
     compare(agent)
     assert updates(plugin) == []
 

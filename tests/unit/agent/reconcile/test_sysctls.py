@@ -9,8 +9,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
-from swapwarden.agent.desired import spec
+from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.host import files, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
@@ -70,7 +71,7 @@ BEFORE = {
 
 
 def asking(settings: dict[str, str] | None = None, **fields: Any) -> spec.NodeSpec:
-    return state(**fields)._replace(kernel=ASKED if settings is None else settings)
+    return msgspec.structs.replace(state(**fields), kernel=ASKED if settings is None else settings)
 
 
 @pytest.fixture
@@ -208,14 +209,18 @@ async def test_only_known_settings_are_written(setting: tuple[str, str], host: N
 async def test_audit_says_what_would_be_written(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10", "vm.page-cluster": "3"}, mode=names.Mode.AUDIT))
-    assert agent.status.problems == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
+    assert agent.status.problems == (
+        problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),
+    )
 
 
 async def test_audit_compares_with_what_it_restored(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10"}))
     await apply(agent, asking({"vm.swappiness": "10"}, mode=names.Mode.AUDIT))
-    assert agent.status.problems == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
+    assert agent.status.problems == (
+        problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),
+    )
 
 
 async def test_a_setting_that_is_asked_for_again_is_no_repair(host: Node) -> None:

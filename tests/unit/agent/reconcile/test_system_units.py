@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import shutil
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution
@@ -44,7 +45,7 @@ class Units:
 
 
 def asking(*units: str, mode: names.Mode = names.Mode.ENFORCE) -> spec.NodeSpec:
-    return state(mode=mode)._replace(units=dict.fromkeys(units, spec.UnitEntry(0)))
+    return msgspec.structs.replace(state(mode=mode), units=dict.fromkeys(units, spec.UnitEntry(0)))
 
 
 ALL = ("system.slice", "kubelet.service", "containerd.service", "a-b.slice")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import shutil
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroup_files, cgroupfs
@@ -81,7 +82,7 @@ def asking(
     *units: str, latency: int | None = 25_000, weight: int | None = 800, mode: names.Mode = names.Mode.ENFORCE
 ) -> spec.NodeSpec:
     wanted = spec.UnitEntry(None, latency, weight)
-    return state(mode=mode)._replace(units=dict.fromkeys(units or ("system.slice",), wanted))
+    return msgspec.structs.replace(state(mode=mode), units=dict.fromkeys(units or ("system.slice",), wanted))
 
 
 def shorts(agent: reconciler.NodeReconciler) -> dict[str, tuple[str, str]]:

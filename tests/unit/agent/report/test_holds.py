@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
@@ -71,7 +72,7 @@ async def test_numbers_that_are_more_than_the_pods_limit_together_do_not_hold_it
 
 
 async def test_systemd_holds_what_it_was_observed_to_hold_at_0(plain: Node) -> None:
-    strict = state({1: 0, 2: 0})._replace(guarantee=names.Guarantee.STRICT)
+    strict = msgspec.structs.replace(state({1: 0, 2: 0}), guarantee=names.Guarantee.STRICT)
     (first, _) = running(plain, 1, 2)
     write(first, "0")  # by systemd, before the agent came
     plain.start(strict)
@@ -122,7 +123,9 @@ async def test_each_pod_counts_once_by_who_holds_it(plain: Node) -> None:
     first, _, third, _ = running(plain, 1, 2, 3, 4)
     for pod in (first, third):
         write(pod, "0")  # by systemd, before the agent came
-    agent = plain.start(state(dict.fromkeys((1, 2, 3, 4), 0))._replace(guarantee=names.Guarantee.STRICT), nri=True)
+    agent = plain.start(
+        msgspec.structs.replace(state(dict.fromkeys((1, 2, 3, 4), 0)), guarantee=names.Guarantee.STRICT), nri=True
+    )
     items = [item(number, name, value) for number in (1, 2) for name, value in (("", None), (f"app {number}", "0"))]
     await PluginOf(agent, *items).heeded()
     assert tally(plain) == holds.HeldPods(both=1, runtime=1, systemd=1, alone=(uid(4),))

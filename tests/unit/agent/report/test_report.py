@@ -7,6 +7,7 @@ import time
 import types
 from typing import cast
 
+import msgspec
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.inventory import board
@@ -36,9 +37,9 @@ async def test_a_drop_in_file_is_missing_only_for_a_slice_that_the_state_keeps_f
 
     assert missing() == [], "there is no state yet"
     kept, back, weighed = spec.UnitEntry(0), spec.UnitEntry(None), spec.UnitEntry(None, weight=800)
-    apply(agent, state()._replace(units={"a.slice": kept, "b.slice": kept, "d.slice": kept}))
+    apply(agent, msgspec.structs.replace(state(), units={"a.slice": kept, "b.slice": kept, "d.slice": kept}))
     assert missing() == ["a.slice", "b.slice"]
-    apply(agent, state()._replace(units={"a.slice": kept, "b.slice": back, "c.slice": weighed}))
+    apply(agent, msgspec.structs.replace(state(), units={"a.slice": kept, "b.slice": back, "c.slice": weighed}))
     assert missing() == ["a.slice"]
     apply(agent, state())
     assert missing() == []
@@ -51,7 +52,7 @@ async def test_who_holds_a_pod_that_starts_is_looked_at_again_when_that_must_be_
     facts = api.Facts(2, swap_controller=True, swap_bytes=0, memory_bytes=1 << 30)
     watch = types.SimpleNamespace(facts=facts, look=node_info.NodeLook(), reported=lambda: facts)
     reported = report.Report(
-        plain.start(state({1: 0})._replace(guarantee=guarantee), nri=True),
+        plain.start(msgspec.structs.replace(state({1: 0}), guarantee=guarantee), nri=True),
         cast("node_watch.NodeWatch", watch),
         plain.reports,
         plain.cgroups,

@@ -23,15 +23,15 @@ EXPOSED = state.ExposedPod("p", count=3, milliseconds=5)
 
 
 def with_mode(mode: names.Mode) -> collector.Snapshot:
-    return GOOD._replace(spec=SPEC._replace(mode=mode))
+    return msgspec.structs.replace(GOOD, spec=msgspec.structs.replace(SPEC, mode=mode))
 
 
 def lately(**recent: Any) -> collector.Snapshot:
-    return GOOD._replace(recent=collector.Recent(**recent))
+    return msgspec.structs.replace(GOOD, recent=collector.Recent(**recent))
 
 
 def without_tree(problem: layout.TreeError) -> collector.Snapshot:
-    return GOOD._replace(tree=collector.Tree(None, problem))
+    return msgspec.structs.replace(GOOD, tree=collector.Tree(None, problem))
 
 
 def build(
@@ -81,15 +81,15 @@ def test_a_node_is_ready_where_all_is_applied_and_nothing_is_degraded() -> None:
     def ready(snapshot: collector.Snapshot) -> tuple[str, str]:
         return verdicts(snapshot)["Ready"]
 
-    assert ready(GOOD._replace(violations=[DRAINING])) == ("False", "Draining")
-    assert ready(GOOD._replace(spec=None)) == ("Unknown", "AwaitingState")
-    assert ready(GOOD._replace(degraded="no watches")) == ("False", "Degraded")
+    assert ready(msgspec.structs.replace(GOOD, violations=[DRAINING])) == ("False", "Draining")
+    assert ready(msgspec.structs.replace(GOOD, spec=None)) == ("Unknown", "AwaitingState")
+    assert ready(msgspec.structs.replace(GOOD, degraded="no watches")) == ("False", "Degraded")
     assert ready(lately(drifting=2)) == ("True", "AsSpecified"), "drift is repaired"
 
 
 def test_applied() -> None:
     def applied(snapshot: collector.Snapshot = GOOD, **changes: Any) -> tuple[str, str]:
-        return verdicts(snapshot._replace(**changes))["Applied"]
+        return verdicts(msgspec.structs.replace(snapshot, **changes))["Applied"]
 
     restore = with_mode(names.Mode.RESTORE)
     assert applied(spec=None) == ("Unknown", "AwaitingState")
@@ -115,12 +115,15 @@ def test_compatible() -> None:
 
 
 def test_degraded_and_drift() -> None:
-    assert verdicts(GOOD._replace(refused="bad"))["Degraded"] == ("True", "StateRefused")
-    assert verdicts(GOOD._replace(degraded="no watches"))["Degraded"] == ("True", "Polling")
-    assert verdicts(GOOD._replace(violations=[FAILED]))["Degraded"] == ("True", "WriteFailed")
+    assert verdicts(msgspec.structs.replace(GOOD, refused="bad"))["Degraded"] == ("True", "StateRefused")
+    assert verdicts(msgspec.structs.replace(GOOD, degraded="no watches"))["Degraded"] == ("True", "Polling")
+    assert verdicts(msgspec.structs.replace(GOOD, violations=[FAILED]))["Degraded"] == ("True", "WriteFailed")
     assert verdicts(lately(drifting=2))["Drifted"] == ("True", "Rewritten")
     assert verdicts(lately(others="somebody"))["Drifted"] == ("True", "OtherWriter")
-    assert verdicts(lately(drifting=2, contested=1)._replace(violations=[YIELDED]))["Drifted"] == ("True", "Yielded")
+    assert verdicts(msgspec.structs.replace(lately(drifting=2, contested=1), violations=[YIELDED]))["Drifted"] == (
+        "True",
+        "Yielded",
+    )
     told = build(lately(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[4]
     assert told.reason == "OtherWriter"
     assert ("2 running pods" in told.message, "somebody writes 0" in told.message) == (True, True)
@@ -130,7 +133,7 @@ def test_the_runbook_of_the_alert_has_each_reason() -> None:
     page = (paths.ROOT / "docs/runbooks/SwapwardenAgentDegraded.md").read_text(encoding="utf-8")
     missing = problems.SettingProblem("zswap.enabled", names.Problem.NOT_SUPPORTED, "no zswap")
     changes = [{"refused": "bad"}, {"degraded": "no watches"}, {"violations": [FAILED]}, {"settings": [missing]}]
-    reasons = [verdicts(GOOD._replace(**change))["Degraded"] for change in changes]  # type: ignore[arg-type]  # mixed
+    reasons = [verdicts(msgspec.structs.replace(GOOD, **change))["Degraded"] for change in changes]  # type: ignore[arg-type]  # mixed
     assert {status for status, _ in reasons} == {"True"}
     for _, reason in reasons:
         assert f"| `{reason}` |" in page
@@ -138,7 +141,7 @@ def test_the_runbook_of_the_alert_has_each_reason() -> None:
 
 def test_what_ends_by_itself_has_to_be_looked_at() -> None:
     assert not GOOD.passing
-    assert not GOOD._replace(violations=[DRAINING, YIELDED]).passing, "their end is noticed"
+    assert not msgspec.structs.replace(GOOD, violations=[DRAINING, YIELDED]).passing, "their end is noticed"
     assert lately(exposures=[EXPOSED]).passing
     for recent in ({"drifting": 1}, {"others": "somebody"}, {"lost": 1}):
         assert lately(**recent).passing
@@ -147,7 +150,7 @@ def test_what_ends_by_itself_has_to_be_looked_at() -> None:
 def test_the_time_of_transition_stays_while_the_status_does() -> None:
     first = msgspec.to_builtins(build(GOOD, FACTS, [], "2026-01-01T00:00:00Z"))
     second = msgspec.to_builtins(
-        build(GOOD._replace(violations=[DRAINING]), FACTS, first["conditions"], "2026-02-02T00:00:00Z")
+        build(msgspec.structs.replace(GOOD, violations=[DRAINING]), FACTS, first["conditions"], "2026-02-02T00:00:00Z")
     )
     times = {condition["type"]: condition["lastTransitionTime"] for condition in second["conditions"]}
     assert times.pop("Applied") == times.pop("Ready") == "2026-02-02T00:00:00Z"
@@ -157,7 +160,9 @@ def test_the_time_of_transition_stays_while_the_status_does() -> None:
 def test_violations_are_cut_and_the_worst_come_first() -> None:
     many = [state.Violation(f"p{n:03}", "AwaitingState") for n in range(40)]
     exposed = [state.ExposedPod(f"p{n:03}", milliseconds=n) for n in range(40)]
-    built = build(lately(exposures=exposed)._replace(violations=[*many, DRAINING, FAILED]), FACTS, [], "t")
+    built = build(
+        msgspec.structs.replace(lately(exposures=exposed), violations=[*many, DRAINING, FAILED]), FACTS, [], "t"
+    )
     assert len(built.violations) == state.MAX_VIOLATIONS
     assert built.violations_omitted == 42 - state.MAX_VIOLATIONS
     assert [violation.reason for violation in built.violations[:2]] == ["WriteFailed", "Draining"]
@@ -182,7 +187,9 @@ def test_counters_alone_are_not_the_essence() -> None:
 def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:
     def told(pods: int, size: int) -> dict[str, Any]:
         cost = state.PreviewCost(state.ProfileRef("p", 2), pods, size)
-        built: dict[str, Any] = msgspec.to_builtins(build(GOOD._replace(cost=cost), FACTS, [], "2026-01-01T00:00:00Z"))
+        built: dict[str, Any] = msgspec.to_builtins(
+            build(msgspec.structs.replace(GOOD, cost=cost), FACTS, [], "2026-01-01T00:00:00Z")
+        )
         return built
 
     assert told(2, 10)["previewCost"] == {"profileRef": {"name": "p", "generation": 2}, "pods": 2, "bytes": 10}
@@ -192,13 +199,13 @@ def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:
 
 def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
     assert "SettingsApplied" not in verdicts(GOOD)
-    assert verdicts(GOOD._replace(settings=()))["SettingsApplied"] == ("True", "AsSpecified")
+    assert verdicts(msgspec.structs.replace(GOOD, settings=()))["SettingsApplied"] == ("True", "AsSpecified")
     audit = problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60")
-    assert verdicts(GOOD._replace(settings=[audit]))["SettingsApplied"] == ("True", "Audit")
-    assert verdicts(GOOD._replace(settings=[audit]))["Degraded"] == ("False", "AsExpected")
+    assert verdicts(msgspec.structs.replace(GOOD, settings=[audit]))["SettingsApplied"] == ("True", "Audit")
+    assert verdicts(msgspec.structs.replace(GOOD, settings=[audit]))["Degraded"] == ("False", "AsExpected")
     none = problems.SettingProblem("vm.page-cluster", names.Problem.NO_ACCESS, "set agent.kernel.vm")
     bad = problems.SettingProblem("vm.min_free_kbytes", names.Problem.REFUSED, "too much")
-    found = build(GOOD._replace(settings=[none, bad]), FACTS, [], "t")
+    found = build(msgspec.structs.replace(GOOD, settings=[none, bad]), FACTS, [], "t")
     told = {condition.type: condition for condition in found.conditions}
     assert (told["SettingsApplied"].status, told["SettingsApplied"].reason) == ("False", "Refused")
     assert told["SettingsApplied"].message == "vm.min_free_kbytes: too much; vm.page-cluster: set agent.kernel.vm"
@@ -211,7 +218,7 @@ def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
 
 def test_a_setting_without_effect_is_reported_and_no_failure() -> None:
     idle = problems.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
-    found = verdicts(GOOD._replace(settings=[idle]))
+    found = verdicts(msgspec.structs.replace(GOOD, settings=[idle]))
     assert (found["SettingsApplied"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
 
 
@@ -229,7 +236,9 @@ def test_findings_are_conditions_while_they_are_true() -> None:
 
 def test_a_unit_that_drains_or_is_missing_is_reported_and_stops_nothing() -> None:
     for reason in (names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED):
-        found = verdicts(GOOD._replace(settings=[problems.SettingProblem("x.service", reason, "so it is")]))
+        found = verdicts(
+            msgspec.structs.replace(GOOD, settings=[problems.SettingProblem("x.service", reason, "so it is")])
+        )
         assert found["SettingsApplied"] == ("False", reason)
         assert found["Degraded"] == ("False", "AsExpected")
         assert found["Applied"] == ("True", "AsSpecified")
@@ -238,7 +247,7 @@ def test_a_unit_that_drains_or_is_missing_is_reported_and_stops_nothing() -> Non
 def test_a_setting_that_the_agent_does_not_know_is_reported_once_and_harms_nothing_else() -> None:
     unknown = collector.of_unsupported(spec.Unsupported("memoryHigh", "x", 3))
     assert (unknown.pod, unknown.setting, unknown.reason) == ("x", "memoryHigh", "NotSupported")
-    found = verdicts(GOOD._replace(violations=[unknown]))
+    found = verdicts(msgspec.structs.replace(GOOD, violations=[unknown]))
     assert found["Applied"] == ("False", "NotSupported")
     assert found["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller continues"
 
@@ -247,15 +256,15 @@ def test_throttled_cgroups_are_cut_and_those_that_the_guard_raised_come_first() 
     many = [state.ThrottledCgroup(f"p{n:03}", milliseconds=n) for n in range(40)]
     tripped = state.ThrottledCgroup("t", trips=1)
     raised = state.ThrottledCgroup("r", trips=1, guard="Released")
-    built = build(GOOD._replace(throttled=[*many, tripped, raised]), FACTS, [], "t")
+    built = build(msgspec.structs.replace(GOOD, throttled=[*many, tripped, raised]), FACTS, [], "t")
     assert (len(built.throttled), built.throttled_omitted) == (32, 10)
     assert [each.pod for each in built.throttled[:3]] == ["r", "t", "p039"]
-    assert GOOD._replace(throttled=many).passing
+    assert msgspec.structs.replace(GOOD, throttled=many).passing
 
 
 def test_throttling_is_written_at_once_only_where_the_guard_found_a_standstill() -> None:
     def built(**fields: Any) -> dict[str, Any]:
-        snapshot = GOOD._replace(throttled=[state.ThrottledCgroup("p", **fields)])
+        snapshot = msgspec.structs.replace(GOOD, throttled=[state.ThrottledCgroup("p", **fields)])
         return status.essence(msgspec.to_builtins(build(snapshot, FACTS, [], "t")))
 
     none = status.essence(msgspec.to_builtins(build(GOOD, FACTS, [], "t")))

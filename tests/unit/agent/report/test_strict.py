@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.inventory import board
@@ -70,7 +71,7 @@ def verdict(
 def test_it_is_true_if_each_pod_is_held_by_somebody_who_also_holds_those_that_start(
     seen: holds.HeldPods, runtime: board.RuntimeStatus | None, expected: tuple[str, str], *, proved: bool
 ) -> None:
-    assert verdict(seen, runtime, proved=proved)[:2] == expected
+    assert msgspec.structs.astuple(verdict(seen, runtime, proved=proved))[:2] == expected
 
 
 @pytest.mark.parametrize(
@@ -96,11 +97,16 @@ def test_where_nobody_holds_pods_the_reason_is_what_can_be_repaired(
     *,
     refuted: bool,
 ) -> None:
-    assert verdict(holds.HeldPods(), runtime, files, refuted=refuted, root=root)[:2] == expected
+    assert (
+        msgspec.structs.astuple(verdict(holds.HeldPods(), runtime, files, refuted=refuted, root=root))[:2] == expected
+    )
 
 
 def test_under_the_cgroupfs_driver_the_runtime_can_hold_pods() -> None:
-    assert verdict(holds.HeldPods(runtime=1), HERE, root="kubepods")[:2] == ("True", "HeldByRuntime")
+    assert msgspec.structs.astuple(verdict(holds.HeldPods(runtime=1), HERE, root="kubepods"))[:2] == (
+        "True",
+        "HeldByRuntime",
+    )
 
 
 def test_it_counts_the_pods_of_each() -> None:
