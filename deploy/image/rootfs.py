@@ -159,7 +159,7 @@ def without_docstrings(source: bytes, name: str) -> types.CodeType:
 
 
 def compile_file(file: Path, root: Path) -> str:
-    """Write the bytecode of a file that will be found below ROOT as /; return what is wrong with it, or nothing.
+    """Write the bytecode of a file, named as below ROOT; return why it does not compile, or nothing.
 
     Python takes it as it is (PEP 552): the image's files never change, and may be on a read-only file system.
     """

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
+import importlib.util
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 
 
 @contextlib.contextmanager
@@ -18,3 +21,33 @@ def without(module: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[module]
+
+
+class _AtFirstUse:
+    def __init__(self, modules: frozenset[str]) -> None:
+        self._modules = modules
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """As importlib.abc.MetaPathFinder, for these modules only."""
+        if name not in self._modules:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
+
+
+@contextlib.contextmanager
+def at_first_use(*modules: str) -> Iterator[None]:
+    """Modules that are first imported meanwhile are loaded when something in them is used.
+
+    A second import is a use. Only one thread may use them: LazyLoader has a lock only in newer versions of Python.
+    """
+    finder = _AtFirstUse(frozenset(modules))
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

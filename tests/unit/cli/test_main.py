@@ -113,6 +113,24 @@ def test_the_agents_flags_load_no_compressor() -> None:
     assert not {"shutil", "lzma", "bz2", "json", "random", "typing_extensions"} & loaded
 
 
+WAITING = """
+import sys
+from importlib import util
+from swapwarden import __main__ as program
+def show():
+    print(*(each for each in ("ipaddress", "msgspec.inspect") if isinstance(sys.modules[each], util._LazyModule)))
+program.main(["agent", "--print-drop-ins"])
+show()
+print(sys.modules["urllib.parse"].urlsplit("https://[fd00::1]:6443").hostname)
+show()
+"""
+
+
+def test_the_agent_loads_what_it_hardly_needs_at_the_first_use() -> None:
+    said = subprocess.run([sys.executable, "-c", WAITING], check=True, capture_output=True, text=True).stdout  # noqa: S603 fixed words
+    assert said.splitlines()[-3:] == ["ipaddress msgspec.inspect", "fd00::1", "msgspec.inspect"]
+
+
 # As in an environment without the extra `operator`.
 BLOCKED = """
 import importlib.abc, sys
