@@ -48,13 +48,13 @@ def test_how_much_there_is(fields: dict[str, Any], found: dict[str, Any], wanted
 
 
 @pytest.mark.parametrize(
-    ("offered", "applied", "wanted"),
+    ("offered", "enforced", "wanted"),
     [(None, False, None), (None, True, 4 * GI), (GI, False, 4 * GI), (0, False, 4 * GI), (4 * GI, True, 4 * GI)],
 )
-def test_it_appears_once_the_profile_is_applied_and_stays(
-    offered: int | None, applied: bool, wanted: int | None
+def test_it_appears_once_the_profile_is_enforced_and_stays(
+    offered: int | None, enforced: bool, wanted: int | None
 ) -> None:
-    assert extended_resource.desired(offering(), facts(), node(offered), [], enforced=applied) == wanted
+    assert extended_resource.desired(offering(), facts(), node(offered), [], enforced=enforced) == wanted
 
 
 def test_it_is_removed_with_its_profile_whatever_pods_request() -> None:
