@@ -10,11 +10,12 @@ may be the agent's. Only the event loop may use it.
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -201,6 +202,10 @@ class LimitRecords(_Records[LimitRecord]):
     def has_name(self, file: str, path: str) -> bool:
         """Return whether this cgroup, or an earlier one of the same name, has a record."""
         return (file, path, "") in self._records
+
+    def has_names(self, files: Iterable[str], paths: Iterable[str]) -> bool:
+        """As `has_name`, of any of these files and cgroups."""
+        return not self._records.keys().isdisjoint(itertools.product(files, paths, ("",)))
 
     def holds_ours(self, key: Key) -> bool:
         """Return whether the file may hold a value that the agent wrote, in place of one that is known."""

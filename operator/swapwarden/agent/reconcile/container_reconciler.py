@@ -22,6 +22,7 @@ STIRS: Final = 10
 STIR_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 60.0
 """After so long without an event the count starts again."""
+_NAMES: Final = tuple(file.name for file in cgroup_files.OF_PODS)
 
 
 class ContainerReconciler:
@@ -65,8 +66,7 @@ class ContainerReconciler:
             return True
         if of_pod.containers or of_pod.each is not None or in_force.guards_others is not names.KubeletGuard.OFF:
             return True
-        paths = container_files.paths(container)
-        return any(self._limits.has_name(each.name, path) for each in cgroup_files.OF_PODS for path in paths)
+        return self._limits.has_names(_NAMES, container_files.paths(container))
 
     def reconcile(self, container: records.Container, mark: queue.Mark) -> None:
         """Decide the values of a container's files, and write them."""
@@ -129,7 +129,7 @@ class ContainerReconciler:
             if (each.name in entry and not resolve.is_kubelets(owns, each, container=True))
             or (swap and each is cgroup_files.SWAP_MAX)
             or (guarded and each is cgroup_files.MEMORY_HIGH)
-            or any(self._limits.has_name(each.name, path) for path in paths)
+            or self._limits.has_names((each.name,), paths)
         ]
 
     def _open(self, container: records.Container, wanted: list[cgroup_files.CgroupFile]) -> None:

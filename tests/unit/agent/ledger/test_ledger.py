@@ -281,6 +281,8 @@ def test_a_later_cgroup_of_the_same_name_is_another(tmp_path: pathlib.Path) -> N
     assert book.limits.get(pod("a", 8)) is None
     book.limits.forget(pod("a", 8))
     assert book.limits.has_name(SWAP_MAX, "a")
+    assert book.limits.has_names(("memory.high", SWAP_MAX), ("b", "a"))
+    assert not book.limits.has_names(("memory.high", SWAP_MAX), ("c", "d"))
     book.limits.record(pod("a", 8), 6, 0)
     assert limit_records(reopened(book, tmp_path)) == {pod("a", 8): ledger.LimitRecord(pod("a", 8), 6, (0,))}
 
