@@ -165,7 +165,7 @@ class Attribution:
     ) -> None:
         """Note the repair of another writer's value `found`, with its exposure if any, and its cause if known."""
         if cause is not None:
-            self._tell(cause, file, 1, exposed or exposure.NONE, found)
+            self._report(cause, file, 1, exposed or exposure.NONE, found)
             return
         known = self._notes.get((file, found))
         if known is None:
@@ -214,9 +214,9 @@ class Attribution:
             # The runtime or the kubelet passes it to systemd, which writes this value from now on.
             file.systemd.value = found
             self._limits.set_unit_value(file.key, found)
-        self._tell(cause, file, note.count, note.exposed, found)
+        self._report(cause, file, note.count, note.exposed, found)
 
-    def _tell(
+    def _report(
         self, cause: names.Cause, file: records.ControlFile, count: int, exposed: exposure.Exposure, found: int
     ) -> None:
         if exposed.count and file.pod is not None:

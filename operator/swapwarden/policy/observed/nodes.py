@@ -91,7 +91,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     nfd: frozenset[str] = frozenset()
     """Those of the published labels that Node Feature Discovery has set here, and owns."""
     taints: tuple[WireTaint, ...] = ()
-    tells_swap: bool = False
+    reports_swap: bool = False
     """Whether its kubelet reports how much swap it found when it started."""
     swap_resource: int | None = None
     """The node's offer of the extended resource, in bytes; None if it has none."""
@@ -142,13 +142,13 @@ def project(wire: WireNode) -> NodeRow:
             if label in names.PUBLIC_LABELS
         ),
         taints=tuple(wire.spec.taints),
-        tells_swap=_tells_swap(wire.status.node_info),
+        reports_swap=_reports_swap(wire.status.node_info),
         swap_resource=None if offered is None else quantity.capped(str(offered)),
         memory_pressure=any(one.type == "MemoryPressure" and one.status == "True" for one in wire.status.conditions),
     )
 
 
-def _tells_swap(info: WireNodeInfo) -> bool:
+def _reports_swap(info: WireNodeInfo) -> bool:
     """Return whether the kubelet reports swap. All omit it if there is none; those before TELLS_SWAP always do."""
     version = re.match(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", info.kubelet_version, re.ASCII)
     return info.swap.capacity > 0 or (version is not None and (int(version[1]), int(version[2])) >= TELLS_SWAP)
@@ -178,7 +178,7 @@ def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
         memory_bytes=found.memory_bytes,
         page_size=found.page_size,
         devices=tuple(found.devices),
-        kubelet_swap_bytes=node.swap_bytes if node.tells_swap and node.swap_bytes != found.swap_bytes else None,
+        kubelet_swap_bytes=node.swap_bytes if node.reports_swap and node.swap_bytes != found.swap_bytes else None,
         kernel_release=found.kernel_release,
         tmpfs_noswap=found.tmpfs_noswap,
         recursive_protection=found.recursive_protection,

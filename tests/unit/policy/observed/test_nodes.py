@@ -16,7 +16,7 @@ def project(status: dict[str, Any]) -> nodes.NodeRow:
 def test_what_a_node_says() -> None:
     row = project({"nodeInfo": {"swap": {"capacity": 536866816}}, "capacity": {"memory": "2012100Ki", "cpu": "2"}})
     assert row == nodes.NodeRow(
-        "n", "u", {"a": "b"}, swap_bytes=536866816, memory_bytes=2012100 * 1024, tells_swap=True
+        "n", "u", {"a": "b"}, swap_bytes=536866816, memory_bytes=2012100 * 1024, reports_swap=True
     )
     assert nodes.facts(row) == nodes.NodeFacts(
         compatible=True, swap_bytes=536866816, memory_bytes=2012100 * 1024, reported=False

@@ -128,7 +128,7 @@ def _swap_bytes(node: nodes.WireNode, facts: state.Facts | None) -> int | None:
     if facts is not None:
         return facts.swap_bytes
     kept = nodes.project(node)
-    return kept.swap_bytes if kept.tells_swap else None
+    return kept.swap_bytes if kept.reports_swap else None
 
 
 def _observed(

@@ -117,7 +117,7 @@ async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str)
     by_name = {each.metadata.name: each for each in measured}
     uses = []
     for row in rows:
-        total = row.swap_bytes if row.tells_swap else None
+        total = row.swap_bytes if row.reports_swap else None
         uses.append(usage.of_node(row.name, scraped.get(row.name, ()), total, by_name.get(row.name)))
     if any(each.swap_bytes is None for each in uses):
         asked.note(f"swap in use on some nodes is not known: {'; '.join(filter(None, (why, unmeasured)))}")
