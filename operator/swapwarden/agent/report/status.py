@@ -76,16 +76,13 @@ def _applied(snapshot: collector.Snapshot, compatible: collector.ConditionVerdic
     if snapshot.spec is None:
         return collector.ConditionVerdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
     mode, failing = snapshot.spec.mode, _failing(snapshot)
-    denied = failing is not None and failing.reason == ViolationReason.ACCESS_DENIED
-    if failing is not None and not denied:
+    # If nothing must be written, a cgroup that its owner locks the agent out of does no harm. One with a value that the
+    # agent must restore counts in to_restore.
+    if failing is not None and (mode is names.Mode.ENFORCE or failing.reason != ViolationReason.ACCESS_DENIED):
         return failing
     if snapshot.unseen:
         message = f"{snapshot.unseen} cgroups are not confirmed to hold their desired values yet"
         return collector.ConditionVerdict("False", AppliedReason.RECONCILING, message)
-    # If nothing must be written, a cgroup that its owner locks the agent out of does no harm. One with a value that the
-    # agent must restore counts in to_restore.
-    if failing is not None and mode is names.Mode.ENFORCE:
-        return failing
     if mode is not names.Mode.ENFORCE and snapshot.to_restore:
         return collector.ConditionVerdict(
             "False", AppliedReason.RESTORING, f"{snapshot.to_restore} files are yet to be restored"

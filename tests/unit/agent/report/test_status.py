@@ -18,7 +18,6 @@ SPEC = spec.NodeSpec("u", 4, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None,
 GOOD = collector.Snapshot(SPEC, 4, collector.Tree("kubepods.slice"), violations=[])
 DRAINING = state.Violation("p", "Draining", desired="0", observed="4096", swap_bytes=4096)
 FAILED = state.Violation("p", "WriteFailed", desired="0", observed="max", message="denied")
-DENIED = state.Violation("p", "AccessDenied", container="c", desired="0", observed="max")
 YIELDED = state.Violation("p", "Yielded", desired="4096", observed="0")
 EXPOSED = state.ExposedPod("p", count=3, milliseconds=5)
 
@@ -97,9 +96,6 @@ def test_applied() -> None:
     assert applied(violations=[DRAINING]) == ("False", "Draining")
     assert applied(violations=[DRAINING, FAILED]) == ("False", "WriteFailed")
     assert applied(violations=[YIELDED]) == ("False", "Yielded")
-    assert applied(violations=[DENIED]) == ("False", "AccessDenied")
-    assert applied(violations=[DENIED], unseen=1) == ("False", "Reconciling"), "a tenant hides no unfinished work"
-    assert applied(violations=[DENIED, FAILED], unseen=1) == ("False", "WriteFailed")
     assert applied(lately(exposures=[EXPOSED])) == ("True", "AsSpecified")
     assert applied(restore, to_restore=1) == ("False", "Restoring")
     assert applied(restore) == ("True", "Restored")
