@@ -166,7 +166,7 @@ def compile_file(file: Path, root: Path) -> str:
     source = file.read_bytes()
     try:
         code = without_docstrings(source, str(Path("/", file.relative_to(root))))
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError) as error:
         return f"{file}: {error}"
     unchecked = (1).to_bytes(4, "little")
     target = Path(importlib.util.cache_from_source(str(file)))
@@ -183,7 +183,7 @@ def compile_folder(folder: Path, root: Path) -> None:
     files = []
     for path, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if path != str(folder) or name not in unused(path, folders)]
-        files += [Path(path, name) for name in names if name.endswith(".py")]
+        files += [Path(path, name) for name in names if name.endswith(".py") and Path(path, name).is_file()]
     with concurrent.futures.ProcessPoolExecutor() as pool:
         wrong = list(filter(None, pool.map(functools.partial(compile_file, root=root), files, chunksize=16)))
     if wrong:
