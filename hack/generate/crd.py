@@ -1,4 +1,7 @@
-"""The CustomResourceDefinitions in crds/ and the API reference, from the models."""
+"""The CustomResourceDefinitions in crds/ and the API reference, from the models.
+
+By hand: no library takes models of pydantic and of msgspec.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class _Wish(NamedTuple):
         return _Wish(min(self.due, other.due), self.urgent | other.urgent, self.others | other.others)
 
 
-class _Turns:
+class _OwnerTurns:
     """Names that are due, each for one or several owners, who take turns; each owner's are in the order of arrival."""
 
     def __init__(self) -> None:
@@ -85,11 +85,11 @@ class _Turns:
         return next(iter(found))
 
 
-class _Due:
+class _DueName:
     """Names that are due, by turn and by age."""
 
     def __init__(self) -> None:
-        self.urgent, self.others = _Turns(), _Turns()
+        self.urgent, self.others = _OwnerTurns(), _OwnerTurns()
         # The longest due is first.
         self._names: collections.OrderedDict[str, None] = collections.OrderedDict()
         self._turn = 0
@@ -155,7 +155,7 @@ class WorkQueue:
         self._waiting: dict[str, _Wish] = {}
         # Names that are not due yet, by time; entries that differ from _waiting are outdated.
         self._later: list[tuple[float, str]] = []
-        self._due = _Due()
+        self._due = _DueName()
         self.busy: dict[str, _Wish] = {}
         self._again: dict[str, _Wish] = {}
         self._barred: dict[str, float] = {}

@@ -1,4 +1,8 @@
-"""Waits after failures: exponential, with full jitter, so that many clients do not retry at the same time."""
+"""Waits after failures: exponential, with full jitter, so that many clients do not retry at the same time.
+
+By hand: tenacity takes 0.8 MB on every node, backoff 0.5, and both call the function again themselves, where the event
+loop needs the time of the next try.
+"""
 
 from __future__ import annotations
 

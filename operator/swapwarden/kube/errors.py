@@ -58,12 +58,12 @@ class ApiError(KubeError):
         """Machine-readable reasons of its causes (details.causes)."""
 
 
-class _Cause(msgspec.Struct):
+class _StatusCause(msgspec.Struct):
     reason: str = ""
 
 
 class _Details(msgspec.Struct):
-    causes: list[_Cause] | None = None
+    causes: list[_StatusCause] | None = None
 
 
 class _Detailed(msgspec.Struct):

@@ -1,4 +1,7 @@
-"""Limit requests to the API server: token buckets, without a clock or I/O of their own."""
+"""Limit requests to the API server: token buckets, without a clock or I/O of their own.
+
+By hand: aiolimiter takes 3 MB, waits by itself, and has no buckets by key.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A reader names the fields that it wants, and all others are skipped by their length. A tag is a field's number with its
 type, as it stands before each field.
+
+By hand: the plugin imports the standard library alone (docs/design/nri.md).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Sources(msgspec.Struct, frozen=True):
     """A folder on a file system of the node."""
 
 
-class _Tree(msgspec.Struct, frozen=True):
+class _TreeFacts(msgspec.Struct, frozen=True):
     """Facts that the tree of pods shows of the node."""
 
     root: str | None
@@ -51,7 +51,7 @@ class _Tree(msgspec.Struct, frozen=True):
 class _Seen(msgspec.Struct, frozen=True):
     """A look at files that take longer to read or are on disks, and at which tree and devices it was."""
 
-    tree: _Tree
+    tree: _TreeFacts
     devices: list[state.SwapDevice]
     look: node_info.NodeLook
     disks: swap_devices.Disks
@@ -134,16 +134,16 @@ class NodeWatch:
             self.facts = msgspec.structs.replace(self.facts, swap_controller=has)
         return node_info.reported(self.facts, self.look, root)
 
-    def _tree(self) -> _Tree:
+    def _tree(self) -> _TreeFacts:
         root = None if self._known.root is None else self._known.root.path
-        ran = self._last is not None and self._last.tree == _Tree(root, runs=True)
-        return _Tree(root, runs=ran or any(pod.containers for pod in self._known.pods.values()))
+        ran = self._last is not None and self._last.tree == _TreeFacts(root, runs=True)
+        return _TreeFacts(root, runs=ran or any(pod.containers for pod in self._known.pods.values()))
 
     def _read_facts(self, root: str | None) -> state.Facts:
         own = self._sources
         return node_info.read_facts(own.proc, own.sys / "block", self._fs, root, (str(own.state_dir.absolute()),))
 
-    def _look(self, tree: _Tree, written: frozenset[str]) -> tuple[state.Facts, _Seen | None]:
+    def _look(self, tree: _TreeFacts, written: frozenset[str]) -> tuple[state.Facts, _Seen | None]:
         """See what the node has, also on its disks: in a thread. `written`: cgroups that the agent wrote to."""
         found, last = self._read_facts(tree.root), self._last
         if last is not None and (last.tree, last.devices) == (tree, found.devices):

@@ -92,7 +92,7 @@ class View(msgspec.Struct, frozen=True):
     """Why it cannot work on this node."""
 
 
-class _Pod(msgspec.Struct, eq=False):
+class _PodProgress(msgspec.Struct, eq=False):
     target: ReclaimTarget
     pace: reclaim.Pace
     hold: names.ReclaimHold = names.ReclaimHold.WAITS
@@ -123,7 +123,7 @@ class Reclaimer:
         self._stop = stop
         self._startup = startup
         self._clock = clock
-        self._pods: dict[str, _Pod] = {}
+        self._pods: dict[str, _PodProgress] = {}
         self._node: reclaim.NodeSample | None = None
         self._pressed = True
         self._effectless = 0
@@ -165,7 +165,7 @@ class Reclaimer:
             known = self._pods.get(uid)
             if known is None or known.target.mode is not target.mode or target.containers - known.target.containers:
                 begins = target.since + self._startup if target.mode is names.ReclaimMode.STARTUP else self._clock()
-                pod = _Pod(target, reclaim.Pace(target.mode, begins))
+                pod = _PodProgress(target, reclaim.Pace(target.mode, begins))
                 if known is not None:
                     pod.refaults, pod.moved, pod.refaulted = known.refaults, known.moved, known.refaulted
                     pod.seconds = known.seconds
@@ -212,7 +212,7 @@ class Reclaimer:
             self._node = reclaim.NodeSample(now, totals.counted["pgscan_direct"], totals.full, free)
             self._pressed = reclaim.is_pressed(before, self._node)
 
-    def _look(self, pod: _Pod, bounds: state.ReclaimSettings, swap: dict[str, int]) -> None:
+    def _look(self, pod: _PodProgress, bounds: state.ReclaimSettings, swap: dict[str, int]) -> None:
         sample, node = self._sample(pod.target.path, swap), self._node
         if sample is None or node is None:
             pod.pace.look_anew(self._clock(), bounds)
@@ -242,11 +242,11 @@ class Reclaimer:
         if pod.pace.done:
             self._past.done[pod.target.uid] = pod.target.containers
 
-    def _held(self, pod: _Pod, hold: names.ReclaimHold) -> None:
+    def _held(self, pod: _PodProgress, hold: names.ReclaimHold) -> None:
         pod.hold = hold
         LOOKS.inc(hold.value)
 
-    def _step(self, pod: _Pod, size: int, sample: reclaim.PodSample) -> tuple[int, int]:
+    def _step(self, pod: _PodProgress, size: int, sample: reclaim.PodSample) -> tuple[int, int]:
         """Reclaim in pieces; return the bytes that are not in use any more, and those that went to swap."""
         path, left, begun = pod.target.path, size, self._clock()
         current, swapped = sample.current, sample.swap

@@ -46,7 +46,7 @@ class _Asked(msgspec.Struct, frozen=True):
     since: float
 
 
-class _Refused(msgspec.Struct):
+class _RefusedUpdate(msgspec.Struct):
     """The runtime refused a change of a container."""
 
     waits: backoff.Backoff
@@ -76,7 +76,7 @@ class RuntimeHolds:
         """Ids of containers for which the runtime may not hold what it must."""
         self._asked: _Asked | None = None
         self._seq = 0
-        self._refused: dict[str, _Refused] = {}
+        self._refused: dict[str, _RefusedUpdate] = {}
         self._seen = -1
         """The board's revision at the last look: files have not changed since."""
         self.alone_since: float | None = shared.clock()
@@ -179,7 +179,7 @@ class RuntimeHolds:
 
     def _refuse(self, seen: runtime_records.RuntimeRecord, why: str, now: float) -> None:
         faults.warn("the container runtime refused a limit; trying again", f"{seen.uid}/{seen.name}", why)
-        refused = self._refused.setdefault(seen.id, _Refused(backoff.Backoff(*queue.RETRY_SECONDS), now))
+        refused = self._refused.setdefault(seen.id, _RefusedUpdate(backoff.Backoff(*queue.RETRY_SECONDS), now))
         refused.until = now + refused.waits.next()
 
     def _is_due(self, container_id: str) -> bool:

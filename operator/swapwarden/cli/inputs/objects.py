@@ -76,14 +76,14 @@ class _WireAmounts(msgspec.Struct, frozen=True):
     memory: str | int | float | None = None
 
 
-class _WireStatus(msgspec.Struct, frozen=True):
+class _StatusInFile(msgspec.Struct, frozen=True):
     allocatable: _WireAmounts = _WireAmounts()
 
 
 class _WireAllocatable(msgspec.Struct, frozen=True):
     """The part of a Node that no decision of the controller reads."""
 
-    status: _WireStatus = _WireStatus()
+    status: _StatusInFile = _StatusInFile()
 
 
 class Admission(NamedTuple):

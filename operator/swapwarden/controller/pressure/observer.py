@@ -86,7 +86,7 @@ class _Known(msgspec.Struct):
     decided: bool = False
 
 
-class _Seen(NamedTuple):
+class _ObservedNode(NamedTuple):
     """The inputs of a decision about a node, beside its state."""
 
     node: nodes.NodeRow
@@ -182,7 +182,7 @@ class PressureObserver:
         if not self._term.is_valid():
             return
         profile = self._known.planner.in_force(name)
-        seen = _Seen(node, spec, spec.pressure, self._known.planner.facts(name), profile)
+        seen = _ObservedNode(node, spec, spec.pressure, self._known.planner.facts(name), profile)
         if row.victim is None:
             self._evictor.forget(name)  # someone removed the record
         else:
@@ -191,7 +191,7 @@ class PressureObserver:
         if self._evictor.is_under_way(name):
             self.queue.add(name, evictor.LOOK_SECONDS)
 
-    async def _proceed(self, row: states.StateRow, seen: _Seen) -> None:
+    async def _proceed(self, row: states.StateRow, seen: _ObservedNode) -> None:
         """Go on with the eviction in the record."""
         last, stands = self._reports.get(row.name), None
         if last is None or not self._enforces(seen.profile):
@@ -205,7 +205,7 @@ class PressureObserver:
         if row.victim is not None and last is not None and answer in BLOCKING:
             last.blocked[row.victim.uid] = self._now() + BLOCKED_SECONDS
 
-    async def _decide(self, name: str, seen: _Seen) -> None:
+    async def _decide(self, name: str, seen: _ObservedNode) -> None:
         row, last = self._known.inventory.report_of(name), self._reports.get(name)
         if row is None or row.pressure is None or last is None or not self._term.is_valid():
             return
@@ -239,7 +239,7 @@ class PressureObserver:
             for notice in pressure_notices.notices(seen.node, row, seen.thresholds, chosen, allowed=allowed):
                 self._recorder.post(notice)
 
-    def _awaits_taint(self, seen: _Seen, last: _Known) -> bool:
+    def _awaits_taint(self, seen: _ObservedNode, last: _Known) -> bool:
         """Return whether the taint of the profile is about to come: without it the next pod may land here again."""
         wanted = seen.profile.pressure is not None and seen.profile.pressure.taint is not None
         late = self._now() - last.arrived >= TAINT_SECONDS
@@ -249,7 +249,7 @@ class PressureObserver:
         """Return whether pods of the profile's nodes are evicted."""
         return self._may_evict and profile.pressure is not None and profile.pressure.enforce
 
-    def _counts(self, row: states.StateRow, last: _Known, seen: _Seen) -> bool:
+    def _counts(self, row: states.StateRow, last: _Known, seen: _ObservedNode) -> bool:
         """Return whether a report may be acted on.
 
         To evict, it must also be recent, and by the thresholds of the profile in force.
@@ -262,7 +262,7 @@ class PressureObserver:
         return recent and row.acted == row.profile == plan.reference(seen.profile)
 
     async def _choose(
-        self, row: states.StateRow, seen: _Seen, last: _Known, situation: choice.Situation
+        self, row: states.StateRow, seen: _ObservedNode, last: _Known, situation: choice.Situation
     ) -> tuple[Choice, bool]:
         """Return the decision, carried out, and whether the API server would evict the pod."""
         ranked = await self._rank(row, seen)
@@ -292,10 +292,10 @@ class PressureObserver:
             last.blocked[chosen.victim.pod.uid] = self._now() + BLOCKED_SECONDS
         return NoVictim(HoldReason.BLOCKED), False
 
-    def _notices(self, row: states.StateRow, seen: _Seen) -> evictor.MakeNotices:
+    def _notices(self, row: states.StateRow, seen: _ObservedNode) -> evictor.MakeNotices:
         return lambda victim: pressure_notices.evicted(seen.node, row, seen.thresholds, victim)
 
-    async def _rank(self, row: states.StateRow, seen: _Seen) -> Sequence[ranking.Ranked]:
+    async def _rank(self, row: states.StateRow, seen: _ObservedNode) -> Sequence[ranking.Ranked]:
         found = await self._read(seen.node, seen.facts, seen.spec)
         report = row.pressure or state.PressureReport(1)
         return ranking.rank(found, report, seen.facts.memory_bytes, seen.profile.eviction)

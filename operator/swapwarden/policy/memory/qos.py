@@ -71,7 +71,7 @@ class Sums(msgspec.Struct, frozen=True):
     """Whether the pods ask for more protection than the node has: the kernel then scales all of it down."""
 
 
-class _Case(msgspec.Struct, frozen=True):
+class _MemoryCase(msgspec.Struct, frozen=True):
     """The input of the rules for one pod."""
 
     memory: settings.MemoryQoS
@@ -162,16 +162,16 @@ def _not_offered(row: pods.PodRow) -> PodMemory:
 
 def _case(
     memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: compiled.Override | None
-) -> _Case:
+) -> _MemoryCase:
     request = amounts.pod_request(row)
     page, recursive = node.page_size, node.recursive_protection
     if row.asks is None and override is None:
         chosen = memory.reservation, _UNRESERVED, memory.throttling_percent or throttling.NEVER, _UNTHROTTLED
-        return _Case(memory, page, recursive, row, _ASKS, request, *chosen)
+        return _MemoryCase(memory, page, recursive, row, _ASKS, request, *chosen)
     asks = row.asks or _ASKS
     given = (None, None) if override is None else (override.memory_reservation, override.memory_throttling)
     reserved, shared = _reservation(memory, asks, given[0]), _share(memory, asks, given[1])
-    return _Case(memory, page, recursive, row, asks, request, *reserved, *shared)
+    return _MemoryCase(memory, page, recursive, row, asks, request, *reserved, *shared)
 
 
 def _reservation(
@@ -200,7 +200,7 @@ def _share(
     return own or throttling.NEVER, Throttling.THROTTLING_NONE
 
 
-def _protection(case: _Case) -> tuple[int | None, int | None, names.ProtectionReason]:
+def _protection(case: _MemoryCase) -> tuple[int | None, int | None, names.ProtectionReason]:
     """Return memory.min and memory.low of the pod, with the reason."""
     row, asks = case.row, case.asks
     if case.reservation is Reservation.NONE:
@@ -220,7 +220,7 @@ def _protection(case: _Case) -> tuple[int | None, int | None, names.ProtectionRe
 
 
 def _container_low(
-    case: _Case, one: pods.ContainerRow, of_pod: int | None
+    case: _MemoryCase, one: pods.ContainerRow, of_pod: int | None
 ) -> tuple[int | None, names.ProtectionReason]:
     """Return memory.low of a container. Never memory.min: a container's own pages would leave its pod none to reclaim.
 
@@ -235,7 +235,7 @@ def _container_low(
     return (amount, Protection.REQUEST) if amount else (None, Protection.NOTHING_REQUESTED)
 
 
-def _pod_high(case: _Case, one: pods.ContainerRow, swap: int | None) -> tuple[int | None, names.ThrottlingReason]:
+def _pod_high(case: _MemoryCase, one: pods.ContainerRow, swap: int | None) -> tuple[int | None, names.ThrottlingReason]:
     """Return memory.high of a pod with one container: its cgroup has the value before the container starts."""
     row, own = case.row, _own_high(case, one.name, pod=True)
     limit = row.whole.limit or one.limit
@@ -244,7 +244,7 @@ def _pod_high(case: _Case, one: pods.ContainerRow, swap: int | None) -> tuple[in
     return _high(case, case.request, limit, swap, own)
 
 
-def _own_high(case: _Case, name: str, *, pod: bool = False) -> int | None:
+def _own_high(case: _MemoryCase, name: str, *, pod: bool = False) -> int | None:
     """Return the memory.high that annotations ask for a container, or for a pod of one; None without any."""
     if case.asks is _ASKS:
         return None
@@ -255,7 +255,7 @@ def _own_high(case: _Case, name: str, *, pod: bool = False) -> int | None:
 
 
 def _high(
-    case: _Case, request: int, limit: int, swap: int | None, own: int | None
+    case: _MemoryCase, request: int, limit: int, swap: int | None, own: int | None
 ) -> tuple[int | None, names.ThrottlingReason]:
     """Return memory.high with the reason; `swap` is the limit of swap, None if it is not known."""
     unthrottled = _unthrottled(case, request, limit, own)
@@ -276,7 +276,7 @@ def _high(
     return high, reason
 
 
-def _unthrottled(case: _Case, request: int, limit: int, own: int | None) -> names.ThrottlingReason | None:
+def _unthrottled(case: _MemoryCase, request: int, limit: int, own: int | None) -> names.ThrottlingReason | None:
     """Return why there can be no memory.high, whatever the limit of swap; None if there can."""
     if case.row.ending:
         return Throttling.POD_ENDS

@@ -17,7 +17,7 @@ PER_PROFILE: Final = 2
 PER_CLUSTER: Final = 10
 
 
-class _Eviction(msgspec.Struct):
+class _PastEviction(msgspec.Struct):
     at: float
     node: str
     profile: str
@@ -42,7 +42,7 @@ class Evictions:
     def __init__(self, began: float) -> None:
         """`began` is when the term began."""
         self._began = began
-        self._log: list[_Eviction] = []
+        self._log: list[_PastEviction] = []
         # By node, when its kubelet last acted; the oldest first.
         self._kubelets: dict[str, float] = {}
 
@@ -93,7 +93,7 @@ class Evictions:
         `stamp` is the wall-clock time.
         """
         self._log = [one for one in self._log if one.gone is None or now - one.gone < HOUR]
-        self._log.append(_Eviction(now, node, profile, stamp))
+        self._log.append(_PastEviction(now, node, profile, stamp))
 
     def recall(self, node: str, profile: str, past: Mapping[str, float], now: float) -> None:
         """Count the node's evictions of earlier terms: how many seconds ago each was, by its wall-clock time.
@@ -104,7 +104,7 @@ class Evictions:
         for stamp, ago in past.items():
             at = now - max(0.0, ago)
             if stamp not in known and now - at < HOUR:
-                self._log.append(_Eviction(at, node, profile, stamp, gone=at))
+                self._log.append(_PastEviction(at, node, profile, stamp, gone=at))
 
     def past(self, node: str, now: float, *, ended: bool) -> list[str]:
         """Return the wall-clock times of the node's evictions within an hour; `ended`: without one under way."""
@@ -121,5 +121,5 @@ class Evictions:
             if one.gone is None:
                 one.gone = now
 
-    def _of(self, node: str) -> Iterator[_Eviction]:
+    def _of(self, node: str) -> Iterator[_PastEviction]:
         return (one for one in self._log if one.node == node)

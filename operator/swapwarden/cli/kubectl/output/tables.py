@@ -1,4 +1,7 @@
-"""Rows for people and for programs: tables, coloured on a terminal and plain in a pipe, JSON, YAML and names."""
+"""Rows for people and for programs: tables, coloured on a terminal and plain in a pipe, JSON, YAML and names.
+
+By hand: tabulate takes 20 ms of CPU to import, tables of rich 14, in a command that shows its help within 150.
+"""
 
 from __future__ import annotations
 
