@@ -17,7 +17,6 @@ import msgspec
 from swapwarden.agent.desired import spec
 from swapwarden.agent.report import collector, status, status_writer
 from swapwarden.api import merge, names, state
-from swapwarden.controller.writers import states
 from swapwarden.kube import backoff, client, config, errors, informer
 
 from bench import load
@@ -84,7 +83,7 @@ class Agents:
     ) -> informer.Informer[state.NodeSwapState, _Seen]:
         return informer.Informer(
             self._api,
-            states.STATES,
+            names.STATES_PATH,
             wire=state.NodeSwapState,
             project=_seen,
             name="agents",
@@ -122,7 +121,7 @@ class Agents:
         while True:
             try:
                 body = msgspec.json.encode({"status": patch})
-                await self._api.merge_patch(f"{states.STATES}/{name}/status", body)
+                await self._api.merge_patch(f"{names.STATES_PATH}/{name}/status", body)
             except errors.KubeError as error:
                 if isinstance(error, errors.ApiError) and error.status == 404:
                     return

@@ -106,12 +106,12 @@ class Controller:
                 "metadata": {"name": name, "ownerReferences": [owner]},
                 "spec": msgspec.structs.replace(spec, epoch=EPOCH),
             }
-            answer = await self._api.post(state_writer.STATES, msgspec.json.encode(body))
+            answer = await self._api.post(names.STATES_PATH, msgspec.json.encode(body))
         else:
             patch = state_writer.state_patch(row, node, spec, EPOCH)
             if patch is None:
                 return
-            answer = await self._api.merge_patch(f"{state_writer.STATES}/{name}", msgspec.json.encode(patch))
+            answer = await self._api.merge_patch(f"{names.STATES_PATH}/{name}", msgspec.json.encode(patch))
         self._written[name] = states.decode(answer)
 
 

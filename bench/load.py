@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller.writers import nodes as node_writer
-from swapwarden.controller.writers import states
 from swapwarden.kube import client, errors, informer
 
 NAMESPACE: Final = "bench"
@@ -198,7 +197,7 @@ class Load:
         return born
 
     async def remove_states(self) -> None:
-        await self._api.delete(states.STATES)
+        await self._api.delete(names.STATES_PATH)
 
 
 async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
@@ -233,7 +232,7 @@ class Observer:
         self.pods = 0
         """The number of pods in all states."""
         self.informer = informer.Informer(
-            api, states.STATES, wire=_WireState, project=_keys, name="observed", on_change=self._changed
+            api, names.STATES_PATH, wire=_WireState, project=_keys, name="observed", on_change=self._changed
         )
 
     def _changed(self, _: str, old: frozenset[str] | None, new: frozenset[str] | None) -> None:

@@ -26,7 +26,6 @@ from typing import Any, Final
 
 from swapwarden.agent.report import status_writer
 from swapwarden.api import names
-from swapwarden.controller.writers import states
 from swapwarden.kube import client, config
 
 from bench.cgroups import cpu_seconds
@@ -230,7 +229,7 @@ class Bench:
 
     async def plans(self) -> dict[str, Any]:
         """Return all states' specs, by node."""
-        found = await asyncio.to_thread(self._control_plane.get, states.STATES)
+        found = await asyncio.to_thread(self._control_plane.get, names.STATES_PATH)
         return {item["metadata"]["name"]: {**item["spec"], "epoch": 0} for item in found["items"]}
 
     async def restart(self) -> float:

@@ -11,13 +11,17 @@ from typing import Final
 GROUP: Final = "swapwarden.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
+FIELD_MANAGER: Final = "swapwarden-controller"
+"""Of the controller's writes (managedFields)."""
 
 PROFILE_KIND: Final = "NodeSwapProfile"
 PROFILE_PLURAL: Final = "nodeswapprofiles"
+PROFILES_PATH: Final = f"/apis/{API_VERSION}/{PROFILE_PLURAL}"
 PROFILE_FINALIZER: Final = "swapwarden.dev/release-nodes"
 """On a profile that nodes may follow: a deletion waits until they do not."""
 STATE_KIND: Final = "NodeSwapState"
 STATE_PLURAL: Final = "nodeswapstates"
+STATES_PATH: Final = f"/apis/{API_VERSION}/{STATE_PLURAL}"
 
 # On pods (annotations: the API server drops unknown fields of a spec).
 POLICY_ANNOTATION: Final = "swapwarden.dev/swap-policy"

@@ -24,7 +24,6 @@ from swapwarden.kube import backoff, client, config, decoding, errors, paging
 
 T = TypeVar("T")
 
-PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 OWNER_LABEL: Final = "app.kubernetes.io/instance"
 MANAGER: Final = "swapwarden-profiles"
 MANAGER_LABEL: Final = "app.kubernetes.io/managed-by"
@@ -118,7 +117,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
         found.extend(_PROFILES.decode(item) for item in page.items or ())
         return page.metadata
 
-    await paging.read(functools.partial(api.get, timeout=REQUEST_SECONDS), PROFILES, take, {})
+    await paging.read(functools.partial(api.get, timeout=REQUEST_SECONDS), names.PROFILES_PATH, take, {})
     owned = {each.metadata.name for each in found if is_owned(each.metadata.labels, owner)}
     foreign = {each.metadata.name for each in found} - owned
     late = sorted(
@@ -137,7 +136,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
         try:
             await api.request(
                 "PATCH",
-                f"{PROFILES}/{name}",
+                f"{names.PROFILES_PATH}/{name}",
                 params={"fieldManager": MANAGER, "force": "true"},
                 body=msgspec.json.encode(_profile(name, spec, owner)),
                 content_type=APPLY,
@@ -150,7 +149,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
         else:
             print(f"NodeSwapProfile {name} applied")
     for name in sorted(owned - specs.keys()):
-        await delete(api, f"{PROFILES}/{name}")
+        await delete(api, f"{names.PROFILES_PATH}/{name}")
         print(f"NodeSwapProfile {name} deleted")
     return problems
 

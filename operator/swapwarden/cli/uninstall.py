@@ -31,7 +31,6 @@ from swapwarden.policy.observed import nodes
 
 T = TypeVar("T")
 
-STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
 LABELS: Final = names.NODE_LABELS
@@ -152,7 +151,7 @@ async def _wait(api: client.Client, order: str, seconds: float) -> list[Restorin
     async def read() -> list[RestoringState] | None:
         if not await _stands(api, order):
             return None
-        return [each for each in await read_all(api, STATES, RestoringState) if not has_restored(each)]
+        return [each for each in await read_all(api, names.STATES_PATH, RestoringState) if not has_restored(each)]
 
     deadline = time.monotonic() + seconds
     while True:
@@ -334,7 +333,7 @@ async def release_profiles(api: client.Client) -> None:
     writes = fenced.Writes(api)
 
     async def ours() -> list[finalizers.ProfileMetadata]:
-        found = [each.metadata for each in await read_all(api, profiles.PROFILES, finalizers.Finalized)]
+        found = [each.metadata for each in await read_all(api, names.PROFILES_PATH, finalizers.Finalized)]
         return [each for each in found if names.PROFILE_FINALIZER in each.finalizers]
 
     async def release(each: finalizers.ProfileMetadata) -> None:
@@ -348,12 +347,14 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
     """Delete all states, and the profiles of OWNER if one is given; list failures."""
 
     async def owned() -> list[str]:
-        found = await read_all(api, profiles.PROFILES, wire.Named) if owner else []
+        found = await read_all(api, names.PROFILES_PATH, wire.Named) if owner else []
         ours = [each.metadata for each in found if profiles.is_owned(each.metadata.labels, owner)]
-        return [f"{profiles.PROFILES}/{each.name}" for each in ours]
+        return [f"{names.PROFILES_PATH}/{each.name}" for each in ours]
 
     async def states() -> list[str]:
-        return [f"{STATES}/{each.metadata.name}" for each in await read_all(api, STATES, wire.Named)]
+        return [
+            f"{names.STATES_PATH}/{each.metadata.name}" for each in await read_all(api, names.STATES_PATH, wire.Named)
+        ]
 
     for left in (owned, states):
         for path, error in await retry_rounds(left, functools.partial(profiles.delete, api)):

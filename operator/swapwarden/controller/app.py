@@ -10,6 +10,7 @@ import secrets
 import socket
 from typing import Final
 
+from swapwarden.api import names
 from swapwarden.controller import cluster, leader, leadership, supervise
 from swapwarden.controller.inventory import profile_store, states
 from swapwarden.controller.nodes import stale_agents
@@ -17,7 +18,6 @@ from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.controller.watches import node_features, profile_list, restore_request
 from swapwarden.controller.writers import nodes as node_writer
-from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, events, informer, ratelimit
 from swapwarden.kube.election import elector
 from swapwarden.policy.observed import namespaces, nodes, pods
@@ -58,7 +58,7 @@ class App:
             ),
             informer.Informer(
                 api,
-                state_writer.STATES,
+                names.STATES_PATH,
                 wire=states.WireState,
                 project=states.project,
                 name="nodeswapstates",

@@ -24,7 +24,6 @@ from swapwarden.controller.pods import condition_publisher, plan_latency
 from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.watches import profile_list
-from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, errors
 from swapwarden.kube.election import election, elector
 from swapwarden.policy import plan
@@ -839,7 +838,7 @@ async def test_profiles_go_from_the_store_into_plans(bench: Bench) -> None:
     bench.server.answer(accepted(2))
     bench.profile_comes(profile_object(mode="Audit"))
     request = (await bench.writes(2))[1]
-    assert (request.method, request.path) == ("PATCH", f"{state_writer.STATES}/node-1")
+    assert (request.method, request.path) == ("PATCH", f"{names.STATES_PATH}/node-1")
     assert json.loads(request.body)["spec"]["mode"] == "Audit"
 
 

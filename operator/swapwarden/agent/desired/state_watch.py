@@ -37,7 +37,6 @@ ACCEPTED = metrics.gauge(
     "swapwarden_agent_state_accepted_timestamp_seconds", "When the agent last accepted a state, in seconds since 1970."
 )
 
-COLLECTION: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 """First and longest bound of the wait after a failure."""
 LIST_SECONDS: Final = 10.0
@@ -131,7 +130,7 @@ class StateWatch:
         """Read the state, then watch it, one watch after the other, until one fails."""
         params = {"fieldSelector": f"metadata.name={self._node}"}
         try:
-            answer = await self._api.get(COLLECTION, params=params, timeout=LIST_SECONDS)
+            answer = await self._api.get(names.STATES_PATH, params=params, timeout=LIST_SECONDS)
         except errors.ApiError as error:
             if error.status == 404:
                 yield self._missing()
@@ -143,7 +142,7 @@ class StateWatch:
         FOLLOWING.set(1)
         while True:
             begun = time.monotonic()
-            stream = watch.watch(self._api, COLLECTION, resource_version=version, params=params, decode=_decode)
+            stream = watch.watch(self._api, names.STATES_PATH, resource_version=version, params=params, decode=_decode)
             async with contextlib.aclosing(stream) as events:
                 async for event in events:
                     version = event.resource_version

@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.agent.desired import state_watch
 from swapwarden.agent.inventory import board
 from swapwarden.agent.report import status
-from swapwarden.api import merge, state
+from swapwarden.api import merge, names, state
 from swapwarden.kube import backoff, client, errors
 from swapwarden.telemetry import metrics
 
@@ -87,7 +87,7 @@ class StatusWriter:
     def __init__(self, api: client.Client, node: str, reports: board.Board, source: Source) -> None:
         """`reports` has a new revision when the status may have changed."""
         self._api = api
-        self._path = f"{state_watch.COLLECTION}/{node}/status"
+        self._path = f"{names.STATES_PATH}/{node}/status"
         self._board = reports
         self._source = source
         self._revision = -1

@@ -32,6 +32,7 @@ import logging
 import time
 from typing import Any, Final
 
+from swapwarden.api import names
 from swapwarden.controller.certificates import key_pairs, rotation
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, errors
@@ -66,7 +67,7 @@ MAX_STEPS: Final = 6
 """Steps in one reconcile: one more than there are. Further ones would be an endless loop."""
 
 REGISTRATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
+_OURS: Final = {"fieldManager": names.FIELD_MANAGER}
 
 Json = dict[str, Any]
 
@@ -215,16 +216,14 @@ class CertificateManager:
         encoded = {key: value and base64.b64encode(value).decode("ascii") for key, value in changes.items()}
         data = {**(secret.get("data") or {}), **encoded}
         body = {**secret, "data": {key: value for key, value in data.items() if value is not None}}
-        await self._term.write(
-            self._api.put(self._secret, json.dumps(body).encode(), params=FIELD_MANAGER, timeout=TIMEOUT)
-        )
+        await self._term.write(self._api.put(self._secret, json.dumps(body).encode(), params=_OURS, timeout=TIMEOUT))
 
     async def _publish(self, registration: Json, authorities: bytes) -> None:
         encoded = base64.b64encode(authorities).decode("ascii")
         for entry in _entries(registration, self._service):
             entry["clientConfig"]["caBundle"] = encoded
         body = json.dumps(registration).encode()
-        await self._term.write(self._api.put(self._registration, body, params=FIELD_MANAGER, timeout=TIMEOUT))
+        await self._term.write(self._api.put(self._registration, body, params=_OURS, timeout=TIMEOUT))
 
 
 def machine_time() -> datetime.datetime:

@@ -19,7 +19,6 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 
 VALID = metrics.gauge(
     "swapwarden_profile_valid",

@@ -153,7 +153,7 @@ class Reconciler:
 
     async def _read_state(self, name: str) -> bool:
         """Read a node's state directly; return whether it is newer than the known one."""
-        read = states.decode(await self._api.get(f"{state_writer.STATES}/{name}", timeout=TIMEOUT))
+        read = states.decode(await self._api.get(f"{names.STATES_PATH}/{name}", timeout=TIMEOUT))
         return self._wrote(read)
 
     def _wrote(self, row: states.StateRow) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from swapwarden.api import merge, times
+from swapwarden.api import merge, names, times
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
@@ -57,7 +57,7 @@ class StatusPublisher:
     async def _read(self, entry: profile_store.Entry) -> None:
         """Take in a profile as it is now: kopf says nothing of changes that are none of its spec."""
         try:
-            body = await self._api.get(f"{profile_store.PROFILES}/{entry.name}")
+            body = await self._api.get(f"{names.PROFILES_PATH}/{entry.name}")
         except errors.ApiError as error:
             if error.status != 404:
                 raise
@@ -70,5 +70,5 @@ async def _write_status(writes: Writes, entry: profile_store.Entry, patch: Mappi
     """Patch a profile's status as it was read. Raise ApiError: 404 if it was deleted, 409 if it has another version."""
     metadata = {"uid": entry.uid, "resourceVersion": str(entry.version)}
     return await writes.merge_patch(
-        "profile", f"{profile_store.PROFILES}/{entry.name}/status", {"metadata": metadata, "status": patch}
+        "profile", f"{names.PROFILES_PATH}/{entry.name}/status", {"metadata": metadata, "status": patch}
     )

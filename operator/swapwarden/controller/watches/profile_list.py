@@ -111,7 +111,7 @@ class ProfileList:
                     log.error("profile %s cannot be decoded; its last known version stays: %s", name, error)  # noqa: TRY400 the text says all
             return page.metadata
 
-        listed = await paging.read(self._api.get, profile_store.PROFILES, take, {})
+        listed = await paging.read(self._api.get, names.PROFILES_PATH, take, {})
         replaced = self._store.replace(found, int(listed.resource_version), left_out)
         left_out |= replaced.failed
         if mends:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from swapwarden.api import names
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import client, errors, ratelimit, transport
 from swapwarden.policy.observed import nodes
@@ -24,7 +25,6 @@ WRITE_SECONDS = metrics.histogram(
     "swapwarden_controller_write_seconds", "Time from a write to its answer, by object.", labels=("object",)
 )
 
-FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
 TIMEOUT: Final = 10.0
 """Seconds."""
 JSON_PATCH: Final = "application/json-patch+json"
@@ -72,7 +72,7 @@ class Writes:
         request = self._api.request(
             method,
             path,
-            params={**FIELD_MANAGER, **(params or {})},
+            params={"fieldManager": names.FIELD_MANAGER, **(params or {})},
             body=msgspec.json.encode(body),
             content_type=content_type,
             timeout=TIMEOUT,

@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller.inventory.profile_store import PROFILES
 from swapwarden.controller.writers.fenced import Writes, unless_superseded
 from swapwarden.kube import decoding, transport
 
@@ -39,10 +38,10 @@ async def release(writes: Writes, found: ProfileMetadata) -> bool:
         {"op": "test", "path": path, "value": names.PROFILE_FINALIZER},
         {"op": "remove", "path": path},
     ]
-    write = writes.json_patch("finalizer", f"{PROFILES}/{found.name}", patch)
+    write = writes.json_patch("finalizer", f"{names.PROFILES_PATH}/{found.name}", patch)
     return await unless_superseded(write, INVALID) is not None
 
 
 async def read(api: transport.Reader, name: str) -> ProfileMetadata:
     """Read a profile's metadata. Raise errors.KubeError and msgspec.DecodeError."""
-    return decoding.decode(await api.get(f"{PROFILES}/{name}"), Finalized).metadata
+    return decoding.decode(await api.get(f"{names.PROFILES_PATH}/{name}"), Finalized).metadata

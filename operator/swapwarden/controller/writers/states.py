@@ -28,7 +28,8 @@ LACKING = metrics.gauge(
 )
 
 AGAIN_SECONDS: Final = 300.0
-_STRICT: Final = {"fieldValidation": "Strict"}
+STRICT: Final = {"fieldValidation": "Strict"}
+"""An older definition would drop fields without notice."""
 _LENIENT: Final = {"fieldValidation": "Ignore"}
 _INVALID: Final = 422
 _REFUSALS: Final = {400, _INVALID}
@@ -37,7 +38,6 @@ _REFUSED: Final = "strict decoding error"
 _FIELD: Final = re.compile(r'unknown field "([^"]{1,253})"')
 _VALUE: Final = re.compile(rf"spec\.pods\.({state.POD_KEY})[.:]")
 _MAX_NAMED: Final = 5
-STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 NO_FIELD_RECORDS: Final[list[dict[str, Any]]] = [{}]
 """As metadata.managedFields: keeps none (k/k: staging/src/k8s.io/apimachinery/pkg/util/managedfields). For a state that
 changes with each pod they would be larger than the rest."""
@@ -62,11 +62,11 @@ class StrictFields:
 
     def params(self) -> Mapping[str, str]:
         """Return the parameters of the next write."""
-        return _LENIENT if self.left() else _STRICT
+        return _LENIENT if self.left() else STRICT
 
     def written(self, params: Mapping[str, str]) -> None:
         """Note that a write with these parameters was done."""
-        if params is _STRICT and self._until is not None:
+        if params is STRICT and self._until is not None:
             log.info("the CustomResourceDefinition of NodeSwapStates has all fields now")
             self._until = None
             LACKING.set(0)
@@ -155,9 +155,9 @@ class StateWriter:
         fields = self._fields.params()
         try:
             if row is None:
-                answer = await writes.create("state", STATES, patch, **fields)
+                answer = await writes.create("state", names.STATES_PATH, patch, **fields)
             else:
-                answer = await writes.merge_patch("state", f"{STATES}/{node.name}", patch, **fields)
+                answer = await writes.merge_patch("state", f"{names.STATES_PATH}/{node.name}", patch, **fields)
         except errors.ApiError as error:
             if self._is_older(error, node.name, spec):
                 return None, 0.0

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.controller.inventory import states
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers.fenced import Fenced
-from swapwarden.controller.writers.states import NO_FIELD_RECORDS, STATES
+from swapwarden.controller.writers.states import NO_FIELD_RECORDS, STRICT
 from swapwarden.kube import errors
-
-_STRICT: Final = {"fieldValidation": "Strict"}
-"""An older definition would drop the pod without notice."""
 
 
 class VictimWriter:
@@ -46,7 +43,7 @@ class VictimWriter:
         body = {"metadata": metadata, "spec": {"epoch": epoch, "pressure": evictions}}
         await self._writes.ready()
         try:
-            answer = await self._writes.merge_patch("state", f"{STATES}/{row.name}", body, **_STRICT)
+            answer = await self._writes.merge_patch("state", f"{names.STATES_PATH}/{row.name}", body, **STRICT)
         except errors.ApiError as error:
             if error.status == 422 and state.EPOCH_REFUSAL in error.message:
                 raise Deposed(self._writes.term, f"the API server refused term {epoch} for node {row.name}") from error

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from swapwarden.agent.desired import spec, state_watch
+from swapwarden.api import names
 from swapwarden.kube import backoff, client, errors, watch
 
 from tests.unit.agent.agent_node import until
@@ -42,7 +43,7 @@ class Api:
         self.listed = self.watched = 0
 
     async def get(self, path: str, *, params: Mapping[str, str], timeout: float) -> bytes:  # noqa: ASYNC109 as the real one
-        assert path == state_watch.COLLECTION
+        assert path == names.STATES_PATH
         assert params == {"fieldSelector": "metadata.name=n1"}
         assert 0 < timeout <= 60
         self.listed += 1

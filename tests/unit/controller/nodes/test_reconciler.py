@@ -28,7 +28,7 @@ from tests.unit.policy.rows import container, pod
 
 TERM = 7
 RATE = 10.0
-STATE = f"{state_writer.STATES}/node-1"
+STATE = f"{names.STATES_PATH}/node-1"
 NODE = f"{node_writer.NODES}/node-1"
 LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
 OFF = state.Facts(2, swap_controller=True, swap_bytes=0, memory_bytes=2**33)
@@ -135,7 +135,7 @@ async def test_a_node_without_a_state_gets_one_that_it_owns(bench: Bench) -> Non
     bench.pod_comes(policy="Disabled")
     bench.server.answer(answer(9, epoch=TERM))
     [made] = await bench.reconcile()
-    assert (made.method, made.path) == ("POST", state_writer.STATES)
+    assert (made.method, made.path) == ("POST", names.STATES_PATH)
     body = json.loads(made.body)
     [owner] = body["metadata"]["ownerReferences"]
     assert owner == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "uid-of-node-1"}
@@ -210,7 +210,7 @@ async def test_a_term_that_ends_during_a_write_writes_no_labels_after_it(bench: 
     release.set()
     with pytest.raises(TermOver):
         await work
-    assert [request.path for request in bench.server.requests] == [state_writer.STATES]
+    assert [request.path for request in bench.server.requests] == [names.STATES_PATH]
 
 
 async def test_a_write_is_not_waited_for_beyond_the_end_of_its_term(bench: Bench) -> None:
@@ -273,7 +273,7 @@ async def test_what_the_watch_reports_during_a_write_counts_for_the_next_one(ben
     await bench.server.seen(1)
     bench.known.node_changed("node-1", node(), node(labels=LABELED))
     release.set()
-    assert [request.path for request in await work] == [state_writer.STATES], "it has its labels by now"
+    assert [request.path for request in await work] == [names.STATES_PATH], "it has its labels by now"
 
 
 async def test_what_an_agent_reported_before_the_answer_to_a_write_makes_the_node_due(bench: Bench) -> None:
@@ -753,7 +753,7 @@ async def test_each_write_counts_and_looks_that_need_none_do_not(bench: Bench) -
     bench.known.node_changed("node-1", None, node())
     bench.server.answer(answer(2))
     bench.server.answer(reply({}))
-    assert [request.path for request in await bench.reconcile()] == [state_writer.STATES, NODE]
+    assert [request.path for request in await bench.reconcile()] == [names.STATES_PATH, NODE]
     for _ in range(int(RATE) - 2):
         assert bench.writes.delay() == 0
         assert await bench.reconcile() == []

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.controller import cluster, supervise, workqueue
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
@@ -170,7 +170,7 @@ async def test_a_difference_is_written_for_this_object_only_and_the_answer_count
     async with bench.running():
         await bench.server.seen(1)
         [patch] = bench.server.requests
-        assert (patch.method, patch.path) == ("PATCH", f"{profile_store.PROFILES}/p/status")
+        assert (patch.method, patch.path) == ("PATCH", f"{names.PROFILES_PATH}/p/status")
         assert json.loads(patch.body)["metadata"] == {"uid": "uid-of-p", "resourceVersion": "3"}
         written = status_of(patch)
         assert written["observedGeneration"] == 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from swapwarden.api import names
 from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import agents, session, snapshot, usage
 from swapwarden.policy.observed import namespaces, nodes
@@ -23,7 +24,7 @@ async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.C
         "nodes": asked.each(session.NODES, nodes.WireNode, view.add_node),
         "namespaces": asked.each(session.NAMESPACES, namespaces.WireNamespace, view.add_namespace),
         "nodeswapprofiles": _profiles(asked, view),
-        "nodeswapstates": asked.each(session.STATES, snapshot.WireState, view.add_state),
+        "nodeswapstates": asked.each(names.STATES_PATH, snapshot.WireState, view.add_state),
         "pods": _pods(asked, view),
     }
     for plural in jobs.keys() - set(only) if only else ():
@@ -53,7 +54,7 @@ async def profiles(asked: session.Session) -> list[dict[str, Any]]:
         msgspec.convert(body, wire.StoredProfile)
         found.append(body)
 
-    await asked.each(session.PROFILES, dict[str, Any], take)
+    await asked.each(names.PROFILES_PATH, dict[str, Any], take)
     return found
 
 

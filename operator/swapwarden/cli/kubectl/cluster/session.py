@@ -28,12 +28,10 @@ Renew = Callable[[], Awaitable[client.Client]]
 REQUEST_SECONDS: Final = 30.0
 MANAGER: Final = "kubectl-swap"
 """The field manager of writes."""
-STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
-PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
 NAMESPACES: Final = "/api/v1/namespaces"
-EVERYTHING: Final = (NODES, PODS, NAMESPACES, PROFILES, STATES)
+EVERYTHING: Final = (NODES, PODS, NAMESPACES, names.PROFILES_PATH, names.STATES_PATH)
 """The collections of commands that judge a whole cluster."""
 REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _PAGE_CHARACTERS: Final = 16 * 1024

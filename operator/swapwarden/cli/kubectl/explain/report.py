@@ -26,7 +26,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
     hidden: list[str] = []
     on = session.quote(pod.spec.node_name)
     space_path = f"{session.NAMESPACES}/{session.quote(pod.metadata.namespace)}"
-    state_path = f"{session.STATES}/{on}"
+    state_path = f"{names.STATES_PATH}/{on}"
     node, bodies, before, found, space = await asyncio.gather(
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),

@@ -252,8 +252,10 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
     """Return rows of the nodes of these names, or of all that the selector matches."""
     found, states, profiles, (running, unseen) = await asyncio.gather(
         asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),
-        _by_name(asked, "the state of nodes", asked.objects(session.STATES, state.NodeSwapState, chosen, lenient=True)),
-        _by_name(asked, "the behavior of nodes without swap", asked.collect(session.PROFILES, WireProfile)),
+        _by_name(
+            asked, "the state of nodes", asked.objects(names.STATES_PATH, state.NodeSwapState, chosen, lenient=True)
+        ),
+        _by_name(asked, "the behavior of nodes without swap", asked.collect(names.PROFILES_PATH, WireProfile)),
         agents.find(asked),
     )
     listed = {node.metadata.name for node in found}

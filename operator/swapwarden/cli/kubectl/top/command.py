@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.cli.kubectl import completion, flags, groups
 from swapwarden.cli.kubectl.cluster import agents, session, usage
 from swapwarden.cli.kubectl.output import sizes, tables
@@ -138,7 +138,7 @@ async def states_of(asked: session.Session, desired: set[str]) -> dict[str, stat
     """Return the states of these nodes, without those that the user may not read."""
     chosen = sorted(desired) if len(desired) <= FEW_NODES else ()
     try:
-        found = await asked.objects(session.STATES, state.NodeSwapState, chosen, lenient=True)
+        found = await asked.objects(names.STATES_PATH, state.NodeSwapState, chosen, lenient=True)
     except (session.ForbiddenError, session.NotInstalledError) as error:
         asked.note(f"limits that no agent reports are not known: {error.message}")
         return {}

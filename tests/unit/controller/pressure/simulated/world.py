@@ -22,7 +22,6 @@ from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import budgets, evictor, observer
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import fenced, victims
-from swapwarden.controller.writers.states import STATES
 from swapwarden.kube import backoff, client, errors, events, ratelimit, transport
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes
@@ -292,7 +291,7 @@ class World:
 
     def _execute(self, call: transport.Call, sent: float) -> bytes:
         path, params = call.path, dict(call.params or {})
-        if call.method == "PATCH" and path.startswith(STATES):
+        if call.method == "PATCH" and path.startswith(names.STATES_PATH):
             return self._patch(self.machines[path.rpartition("/")[2]], msgspec.json.decode(call.body or b""), sent)
         if call.method == "POST" and path.endswith("/eviction"):
             return self._evict(urllib.parse.unquote(path.split("/")[6]), call, sent, dry="dryRun" in params)
