@@ -123,7 +123,7 @@ def test_it_reports_problems_of_the_kubelet_while_they_last(node: Node) -> None:
         (before,) = (each["message"] for each in node.object["status"]["conditions"] if "Swap" in each["type"])
         # The kernel uses 4 MiB more: no news, whatever else is.
         more = host_tree.MEMINFO.replace("AnonPages:        786432", "AnonPages:        782336")
-        # At once, as the kernel: a look at half a file would forget what was before.
+        # At once, as the kernel: half a file is no memory, and the next look has nothing to compare with.
         HostTree.file(node.tree.proc / "new", more).replace(node.tree.proc / "meminfo")
         HostTree.file(node.tree.proc / "swaps", f"{cgroup_tree.PROC['swaps']}/dev/vdb\tpartition\t1024\t0\t-3\n")
         until(lambda: len(node.object["status"]["facts"]["devices"]) == 2, "the other thing that changed")
