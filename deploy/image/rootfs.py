@@ -178,7 +178,7 @@ def compile_file(file: Path, root: Path) -> str:
 
 
 def compile_folder(folder: Path, root: Path) -> None:
-    """As compile_file, all files below FOLDER except what the image leaves out; SystemExit if one does not compile."""
+    """As compile_file, all files below FOLDER, without UNUSED folders in it; SystemExit if one does not compile."""
     unused = shutil.ignore_patterns(*UNUSED)
     files = []
     for path, folders, names in os.walk(folder):

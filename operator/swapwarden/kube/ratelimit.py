@@ -1,6 +1,6 @@
 """Limit requests to the API server: token buckets, without a clock or I/O of their own.
 
-By hand: aiolimiter takes 3 MB, waits by itself, and has no buckets by key.
+By hand: aiolimiter waits by itself, and has no buckets by key.
 """
 
 from __future__ import annotations
