@@ -362,7 +362,7 @@ def _with_remedy(error: Exception) -> str:
         case errors.ApiError(status=401):
             return f"{error}: the token is not accepted; is the service account still there?"
         case errors.ApiError(status=403):
-            return f"{error}: grant list and watch, as in deploy/manifests"
+            return f"{error}: grant list and watch, as the chart does"
         case errors.ApiError(status=404):
             return f"{error}: is the CustomResourceDefinition installed?"
         case _:

@@ -55,7 +55,7 @@ class Part:
 
 @pytest.fixture(scope="module")
 def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
-    """The rights and the policies of deploy/manifests, without the webhook's registration."""
+    """The rights and the policies of build/manifests, without the webhook's registration."""
     crds.apply(*manifests.other_manifests())
     crds.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
     crds.wait_for_policies()

@@ -286,7 +286,7 @@ class Elector:
         if isinstance(error, errors.ApiError) and error.status == 403:
             said += (
                 f"; grant this instance's service account the right to {verb} leases in coordination.k8s.io"
-                f" in namespace {self._lease.namespace}, as deploy/manifests/controller-rbac.yaml does"
+                f" in namespace {self._lease.namespace}, as the chart does (templates/controller/rbac.yaml)"
             )
         log.log(logging.DEBUG if conflict or said == self._said else logging.WARNING, said)
         self._said = said

@@ -64,7 +64,7 @@ class ClusterProblem(msgspec.Struct, frozen=True, rename="camel"):
     remedy: str
 
 
-_INSTALL: Final = "install the chart or deploy/manifests again (docs/install.md)"
+_INSTALL: Final = "install the chart or the manifests again (docs/install.md)"
 _PODS: Final = "-l app.kubernetes.io/component"
 _TEMPLATE: Final = "correct the template of the workload that made it"
 CORRECT: Final = "correct it in the manifest"

@@ -19,6 +19,7 @@ from swapwarden.controller import app
 from swapwarden.controller.watches import restore_request
 from swapwarden.kube import config
 from swapwarden.policy import pod_annotations
+from swapwarden.policy.observed import namespaces
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import bodies, connections, review, server
 
@@ -38,7 +39,7 @@ POLICIES = [policy.value for policy in names.Policy]
 
 @functools.cache
 def documents() -> tuple[Json, ...]:
-    files = sorted(paths.MANIFESTS.glob("*.yaml"))
+    files = sorted(manifests.folder().glob("*.yaml"))
     return tuple(each for path in files for each in manifests.read(path.read_text(encoding="utf-8")))
 
 
@@ -65,8 +66,10 @@ def path_of(entry: Json) -> str:
     return str(service["path"])
 
 
-(CONFIGURATION,) = of_kind("MutatingWebhookConfiguration")
-OWN, WARNINGS, *DEFAULTS = WEBHOOKS = CONFIGURATION["webhooks"]
+def webhooks() -> list[Json]:
+    """The entries of the registration: for a pod's own keys, for warnings, and one for each default."""
+    (configuration,) = of_kind("MutatingWebhookConfiguration")
+    return list(configuration["webhooks"])
 
 
 def test_every_object_says_what_it_belongs_to() -> None:
@@ -79,9 +82,10 @@ def test_no_object_exists_twice() -> None:
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("entry", WEBHOOKS, ids=lambda entry: entry["name"])
-def test_how_each_webhook_is_called(entry: Json) -> None:
-    assert entry["failurePolicy"] == ("Ignore" if entry is WARNINGS else "Fail"), "only what counts may wait"
+@pytest.mark.parametrize("number", range(2 + len(POLICIES)))
+def test_how_each_webhook_is_called(number: int) -> None:
+    entry = webhooks()[number]
+    assert entry["failurePolicy"] == ("Ignore" if number == 1 else "Fail"), "only what counts may wait"
     assert entry["timeoutSeconds"] == 5
     assert entry["timeoutSeconds"] < connections.READ_TIMEOUT
     assert entry["sideEffects"] == "None"
@@ -97,16 +101,18 @@ def test_how_each_webhook_is_called(entry: Json) -> None:
 
 
 def test_each_policy_has_a_default_entry_that_leads_to_its_path() -> None:
+    own, warnings, *defaults = webhooks()
     found = {
-        entry["namespaceSelector"]["matchLabels"][names.DEFAULT_POLICY_LABEL]: path_of(entry) for entry in DEFAULTS
+        entry["namespaceSelector"]["matchLabels"][names.DEFAULT_POLICY_LABEL]: path_of(entry) for entry in defaults
     }
     assert found == {policy: f"/pods/{policy.lower()}" for policy in POLICIES}
-    assert path_of(OWN) == path_of(WARNINGS) == "/pods"
-    assert {path_of(OWN), *found.values()} == server.ROUTES.keys()
+    assert path_of(own) == path_of(warnings) == "/pods"
+    assert {path_of(own), *found.values()} == server.ROUTES.keys()
 
 
 def test_a_pod_is_sent_with_its_own_keys_before_any_default() -> None:
-    assert "matchLabels" not in OWN["namespaceSelector"], "a pod that has just got its default is not sent again"
+    own = webhooks()[0]
+    assert "matchLabels" not in own["namespaceSelector"], "a pod that has just got its default is not sent again"
 
 
 def test_there_is_one_registration() -> None:
@@ -114,7 +120,7 @@ def test_there_is_one_registration() -> None:
 
 
 def test_match_conditions_avoid_fields_that_are_nil_there() -> None:
-    assert not any("namespaceObject" in text for entry in WEBHOOKS for text in expressions(entry))
+    assert not any("namespaceObject" in text for entry in webhooks() for text in expressions(entry))
 
 
 def test_wherever_our_annotations_are_listed_all_of_them_are() -> None:
@@ -256,12 +262,16 @@ def test_tokens_are_valid_for_an_hour_and_no_other_is_mounted(part: str) -> None
 
 # --- workloads ---
 
-WORKLOADS = {document["metadata"]["name"]: document for document in of_kind("Deployment", "DaemonSet")}
 PARTS = ("agent", "controller", "nri", "webhook")
 
 
+def workloads() -> dict[str, Json]:
+    """The DaemonSets and the Deployments by name."""
+    return {document["metadata"]["name"]: document for document in of_kind("Deployment", "DaemonSet")}
+
+
 def pod_of(part: str) -> Json:
-    spec: Json = WORKLOADS[f"swapwarden-{part}"]["spec"]["template"]["spec"]
+    spec: Json = workloads()[f"swapwarden-{part}"]["spec"]["template"]["spec"]
     return spec
 
 
@@ -300,7 +310,8 @@ def test_the_controller_keeps_the_certificate_that_the_webhook_reads() -> None:
     assert volume["secret"]["secretName"] == secret["metadata"]["name"] == f"{flags['webhook-service']}-tls"
     (service,) = of_kind("Service")
     assert service["metadata"]["name"] == flags["webhook-service"]
-    assert CONFIGURATION["metadata"]["name"] == flags["webhook-registration"]
+    (configuration,) = of_kind("MutatingWebhookConfiguration")
+    assert configuration["metadata"]["name"] == flags["webhook-registration"]
     items = {item["key"]: f"/tls/{item['path']}" for item in volume["secret"]["items"]}
     its = dict(argument.lstrip("-").split("=", 1) for argument in container_of("webhook")["args"][1:])
     assert (items["tls.crt"], items["tls.key"]) == (its["tls-cert"], its["tls-key"])
@@ -308,7 +319,7 @@ def test_the_controller_keeps_the_certificate_that_the_webhook_reads() -> None:
 
 def test_the_controller_knows_the_agents_pods_by_what_the_chart_gives_them() -> None:
     assert "--agent-pods" in container_of("controller")["args"]
-    labels = WORKLOADS["swapwarden-agent"]["spec"]["template"]["metadata"]["labels"]
+    labels = workloads()["swapwarden-agent"]["spec"]["template"]["metadata"]["labels"]
     assert names.AGENT_LABELS.items() <= labels.items()
     assert {each["metadata"]["namespace"] for each in of_kind("DaemonSet", "Deployment")} == {"swapwarden-system"}
 
@@ -372,12 +383,12 @@ def test_the_agent_reads_the_mounted_paths() -> None:
 
 
 def test_a_node_is_never_without_an_agent_nor_the_api_server_without_a_webhook() -> None:
-    agent = WORKLOADS["swapwarden-agent"]["spec"]
+    agent = workloads()["swapwarden-agent"]["spec"]
     assert agent["updateStrategy"]["rollingUpdate"] == {"maxSurge": "10%", "maxUnavailable": 0}
     assert pod_of("agent")["tolerations"] == [{"operator": "Exists"}]
     assert pod_of("agent")["priorityClassName"] == "system-node-critical"
     for part in ("controller", "webhook"):
-        spec = WORKLOADS[f"swapwarden-{part}"]["spec"]
+        spec = workloads()[f"swapwarden-{part}"]["spec"]
         assert spec["replicas"] == 2
         assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
         assert {each["topologyKey"] for each in pod_of(part)["topologySpreadConstraints"]} == {
@@ -396,7 +407,7 @@ def test_the_webhook_ends_before_it_is_killed() -> None:
 
 
 def test_what_selects_pods_selects_those_of_one_part() -> None:
-    labels = {name: document["spec"]["template"]["metadata"]["labels"] for name, document in WORKLOADS.items()}
+    labels = {name: document["spec"]["template"]["metadata"]["labels"] for name, document in workloads().items()}
     found = [(document, document["spec"]["selector"]) for document in of_kind("Service")]
     found += [(document, document["spec"]["podSelector"]["matchLabels"]) for document in of_kind("NetworkPolicy")]
     found += [
@@ -453,11 +464,20 @@ def test_network_policies_admit_calls_only() -> None:
 
 def test_the_image_is_renamed_as_the_docs_say() -> None:
     docs = (paths.DOCS / "install.md").read_text(encoding="utf-8")
-    line = re.search(r"^sed -i 's\|(.*)\|(.*)\|' deploy/manifests/\*\.yaml$", docs, re.MULTILINE)
+    line = re.search(r"^sed -i 's\|(.*)\|(.*)\|' build/manifests/\*\.yaml$", docs, re.MULTILINE)
     assert line
-    texts = [path.read_text(encoding="utf-8").replace(line[1], line[2]) for path in paths.MANIFESTS.glob("*.yaml")]
+    files = sorted(manifests.folder().glob("*.yaml"))
+    texts = [path.read_text(encoding="utf-8").replace(line[1], line[2]) for path in files]
     images = re.findall(r"^ +image: (.*)$", "".join(texts), re.MULTILINE)
     assert images == [f"{line[2].removeprefix('image: ')}{swapwarden.__version__}"] * len(PARTS)
+
+
+def test_where_the_webhook_is_not_asked_the_plan_counts_no_default() -> None:
+    selectors = [each for entry in webhooks() for each in entry["namespaceSelector"]["matchExpressions"]]
+    assert selectors
+    for expression in selectors:
+        assert expression["operator"] == "NotIn"
+        assert set(expression["values"]) == namespaces.UNDEFAULTED
 
 
 # --- the testbed ---
@@ -467,7 +487,7 @@ def test_the_testbed_points_every_webhook_at_its_own(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes(b"authority")
     text = manifests.webhook_manifests("https://127.0.0.1:1234/", (tmp_path / "ca.pem").read_text(encoding="utf-8"))
     clients = [entry["clientConfig"] for document in manifests.read(text) for entry in document["webhooks"]]
-    assert [client["url"] for client in clients] == [f"https://127.0.0.1:1234{path_of(entry)}" for entry in WEBHOOKS]
+    assert [client["url"] for client in clients] == [f"https://127.0.0.1:1234{path_of(entry)}" for entry in webhooks()]
     assert {base64.b64decode(client["caBundle"]) for client in clients} == {b"authority"}
     assert all(client.keys() == {"url", "caBundle"} for client in clients)
 
