@@ -213,8 +213,9 @@ def test_a_file_that_the_values_need_not_is_missed_as_well(tmp_path: Path) -> No
     shutil.copytree(helm.chart(), folder := tmp_path / "chart")
     for path in sorted((folder / "files").rglob("*.*")):
         path.rename(aside := tmp_path / path.name)
-        with pytest.raises(process.ProcessError, match=f"{path.name} is missing from the chart: run `make chart`"):
-            helm.render("--set=crds.install=false", folder=folder)
+        for command in (("template", helm.RELEASE), ("lint",)):
+            with pytest.raises(process.ProcessError, match=f"{path.name} is missing from the chart: run `make chart`"):
+                helm.run(*command, str(folder), "--set=crds.install=false")
         aside.rename(path)
     assert helm.render(folder=folder) == helm.render()
 
