@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.agent.drift import other_writers
 from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import ledger
@@ -49,9 +48,13 @@ TOGETHER: Final = 3
 """Running pods written in one moment that show a write to all pods; fewer on a node with fewer, but at least two."""
 LOG_SECONDS: Final = 60.0
 """Between lines of the log about one cause. Repairs are never limited."""
-_ASIDE: Final = frozenset({names.Cause.UNIT_VALUE, names.Cause.RESIZE})
-"""Causes by which a container may get a value that a plugin of the runtime, and not the kubelet, put into its unit."""
-_MAX: Final = cgroupfs.NO_LIMIT
+_PLACES: Final = {
+    "pod": "pods",
+    "container": "containers",
+    "kubepods": "kubepods",
+    "system": "slices and services of the node",
+}
+"""Words for kinds of cgroups."""
 
 
 class Signs(msgspec.Struct, frozen=True):
@@ -87,12 +90,6 @@ def cause_of(seen: Signs) -> names.Cause:
     return names.Cause.UNIT_VALUE if seen.unit else names.Cause.OTHER_WRITER
 
 
-def _is_high_below_max(cgroups: cgroupfs.Cgroups, path: str) -> bool:
-    """Return whether memory.high is below memory.max; False if either is missing."""
-    high, most = cgroups.number(path, cgroupfs.MEMORY_HIGH), cgroups.number(path, cgroupfs.MEMORY_MAX)
-    return high is not None and most is not None and high < most
-
-
 class _Note(msgspec.Struct):
     """External writes of one value to one file within a moment, with a cause still to find."""
 
@@ -111,9 +108,8 @@ class Attribution:
         self._fs = cgroups
         self._limits = book.limits
         self._clock = clock
-        self._signs = other_writers.OtherWriters()
-        self.found_others = False
-        """Whether `others` ever had anything."""
+        self.others: dict[tuple[str, str], float] = {}
+        """When a writer other than systemd last gave cgroups of a kind such a value, in monotonic seconds."""
         self._notes: dict[tuple[records.ControlFile, int], _Note] = {}
         self._moment: collections.deque[tuple[tuple[records.ControlFile, int], _Note]] = collections.deque()
         """Those of the past moment; `_running`: when each running pod was last written to, sorted."""
@@ -131,9 +127,11 @@ class Attribution:
         """Whether no cause is still to find."""
         return not self._notes and not self._moment
 
-    def others(self) -> str:
-        """Describe recent writers other than systemd; empty if there are none."""
-        return self._signs.described(self._clock())
+    def describe_others(self) -> str:
+        """Describe what writers other than systemd wrote recently; empty without one."""
+        begin = self._clock() - exposure.RECENT_SECONDS
+        recent = sorted(write for write, at in self.others.items() if at >= begin)
+        return "; ".join(f"another writer gives {value} to {_PLACES[kind]}" for kind, value in recent)
 
     def observe(self, file: records.ControlFile) -> bool:
         """Note the other resources of the file's cgroup. Return whether they differ from those noted before."""
@@ -198,18 +196,9 @@ class Attribution:
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
         unit = file.is_systemds(found)
         cause = cause_of(Signs(note.age, note.starts, unit, self.observe(file), together, len(running)))
-        other = cause is names.Cause.OTHER_WRITER
-        aside = cause in _ASIDE and file.container != "" and found == _MAX
-        # systemd's number for a cgroup is the kubelet's. Tools that write it past systemd do so in a rhythm.
-        beat = cause is names.Cause.UNIT_VALUE and found != _MAX and file.pod is not None and not file.systemd.zero
-        if (other or aside or beat) and not (file.is_inner and found == _MAX):
-            high = _is_high_below_max(self._fs, file.path)
-            if other or high or beat:
-                quiet = beat or file.is_inner
-                self.found_others = True
-                self._signs.note(
-                    other_writers.ObservedWrite(file.kind, file.path, found, high, quiet=quiet), note.noticed
-                )
+        if cause is names.Cause.OTHER_WRITER and not file.is_inner:
+            value = cgroupfs.render(found) if found in {0, cgroupfs.NO_LIMIT} else "a number of bytes"
+            self.others[file.kind, value] = note.noticed
         if file.pod is not None and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime or the kubelet passes it to systemd, which writes this value from now on.
             file.systemd.value = found

@@ -230,7 +230,7 @@ class NodeReconciler:
             generation=self._generation,
             lost=self.work.horizon.losses(self.work.clock()) if self.work.horizon.ever_lost else 0,
             failures=tuple(failures),
-            others=self._attribution.others() if self._attribution.found_others else "",
+            others=self._attribution.describe_others() if self._attribution.others else "",
             settings=tuple(units.shortfalls()) if units.concerned else None,
             # While an order to restore is under way, at least one value is not restored.
             to_restore=(units.to_restore if units.concerned or units.io.to_restore else 0)

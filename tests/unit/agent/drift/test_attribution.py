@@ -243,21 +243,34 @@ async def test_the_kubelets_number_is_known_to_the_next_agent(plain: Node, *, fo
     await until(lambda: counted().get(Cause.UNIT_VALUE) == 1)
 
 
-async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds(plain: Node) -> None:
-    """The kubelet's LimitedSwap number, which the runtime gave the container's unit, where the state wants less."""
+async def test_each_kind_of_external_write_is_described_until_it_is_long_ago(plain: Node) -> None:
+    (pod,) = await running(plain, 1)
+    agent = plain.agent
+    assert agent is not None
+    apply(agent, state({1: 0}, kubepods=512 * MIB))
+    pods, kubepods = "another writer gives a number of bytes to pods", "another writer gives 0 to kubepods"
+    write(pod, "4096")
+    await until(lambda: snapshot(agent).recent.others == pods)
+    plain.later += 100
+    write(plain.tree.kubepods, "0")
+    await until(lambda: snapshot(agent).recent.others == f"{kubepods}; {pods}")
+    plain.later += exposure.RECENT_SECONDS - 50
+    assert snapshot(agent).recent.others == kubepods
+    plain.later += 100
+    assert snapshot(agent).recent.others == ""
+
+
+async def test_a_value_that_the_runtime_put_into_a_containers_unit_is_no_other_writers(plain: Node) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.group(pod / f"crio-{container_id('app')}.scope", memory_swap_max="8192\n")
     agent = plain.start()
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(4096, at_most=False)}}))
-    assert swap_max(app) == "4096"
     plain.later += 3600
     counted = Counted()
-    for times in range(1, 6):
-        write(app, "8192")
-        await until(lambda times=times: counted() == {Cause.UNIT_VALUE: times})  # type: ignore[misc] # mypy sees no type for the default
-        assert swap_max(app) == "4096"
-        plain.later += 20
-    assert "wasp-agent" in snapshot(agent).recent.others
+    write(app, "8192")
+    await until(lambda: counted() == {Cause.UNIT_VALUE: 1})
+    assert swap_max(app) == "4096"
+    assert snapshot(agent).recent.others == ""
 
 
 async def test_values_written_over_while_no_agent_ran(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
