@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from swapwarden.agent.reconcile import sysctls
+from swapwarden.agent.reconcile import settings
 from swapwarden.api import runtime_link
 
 from hack.generate import chart, files, plain_manifests
@@ -440,10 +440,12 @@ def test_the_agent_is_given_files_of_the_kernel_one_by_one_and_only_on_request(t
 
     assert agent({}) == ({}, [])
     places, flags = agent({"vm": True, "zswap": True})
-    assert flags == [f"{place.flag}=/host/{place.flag[2:].partition('-')[0]}" for place in (sysctls.VM, sysctls.ZSWAP)]
+    assert flags == [
+        f"{place.flag}=/host/{place.flag[2:].partition('-')[0]}" for place in (settings.VM, settings.ZSWAP)
+    ]
     assert places == {
         f"/host/{setting.folder.flag[2:].partition('-')[0]}/{setting.file}": f"{setting.folder.host}/{setting.file}"
-        for setting in sysctls.SETTINGS.values()
+        for setting in settings.SETTINGS.values()
     }
     assert len(agent({"vm": True})[0]) == 4
 

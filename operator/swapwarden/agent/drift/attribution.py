@@ -46,8 +46,6 @@ START_SECONDS: Final = 10.0
 on hardware, after several on a slow or busy node."""
 TOGETHER: Final = 3
 """Running pods written in one moment that show a write to all pods; fewer on a node with fewer, but at least two."""
-LOG_SECONDS: Final = 60.0
-"""Between lines of the log about one cause. Repairs are never limited."""
 _PLACES: Final = {
     "pod": "pods",
     "container": "containers",
@@ -215,7 +213,7 @@ class Attribution:
         REWRITES.inc(file.kind, cause.value, by=count)
         self._unlogged[cause] += count
         now = self._clock()
-        if now - self._logged.get(cause, float("-inf")) < LOG_SECONDS:
+        if now - self._logged.get(cause, float("-inf")) < faults.LOG_SECONDS:  # repairs are never limited
             return
         self._logged[cause] = now
         log.log(

@@ -1,20 +1,32 @@
-"""Counts writes, values that others wrote over and the agent wrote again, and exposures of pods until then."""
+"""Counts writes, repairs after external writes, and the exposures of pods until then.
+
+It also ends contention with a writer that keeps lowering a value that the agent must raise. Too little swap breaks no
+promise, so the agent yields to such a writer after some rounds, and the status reports it. It never yields to a writer
+that keeps raising a value.
+
+A container can use the least of its own limit and those above it. So a pod's cgroup at `max` is no exposure if systemd
+holds each of its containers, by the runtime's number, at values that the pod's limit allows together.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from swapwarden.agent.drift import attribution, contention, holders
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.drift import attribution
+from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.inventory import exposure, records
+from swapwarden.agent.ledger import runtime_records
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
 
 _KINDS: Final = ("pod", "container", "kubepods")
 WRITES = metrics.counter(
@@ -48,6 +60,25 @@ REPAIR_SECONDS = metrics.histogram(
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0),
 )
 
+YIELDS = metrics.counter(
+    "swapwarden_agent_yields_total",
+    "Times that the agent left a lower value to another writer, which kept writing it, by kind of cgroup (pod,"
+    " container, kubepods, system).",
+    labels=("kind",),
+    known=[("pod",), ("container",)],
+)
+
+ROUNDS: Final = 10
+"""Repairs of a lowered value after which the agent yields."""
+WINDOW_SECONDS: Final = 600.0
+"""The time in which so many make a contention."""
+YIELD_SECONDS: Final = 3600.0
+"""How long the agent then leaves the lower value alone, unless the desired value changes."""
+
+
+MOST: Final = 200
+"""Most cgroups in one pod's that are read."""
+
 
 def count_write(file: records.ControlFile, result: str) -> None:
     """Count one write with its result."""
@@ -74,23 +105,131 @@ class CgroupWrite(msgspec.Struct, frozen=True):
     """The cause of a value that the agent found at its start."""
 
 
+class Contentions:
+    """The contentions of all files; each file keeps its own (records.Contention)."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` in monotonic seconds."""
+        self._clock = clock
+        self._logged = float("-inf")
+        self._unlogged = 0
+
+    def expire(self, file: records.ControlFile, limit: int | None) -> None:
+        """Forget a contention after YIELD_SECONDS, or one about another `limit` (bytes).
+
+        `limit` is None if a smaller value is as good: then there is no contention.
+        """
+        contention = file.contention
+        if contention is not None and (
+            contention.limit != limit or (contention.until is not None and self._clock() >= contention.until)
+        ):
+            file.contention = None
+
+    def retry_in(self, file: records.ControlFile) -> float | None:
+        """Return the seconds until the file is raised again; None if the agent does not yield."""
+        if file.contention is None or file.contention.until is None:
+            return None
+        return max(0.0, file.contention.until - self._clock())
+
+    def record_lowering(self, file: records.ControlFile, limit: int) -> None:
+        """Record the repair of a value below `limit` from another writer than systemd."""
+        now = self._clock()
+        contention = file.contention
+        if contention is None or contention.limit != limit or now - contention.since > WINDOW_SECONDS:
+            contention = file.contention = records.Contention(limit, now)
+        contention.rounds += 1
+        if contention.rounds >= ROUNDS and contention.until is None:
+            contention.until = now + YIELD_SECONDS
+            YIELDS.inc(file.kind)
+            self._log(file, limit, now)
+
+    def _log(self, file: records.ControlFile, limit: int, now: float) -> None:
+        self._unlogged += 1
+        if now - self._logged < faults.LOG_SECONDS:
+            return
+        log.warning(
+            "another writer keeps lowering a value; it stays for %.0f s, or until the state has another one: find that"
+            " writer, or lower the pod's limit",
+            YIELD_SECONDS,
+            extra={"cgroup": f"/{file.path}", "desired": cgroupfs.render(limit), "cgroups": self._unlogged},
+        )
+        self._logged, self._unlogged = now, 0
+
+
+def allows(pod: records.Pod, limit: int, runtime: runtime_records.RuntimeRecords) -> bool:
+    """Return whether the runtime's numbers of all running containers together are at most `limit`, in bytes."""
+    total = 0
+    for container in pod.containers.values():
+        seen = runtime.get(container.id)
+        if seen is None:
+            return False
+        total += 0 if seen.is_sandbox else seen.value
+    return total <= limit
+
+
+class Holders:
+    """Finds whether the container runtime keeps a pod's containers within the pod's limit, by its records and the disk.
+
+    The disk has the values in force, and containers that no event has reported yet.
+    """
+
+    def __init__(self, cgroups: cgroupfs.Cgroups, runtime: runtime_records.RuntimeRecords) -> None:
+        self._fs = cgroups
+        self.runtime = runtime
+
+    def bound(self, pod: records.Pod, limit: int, since: float, *, watched: bool) -> bool:
+        """Return whether no container of a pod could exceed the pod's limit, from `since` until now.
+
+        `since` in monotonic seconds. Unless the agent `watched` all the time, the same containers must run as before.
+        One that began and ended meanwhile, while no plugin was there either, is not noticed.
+
+        A runtime's number only changes by the runtime, to the kubelet's number at a resize without a plugin, and back
+        only by the agent. So if a container's file has the known number now, it had it since that is known.
+        """
+        if pod.ended_at >= since:
+            return False
+        try:
+            listed = self._fs.children(pod.path, most=MOST)
+        except cgroupfs.CgroupError:
+            return False
+        # One that was removed a moment ago may have no event yet.
+        names = (name for name in {*listed, *pod.containers} if not records.is_monitor(name))
+        found = {name: records.container_id(name) for name in names}
+        known = {each.id for each in self.runtime.of_pod(pod.uid)}
+        if len(listed) >= MOST or not (watched or known == set(found.values())):
+            return False
+        total = 0
+        for name, container_id in found.items():
+            seen = None if container_id is None else self.runtime.get(container_id)
+            if seen is None:
+                return False
+            if not seen.is_sandbox:
+                if seen.since > since:
+                    return False
+                total += max(seen.value, seen.asked or 0, self._value(cgroupfs.join(pod.path, name)))
+        return total <= limit
+
+    def _value(self, path: str) -> int:
+        """Return the value in a container's file, in bytes; NO_LIMIT if it cannot show that any more."""
+        found = self._fs.number(path, cgroupfs.SWAP_MAX)
+        return cgroupfs.NO_LIMIT if found is None else found
+
+
 class Repairs:
-    """Of all files."""
+    """Counts the repairs and exposures of all files."""
 
     def __init__(
         self,
         cgroups: cgroupfs.Cgroups,
         why: attribution.Attribution,
-        contentions: contention.Contentions,
+        runtime: runtime_records.RuntimeRecords,
         clock: Callable[[], float],
-        *,
-        holds: holders.Holders,
     ) -> None:
         """`clock` in monotonic seconds."""
-        self._holders = holds
+        self._holders = Holders(cgroups, runtime)
         self._fs = cgroups
         self._attribution = why
-        self._contentions = contentions
+        self.contentions = Contentions(clock)
         self._clock = clock
 
     def book(self, file: records.ControlFile, write: CgroupWrite, used: int) -> int | None:
@@ -123,7 +262,7 @@ class Repairs:
                 REPAIR_SECONDS.observe(now - write.noticed)
             self._attribution.note(file, found, write.noticed, exposed=exposed, cause=write.down)
             if found < value and not file.is_systemds(found):
-                self._contentions.record_lowering(file, value)
+                self.contentions.record_lowering(file, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)
         return None if exposed is None else used

@@ -33,6 +33,14 @@ CONTROLLERS: Final = "cgroup.controllers"
 IO: Final = "io"
 """The controller of block devices, as `cgroup.controllers` lists it."""
 
+
+RECLAIM: Final = "memory.reclaim"
+"""From Linux 5.19 on."""
+PIECE_BYTES: Final = 4 << 20
+"""Reclaimed by one write at most: it can end between two."""
+SWAPPINESS: Final = "swappiness=200"
+"""Anonymous memory before the page cache. Linux 6.9 and newer take it."""
+
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """O_NONBLOCK: from kernel 6.16 on, a write of memory.high then reclaims nothing in the writer."""
@@ -320,3 +328,28 @@ class Cgroups:
         except OSError as error:
             raise _typed(error, name) from None
         return data.decode("ascii", "replace")
+
+
+class ReclaimFiles(Cgroups):
+    """The cgroup file system for the one thread that reclaims memory: it has a descriptor of its own."""
+
+    def __init__(self, root: str, page: int) -> None:
+        super().__init__(root, page)
+        self.takes_swappiness: bool | None = None
+        """Whether the kernel takes an argument; None: not tried yet."""
+
+    def reclaim(self, path: str, size: int) -> None:
+        """Have the kernel reclaim `size` bytes of a cgroup. It blocks. CgroupError; LessError if it found less."""
+        name = join(path, RECLAIM)
+        if self.takes_swappiness is not False:
+            try:
+                self._write(name, f"{size} {SWAPPINESS}")
+            except ValueRefusedError:
+                self.takes_swappiness = False
+            except LessError:
+                self.takes_swappiness = True
+                raise
+            else:
+                self.takes_swappiness = True
+                return
+        self._write(name, str(size))

@@ -1,14 +1,20 @@
-"""inotify(7), as far as the agent needs it: the standard library has no binding. Each watch has an owner."""
+"""inotify(7), as far as the agent needs it: the standard library has no binding. Each watch has an owner.
+
+Also watches for swapon and swapoff, which inotify does not report.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import dataclasses
 import enum
 import errno
 import logging
 import os
+import pathlib
+import select
 import struct
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -144,6 +150,37 @@ SHORTFALLS = metrics.counter(
     labels=("reason",),
     known=[(each.value,) for each in Degraded],
 )
+
+
+@contextlib.contextmanager
+def watch_priority(file: pathlib.Path, changed: Callable[[], None]) -> Iterator[None]:
+    """Call `changed` in the running event loop after each swapon and swapoff, until the context ends.
+
+    `file` is /proc/swaps, which then reports an exceptional condition (mm/swapfile.c).
+
+    If the file cannot be watched, that is logged and nothing else happens.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            # A poller of its own: to that of the event loop the file would always be readable.
+            poller = stack.enter_context(select.epoll())
+            poller.register(fd, select.EPOLLPRI)
+        except OSError as error:
+            log.info(
+                "swap devices cannot be watched (%s); they are looked at with each full comparison", error.strerror
+            )
+        else:
+            loop = asyncio.get_running_loop()
+
+            def ready() -> None:
+                poller.poll(0)
+                changed()
+
+            loop.add_reader(poller.fileno(), ready)
+            stack.callback(loop.remove_reader, poller.fileno())
+        yield
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

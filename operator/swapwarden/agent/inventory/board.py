@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems, resolve, spec
+from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.inventory import layout
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.api.violations import ViolationReason
 
 PODS: Final = "pods"
@@ -19,12 +19,28 @@ SLICES: Final = "slices"
 """Those for slices of the node that a profile names."""
 
 
+class SettingProblem(msgspec.Struct, frozen=True):
+    """A setting of the node that differs from its profile; `message` says why, and what to do."""
+
+    name: str
+    reason: names.Problem
+    message: str
+
+
+class SettingError(Exception):
+    """A setting could not be brought to its desired value; the message says why, and what to do."""
+
+    def __init__(self, reason: names.Problem, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class SettingStatus(msgspec.Struct, frozen=True):
     """Status of the node settings that one part of the agent reconciles."""
 
     concerned: bool = False
     """Whether there is a setting to report."""
-    problems: tuple[problems.SettingProblem, ...] = ()
+    problems: tuple[SettingProblem, ...] = ()
     to_restore: int = 0
     """Settings that still hold a value that the agent must restore."""
 
@@ -87,7 +103,7 @@ class ReconcileProgress(msgspec.Struct, frozen=True):
     failures: tuple[KeyFailure, ...]
     others: str
     """A description of recent writers other than systemd, or empty."""
-    settings: tuple[problems.SettingProblem, ...] | None
+    settings: tuple[SettingProblem, ...] | None
     """Settings of the node that are not as desired; None if none must be set or restored."""
     to_restore: int
     """Settings, and containers in the runtime, that still hold a value that the agent must restore."""

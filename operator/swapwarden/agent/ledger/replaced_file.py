@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from swapwarden.agent.host import faults
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,6 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 """Read of the file at most. The agent never leaves as much there."""
 LINE_BYTES: Final = 64 * 1024
 """Longest line that is read."""
-LOG_SECONDS: Final = 60.0
 
 
 class ReplacedFile:
@@ -70,7 +70,7 @@ class ReplacedFile:
             if fd >= 0:
                 os.close(fd)
             FAILURES.inc()
-            if self.clock() - self._logged >= LOG_SECONDS:
+            if self.clock() - self._logged >= faults.LOG_SECONDS:
                 self._logged = self.clock()
                 extra = {"file": str(self.path), "error": str(error)}
                 log.error("cannot write the ledger", extra=extra)  # noqa: TRY400 a full disk needs no traceback

@@ -1,19 +1,20 @@
-"""Diagnoses a node's swap configuration, with remedies: a pure function of facts and a look at the node.
+"""Diagnoses a node's swap configuration, with remedies. All but `shortfall`, which reads cgroups, is pure.
 
 The rules follow KEP-2400, the Kubernetes page on swap memory management, and the code of kernel and kubelet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from swapwarden.agent.desired import throttle
-from swapwarden.agent.host import cgroup_files
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import board
-from swapwarden.agent.node import eviction_order, node_info, protection
+from swapwarden.agent.node import eviction_order, node_info
 from swapwarden.api import state
 from swapwarden.api.conditions import ConditionType
 
@@ -50,6 +51,34 @@ _NRI: Final = {
 """Messages and remedies by reason."""
 
 
+class Shortfall(msgspec.Struct, frozen=True):
+    """A cgroup above all pods that protects less than they ask for. Bytes."""
+
+    path: str
+    """Empty: the root of the agent's view, which in a node inside a container is a cgroup as well."""
+    file: str
+    """memory.min or memory.low."""
+    found: int
+    needed: int
+
+
+def shortfall(cgroups: cgroupfs.Cgroups, root: str, needed: Mapping[str, int]) -> Shortfall | None:
+    """Return the cgroup above `root`, that of all pods, that leaves the least of what they need, by file.
+
+    Below a cgroup that protects less than those in it ask for, the kernel scales them down: to nothing below one at 0
+    (effective_protection in the kernel's mm/page_counter.c). Swapwarden writes no cgroups above that of all pods. The
+    kernel's own root, and cgroups without the memory controller, have no such files and take nothing away.
+    """
+    worst: Shortfall | None = None
+    for path in ("", *reversed(list(cgroupfs.above(root)))):
+        for file, least in needed.items():
+            with contextlib.suppress(cgroupfs.CgroupError):
+                found = cgroups.read(cgroupfs.join(path, file))
+                if found < least and (worst is None or found < worst.found):
+                    worst = Shortfall(path, file, found, least)
+    return worst
+
+
 class Diagnostic(msgspec.Struct, frozen=True):
     """A problem, or a risk, of the node's configuration."""
 
@@ -67,7 +96,7 @@ def conditions(
     runtime: board.RuntimeStatus | None = None,
     *,
     storm: bool = False,
-    short: protection.Shortfall | None = None,
+    short: Shortfall | None = None,
 ) -> list[Diagnostic]:
     """Return what a node's state reports as conditions; most of it concerns nodes with swap only.
 
@@ -98,7 +127,7 @@ def conditions(
     return found
 
 
-def _of_memory(*, storm: bool, short: protection.Shortfall | None) -> Iterator[Diagnostic]:
+def _of_memory(*, storm: bool, short: Shortfall | None) -> Iterator[Diagnostic]:
     if storm:
         yield Diagnostic(
             ConditionType.THROTTLING_STORM,

@@ -8,7 +8,7 @@ from typing import Final
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroup_files, cgroupfs
-from swapwarden.agent.inventory import board, inventory, own_files, records
+from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import container_reconciler, file_reconciler, queue, schedule, work
 from swapwarden.api import names
@@ -38,7 +38,7 @@ class CgroupReconciler:
         files: file_reconciler.FileReconciler,
         containers: container_reconciler.ContainerReconciler,
         *,
-        own: own_files.OwnFiles,
+        own: inventory.OwnFiles,
         why: attribution.Attribution,
         evidence: systemd_zero.Evidence,
     ) -> None:
@@ -90,7 +90,7 @@ class CgroupReconciler:
     def mark_above(self, mark: queue.Mark) -> None:
         """Decide the values of the cgroups above pods, and have them written: ancestors first."""
         self.retarget_above()
-        for file in list(own_files.above_pods(self._inventory)):
+        for file in list(inventory.above_pods(self._inventory)):
             # Protection is raised before any pod has its turn: below an ancestor without it, it has no effect.
             if not file.usage and self._files.failures.may_break(file):
                 self._files.reconcile(file, mark.noticed)

@@ -9,7 +9,7 @@ import msgspec
 from swapwarden.agent.desired import resolve, runtime_values, spec
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroup_files, cgroupfs
-from swapwarden.agent.inventory import container_files, inventory, records
+from swapwarden.agent.inventory import inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, queue, schedule, work
 from swapwarden.api import names
@@ -66,7 +66,7 @@ class ContainerReconciler:
             return True
         if of_pod.containers or of_pod.each is not None or in_force.guards_others is not names.KubeletGuard.OFF:
             return True
-        return self._limits.has_names(_NAMES, container_files.paths(container))
+        return self._limits.has_names(_NAMES, inventory.container_paths(container))
 
     def reconcile(self, container: records.Container, mark: queue.Mark) -> None:
         """Decide the values of a container's files, and write them."""
@@ -117,7 +117,7 @@ class ContainerReconciler:
 
         These keep their value until a state has another one. `swap`: memory.swap.max needs one in any case.
         """
-        paths, owns = container_files.paths(container), self._work.in_force.kubelet_owns
+        paths, owns = inventory.container_paths(container), self._work.in_force.kubelet_owns
         guards = self._work.in_force.guards_others is not names.KubeletGuard.OFF
         guarded = guards and self._files.guard.finds(container.path)
         young = container.since + YOUNG_SECONDS - self._work.clock()

@@ -10,13 +10,14 @@ from typing import Final
 import msgspec
 
 from swapwarden.agent.desired import resolve
-from swapwarden.agent.drift import attribution, contention, holders, repairs
+from swapwarden.agent.drift import attribution, repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import file_failures, guard, headroom, pending, queue, schedule, swap_drain, work
+from swapwarden.agent.reconcile import guard, pending, queue, schedule, swap_drain, work
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
+from swapwarden.kube import backoff
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class FileReconciler:
         shared: work.Work,
         cgroups: cgroupfs.Cgroups,
         book: ledger.Ledger,
-        space: headroom.Headroom,
+        space: swap_drain.Headroom,
         stalls: guard.ThrottleGuard,
         *,
         why: attribution.Attribution,
@@ -53,13 +54,12 @@ class FileReconciler:
         self._headroom = space
         self.guard = stalls
         self._attribution = why
-        self.failures = file_failures.FileFailures(shared, cgroups, own_uid=own_uid)
+        self.failures = FileFailures(shared, cgroups, own_uid=own_uid)
         self.writes = 0
         """How many writes were made; `write_seq` of a file is this number after the last one to it."""
         self.pending = pending.PendingWrites(cgroups)
-        self._contentions = contention.Contentions(shared.clock)
-        held_by = holders.Holders(cgroups, book.runtime)
-        self.repairs = repairs.Repairs(cgroups, why, self._contentions, shared.clock, holds=held_by)
+        self.repairs = repairs.Repairs(cgroups, why, book.runtime, shared.clock)
+        self._contentions = self.repairs.contentions
 
     def reconcile(
         self,
@@ -90,10 +90,10 @@ class FileReconciler:
             external = after is not None and after == file.times.write_seq
             wait = self._try(file, noticed, noticed if since is None else since, ran=ran, external=external)
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
-            file_failures.fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
+            fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
             if not self.failures.may_break(file):
                 order.lowered(file)
-            wait = file_failures.retries(file).refused.next()
+            wait = retries(file).refused.next()
         if file.desired.value is resolve.Handling.RESTORE:
             file.status = msgspec.structs.replace(file.status, to_restore=self._limits.holds_ours(file.key))
         order.turn = None
@@ -127,8 +127,8 @@ class FileReconciler:
             return pending.REPORT_SECONDS
         except ContestedError as error:
             reason = ViolationReason.ACCESS_DENIED if file.is_inner else ViolationReason.WRITE_FAILED
-            file_failures.fail(file, reason, str(error))
-            return file_failures.retries(file).refused.next() if file.is_inner else CONTESTED_SECONDS
+            fail(file, reason, str(error))
+            return retries(file).refused.next() if file.is_inner else CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
             return self.failures.refused(file, error)
         file.retries = None
@@ -403,3 +403,71 @@ def _usage(cgroups: cgroupfs.Cgroups, file: records.ControlFile) -> int:
         return cgroups.read(file.usage) if file.usage else 0
     except cgroupfs.GoneError:
         return 0
+
+
+class FileFailures:
+    """Records failures of cgroup files in the files' status, and decides the wait before the next try."""
+
+    def __init__(self, shared: work.Work, cgroups: cgroupfs.Cgroups, *, own_uid: str) -> None:
+        self._work = shared
+        self._fs = cgroups
+        self._own_uid = own_uid
+
+    def gone(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
+        """Handle a missing file: its cgroup was removed (events report it), or was just made and has no files yet."""
+        with contextlib.suppress(cgroupfs.CgroupError):
+            if self._fs.inode(file.path) != file.inode:
+                repairs.count_write(file, "gone")
+                return None
+        return self.pending(file, error)
+
+    def pending(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float:
+        """Handle a missing or empty file, which is normal for a moment."""
+        file.status = msgspec.structs.replace(file.status, confirmed=None)
+        if retries(file).missing.failures >= queue.SOON_ATTEMPTS:
+            # The owner of a container's cgroup can remove the files of the cgroups in it.
+            fail(file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error))
+        return retries(file).missing.next()
+
+    def refused(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
+        """Handle a read or write that the kernel refuses. Return the seconds until the next try; None for none."""
+        denied = isinstance(error, cgroupfs.DeniedError)
+        repairs.count_write(file, "denied" if denied else "error")
+        if denied and file.container and file.pod is not None and file.pod.uid == self._own_uid:
+            # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
+            file.status = msgspec.structs.replace(file.status, confirmed=file.desired.value)
+            self._work.order.lowered(file)
+            return None
+        kept_out = denied and file.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
+        if kept_out and self.may_break(file):
+            self._work.order.lower_first(file)
+        elif kept_out:
+            self._work.order.lowered(file)
+        if file.status.reason is None:
+            faults.warn(f"cannot set {file.spec.name}; trying again", str(file), str(error))
+        fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
+        return retries(file).refused.next()
+
+    def may_break(self, file: records.ControlFile) -> bool:
+        """Return whether a file's value may break a promise: a limit above the desired one, a protection below it.
+
+        An unreadable one may.
+        """
+        if not isinstance(file.desired.value, int):
+            return False
+        try:
+            return (self._fs.read(file.name) - file.desired.value) * file.spec.exposed > 0
+        except Exception:  # noqa: BLE001 reconciling it fails in the same way, and reports why
+            return True
+
+
+def fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:
+    """Note why a file cannot be reconciled."""
+    file.status = msgspec.structs.replace(file.status, confirmed=None, reason=reason, message=message, pending=None)
+
+
+def retries(file: records.ControlFile) -> records.Retries:
+    """Return the file's waits between tries."""
+    if file.retries is None:
+        file.retries = records.Retries(backoff.Backoff(*queue.SOON_SECONDS), backoff.Backoff(*queue.RETRY_SECONDS))
+    return file.retries

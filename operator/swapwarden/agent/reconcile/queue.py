@@ -19,11 +19,12 @@ from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 
 RETRY_SECONDS: Final = (2.0, 120.0)
-"""First and longest bound of the wait before a key is tried again."""
+"""First and longest bound of the wait before a key, or a write that the kernel refused, is tried again."""
 SOON_SECONDS: Final = (0.01, 5.0)
-"""The same for one that has only just been made, and is not ready."""
+"""First and longest bound of the wait for a cgroup, or its files, that was only just made and is not ready."""
 SOON_ATTEMPTS: Final = 9
-"""Tries of such a key, within some seconds, after which it waits for an event or a full comparison."""
+"""Tries within some seconds, after which such a cgroup waits for an event or a full comparison, and the lack of such a
+file is a failure."""
 LOST_SECONDS: Final = 600.0
 """How long the status reports that the kernel dropped events."""
 

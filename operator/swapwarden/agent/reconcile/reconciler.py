@@ -6,7 +6,7 @@ safety net. So no repair waits for arrivals or for a comparison. Each key has it
 violation (queue.Failures), and stops no other.
 
 inventory.Inventory keeps the cgroups, resolve answers which value a file must hold, file_reconciler writes it, and
-write_order has lowerings come before raises.
+work.WriteOrder has lowerings come before raises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify
-from swapwarden.agent.inventory import board, inventory, own_files, records
+from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import (
@@ -33,13 +33,12 @@ from swapwarden.agent.reconcile import (
     container_reconciler,
     file_reconciler,
     guard,
-    headroom,
     queue,
     runtime_plugins,
     schedule,
+    swap_drain,
     system_units,
     tasks,
-    unit_io,
     work,
 )
 from swapwarden.telemetry import metrics
@@ -181,15 +180,15 @@ class NodeReconciler:
             book.mark_incomplete()
         self._attribution = why = attribution.Attribution(cgroups, book, clock=clock)
         self._evidence = evidence = systemd_zero.Evidence(cgroups, book, reports, clock)
-        space = headroom.Headroom(cgroups, proc)
+        space = swap_drain.Headroom(cgroups, proc)
         stalls = guard.ThrottleGuard(shared, cgroups)
         self._files = files = file_reconciler.FileReconciler(
             shared, cgroups, book, space, stalls, why=why, own_uid=own_uid
         )
-        io = unit_io.UnitIoReconciler(cgroups, book.settings)
+        io = system_units.UnitIoReconciler(cgroups, book.settings)
         self._units = units = system_units.Units(cgroups, book, watching, files, io, reports=reports)
         containers = container_reconciler.ContainerReconciler(shared, known, book, files, why)
-        own = own_files.OwnFiles(cgroups, watching)
+        own = inventory.OwnFiles(cgroups, watching)
         self._cgroups = cgroup_reconciler.CgroupReconciler(
             shared, known, book, files, containers, own=own, why=why, evidence=evidence
         )

@@ -19,9 +19,9 @@
 
 Not here are waits of which no key is due at the end: the comparison at each `--resync-interval` and signs of life
 (`agent.py`), requests and their failures (`desired/state_watch.py`, `report/status_writer.py`), the state's copy on the
-disk (`desired/state_cache.py`), refused kernel settings (`sysctls.py`), the next look at memory pressure
+disk (`desired/state_cache.py`), refused kernel settings (`settings.py`), the next look at memory pressure
 (`pressure/sampler.py`), a plugin that could not connect (`host/runtime_link.py`), and the thread that moves idle memory
-(`reclaim/runner.py`).
+(`reclaim/reclaimer.py`).
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems, resolve, spec
+from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
 from swapwarden.agent.inventory import board, exposure, inventory, layout, records
-from swapwarden.agent.node import protection
+from swapwarden.agent.node import diagnostics
 from swapwarden.api import names, state
 from swapwarden.api.violations import FAILURES, ViolationReason
 from swapwarden.telemetry import metrics
@@ -71,7 +71,7 @@ class Memory(msgspec.Struct, frozen=True):
     """Those with another writer's number, which stays."""
     kubelets: frozenset[resolve.Owned] = frozenset()
     """Those that the kubelet sets by a policy of its own."""
-    shortfall: protection.Shortfall | None = None
+    shortfall: diagnostics.Shortfall | None = None
     """The cgroup above all pods that makes their protection ineffective; None without one."""
 
 
@@ -104,7 +104,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     recent: Recent = Recent()
     cost: state.PreviewCost | None = None
     """How much swap in use the preview would take from pods; None without a preview."""
-    settings: Sequence[problems.SettingProblem] | None = None
+    settings: Sequence[board.SettingProblem] | None = None
     """Settings of the node that differ from its profile; None if none must be set or restored."""
     guarantee: ConditionVerdict | None = None
     """The condition StrictInEffect, or None."""
@@ -213,7 +213,7 @@ def _plans(current: spec.NodeSpec | None, name: str) -> bool:
 
 def _shortfall(
     known: inventory.Inventory, progress: board.ReconcileProgress, cgroups: cgroupfs.Cgroups
-) -> protection.Shortfall | None:
+) -> diagnostics.Shortfall | None:
     """Return the cgroup above all pods that protects less than the agent has that of all pods protect."""
     current, root = progress.spec, known.root_path
     if current is None or root is None or current.mode is not names.Mode.ENFORCE:
@@ -224,7 +224,7 @@ def _shortfall(
         if (setting := current.above.get(spec.KUBEPODS, {}).get(file.name)) is not None
         and not resolve.is_kubelets(progress.memory.kubelet_owns, file, container=False)
     }
-    return protection.shortfall(cgroups, root, needed) if needed else None
+    return diagnostics.shortfall(cgroups, root, needed) if needed else None
 
 
 def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:

@@ -6,38 +6,21 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems
-from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs, systemd_dropins
-from swapwarden.agent.inventory import board, inventory
+from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.node import diagnostics, node_watch
 from swapwarden.agent.pressure import sampler
-from swapwarden.agent.report import collector, holds, status, strict
+from swapwarden.agent.reconcile import reconciler
+from swapwarden.agent.report import collector, holds, status
 from swapwarden.api import names, state, times
 
 PASSING_SECONDS: Final = 120.0
 """Between checks whether events of the last minutes that a status reports are over."""
-
-
-class Reconciled(Protocol):
-    """The records of a reconciler."""
-
-    @property
-    def inventory(self) -> inventory.Inventory:
-        """The cgroups there are."""
-
-    @property
-    def progress(self) -> board.ReconcileProgress:
-        """How reconciling stands, beside the records of pods and files."""
-
-    @property
-    def evidence(self) -> systemd_zero.ZeroEvidence:
-        """Evidence that systemd holds pods at 0, for guarantee Strict."""
 
 
 class Report:
@@ -45,7 +28,7 @@ class Report:
 
     def __init__(
         self,
-        reconciled: Reconciled,
+        reconciled: reconciler.NodeReconciler,
         node: node_watch.NodeWatch,
         reports: board.Board,
         cgroups: cgroupfs.Cgroups,
@@ -83,7 +66,7 @@ class Report:
                 f"systemd's drop-in files are missing for {', '.join(missing)}: the log of the agent's"
                 f" init container {systemd_dropins.INSTALLER} says why"
             )
-            problem = problems.SettingProblem("systemUnits", names.Problem.WRITE_FAILED, message)
+            problem = board.SettingProblem("systemUnits", names.Problem.WRITE_FAILED, message)
             settings = (*(settings or ()), problem)
         to_restore = progress.to_restore + sysctls.to_restore
         return collector.collect(
@@ -91,7 +74,7 @@ class Report:
             msgspec.structs.replace(progress, settings=settings, to_restore=to_restore),
             cgroups=self._fs,
             now=time.monotonic(),
-            guarantee=strict.verdict(
+            guarantee=holds.strict_verdict(
                 self._reconciled.evidence, held or holds.HeldPods(), files=pods, runtime=progress.runtime
             ),
             refused=self._board.refused,

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems, resolve
+from swapwarden.agent.desired import resolve
+from swapwarden.agent.inventory import board
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector, holds
 from swapwarden.api import names, state
@@ -185,7 +186,7 @@ def _memory(memory: collector.Memory) -> collector.ConditionVerdict | None:
     return None
 
 
-def _settings(shortfalls: Sequence[problems.SettingProblem]) -> collector.ConditionVerdict:
+def _settings(shortfalls: Sequence[board.SettingProblem]) -> collector.ConditionVerdict:
     if not shortfalls:
         return collector.ConditionVerdict("True", "AsSpecified", "all settings of the node have their desired values")
     order = list(names.Problem)

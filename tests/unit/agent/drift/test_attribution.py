@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution
-from swapwarden.agent.host import cgroupfs, inotify
+from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import collector
@@ -549,7 +549,7 @@ async def test_many_rewrites_are_one_line_of_the_log(plain: Node, caplog: pytest
         await until(lambda: swap_max(pod) == "0")
         await until(lambda number=number: counted().get(Cause.OTHER_WRITER) == number + 1)  # type: ignore[misc] # a default has no type
     assert lines() == [1]
-    plain.later += attribution.LOG_SECONDS
+    plain.later += faults.LOG_SECONDS
     write(pod, str(MIB))
     await until(lambda: lines() == [1, 5])
 

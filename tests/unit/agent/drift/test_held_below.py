@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, runtime_values, spec
-from swapwarden.agent.drift import holders
+from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs, inotify, link_messages
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import runtime_records
@@ -157,7 +157,7 @@ async def test_a_container_that_ended_meanwhile_counts_since_its_file_is_gone(pl
     begun = agent.work.clock()
     plain.tree.remove(other)
     await until(lambda: len(plain.known(pod).containers) == 2)
-    found = holders.Holders(plain.cgroups, plain.ledger.runtime)
+    found = repairs.Holders(plain.cgroups, plain.ledger.runtime)
     assert not found.bound(plain.known(pod), 0, begun, watched=True)
     assert found.bound(plain.known(pod), 0, agent.work.clock() + 1, watched=True)
 
@@ -194,7 +194,7 @@ class World:
     # For Holders
 
     def children(self, path: str, *, most: int) -> list[str]:
-        assert (path, most) == ("pod", holders.MOST)
+        assert (path, most) == ("pod", repairs.MOST)
         return list(map(container_id, self.disk))
 
     def number(self, path: str, file: str) -> int | None:
@@ -315,5 +315,5 @@ def test_what_could_use_swap_is_always_an_exposure(
         world.pod = new_pod()
         world.notice("", heard=True)
     seen = cast("cgroupfs.Cgroups", world)
-    bound = holders.Holders(seen, world.runtime).bound(world.pod, 0, since, watched=case == "repaired")
+    bound = repairs.Holders(seen, world.runtime).bound(world.pod, 0, since, watched=case == "repaired")
     assert not (bound and world.exceeded and not world.hidden)

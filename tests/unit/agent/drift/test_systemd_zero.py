@@ -12,7 +12,7 @@ from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.report import collector, holds, strict
+from swapwarden.agent.report import collector, holds
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import (
@@ -49,7 +49,7 @@ def verdict(node: Node, files: board.DropInStatus = NO_FILES) -> collector.Condi
     agent = node.agent
     assert agent is not None
     seen = holds.tally(agent.inventory, agent.progress, agent.evidence, node.ledger.runtime, math.inf)
-    return strict.verdict(agent.evidence, seen or holds.HeldPods(), files=files, runtime=agent.progress.runtime)
+    return holds.strict_verdict(agent.evidence, seen or holds.HeldPods(), files=files, runtime=agent.progress.runtime)
 
 
 def told(node: Node, files: board.DropInStatus = NO_FILES) -> tuple[str, str] | None:

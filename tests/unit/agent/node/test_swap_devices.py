@@ -3,7 +3,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from swapwarden.agent.node import memory_headroom, swap_devices
+from swapwarden.agent.node import swap_devices
 from swapwarden.api import state
 
 
@@ -89,25 +89,3 @@ def test_a_missing_disk_is_unknown(machine: Machine) -> None:
     assert machine.found("/dev/sdz", "/swapfile") == swap_devices.Disks((), ("/dev/sdz", "/swapfile"))
     machine.block.rmdir()
     assert machine.found("/swapfile").unknown == ("/swapfile",)
-
-
-def test_free_space_and_the_memory_that_zram_keeps(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "zram0").mkdir()
-    (tmp_path / "zram0/mm_stat").write_text("104857600 30000000 31457280 67108864 32000000 0 0 0 0\n")
-    (tmp_path / "swaps").write_text(
-        "Filename\tType\tSize\tUsed\tPriority\n"
-        "/dev/zram0\tpartition\t204800\t102400\t100\n"
-        "/dev/zram1\tpartition\t1024\t0\t99\n"
-        "/dev/zram0/../../etc\tpartition\t1024\t0\t99\n"
-        "/dev/vda\tpartition\t2048\t4096\t-2\n"
-        "/dev/vdb\tpartition\tx\t0\t-2\n"
-        "/dev/vdb\tpartition\t2048\t0\tx\n"
-        "/dev/vdc\n"
-    )
-    assert swap_devices.space(tmp_path, tmp_path) == [
-        memory_headroom.SwapSpace(100 << 20, 100, 100 << 20, 30 << 20, 64 << 20, in_memory=True),
-        memory_headroom.SwapSpace(1 << 20, 99, in_memory=True),
-        memory_headroom.SwapSpace(1 << 20, 99),
-        memory_headroom.SwapSpace(0, -2),
-    ]
-    assert swap_devices.space(tmp_path / "none", tmp_path) == []

@@ -9,12 +9,7 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.reconcile import (
-    cgroup_reconciler,
-    container_reconciler,
-    file_failures,
-    reconciler,
-)
+from swapwarden.agent.reconcile import cgroup_reconciler, container_reconciler, queue, reconciler
 from swapwarden.agent.report import collector
 from swapwarden.api import names
 from swapwarden.api import state as api
@@ -343,7 +338,7 @@ async def test_a_pod_recreated_while_no_agent_ran_is_another(plain: Node) -> Non
 async def test_a_state_with_other_values_while_files_cannot_be_written(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     pod = plain.tree.pod(1)
     agent = plain.start()
 

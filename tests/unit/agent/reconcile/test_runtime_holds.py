@@ -15,8 +15,8 @@ from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import (
     container_reconciler,
-    file_failures,
     file_reconciler,
+    queue,
     reconciler,
     runtime_holds,
     runtime_plugins,
@@ -130,7 +130,7 @@ async def test_a_containers_own_number_is_held_once_its_file_has_it(plain: Node)
         apply(agent, wants)
         await plugin.heeded()
         assert updates(plugin) == []
-    later(plain, agent, file_failures.FAILED_SECONDS[1])
+    later(plain, agent, queue.RETRY_SECONDS[1])
     await plugin.heeded()
     assert swap_max(app) == str(MIB)
     assert updates(plugin) == [{container_id("app"): str(MIB)}]

@@ -8,7 +8,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import runtime_records
-from swapwarden.agent.reconcile import pod_starts, reconciler, runtime_plugins
+from swapwarden.agent.reconcile import reconciler, runtime_plugins
 from swapwarden.api import names
 from swapwarden.api import runtime_link as protocol
 
@@ -164,7 +164,7 @@ async def test_a_cgroup_that_is_not_there_is_answered_at_once_and_nothing_is_mad
 
 
 async def test_more_starts_than_can_wait_are_answered_at_once(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_starts, "MOST_SANDBOXES", 0)
+    monkeypatch.setattr(runtime_plugins, "MOST_SANDBOXES", 0)
     agent = plain.start(state(), nri=True)
     plugin = PluginOf(agent)
     await plugin.heeded()

@@ -11,7 +11,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
-from swapwarden.agent.reconcile import reconciler, settings, unit_io
+from swapwarden.agent.reconcile import queue, reconciler, settings
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import Node, apply, compare, recorded, snapshot, state, until
@@ -241,7 +241,7 @@ async def test_a_disk_without_latencies_is_reported(machine: Machine) -> None:
 
 
 async def test_refused_writes_are_retried(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit_io, "RETRY_SECONDS", (0.001, 0.002))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.001, 0.002))
     machine.refuses = cgroupfs.DeniedError("system.slice/io.latency: Permission denied")
     agent = machine.start()
     apply(agent, asking())

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from swapwarden.agent.desired import problems, spec
-from swapwarden.agent.inventory import layout
+from swapwarden.agent.desired import spec
+from swapwarden.agent.inventory import board, layout
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector, status
 from swapwarden.api import names, state
@@ -131,7 +131,7 @@ def test_degraded_and_drift() -> None:
 
 def test_the_runbook_of_the_alert_has_each_reason() -> None:
     page = (paths.ROOT / "docs/runbooks/SwapwardenAgentDegraded.md").read_text(encoding="utf-8")
-    missing = problems.SettingProblem("zswap.enabled", names.Problem.NOT_SUPPORTED, "no zswap")
+    missing = board.SettingProblem("zswap.enabled", names.Problem.NOT_SUPPORTED, "no zswap")
     changes = [{"refused": "bad"}, {"degraded": "no watches"}, {"violations": [FAILED]}, {"settings": [missing]}]
     reasons = [verdicts(msgspec.structs.replace(GOOD, **change))["Degraded"] for change in changes]  # type: ignore[arg-type]  # mixed
     assert {status for status, _ in reasons} == {"True"}
@@ -200,11 +200,11 @@ def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:
 def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
     assert "SettingsApplied" not in verdicts(GOOD)
     assert verdicts(msgspec.structs.replace(GOOD, settings=()))["SettingsApplied"] == ("True", "AsSpecified")
-    audit = problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60")
+    audit = board.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60")
     assert verdicts(msgspec.structs.replace(GOOD, settings=[audit]))["SettingsApplied"] == ("True", "Audit")
     assert verdicts(msgspec.structs.replace(GOOD, settings=[audit]))["Degraded"] == ("False", "AsExpected")
-    none = problems.SettingProblem("vm.page-cluster", names.Problem.NO_ACCESS, "set agent.kernel.vm")
-    bad = problems.SettingProblem("vm.min_free_kbytes", names.Problem.REFUSED, "too much")
+    none = board.SettingProblem("vm.page-cluster", names.Problem.NO_ACCESS, "set agent.kernel.vm")
+    bad = board.SettingProblem("vm.min_free_kbytes", names.Problem.REFUSED, "too much")
     found = build(msgspec.structs.replace(GOOD, settings=[none, bad]), FACTS, [], "t")
     told = {condition.type: condition for condition in found.conditions}
     assert (told["SettingsApplied"].status, told["SettingsApplied"].reason) == ("False", "Refused")
@@ -217,7 +217,7 @@ def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
 
 
 def test_a_setting_without_effect_is_reported_and_no_failure() -> None:
-    idle = problems.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
+    idle = board.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
     found = verdicts(msgspec.structs.replace(GOOD, settings=[idle]))
     assert (found["SettingsApplied"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
 
@@ -237,7 +237,7 @@ def test_findings_are_conditions_while_they_are_true() -> None:
 def test_a_unit_that_drains_or_is_missing_is_reported_and_stops_nothing() -> None:
     for reason in (names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED):
         found = verdicts(
-            msgspec.structs.replace(GOOD, settings=[problems.SettingProblem("x.service", reason, "so it is")])
+            msgspec.structs.replace(GOOD, settings=[board.SettingProblem("x.service", reason, "so it is")])
         )
         assert found["SettingsApplied"] == ("False", reason)
         assert found["Degraded"] == ("False", "AsExpected")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from swapwarden.agent.reconcile import sysctls as agent
+from swapwarden.agent.reconcile import settings
 from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.node import kernel_settings
@@ -38,8 +38,8 @@ def test_what_a_profile_asks_for_is_what_the_files_take() -> None:
 
 
 def test_the_agent_knows_every_setting_that_a_profile_can_ask_for() -> None:
-    assert FILES.keys() == agent.SETTINGS.keys()
-    assert all(agent.SETTINGS[name].values.fullmatch(value) for name, value in FILES.items())
+    assert FILES.keys() == settings.SETTINGS.keys()
+    assert all(settings.SETTINGS[name].values.fullmatch(value) for name, value in FILES.items())
     assert len(FILES) <= state.MAX_SETTINGS
 
 

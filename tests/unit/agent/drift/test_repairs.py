@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 from swapwarden.agent.desired import spec
-from swapwarden.agent.drift import attribution, contention
+from swapwarden.agent.drift import attribution, repairs
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.reconcile import schedule
 from swapwarden.api import names
@@ -28,7 +28,7 @@ async def started(node: Node, limit: int = 64 * MIB) -> pathlib.Path:
     return pod
 
 
-async def attack(pod: pathlib.Path, value: str, wanted: str, times: int = contention.ROUNDS) -> None:
+async def attack(pod: pathlib.Path, value: str, wanted: str, times: int = repairs.ROUNDS) -> None:
     """Write a value so often; each but the last has been repaired when this is over."""
     for count in range(times):
         if count:
@@ -40,7 +40,7 @@ async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog:
     pod = await started(plain)
     agent = plain.agent
     assert agent is not None
-    before = contention.YIELDS.value("pod")
+    before = repairs.YIELDS.value("pod")
     wanted = str(64 * MIB)
     await attack(pod, "4096", wanted)
     await until(lambda: swap_max(pod) == wanted)
@@ -48,7 +48,7 @@ async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog:
     await until(lambda: reasons(agent) == ["Yielded"])
     compare(agent)
     assert swap_max(pod) == "4096"
-    assert contention.YIELDS.value("pod") == before + 1
+    assert repairs.YIELDS.value("pod") == before + 1
     assert len([each for each in caplog.records if "keeps lowering" in each.message]) == 1
     # More than is wanted is not left, not even now.
     write(pod, "max")
@@ -56,17 +56,17 @@ async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog:
     write(pod, "8192")
     await until(lambda: [each.observed for each in snapshot(agent).violations if each.reason == "Yielded"] == ["8192"])
     # After an hour there is another try.
-    plain.later += contention.YIELD_SECONDS
+    plain.later += repairs.YIELD_SECONDS
     compare(agent)
     assert swap_max(pod) == wanted
     assert "Yielded" not in reasons(agent)
 
 
 async def test_it_is_raised_again_by_itself(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "YIELD_SECONDS", 0.5)
+    monkeypatch.setattr(repairs, "YIELD_SECONDS", 0.5)
     pod = await started(plain)
     wanted = str(64 * MIB)
-    await attack(pod, "4096", wanted, contention.ROUNDS + 1)
+    await attack(pod, "4096", wanted, repairs.ROUNDS + 1)
     assert swap_max(pod) == "4096"
     await until(lambda: swap_max(pod) == wanted)
 
@@ -75,7 +75,7 @@ async def test_another_wish_of_the_state_is_tried(plain: Node) -> None:
     pod = await started(plain)
     agent = plain.agent
     assert agent is not None
-    await attack(pod, "4096", str(64 * MIB), contention.ROUNDS + 1)
+    await attack(pod, "4096", str(64 * MIB), repairs.ROUNDS + 1)
     await until(lambda: reasons(agent) == ["Yielded"])
     apply(agent, state({1: 64 * MIB}, generation=2))
     assert swap_max(pod) == "4096"
@@ -90,7 +90,7 @@ async def test_who_raises_is_never_left_alone(node: Node) -> None:
     pod = await started(node, 0)
     agent = node.agent
     assert agent is not None
-    await attack(pod, "4096", "0", 10 * contention.ROUNDS)
+    await attack(pod, "4096", "0", 10 * repairs.ROUNDS)
     await until(lambda: swap_max(pod) == "0")
     assert reasons(agent) == ["Exposed"]
 
@@ -99,16 +99,16 @@ async def test_a_unit_that_systemd_holds_at_0_is_no_fight(plain: Node) -> None:
     """systemd means nothing by it: it writes what it has, at each reload."""
     pod = await started(plain)
     plain.known(pod).file.systemd.zero = True
-    await attack(pod, "0", str(64 * MIB), 5 * contention.ROUNDS)
+    await attack(pod, "0", str(64 * MIB), 5 * repairs.ROUNDS)
     await until(lambda: swap_max(pod) == str(64 * MIB))
 
 
 async def test_what_happens_now_and_then_is_no_fight(plain: Node) -> None:
     pod = await started(plain)
     for _ in range(3):
-        await attack(pod, "4096", str(64 * MIB), contention.ROUNDS - 1)
+        await attack(pod, "4096", str(64 * MIB), repairs.ROUNDS - 1)
         await until(lambda: swap_max(pod) == str(64 * MIB))
-        plain.later += contention.WINDOW_SECONDS + 1
+        plain.later += repairs.WINDOW_SECONDS + 1
 
 
 async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node) -> None:
@@ -117,11 +117,11 @@ async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node
     apply(agent, state({1: limit}, containers={1: {"app": spec.FileSetting(limit, at_most=False)}}))
     container = plain.tree.container(plain.tree.pod(1), "app")
     await until(lambda: swap_max(container) == str(limit))
-    await attack(container, "4096", str(limit), contention.ROUNDS + 1)
+    await attack(container, "4096", str(limit), repairs.ROUNDS + 1)
     await until(lambda: "Yielded" in reasons(agent))
     apply(agent, state({1: limit}, containers={1: {"app": spec.FileSetting(limit, at_most=True)}}, generation=2))
     assert "Yielded" not in reasons(agent)
-    plain.later += contention.YIELD_SECONDS
+    plain.later += repairs.YIELD_SECONDS
     compare(agent)
     [known] = plain.known(container.parent).containers.values()
     assert [due(agent, file, schedule.Why.RETRY) for file in known.files] == [None]
@@ -131,7 +131,7 @@ async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node
 async def test_the_limit_of_all_pods_can_be_fought_over_too(plain: Node) -> None:
     agent = plain.start()
     apply(agent, state(kubepods=512 * MIB))
-    await attack(plain.tree.kubepods, "4096", str(512 * MIB), contention.ROUNDS + 1)
+    await attack(plain.tree.kubepods, "4096", str(512 * MIB), repairs.ROUNDS + 1)
     await until(lambda: reasons(agent) == ["Yielded"])
     assert [each.pod for each in snapshot(agent).violations] == ["kubepods"]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.agent.desired import problems, spec
+from swapwarden.agent.desired import spec
 from swapwarden.agent.host import files, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import settings, sysctls
+from swapwarden.agent.reconcile import queue, settings
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import recorded, state, until
@@ -31,21 +31,21 @@ class Node:
     def __init__(self, folder: pathlib.Path) -> None:
         self.run = folder / "run"
         self.run.mkdir()
-        self.roots = {sysctls.VM: folder / "vm", sysctls.ZSWAP: folder / "zswap"}
-        for place, given in ((sysctls.VM, VM), (sysctls.ZSWAP, ZSWAP)):
+        self.roots = {settings.VM: folder / "vm", settings.ZSWAP: folder / "zswap"}
+        for place, given in ((settings.VM, VM), (settings.ZSWAP, ZSWAP)):
             self.roots[place].mkdir()
             for name, value in given.items():
                 (self.roots[place] / name).write_text(f"{value}\n")
         self.board = board.Board()
-        self.agents: list[sysctls.Sysctls] = []
+        self.agents: list[settings.Sysctls] = []
 
-    def start(self) -> sysctls.Sysctls:
-        made = sysctls.Sysctls(ledger.Ledger(self.run).settings, self.roots, self.board, worker.Worker())
+    def start(self) -> settings.Sysctls:
+        made = settings.Sysctls(ledger.Ledger(self.run).settings, self.roots, self.board, worker.Worker())
         self.agents.append(made)
         return made
 
     def file(self, name: str) -> pathlib.Path:
-        setting = sysctls.SETTINGS[name]
+        setting = settings.SETTINGS[name]
         return self.roots[setting.folder] / setting.file
 
     def __getitem__(self, name: str) -> str:
@@ -56,7 +56,7 @@ class Node:
 
     @property
     def values(self) -> dict[str, str]:
-        return {name: self[name] for name in sysctls.SETTINGS}
+        return {name: self[name] for name in settings.SETTINGS}
 
 
 BEFORE = {
@@ -79,14 +79,14 @@ def host(tmp_path: pathlib.Path) -> Node:
     return Node(tmp_path)
 
 
-async def apply(agent: sysctls.Sysctls, order: spec.NodeSpec) -> None:
+async def apply(agent: settings.Sysctls, order: spec.NodeSpec) -> None:
     """Put a state in force, and let the agent handle it if that is due."""
     agent.set_desired(order)
     if agent.due.is_set():
         await agent.reconcile()
 
 
-def shorts(agent: sysctls.Sysctls) -> dict[str, str]:
+def shorts(agent: settings.Sysctls) -> dict[str, str]:
     return {short.name: short.reason for short in agent.status.problems}
 
 
@@ -166,7 +166,7 @@ async def test_before_a_state_arrives_nothing_is_put_back(host: Node) -> None:
 
 
 async def test_what_the_agent_was_not_given_is_named_with_the_remedy(host: Node) -> None:
-    root = host.roots.pop(sysctls.VM)
+    root = host.roots.pop(settings.VM)
     agent = host.start()
     await apply(agent, asking())
     assert shorts(agent) == {"vm.swappiness": "NoAccess", "vm.page-cluster": "NoAccess"}
@@ -177,11 +177,11 @@ async def test_what_the_agent_was_not_given_is_named_with_the_remedy(host: Node)
 
 async def test_settings_without_access_must_still_be_restored(host: Node) -> None:
     await apply(host.start(), asking({"vm.swappiness": "10"}))
-    root = host.roots.pop(sysctls.VM)
+    root = host.roots.pop(settings.VM)
     agent = host.start()
     await apply(agent, asking(mode=names.Mode.RESTORE))
     assert (shorts(agent), agent.status.to_restore) == ({"vm.swappiness": "NoAccess"}, 1)
-    host.roots[sysctls.VM] = root
+    host.roots[settings.VM] = root
     agent = host.start()
     await apply(agent, asking(mode=names.Mode.RESTORE))
     assert (agent.status.to_restore, host.values) == (0, BEFORE)
@@ -210,7 +210,7 @@ async def test_audit_says_what_would_be_written(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10", "vm.page-cluster": "3"}, mode=names.Mode.AUDIT))
     assert agent.status.problems == (
-        problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),
+        board.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),
     )
 
 
@@ -219,7 +219,7 @@ async def test_audit_compares_with_what_it_restored(host: Node) -> None:
     await apply(agent, asking({"vm.swappiness": "10"}))
     await apply(agent, asking({"vm.swappiness": "10"}, mode=names.Mode.AUDIT))
     assert agent.status.problems == (
-        problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),
+        board.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),
     )
 
 
@@ -232,7 +232,7 @@ async def test_a_setting_that_is_asked_for_again_is_no_repair(host: Node) -> Non
 
 
 async def test_a_refused_write_is_tried_again(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sysctls, "RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
 
     def refuse(*_: object) -> None:
         raise files.SettingFileError("Invalid argument")
@@ -288,8 +288,8 @@ async def test_a_kernel_that_waits_for_a_module_holds_up_nothing_else(host: Node
 async def test_a_kernel_that_hangs_is_reported_and_not_asked_again(
     host: Node, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sysctls, "WRITE_SECONDS", 0.01)
-    monkeypatch.setattr(sysctls, "RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(settings, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     agent = host.start()
     running = asyncio.create_task(agent.run())
     agent.set_desired(asking({"zswap.compressor": "zstd"}))
@@ -297,7 +297,7 @@ async def test_a_kernel_that_hangs_is_reported_and_not_asked_again(
     assert "modprobe" in agent.status.problems[0].message
     assert sum(thread.name == "kernel-settings" for thread in threading.enumerate()) == 1
     slow.free.set()
-    monkeypatch.setattr(sysctls, "WRITE_SECONDS", 10)
+    monkeypatch.setattr(settings, "WRITE_SECONDS", 10)
     await until(lambda: not agent.status.problems)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
