@@ -100,7 +100,20 @@ class Evidence:
                 self.came(root, pod)
 
     def came(self, root: str | None, pod: records.Pod) -> None:
-        """Examine a pod to which the agent has not written in this run, perhaps again."""
+        """Examine a pod to which the agent has not written in this run, perhaps again.
+
+        With drop-in files or under guarantee Strict, memory.swap.max of its slice is evidence:
+
+        | it holds | the ledger | conclusion |
+        |---|---|---|
+        | 0 | the agent did not write it | systemd holds it at 0 |
+        | a value that the agent wrote | the agent wrote over a 0 | systemd holds it at 0 |
+        | 0 | lost lines, and the slice is older than this run | the agent may have written it: no evidence |
+        | max | the agent wrote another value | systemd holds no limit, and took it back to that |
+        | else | | no evidence |
+
+        A ledger entry of an earlier run that systemd held the slice at 0 stays evidence in any case.
+        """
         entry = self._limits.get(pod.file.key)
         if entry is not None and entry.systemd_zero:
             pod.file.systemd.zero = True
@@ -108,6 +121,8 @@ class Evidence:
         if not covers(root, pod.path):
             return
         if not self.sought:
+            # Nobody asks for it any more. A 0 over a number of the agent is systemd's, from drop-in files that were
+            # removed and are in force until it reads its units again. A restore must not take it for the agent's.
             if self._enforces and entry is not None and entry.wrote and 0 not in entry.wrote:
                 self._leave(pod)
             return
@@ -124,6 +139,8 @@ class Evidence:
                 self._limits.record(pod.file.key, cgroupfs.NO_LIMIT, 0)
             return
         own = entry is not None and found in entry.wrote
+        # A slice that was just made shows max for some milliseconds, until systemd's first write. So max refutes only
+        # if it replaced a value of the agent.
         if (found == 0 and not own) or (own and entry is not None and entry.found == 0):
             self._zero(pod)
         elif found == cgroupfs.NO_LIMIT and entry is not None and entry.wrote and not own:

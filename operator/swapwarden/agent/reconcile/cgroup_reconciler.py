@@ -234,18 +234,25 @@ class CgroupReconciler:
     def _take_in(self, pod: records.Pod, mark: queue.Mark, *, late: bool) -> None:
         """Reconcile a pod for the first time; `late` if it ran without an agent until now.
 
-        A pod with a container already ran before the agent found it, at an unknown time: events have no time, and that
-        of a cgroup's directory is when its inode came to memory (set_default_inode_attr in the kernel's
+        | the pod | origin | its exposure counts from | cause |
+        |---|---|---|---|
+        | is `late` | as below | when the last agent was last alive; now if unknown | AgentDown |
+        | is in the ledger, or nothing is enforced | PREEXISTING | now | none |
+        | else | APPEARED | when the agent last knew all pods | AgentLate |
+
+        A pod with a container already ran before the agent observed it, at an unknown time: events have no time, and
+        that of a cgroup's directory is when its inode came to memory (set_default_inode_attr in the kernel's
         fs/kernfs/inode.c), which under memory pressure can be long after it was made. So its exposure is counted from
         when the agent last knew all pods: it is at most that long.
         """
         state = self._work.in_force
         self._adopt(pod, {}, recorded=True)
         entries = [entry for file in pod.own if (entry := self._limits.get(file.key)) is not None]
-        # Where systemd's 0 is all that was noted, the agent has not known the pod before.
+        # A record of nothing but systemd's 0 is evidence for Strict: no agent has taken in the pod.
         known = any(entry.found is None or entry.wrote for entry in entries)
         if known or state.mode is not names.Mode.ENFORCE:
             pod.origin = resolve.Origin.PREEXISTING
+        # If the ledger lost lines, a 0 may be the agent's own. A kubelet that gave a pod 0 also gave its containers 0.
         for file in pod.own:
             file.last_stated = self._files.recall(file, incomplete=late and not self._ledger.complete)
         found = pod.origin is resolve.Origin.PREEXISTING
@@ -255,6 +262,8 @@ class CgroupReconciler:
             ran = names.Cause.AGENT_DOWN
             since = mark.noticed if state.away is None else state.away
         else:
+            # systemd writes its value again until the first container starts, after some 0.2 seconds on hardware: by
+            # its age, that is the pod's start and not another writer (`attribution.cause_of`).
             for file in pod.own:
                 file.created_at = mark.noticed
             if not found:
@@ -262,6 +271,7 @@ class CgroupReconciler:
         self.reconcile_pod(pod, queue.Mark(mark.noticed), since=since, ran=ran)
         for file in pod.own:
             self._attribution.observe(file)  # its limit first
+            # With a record, the next agent does not take it for one that appeared while none ran.
             if found and self._limits.get(file.key) is None:
                 self._limits.mark_known(file.key)
         if resolve.awaits_entry(state.spec, pod.uid, origin=pod.origin, last=pod.file.last_stated):
@@ -277,15 +287,24 @@ class CgroupReconciler:
     ) -> None:
         """Decide the values of a pod's own files, and write them; its containers follow.
 
+        | the state in force | desired value in Enforce (`resolve.of_pod`) |
+        |---|---|
+        | has an entry with a setting of this file | that number, or a ceiling |
+        | has an entry without one | what another writer last wrote |
+        | has no entry any more | the last number: a pod leaves the state before its cgroup is removed |
+        | never had one | 0; a pod that ran before anything was enforced is left alone |
+
         `since` is when the pod may have begun to run without a limit, and `ran` why. Without these, a pod that a state
-        names for the first time ran without a limit until now.
+        names for the first time ran without a limit until now, and any other since its files were last right.
         """
+        # Before the pod's own files: a raise of these waits for containers that are marked, and may be lowered.
         self._mark_containers(pod, mark)
         in_force = self._work.in_force
         state, mode = in_force.spec, in_force.mode
         entry = None if state is None else state.pods.get(pod.uid)
         if entry is not None and len(entry.settings) > len(entry.settings.keys() & _SWAP):
             self._adopt(pod, entry.settings)
+        # From 1.37 on, a kubelet may set memory.high of pods. Guarding that takes a record of the file.
         if in_force.guards_others is not names.KubeletGuard.OFF and self._files.guard.finds(pod.path):
             self._own.add(pod, cgroup_files.MEMORY_HIGH)
         enforces, first = mode is names.Mode.ENFORCE, entry is not None and not pod.stated
@@ -299,7 +318,7 @@ class CgroupReconciler:
             at_most = file.desired.at_most and file.last_stated is not None
             if entry is not None:
                 at_most = setting is not None and setting.at_most
-            self.find_evidence(file)
+            self.find_evidence(file)  # before the write: after it, a 0 would not show who wrote it
             enforced = resolve.of_pod(
                 state, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=file.last_stated, file=file.spec
             )
@@ -307,6 +326,7 @@ class CgroupReconciler:
                 file, enforced, mode=in_force.mode, owns=in_force.kubelet_owns, at_most=at_most
             )
         if entry is not None:
+            # Once a state named it, a pod without an entry is one that ends: its files are left as they are.
             pod.stated = True
             pod.origin = resolve.Origin.PREEXISTING
         for file in pod.own:

@@ -176,19 +176,43 @@ class FileReconciler:
     def _converge(
         self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None, external: bool
     ) -> float | None:
-        """Do the work of `_try`, with no thread at a write of the file; PendingError once one is."""
+        """Do the work of `_try`, with no thread at a write of the file; PendingError once one is.
+
+        The file is read, and read again after each write. The first row that holds decides:
+
+        | the file | what happens |
+        |---|---|
+        | is UNMANAGED | it is not read |
+        | is a memory file with another writer's number, or a restore has nothing to put back | it is left alone |
+        | holds its limit as the agent left it, and no more swap is in use | it is settled: the usual case |
+        | holds another writer's smaller number, and its own is a ceiling | that number stays, also for a restore |
+        | was raised, but one below it could not be lowered | it gets back what it held |
+        | holds what it must hold for now, be it more than the limit during a drain | it is settled, or due again |
+        | must be raised, and others wait to be lowered | it waits for its turn (`WriteOrder`) |
+        | else | it is written and read back |
+
+        One write does not suffice: at a pod's start systemd writes `max` two or three times within milliseconds, and a
+        kubelet that limits pods past systemd writes its number after each. A writer that never stops gets a pause after
+        ATTEMPTS writes, since repairs of other files wait meanwhile.
+        """
         desired, times = file.desired.value, file.times
         if desired is resolve.Handling.UNMANAGED:
             return self._settled(file, file.status.observed)
         mark = queue.Mark(noticed, since)
-        file.open_exposure = file.open_exposure or records.OpenExposure(since, ran)  # until it was looked at
+        # If the file cannot be read now, its exposure still counts from here once it can be.
+        file.open_exposure = file.open_exposure or records.OpenExposure(since, ran)
         looked = self._work.clock()
         found = self._fs.read(file.name)
+        # At the first look in this run, nobody knows when the value was written: no agent watched.
         down = names.Cause.AGENT_DOWN if times.written_at == times.progress_at == records.NEVER else None
         used: int | None = None
         for attempt in range(ATTEMPTS):
+            # A kubelet sets memory files by a policy of its own (memoryReservationPolicy, memoryThrottlingFactor). For
+            # swap, no larger number of another writer may stay.
             foreign = not file.usage and pending.is_foreign(file, found, self._ledger)
             overwritten = times.write_seq and found != file.last_applied is not None
+            # systemd and the kubelet write a pod's limit of their own accord. A container's may be the agent's own
+            # request, which the runtime writes.
             if file.is_pods and not foreign and (external or overwritten):
                 self._limits.hear(file.key, found)
             limit = None if foreign else self._limit(file, found)
@@ -209,16 +233,18 @@ class FileReconciler:
                 wait = self._settled(file, found, swap, looked=looked, draining=draining, cut=cut, seen=not barred)
                 return wait if wait is not None or file.contention is None else self._contentions.retry_in(file)
             eases = (action.write - found) * file.spec.exposed
+            # memory.high waits for no other file: no cgroup can use more than its limits by it, and a pod that the
+            # kernel throttles may be at a standstill until it is raised.
             if eases > 0 and not (file.spec.reclaims or self._work.order.claim_raise(file, mark)):
                 return self._settled(file, found, swap, looked=looked, seen=False)
-            if eases < 0:
+            if eases < 0:  # the exposure may have begun with an earlier try, which failed
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             write = repairs.CgroupWrite(found, action.write, noticed, since, swap, ran, down)
             found, used, made = self._apply(file, write, looks=attempt == 0)
             looked, since, external = times.written_at if made else looked, self._work.clock(), not made
-            noticed = noticed if found == action.write else since
+            noticed = noticed if found == action.write else since  # a value after the agent's write is a new event
             ran = down = None
-        if eases < 0:
+        if eases < 0:  # until it holds less, nothing above it may be raised
             self._work.order.lower_first(file)
         raise ContestedError(f"{file.path}: another writer changes it all the time")
 
@@ -257,7 +283,16 @@ class FileReconciler:
     ) -> tuple[swap_drain.Action, bool, bool]:
         """Return the next write, whether a raise to the file's own limit is barred, and whether `found` is another's.
 
-        If the desired limit is a maximum, another writer's smaller one stays.
+        The target is `limit`, or while the raise is barred the agent's last value. The first row that holds decides:
+
+        | the file | the next write |
+        |---|---|
+        | has a ceiling for its limit, and another writer's smaller number | none: that number stays |
+        | is memory.high and must be lowered | a step of 64 MiB below its use (`pending.step`) |
+        | has no swap in use under it | the target |
+        | has swap in use under it | the target if that kills nobody, else room for the drain (`swap_drain`) |
+
+        While the agent yields to another writer, a smaller number stays as well.
         """
         held = file.last_applied
         limits = file.spec.exposed is cgroup_files.Exposed.ABOVE
@@ -266,16 +301,20 @@ class FileReconciler:
         less = isinstance(most, int) and resolve.to_restore(self._limits.get(file.key), found) is None
         target = limit
         if held is not None and barred:
-            target = held  # another raised it; to its own limit it is raised when the others are lowered
+            target = held  # another writer raised it; to its own limit it is raised when the others are lowered
         elif isinstance(most, int) and less and found <= limit:
             return swap_drain.Action(None, draining=swap > most), barred, True
         cap = less or (file.contention is not None and file.contention.until is not None)
+        # The writer of a memory.high below the use reclaims the difference itself, for seconds if the cgroup is busy
+        # (memory_high_write in the kernel's mm/memcontrol.c). In steps, another value can come in between.
         if file.spec.reclaims and target < found:
             used = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_CURRENT))
             return swap_drain.Action(pending.step(target, found, used, self._fs.page), draining=False), barred, False
         if swap == 0:  # nothing has to drain
             holds = found == target or (cap and (found - target) * file.spec.exposed < 0)
             return swap_drain.Action(None if holds else target, draining=False), barred, False
+        # A limit below the swap in use brings no page back. A pod that is at its memory limit then cannot get a swapped
+        # page either, and is OOM-killed. systemd writes its value without regard to that, at each reload.
         action = swap_drain.next_write(
             target,
             found,

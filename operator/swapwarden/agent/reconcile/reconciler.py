@@ -87,12 +87,22 @@ class Events:
     def hear(self, *, compares: bool) -> bool:
         """Mark written files, and names that came or were removed. Return whether events were lost.
 
-        While a full comparison is due or under way (`compares`), there may be pods that no event reports.
+        | event | key that is marked |
+        |---|---|
+        | a write to a file | the file, once; if events were lost, as of its last right value |
+        | a write to memory.events | none: the guard takes a look |
+        | a name came or was removed | the name, or the node's units |
+        | the queue overflowed (IN_Q_OVERFLOW) | none: the caller compares everything |
+
+        The kernel reports neither who wrote nor when. A write since the agent's own last write may be that write, so
+        reconciling the file reads it first. While a full comparison is due or under way (`compares`), there may be pods
+        that no event reports.
         """
         noticed = self._work.clock()
         written = self._files.writes
         touched: dict[records.ControlFile, float] = {}
         lost = False
+        # First take all events: systemd writes two or three times in a row, and one repair serves all of these.
         for owner, event in self._work.watching.read():
             if event.mask & inotify.Q_OVERFLOW:
                 lost = True
@@ -106,8 +116,10 @@ class Events:
                 self._mark_name(owner, event, noticed)
         seeks = self._evidence.wanted or self._work.reports.drop_ins[board.PODS].held
         for file, since in touched.items():
+            # An event before this one may have ended the watch. A container may write to its inner cgroup in a loop.
             if file.watch is not None and not (file.is_inner and self._put_off(file)):
                 own = file.times.write_seq > self._work.horizon.writes  # perhaps an event of the agent's own write
+                # Evidence for Strict is read now: the repair hides what systemd wrote.
                 if not own and (seeks or file.systemd.zero or file.kind == "system"):
                     self._rewritten(file)
                 mark = queue.Mark(noticed, since, written=True, after=None if own else file.times.write_seq)
@@ -116,6 +128,7 @@ class Events:
             self._work.horizon.count_loss(noticed)
             OVERFLOWS.inc()
             log.warning("too many events at once: some were lost, comparing everything")
+        # The kernel ends a read early if an event would not fit. Before all are read, a write may still be unknown.
         if self._work.watching.drained:
             finds = not (compares or lost) and self._inventory.root is not None
             self._work.horizon.read(noticed, written, finds=finds)
