@@ -33,7 +33,7 @@ _BYTES: Final = 32
 
 
 FAULT_SECONDS: Final = 5.0
-"""Before a part of the agent that failed unexpectedly is restarted."""
+"""Seconds before a part of the agent that failed unexpectedly is restarted."""
 ALIVE_SECONDS: Final = 30.0
 """The longest time between beats: reports of a time without an agent are exact to that. Otherwise an idle agent only
 watches its state and rarely compares all."""

@@ -28,7 +28,7 @@ from swapwarden.telemetry import logs, metrics, server
 log = logging.getLogger(__name__)
 
 LOCK_SECONDS: Final = 0.02
-"""Between tries while another agent runs on the node: the gap that a hand-over may leave."""
+"""Seconds between tries while another agent runs on the node: the gap that a hand-over may leave."""
 TLS_BYTES: Final = 32 << 10
 """Buffer of a connection, held in memory: asyncio's default is 256 KiB, and the agent has two connections."""
 

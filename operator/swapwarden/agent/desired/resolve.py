@@ -19,9 +19,9 @@ class Handling(enum.Enum):
     """How the agent handles a file without a desired number."""
 
     UNMANAGED = "unmanaged"
-    """It leaves the file alone."""
+    """The agent leaves the file alone."""
     RESTORE = "restore"
-    """It restores the value that another writer last wrote."""
+    """The agent restores the value that another writer last wrote."""
 
 
 DesiredValue = int | Handling
@@ -49,9 +49,9 @@ class Origin(enum.Enum):
     """How the agent found a pod's cgroup."""
 
     PREEXISTING = "preexisting"
-    """It existed when the agent first started, or appeared while nothing was enforced."""
+    """The cgroup existed when the agent first started, or appeared while nothing was enforced."""
     APPEARED = "appeared"
-    """It appeared while the agent enforced, or while none ran."""
+    """The cgroup appeared while the agent enforced, or while no agent ran."""
 
 
 def mode_of(state: spec.NodeSpec | None) -> names.Mode:

@@ -30,20 +30,20 @@ class FileSetting(msgspec.Struct, frozen=True):
 
 
 FileSettings = Mapping[str, FileSetting]
-"""By the name of the cgroup file. A file without a setting must hold the value that another writer last gave it."""
+"""Settings by the name of the cgroup file. A file without one must hold the value that another writer last gave it."""
 
 
 class PodEntry(msgspec.Struct, frozen=True):
     """Settings of a pod's cgroups."""
 
     settings: FileSettings
-    """Of its own."""
+    """Settings of the pod's own cgroup."""
     containers: Mapping[str, FileSettings]
-    """By the beginning of a container's id, as in the state."""
+    """Settings of containers by the beginning of the id, as in the state."""
     each: FileSettings | None = None
-    """Of other containers; None: they have none."""
+    """Settings of the containers that `containers` does not list; None: they have none."""
     named: Mapping[str, FileSettings] = {}
-    """Those of `containers` by their names, also before they have ids."""
+    """Settings of containers by name, also before the containers have ids."""
     reclaim: names.ReclaimMode | None = None
     """When its idle memory is moved to swap; None: never."""
 
@@ -64,13 +64,13 @@ class UnitEntry(msgspec.Struct, frozen=True):
     """Settings of one of the node's own units; None: the value that it held before."""
 
     limit: int | None
-    """Of swap, in bytes."""
+    """Limit of swap in bytes; None: none is set."""
     latency: int | None = None
     """io.latency's target on disks with swap, in microseconds."""
     weight: int | None = None
     """io.weight on such disks."""
     memory: FileSettings = types.MappingProxyType({})
-    """Of files of memory."""
+    """Settings of the unit's memory files."""
 
 
 class Unsupported(msgspec.Struct, frozen=True):
@@ -102,13 +102,13 @@ class NodeSpec(msgspec.Struct, frozen=True):
     guarantee: names.Guarantee = names.Guarantee.STANDARD
     unsupported: tuple[Unsupported, ...] = ()
     above: Mapping[str, FileSettings] = {}
-    """Of files of memory in the cgroups above pods: KUBEPODS and BURSTABLE."""
+    """Settings of memory files in the cgroups above pods, by KUBEPODS and BURSTABLE."""
     guard: state.GuardSettings = state.GuardSettings()
-    """For pods with memory.high."""
+    """Settings of the guard for pods with memory.high."""
     pressure: state.PressureSettings | None = None
     """When to report memory pressure; None: never."""
     reclaim: state.ReclaimSettings | None = None
-    """For pods whose idle memory is moved to swap; None: there are none."""
+    """Bounds for moving idle memory of pods to swap; None: no pod asks for it."""
 
 
 KUBEPODS: Final = "kubepods"

@@ -62,9 +62,9 @@ class Fetched(msgspec.Struct, frozen=True):
     """The object from a list, or a new one of its name from a watch."""
 
     status: dict[str, Any] | None
-    """None: the object does not exist."""
+    """Status of the object; None: the object does not exist."""
     state: spec.ReceivedState | None = None
-    """To be applied whatever its generation: an object may be recreated, and etcd restored from a backup."""
+    """State to apply whatever its generation: an object may be recreated, and etcd restored from a backup."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class Changed(msgspec.Struct, frozen=True):
 
     status: dict[str, Any]
     state: spec.ReceivedState | None = None
-    """To be applied; None if its generation is no newer."""
+    """State to apply; None if its generation is no newer."""
 
 
 class Refused(msgspec.Struct, frozen=True):

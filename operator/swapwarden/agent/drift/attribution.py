@@ -59,7 +59,7 @@ class Signs(msgspec.Struct, frozen=True):
     """The evidence of one external write."""
 
     age: float
-    """Of the cgroup, in seconds; infinite if it is older than the agent's run."""
+    """Age of the cgroup in seconds; infinite if it is older than the agent's run."""
     starts: bool
     """Whether it is a container's, or a pod's without a container: runtime and kubelet write their numbers."""
     unit: bool
@@ -110,8 +110,9 @@ class Attribution:
         """When a writer other than systemd last gave cgroups of a kind such a value, in monotonic seconds."""
         self._notes: dict[tuple[records.ControlFile, int], _Note] = {}
         self._moment: collections.deque[tuple[tuple[records.ControlFile, int], _Note]] = collections.deque()
-        """Those of the past moment; `_running`: when each running pod was last written to, sorted."""
+        """Notes of the past moment, whose causes are searched one by one."""
         self._running: list[float] = []
+        """When another writer last wrote to each running pod, sorted; of the past moment."""
         self._logged: dict[names.Cause, float] = {}
         self._unlogged: collections.Counter[names.Cause] = collections.Counter()
 

@@ -89,16 +89,16 @@ def count_write(file: records.ControlFile, result: str) -> None:
 
 
 class CgroupWrite(msgspec.Struct, frozen=True):
-    """One write to a file, with all that its booking needs. Bytes, and monotonic seconds."""
+    """One write to a file, with all that its booking needs. Sizes in bytes, times in monotonic seconds."""
 
     found: int
     value: int
     noticed: float
-    """When the agent heard, or looked, that the file did not hold its value."""
+    """When an event or a read showed that the file did not hold its value."""
     since: float
-    """From when it may not have held it."""
+    """From when the file may not have held its value."""
     swap: int
-    """In use before."""
+    """Swap in use before the write, in bytes."""
     ran: names.Cause | None
     """Why its pod may have run without the value until now."""
     down: names.Cause | None

@@ -76,7 +76,7 @@ def disks_of_number(block: pathlib.Path, number: str) -> frozenset[str] | None:
 
 
 def disks_of_btrfs(block: pathlib.Path, source: str) -> frozenset[str] | None:
-    """Return the same for all devices of a btrfs, of which the mount table names one, by /sys/fs/btrfs."""
+    """Return the disks under all devices of a btrfs, by /sys/fs/btrfs; the mount table names one of them, `source`."""
     name = _name(block, source)
     for members in block.parent.glob("fs/btrfs/*/devices"):
         try:

@@ -26,7 +26,7 @@ MEMORY_MIN: Final = "memory.min"
 MEMORY_STAT: Final = "memory.stat"
 MEMORY_EVENTS: Final = "memory.events"
 MEMORY_EVENTS_LOCAL: Final = "memory.events.local"
-"""Those of the cgroup's own limits."""
+"""Counts events at the cgroup's own limits, without those below."""
 SWAP_EVENTS: Final = "memory.swap.events"
 CGROUP_EVENTS: Final = "cgroup.events"
 CONTROLLERS: Final = "cgroup.controllers"
@@ -35,7 +35,7 @@ IO: Final = "io"
 
 
 RECLAIM: Final = "memory.reclaim"
-"""From Linux 5.19 on."""
+"""The file by which the kernel reclaims memory of a cgroup, from Linux 5.19 on."""
 PIECE_BYTES: Final = 4 << 20
 """Reclaimed by one write at most: it can end between two."""
 SWAPPINESS: Final = "swappiness=200"
@@ -51,7 +51,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}\Z")
 _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
 _DEVICES_BYTES: Final = 65536
-"""Of a file with a line for each block device with a setting."""
+"""Longest file that is read with a line for each block device."""
 _RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
 """Files that change with a pod's requests or limits."""
 
@@ -93,12 +93,12 @@ class Stat(NamedTuple):
     """Memory that the kernel can drop without swapping, as the kubelet counts it."""
     active_file: int = 0
     active_anon: int = 0
-    """With the next, the memory that the kernel can swap."""
+    """Together with inactive_anon, the memory that the kernel can swap."""
     inactive_anon: int = 0
     swapcached: int = 0
     """Pages in memory that still have their place in swap (kernel 5.11 and newer)."""
     workingset_refault_anon: int = 0
-    """With the next, pages that were reclaimed and soon needed again, as a count."""
+    """Count of anonymous pages that were reclaimed and soon needed again."""
     workingset_refault_file: int = 0
 
 

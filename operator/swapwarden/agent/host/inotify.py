@@ -37,9 +37,9 @@ DONT_FOLLOW: Final = 0x2000000
 ISDIR: Final = 0x40000000
 
 CHILDREN: Final = CREATE | DELETE | MOVED_FROM | MOVED_TO | ONLYDIR | DONT_FOLLOW
-"""For a directory: entries appear or disappear."""
+"""Events of a directory: entries appear or disappear."""
 CONTENT: Final = MODIFY | DONT_FOLLOW
-"""For a file: a process writes to it."""
+"""Events of a file: a process writes to it."""
 
 _CLOEXEC_NONBLOCK: Final = os.O_CLOEXEC | os.O_NONBLOCK
 _HEADER: Final = struct.Struct("iIII")
@@ -122,7 +122,7 @@ WATCHES = metrics.gauge(
 )
 
 POLL_SECONDS: Final = 1.0
-"""Between full comparisons while inotify cannot watch everything."""
+"""Seconds between full comparisons while inotify cannot watch everything."""
 
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -209,7 +209,7 @@ class WatchRegistry:
         self.degraded = ""
         """Why not everything can be watched, or empty. It stands until a full comparison found no reason."""
         self._degraded = ""
-        """The same, found by the comparison under way."""
+        """Reason for `degraded` in the comparison under way, or empty."""
 
     def open(self) -> None:
         """Open inotify unless it is open."""

@@ -35,7 +35,7 @@ class Mount(msgspec.Struct, frozen=True):
     kind: str
     source: str
     options: frozenset[str]
-    """Of the file system, not of this mount."""
+    """Options of the file system, not of this mount."""
 
 
 def unescaped(text: str) -> str:

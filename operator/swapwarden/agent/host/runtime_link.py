@@ -27,9 +27,9 @@ from swapwarden.api import runtime_link as protocol
 log = logging.getLogger(__name__)
 
 ACCEPT_SECONDS: Final = 1.0
-"""Before another try, if the process has no descriptor for a connection."""
+"""Seconds before another try, if the process has no descriptor for a connection."""
 BACKLOG_BYTES: Final = 4 << 20
-"""Of packets that wait for one plugin: more than a whole push of the largest state."""
+"""Most bytes of packets that wait for one plugin: more than a whole push of the largest state."""
 _KIND: Final = socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
@@ -40,7 +40,7 @@ class PluginPeer:
 
     def __init__(self, connection: socket.socket, number: int) -> None:
         self.socket: socket.socket | None = connection
-        """None once it was dropped."""
+        """The connection; None once the plugin was dropped."""
         self.number = number
         self.backlog: collections.deque[bytes] = collections.deque()
         self.size = 0
@@ -74,7 +74,7 @@ LinkEvent = PluginConnected | PluginGone | PluginSaid
 
 
 class RuntimeLink:
-    """Not thread-safe: use it in the running event loop."""
+    """The connections to plugins. Not thread-safe: use it in the running event loop."""
 
     def __init__(self, folder: pathlib.Path, readable: Callable[[], None]) -> None:
         """`readable` is called when there are events to take."""
@@ -82,7 +82,7 @@ class RuntimeLink:
         self._readable = readable
         self._listening: socket.socket | None = None
         self.peers: dict[int, PluginPeer] = {}
-        """By number, the newest last."""
+        """Connected plugins by number, the newest last."""
         self._count = 0
         self._events: list[LinkEvent] = []
         self._mode: str | None = None

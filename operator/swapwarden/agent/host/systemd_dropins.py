@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 UNITS: Final = "/etc/systemd/system"
 """The folders on the node: files in /run would be lost by a reboot, before pods start again."""
 PREFIX: Final = "kubepods"
-"""Of slices, if the kubelet has no cgroupRoot."""
+"""First part of pods' slice names, if the kubelet has no cgroupRoot."""
 FILE: Final = "50-swapwarden.conf"
 CONTENT: Final = f"[Slice]\n{cgroup_files.SWAP_MAX.systemd_property}=0\n".encode()
 CLASSES: Final = ("burstable", "besteffort")

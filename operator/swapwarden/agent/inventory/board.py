@@ -16,7 +16,7 @@ from swapwarden.api.violations import ViolationReason
 PODS: Final = "pods"
 """The drop-in files for guarantee Strict."""
 SLICES: Final = "slices"
-"""Those for slices of the node that a profile names."""
+"""The drop-in files for slices of the node that a profile names."""
 
 
 class SettingProblem(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class DropInStatus(msgspec.Struct, frozen=True):
     held: frozenset[str] = frozenset()
     """The slices with their file; of pods the prefixes of slices with both files."""
     missing: frozenset[str] = frozenset()
-    """Those with a folder that lacks the file."""
+    """The slices, or prefixes, whose folder lacks the file."""
 
 
 class KeyFailure(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
     connected: bool
     """Whether a plugin is here, and the runtime with it."""
     reason: str = ""
-    """Why it is not, or why a container may start without its limit; empty otherwise, and for a moment."""
+    """Why none is connected, or why a container may start without its limit; empty otherwise, and at first."""
     message: str = ""
 
 
@@ -91,13 +91,13 @@ class ReconcileProgress(msgspec.Struct, frozen=True):
     spec: spec.NodeSpec | None
     """The state in force."""
     watches: int
-    """Of inotify, in use."""
+    """inotify watches in use."""
     problem: layout.TreeError | None
     """Why the tree of pods was not found."""
     degraded: str
     """Why not everything can be watched, or empty."""
     generation: int
-    """Of the newest state that was applied, apart from failures."""
+    """Generation of the newest state that was applied, apart from failures."""
     lost: int
     """How often the kernel dropped events lately."""
     failures: tuple[KeyFailure, ...]
@@ -108,12 +108,12 @@ class ReconcileProgress(msgspec.Struct, frozen=True):
     to_restore: int
     """Settings, and containers in the runtime, that still hold a value that the agent must restore."""
     runtime: RuntimeStatus | None = None
-    """None if the agent has no link to the runtime."""
+    """How the container runtime stands; None if the agent has no link to it."""
     memory: MemoryQoSStatus = MemoryQoSStatus()
 
 
 class Board:
-    """Not thread-safe: only the event loop may use it."""
+    """How the agent's parts stand, for the report. Not thread-safe: only the event loop may use it."""
 
     def __init__(self) -> None:
         self.sysctls = SettingStatus()

@@ -174,7 +174,7 @@ class Tally(msgspec.Struct, eq=False):
     created: float = msgspec.field(default_factory=time.time)
     """The node's time when the sums began: its cgroup was made, or the agent started."""
     since: str = ""
-    """The same as a metav1.MicroTime, from the first exposure on."""
+    """`created` as a metav1.MicroTime, from the first exposure on; empty before."""
     reported: int = 0
     """The part of `attributed` that a written status has reported."""
     count: int = 0

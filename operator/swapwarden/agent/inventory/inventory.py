@@ -48,13 +48,13 @@ class Inventory:
         self._anchor = anchor
         self._parent = records.Parent()
         self.levels: dict[str, records.Level] = {}
-        """By path: the root's own first."""
+        """Levels by path, the root's own first."""
         self.root: records.ControlFile | None = None
         """The file of the cgroup above all pods, once found."""
         self.pods: dict[str, records.Pod] = {}
-        """By path."""
+        """Pods by the path of their cgroup."""
         self.containers: dict[str, records.Container] = {}
-        """By id."""
+        """Containers by id."""
         self._changes: list[TreeChange] = []
         self._container_files = ContainerFiles(cgroups, watching)
 

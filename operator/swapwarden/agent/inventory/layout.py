@@ -17,7 +17,7 @@ Listing = Callable[[str], Sequence[str]]
 """Names of the child directories of a directory, given relative to the root of the cgroup file system ("")."""
 
 MAX_DEPTH: Final = 24
-"""Of the walk. The kernel itself allows any depth; real trees, clusters in clusters included, stay far below this."""
+"""Deepest level that the search visits. The kernel allows any; real trees, clusters in clusters too, have fewer."""
 
 NO_POD_TREE: Final = "NoPodTree"
 """Reason of a TreeError: no tree exists."""

@@ -42,12 +42,12 @@ VERSION: Final = 1
 TEXT_LENGTH: Final = 64
 """Longest value of a setting, in characters."""
 KEPT_VALUES: Final = 2
-"""Of the values written to one file: the last, and the one before, in case the last write did not happen."""
+"""Values that are kept for one file: the last written, and the one before, in case the last write did not happen."""
 
 COMPACT_BYTES: Final = 256 * 1024
 """Size beyond which the file is rewritten, unless its content takes half of that."""
 RETRY_SECONDS: Final = 1.0
-"""Between attempts to rewrite the file while that fails: each repair may have a line."""
+"""Seconds between attempts to rewrite the file while that fails: each repair may have a line."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0)]
 """Bytes; cgroupfs.NO_LIMIT for "max"."""
@@ -63,7 +63,7 @@ class Key(NamedTuple):
     """One value that the kernel keeps. All but the inode is its name."""
 
     file: str
-    """Of a cgroup, such as memory.swap.max; else the name of a node setting."""
+    """The name of a cgroup file, such as memory.swap.max, or of a node setting."""
     path: str = ""
     """The cgroup's; empty for node settings."""
     device: str = ""
@@ -204,7 +204,7 @@ class LimitRecords(_Records[LimitRecord]):
         return (file, path, "") in self._records
 
     def has_names(self, files: Iterable[str], paths: Iterable[str]) -> bool:
-        """As `has_name`, of any of these files and cgroups."""
+        """Return whether any of these cgroups, or earlier ones of their names, has a record of any of these files."""
         return not self._records.keys().isdisjoint(itertools.product(files, paths, ("",)))
 
     def holds_ours(self, key: Key) -> bool:

@@ -23,7 +23,7 @@ LINE_BYTES: Final = 64 * 1024
 
 
 class ReplacedFile:
-    """Not thread-safe. A killed process leaves one of both contents as a whole. A full disk stops nothing."""
+    """A file that is replaced as a whole: a killed process leaves either content. A full disk stops nothing."""
 
     def __init__(self, path: pathlib.Path, content: Callable[[], bytes], clock: Callable[[], float]) -> None:
         """`content` returns all that the file must hold. Nothing is opened before `write_anew`."""
@@ -36,7 +36,7 @@ class ReplacedFile:
         self._logged = self.tried = float("-inf")
         """When a failure was last logged, and when rewriting the file last failed."""
         self.behind: OSError | None = None
-        """Why the file lacks something."""
+        """Why the file lacks something; None if it has all."""
 
     def lines(self) -> Iterator[bytes]:
         """Yield what an earlier run left, and an empty line for what exceeds MAX_BYTES. OSError if it is unreadable."""

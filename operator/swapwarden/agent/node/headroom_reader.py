@@ -130,7 +130,7 @@ class _Read(msgspec.Struct, frozen=True):
     root: str | None
     """The cgroup above all pods."""
     pods: PodsSizes | None
-    """None if it has no limit."""
+    """Sizes of the cgroup above all pods; None if it has no limit."""
 
 
 class Turn:
@@ -148,7 +148,7 @@ class Turn:
 
 
 class HeadroomReader:
-    """Not thread-safe: only the event loop may use it."""
+    """Reads the node's headroom. Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,

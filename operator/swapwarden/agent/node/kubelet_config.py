@@ -52,7 +52,7 @@ _DEFAULT_THRESHOLD: Final = "100Mi"
 """evictionHard's memory.available without an evictionHard (k/k: pkg/kubelet/eviction)."""
 
 Values = dict[str, Any]
-"""By top-level key: text, a mapping from text to text, or a list of text."""
+"""Values by top-level key: text, a mapping from text to text, or a list of text."""
 
 
 class ConfigurationError(Exception):
@@ -72,9 +72,9 @@ class Configuration(msgspec.Struct, frozen=True):
     memory_qos: bool | None = None
     """The feature gate MemoryQoS; None: the default of the kubelet's version."""
     memory_reservation_policy: str = ""
-    """As written, or empty."""
+    """memoryReservationPolicy as written, or empty."""
     memory_throttling_factor: str = ""
-    """As written, or empty: the default of the kubelet's version."""
+    """memoryThrottlingFactor as written, or empty: the default of the kubelet's version."""
     cgroup_driver: str = "cgroupfs"
     cgroup_root: str = "/"
     runtime_endpoint: str = ""

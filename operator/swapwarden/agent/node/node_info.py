@@ -61,11 +61,11 @@ _PODS: Final = 32
 _RUNTIMES: Final = {"cri-containerd-": "containerd", "crio-": "CRI-O", "docker-": "cri-dockerd"}
 _ZONE: Final = re.compile(r"\s+(min|low|count:)\s+([0-9]{1,12})\s*", re.ASCII)
 _FILE_PAGES: Final = ("Cached", "SwapCached", "Buffers")
-"""Of /proc/meminfo; together `file` of the root cgroup's memory.stat."""
+"""Fields of /proc/meminfo; their sum equals `file` in the root cgroup's memory.stat."""
 _NEEDED: Final = frozenset({"MemTotal", "MemFree", "AnonPages", "Inactive(file)", *_FILE_PAGES})
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SIZE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
-"""In KiB: as many digits as bytes have that fit into the status."""
+"""A size in KiB, with as many digits as bytes have that fit into the status."""
 _PRIORITY: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
@@ -73,11 +73,11 @@ class Containers(msgspec.Struct, frozen=True):
     """Numbers of Burstable pods, by the swap limits of their containers."""
 
     without: int = 0
-    """No container has a limit."""
+    """Pods of which no container has a swap limit."""
     limited: int = 0
-    """At least one has."""
+    """Pods of which a container has a swap limit."""
     swapping: int = 0
-    """At least one has a limit above 0."""
+    """Pods of which a container has a swap limit above 0."""
 
 
 class NodeLook(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class NodeLook(msgspec.Struct, frozen=True):
     """Whether the container runtime's unit may swap."""
     containers: Containers = Containers()
     controllers: str | None = None
-    """Of cgroup v2, as the kernel lists them."""
+    """Controllers of cgroup v2, as the kernel lists them."""
     zswap: state.ZswapFacts | None = None
     pressure: bool | None = None
     """Whether the kernel reports memory pressure."""

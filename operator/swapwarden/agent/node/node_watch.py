@@ -58,7 +58,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class NodeWatch:
-    """Not thread-safe: only the event loop may use it."""
+    """Looks at the node's facts and kubelet. Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class NodeWatch:
         self._worker = disks
         self._due = asyncio.Event()
         self._last: _Seen | None = None
-        """None: it is time to look again at all."""
+        """The last look at the node; None: all must be read again."""
         self.looked = asyncio.Event()
         """Set once all was looked at, or it took too long."""
         self.facts = self._read_facts(None)

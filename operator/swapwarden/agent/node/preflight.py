@@ -51,7 +51,7 @@ class Node(msgspec.Struct, frozen=True):
     root: str | None
     """The cgroup above all pods."""
     problem: str
-    """Why it was not found."""
+    """Why the cgroup above all pods was not found, or empty."""
     compatible: bool | None
     seen: node_info.NodeLook
     systemd: str | None
@@ -63,12 +63,12 @@ class Node(msgspec.Struct, frozen=True):
     system_io: bool | None
     """Whether it has the io controller; None without that slice."""
     io_weight: str | None
-    """Its weight for I/O; None if it has none."""
+    """The node's weight for I/O; None if it has none."""
 
 
 _SYSCTLS: Final = ("vm/swappiness", "vm/min_free_kbytes", "vm/watermark_scale_factor", "vm/page-cluster")
 _SHARED: Final = {None: "disk shared: unknown", True: "disk not shared", False: "disk shared with file systems"}
-"""By whether a swap device has a disk of its own."""
+"""Words for whether a swap device has a disk of its own."""
 _SYSTEM: Final = "system.slice"
 _FIRST: Final = {
     eviction_order.FirstEvent.SWAP: "swapping, then evictions",

@@ -22,7 +22,7 @@ class Disks(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...] = ()
     """Swap devices and files whose disks are unknown."""
     without: tuple[str, ...] = ()
-    """Those without such a disk, with the reason."""
+    """Swap devices and files without such a disk, with the reason."""
 
 
 def find(block: pathlib.Path, devices: Iterable[state.SwapDevice]) -> Disks:

@@ -172,7 +172,7 @@ class _Found:
 
 
 class SwapUsage:
-    """Not thread-safe: everything runs in the event loop."""
+    """Reads the use of swap for metrics. Not thread-safe: everything runs in the event loop."""
 
     def __init__(
         self,
@@ -369,4 +369,4 @@ READINGS: Final = (
     *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS, PODS_STALLED),
     *(exposure.POD_EXPOSURES, exposure.POD_EXPOSED, exposure.POD_EXPOSED_BY_CAUSE, exposure.POD_GROWN),
 )
-"""All that one reading fills."""
+"""Metrics that one reading of the node fills."""

@@ -204,7 +204,7 @@ def _usage(pod: state.PressuredPod) -> int:
 
 
 class Sampler:
-    """Not thread-safe: only the event loop may use it."""
+    """Samples memory pressure and holds its report. Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,
@@ -225,11 +225,11 @@ class Sampler:
         self._due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._seq = 0
-        """Of the last report."""
+        """Number of the last report."""
         self._resumed = False
         self._reported_at = 0.0
         self.report: state.PressureReport | None = None
-        """For the status; None: no signal is on."""
+        """The report for the status; None: no signal is on."""
 
     def set_desired(self, settings: state.PressureSettings | None) -> None:
         """Look by these thresholds from now on; None: not at all."""

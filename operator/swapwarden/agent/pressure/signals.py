@@ -19,15 +19,15 @@ import msgspec
 from swapwarden.api import names, state
 
 NEAR_SECONDS: Final = 1.0
-"""Between looks while a signal is on or near."""
+"""Seconds between looks while a signal is on or near."""
 RARE_SECONDS: Final = 16.0
-"""Between looks otherwise, at most."""
+"""Most seconds between looks while no signal is near."""
 FASTEST: Final = 128 << 20
 """Bytes a second at which the headroom must be expected to fall at any moment, unless `below` is less: what falls by
 more than `below` between two looks is not seen in time, however soon the first of them is.
 """
 RETURNS: Final = 8
-"""Of so many pages that are reclaimed, one or more must be needed again while tasks stall for want of memory."""
+"""Most reclaimed pages for each one that is needed again: if fewer return, tasks do not stall for want of memory."""
 
 
 class StallTotals(msgspec.Struct, frozen=True):

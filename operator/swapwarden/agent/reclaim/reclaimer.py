@@ -57,7 +57,7 @@ LOOKS = metrics.counter(
 )
 
 PUBLISH_SECONDS: Final = 300.0
-"""Between two views for the status: etcd stores the whole object with each."""
+"""Seconds between two views for the status: etcd stores the whole object with each."""
 IDLE_SECONDS: Final = 600.0
 """The longest wait for an order, a pod or the end."""
 EFFECTLESS: Final = 8
@@ -69,7 +69,7 @@ NODE_SECONDS: Final = 2.0
 
 
 RETRY_SECONDS: Final = 60.0
-"""After an unexpected error."""
+"""Seconds before the next turn after an unexpected error."""
 END_SECONDS: Final = 2.0
 """How long an agent that ends waits for the piece under way."""
 _NO_EFFECT: Final = f"the node's kernel accepts {cgroupfs.RECLAIM} and reclaims nothing"
@@ -97,7 +97,7 @@ class History:
         """Read the file of an agent before. `now`: monotonic seconds, which a boot resets."""
         self.writes = reclaim.WriteBudget()
         self.done: dict[str, frozenset[str]] = {}
-        """By pod UID: its containers when Startup ended."""
+        """Containers of each pod, by UID, when its Startup ended."""
         self._file = replaced_file.ReplacedFile(folder / FILE, self._content, lambda: now)
         self._saved = b""
         try:
@@ -143,19 +143,19 @@ class ReclaimOrder(msgspec.Struct, frozen=True):
     """All that the thread must know."""
 
     bounds: state.ReclaimSettings | None = None
-    """None: nothing is moved."""
+    """Bounds of the steps; None: nothing is moved."""
     root: str = ""
     """The cgroup above all pods."""
     targets: tuple[ReclaimTarget, ...] = ()
 
 
 class View(msgspec.Struct, frozen=True):
-    """How it stands, for the event loop."""
+    """Reclaim as the event loop sees it: amounts by pod, and why it cannot work."""
 
     pods: tuple[state.ReclaimedPod, ...] = ()
     """The most first."""
     problem: str = ""
-    """Why it cannot work on this node."""
+    """Why idle memory cannot be moved on this node, or empty."""
 
 
 class _PodProgress(msgspec.Struct, eq=False):

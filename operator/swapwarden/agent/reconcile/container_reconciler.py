@@ -21,7 +21,7 @@ STIRS: Final = 10
 """Times that events inside of a container's cgroup are examined at once; after that so many seconds later."""
 STIR_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 60.0
-"""After so long without an event the count starts again."""
+"""Seconds without an event after which the count starts again."""
 _NAMES: Final = tuple(file.name for file in cgroup_files.OF_PODS)
 
 

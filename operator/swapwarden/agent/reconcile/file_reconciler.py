@@ -25,8 +25,9 @@ ATTEMPTS: Final = 5
 """Writes in a row to a file that another writer changes at the same time, before letting other files have a turn."""
 CONTESTED_SECONDS: Final = 0.01
 DRAIN_SECONDS: Final = (2.0, 30.0)
-"""Between checks of a cgroup that uses more swap than its limit: the kernel does not report when its use shrinks.
-The longer it has not changed, the rarer they are: an idle process may keep its pages out for ever."""
+"""Shortest and longest wait between checks of a cgroup with more swap in use than its limit: the kernel does not report
+when the use shrinks. The longer it has not changed, the rarer they are: an idle process may keep its pages out for ever.
+"""
 
 
 class ContestedError(cgroupfs.CgroupError):
@@ -34,7 +35,7 @@ class ContestedError(cgroupfs.CgroupError):
 
 
 class FileReconciler:
-    """Not thread-safe; never waits. A file that cannot be reconciled at once is due again by the schedule."""
+    """Reconciles files, and never waits: one that cannot be reconciled at once is due again. Not thread-safe."""
 
     def __init__(
         self,
@@ -429,7 +430,7 @@ class FileReconciler:
     def _book(self, file: records.ControlFile, write: repairs.CgroupWrite, used: int) -> None:
         if write.down is None and file.last_applied is not None and write.found != file.last_applied:
             file.times.touched_at = write.noticed
-        # The next exposure counts from the look at the file on, not only from the next event on.
+        # Start the next exposure at this read: an event may arrive later.
         file.open_exposure = records.OpenExposure(self._work.clock(), None)
         if (taken := self.repairs.book(file, write, used)) is not None:
             file.status = msgspec.structs.replace(file.status, in_use=taken)  # the next turn must not count it again

@@ -54,7 +54,7 @@ class Guarded(inotify.Watched):
 
 
 class ThrottleGuard:
-    """Not thread-safe: only the event loop may use it."""
+    """Raises a memory.high at which a cgroup stands still. Not thread-safe: only the event loop may use it."""
 
     def __init__(self, shared: work.Work, cgroups: cgroupfs.Cgroups) -> None:
         self._work = shared

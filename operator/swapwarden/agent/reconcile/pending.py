@@ -17,7 +17,7 @@ from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
 
 REPORT_SECONDS: Final = 30.0
-"""After which a write that has not ended is logged, each time."""
+"""Seconds after which a write that has not ended is logged, each time."""
 NICE: Final = 10
 """Reclaim takes CPU time in the kernel: on busy CPUs, repairs would wait for it. It is a tenth of their share then."""
 STEP_BYTES: Final = 64 << 20
@@ -68,7 +68,7 @@ class PendingWrite(msgspec.Struct):
 
 
 class PendingWrites:
-    """Not thread-safe: only the event loop may use it. One write to a file at a time, and few at once."""
+    """Writes that threads make: one to a file at a time, and few at once. Only the event loop may use it."""
 
     def __init__(self, cgroups: cgroupfs.Cgroups) -> None:
         self._fs = cgroups

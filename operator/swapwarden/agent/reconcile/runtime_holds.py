@@ -54,7 +54,7 @@ class _RefusedUpdate(msgspec.Struct):
 
 
 class RuntimeHolds:
-    """Not thread-safe. One request at a time."""
+    """Has the runtime hold the limits of running containers, with one request at a time. Not thread-safe."""
 
     def __init__(
         self,

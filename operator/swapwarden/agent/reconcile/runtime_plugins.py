@@ -64,7 +64,7 @@ AWAY_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 2.0
 """How long a plugin may take to read a message, before the agent looks whether it did, and between such looks."""
 LOOKS: Final = 2
-"""So many looks in a row at which a plugin had not read: it is unresponsive."""
+"""Looks in a row at which a plugin had not read, after which it is unresponsive."""
 SLOW_SECONDS: Final = 600.0
 """How long it is reported that the start of a pod did not wait for the agent, or a container's for the plugin."""
 PLUGIN_AWAY: Final = "PluginAway"
@@ -171,7 +171,7 @@ class _Plugin(msgspec.Struct):
     listed: bool = False
     """Whether all of its list is on record."""
     reported: link_messages.Counts | None = None
-    """Its counts that metrics have, from this agent or an earlier one."""
+    """The plugin's counts that metrics have, from this agent or an earlier one."""
     counted: bool = False
     """Whether it reported its counts on this connection."""
     look_at: float | None = None
@@ -209,7 +209,7 @@ def _push(link: runtime_link.RuntimeLink, peer: runtime_link.PluginPeer, decisio
 
 
 class RuntimePlugins:
-    """Not thread-safe; never waits."""
+    """Handles the messages of all plugins. Not thread-safe; never waits."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class Why(enum.StrEnum):
 
 
 class Schedule(Generic[K]):
-    """Times are monotonic seconds."""
+    """The table of keys that are due, and when. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.times: dict[tuple[K, Why], float] = {}
@@ -66,11 +66,11 @@ class Schedule(Generic[K]):
             heapq.heapify(self._heap)
 
     def cancel(self, key: K, why: Why) -> None:
-        """It is not due any more."""
+        """Have a key not due for this reason any more."""
         self.times.pop((key, why), None)
 
     def clear(self) -> None:
-        """Nothing is due any more."""
+        """Have no key due any more."""
         self.times.clear()
         self._heap.clear()
 

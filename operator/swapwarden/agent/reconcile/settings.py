@@ -53,7 +53,7 @@ class NextSetting(msgspec.Struct, frozen=True):
     """The next write to a setting."""
 
     write: str | None
-    """None: no write."""
+    """The value to write; None: no write."""
     foreign: bool
     """Whether the setting holds another writer's value, which `write` replaces, or which stays."""
 
@@ -158,7 +158,7 @@ SETTINGS: Final = {
     # Last, so that zswap starts with the other settings in place.
     "zswap.enabled": Setting(ZSWAP, "enabled", re.compile(r"[YN]")),
 }
-"""In the order of their writes."""
+"""Settings that may be written, in the order of their writes."""
 
 
 class _Step(msgspec.Struct, eq=False):
@@ -166,7 +166,7 @@ class _Step(msgspec.Struct, eq=False):
 
     name: str
     wanted: str | None
-    """None: restore the earlier value."""
+    """The desired value; None: restore the earlier one."""
     audited: str | None
     observed: str = ""
     write: str | None = None
@@ -175,7 +175,7 @@ class _Step(msgspec.Struct, eq=False):
 
 
 class Sysctls:
-    """Not thread-safe: only the event loop may use it."""
+    """Reconciles settings of the node's kernel. Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,

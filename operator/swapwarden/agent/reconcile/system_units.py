@@ -210,7 +210,7 @@ class Home(inotify.Watched):
 
 
 class Units:
-    """Not thread-safe: only the event loop may use it."""
+    """Reconciles the units that a state names. Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,
@@ -235,11 +235,11 @@ class Units:
         """Names of which events matter: units', and those of slices with units, which may be recreated."""
         self._lacking: list[board.SettingProblem] = []
         self.unfinished = ""
-        """Why `reconcile` did not finish all of them, or empty."""
+        """Why `reconcile` did not finish all units, or empty."""
         self.concerned = False
         """Whether there is a unit or problem to report."""
         self._units: dict[tuple[str, str], records.ControlFile] = {}
-        """By path and name of the file."""
+        """Files of units, by path and name of the file."""
 
     def reconcile(self, state: spec.NodeSpec, root: str, noticed: float) -> None:
         """Reconcile the units that the state names, and restore others. `root` is the cgroup above all pods.

@@ -49,7 +49,7 @@ class Comparison(msgspec.Struct):
 
 
 class NodeTasks:
-    """One in a turn. A mistake in one must not end the agent."""
+    """The tasks of the node, one in a turn. A mistake in one must not end the agent."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class NodeTasks:
         runtime: runtime_plugins.RuntimePlugins | None,
     ) -> None:
         self.runtime = runtime
-        """None without a link to the container runtime."""
+        """The plugins of the container runtime; None without a link to it."""
         self._work = shared
         self._inventory = known
         self._ledger = book

@@ -118,7 +118,7 @@ class InForce(msgspec.Struct):
 
     spec: spec.NodeSpec | None = None
     mode: names.Mode = names.Mode.ENFORCE
-    """As resolve.mode_of(spec)."""
+    """The mode in force: resolve.mode_of(spec)."""
     away: float | None = None
     """When the last agent was last seen on the node, in monotonic seconds; None if unknown."""
     kubelet_owns: frozenset[resolve.Owned] = frozenset()
@@ -128,7 +128,7 @@ class InForce(msgspec.Struct):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Plain data. Recording something here is a call down."""
+    """The data that reconcilers share. Recording something here is a call down."""
 
     waiting: queue.Queue
     due: schedule.Schedule[queue.Key]
@@ -154,7 +154,7 @@ class Work(msgspec.Struct, frozen=True):
 def begin(
     watching: inotify.WatchRegistry, reports: board.Board, clock: Callable[[], float], *, away: float | None
 ) -> Work:
-    """Nothing waits yet."""
+    """Return the shared data of a new agent, in which nothing waits yet."""
     waiting = queue.Queue()
     due: schedule.Schedule[queue.Key] = schedule.Schedule()
     failures = queue.Failures(due, watching, reports, clock)

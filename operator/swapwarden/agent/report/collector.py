@@ -66,11 +66,11 @@ class Memory(msgspec.Struct, frozen=True):
     """The files of memory that a state sets."""
 
     files: int = 0
-    """Those that the agent sets."""
+    """How many files the agent sets."""
     foreign: tuple[str, ...] = ()
-    """Those with another writer's number, which stays."""
+    """Paths of memory.* files that another writer owns; the agent leaves their values."""
     kubelets: frozenset[resolve.Owned] = frozenset()
-    """Those that the kubelet sets by a policy of its own."""
+    """Files that the kubelet sets by a policy of its own."""
     shortfall: diagnostics.Shortfall | None = None
     """The cgroup above all pods that makes their protection ineffective; None without one."""
 
@@ -81,7 +81,7 @@ class Tree(msgspec.Struct, frozen=True):
     root: str | None
     """The cgroup above all pods; None if none was found."""
     problem: layout.TreeError | None = None
-    """Why none was found."""
+    """Why no cgroup above all pods was found."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     spec: spec.NodeSpec | None
     """The state in force."""
     generation: int
-    """Of the state whose values were applied last."""
+    """Generation of the state whose values were applied last."""
     tree: Tree
     violations: Sequence[state.Violation]
     degraded: str = ""
@@ -110,7 +110,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """The condition StrictInEffect, or None."""
     memory: Memory = Memory()
     throttled: Sequence[state.ThrottledCgroup] = ()
-    """Those that were throttled in the last minutes, or whose memory.high the guard has raised."""
+    """Cgroups that were throttled in the last minutes, or whose memory.high the guard has raised."""
 
     @property
     def passing(self) -> bool:
@@ -137,7 +137,7 @@ def collect(
     unreported: list[str] = []
     foreign: list[str] = []
     beside: list[str] = []
-    """As of the only container of a pod: the plan has the pod throttled."""
+    """Paths of other writers' memory.high beside the plan's, such as that of the only container of a throttled pod."""
     throttled: list[state.ThrottledCgroup] = []
     to_restore = drifting = unseen = contested = of_memory = 0
     for file in known.files():

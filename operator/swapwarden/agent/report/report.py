@@ -20,11 +20,11 @@ from swapwarden.agent.report import collector, holds, status
 from swapwarden.api import names, state, times
 
 PASSING_SECONDS: Final = 120.0
-"""Between checks whether events of the last minutes that a status reports are over."""
+"""Seconds between checks whether events of the last minutes that a status reports are over."""
 
 
 class Report:
-    """Not thread-safe: only the event loop may use it."""
+    """Builds the status and the metrics of all parts. Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Report:
         return self._snapshot(self._tally() if self._reconciled.evidence.wanted else None)
 
     def _snapshot(self, held: holds.HeldPods | None) -> collector.Snapshot:
-        """Return the same, with who was observed to hold pods; only guarantee Strict needs that."""
+        """Return a snapshot with who was observed to hold pods; only guarantee Strict needs that."""
         progress, sysctls = self._reconciled.progress, self._board.sysctls
         pods, slices = self._board.drop_ins[board.PODS], self._board.drop_ins[board.SLICES]
         settings = progress.settings

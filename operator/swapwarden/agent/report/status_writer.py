@@ -74,7 +74,7 @@ class _Object:
         self.written = status
         """The status as found, or as written last; None: the object does not exist."""
         self.stored = status
-        """The same as stored by the server, which drops unknown fields."""
+        """The status as the server stores it, which drops unknown fields."""
         self.certain = True
         """Whether the server has the last write: unknown after a failure, perhaps only the answer was lost."""
         self.shown: dict[str, Any] | None = None
