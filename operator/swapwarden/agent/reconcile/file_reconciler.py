@@ -26,7 +26,7 @@ ATTEMPTS: Final = 5
 CONTESTED_SECONDS: Final = 0.01
 DRAIN_SECONDS: Final = (2.0, 30.0)
 """Shortest and longest wait between checks of a cgroup with more swap in use than its limit: the kernel does not report
-when the use shrinks. The longer it has not changed, the rarer they are: an idle process may keep its pages out for ever.
+when the use shrinks. The longer it has not changed, the rarer they are: an idle process may never need its pages.
 """
 
 
