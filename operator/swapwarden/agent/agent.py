@@ -216,16 +216,16 @@ class Agent:
             self._pressure.set_desired(cached.pressure)
 
     async def _cached(self) -> spec.NodeSpec | None:
-        found = await self._cache.load(self._reconciler.inventory.page)
-        if found is None:
+        stored = await self._cache.load(self._reconciler.inventory.page)
+        if stored is None:
             return None
-        if self._cache.is_of_this_boot(found) and self._ledger.is_new:
+        if self._cache.is_of_this_boot(stored) and self._ledger.is_new:
             run_dir = self._arguments.run_dir
             log.warning("the ledger of this boot is gone: was --run-dir cleared?", extra={"dir": run_dir})
             self._ledger.mark_incomplete()
-        log.info("the cached state is in force", extra={"generation": found.state.metadata.generation})
-        state_watch.GENERATION.set(found.state.metadata.generation)
-        return spec.parse(found.state, self._reconciler.inventory.page)
+        log.info("the cached state is in force", extra={"generation": stored.state.metadata.generation})
+        state_watch.GENERATION.set(stored.state.metadata.generation)
+        return spec.parse(stored.state, self._reconciler.inventory.page)
 
     async def run(self, api_config: config.Config) -> None:
         """Reconcile and report until cancelled."""
@@ -247,7 +247,7 @@ class Agent:
             async for event in events:
                 match event:
                     case state_watch.Fetched(status, state):
-                        writer.found(status)
+                        writer.fetched(status)
                         self._pressure.resume(status)
                         self._accept(state)
                     case state_watch.Changed(status, state):

@@ -145,9 +145,9 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         pressure=None if spec.pressure is None else spec.pressure.planned(),
         reclaim=spec.reclaim,
         above={
-            name: found
+            name: memory
             for name, cgroup in ((KUBEPODS, spec.kubepods), (BURSTABLE, spec.burstable))
-            if cgroup is not None and (found := _of_memory(cgroup, page))
+            if cgroup is not None and (memory := _of_memory(cgroup, page))
         },
     )
 
@@ -155,28 +155,28 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
 def _pod(pod: state.PodSettings, page: int) -> PodEntry:
     """Return the settings of a pod. A limit of "max" is none: what the kubelet gives the pod's cgroup stays."""
     own = {name: each for name, each in _settings(pod, page).items() if each.value < cgroupfs.NO_LIMIT}
-    named = {name: found for name, each in pod.containers.items() if (found := _settings(each, page))}
+    named = {name: parsed for name, each in pod.containers.items() if (parsed := _settings(each, page))}
     default = None if pod.container_default is None else _settings(pod.container_default, page) or None
     containers = {each.id: named[name] for name, each in pod.containers.items() if each.id and name in named}
     return PodEntry(own, containers, default, named, pod.reclaim)
 
 
 def _of_memory(settings: state.CgroupSettings, page: int) -> FileSettings:
-    found = _settings(settings, page)
-    return {file.name: found[file.name] for file in cgroup_files.OF_MEMORY if file.name in found}
+    parsed = _settings(settings, page)
+    return {file.name: parsed[file.name] for file in cgroup_files.OF_MEMORY if file.name in parsed}
 
 
 def _settings(settings: state.CgroupSettings, page: int) -> FileSettings:
     """Return the settings of one cgroup. ValueError if a file has both a value and a ceiling."""
-    found = {}
+    parsed = {}
     for file in cgroup_files.OF_PODS:
         exact: str | None = getattr(settings, file.field)
         ceiling: str | None = getattr(settings, file.ceiling, None)
         if exact is not None and ceiling is not None:
             raise ValueError(f"a cgroup has both {_NAMES[file.field]} and {_NAMES[file.ceiling]}")
         if (limit := _bytes(exact or ceiling, page)) is not None:
-            found[file.name] = FileSetting(limit, at_most=exact is None)
-    return found
+            parsed[file.name] = FileSetting(limit, at_most=exact is None)
+    return parsed
 
 
 def _preview(preview: state.ProfilePreview, page: int) -> Preview:
@@ -209,11 +209,11 @@ def _without_reasons(plain: _Part) -> _Part:
 
 def _take_unsupported(plain: _Part) -> Iterator[Unsupported]:
     """Yield settings that this agent does not know, each once."""
-    found: dict[str, list[str]] = {}
+    unsupported: dict[str, list[str]] = {}
     for owner, settings, known in _each_settings(plain):
         for name in settings.keys() - known:
-            found.setdefault(name, []).append(owner)
-    for name, owners in sorted(found.items()):
+            unsupported.setdefault(name, []).append(owner)
+    for name, owners in sorted(unsupported.items()):
         yield Unsupported(name, owners[0], len(owners))
 
 
@@ -228,11 +228,11 @@ def _each_settings(plain: _Part) -> Iterator[tuple[str, _Part, frozenset[str]]]:
         yield from _dicts(containers, _KNOWN[state.ContainerSettings])
 
 
-def _items(found: object) -> Iterable[tuple[str, object]]:
-    return found.items() if isinstance(found, dict) else ()
+def _items(value: object) -> Iterable[tuple[str, object]]:
+    return value.items() if isinstance(value, dict) else ()
 
 
-def _dicts(found: Iterable[tuple[str, object]], known: frozenset[str]) -> Iterator[tuple[str, _Part, frozenset[str]]]:
-    for owner, settings in found:
+def _dicts(items: Iterable[tuple[str, object]], known: frozenset[str]) -> Iterator[tuple[str, _Part, frozenset[str]]]:
+    for owner, settings in items:
         if isinstance(settings, dict):
             yield owner, settings, known

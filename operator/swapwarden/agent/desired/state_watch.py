@@ -135,10 +135,10 @@ class StateWatch:
             if error.status == 404:
                 yield self._missing()
             raise
-        found = _decode_list(answer)
-        yield self._found(found.items[0]) if found.items else self._missing()
+        listed = _decode_list(answer)
+        yield self._fetched(listed.items[0]) if listed.items else self._missing()
         # The object's own version would not do: if nothing changed it for a while, it is too old to watch from.
-        version = found.metadata.resource_version
+        version = listed.metadata.resource_version
         FOLLOWING.set(1)
         while True:
             begun = time.monotonic()
@@ -166,13 +166,13 @@ class StateWatch:
         self._uid = ""
         return Fetched(None)
 
-    def _found(self, state: spec.ReceivedState) -> Fetched:
+    def _fetched(self, state: spec.ReceivedState) -> Fetched:
         self._uid, self._generation = state.metadata.uid, state.metadata.generation
         return Fetched(state.status, state)
 
     def _shown(self, state: spec.ReceivedState) -> Event:
         if state.metadata.uid != self._uid:
-            return self._found(state)
+            return self._fetched(state)
         if state.metadata.generation <= self._generation:
             return Changed(state.status)
         self._generation = state.metadata.generation

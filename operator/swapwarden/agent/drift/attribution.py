@@ -154,20 +154,20 @@ class Attribution:
     def note(
         self,
         file: records.ControlFile,
-        found: int,
+        observed: int,
         noticed: float,
         *,
         exposed: exposure.Exposure | None,
         cause: names.Cause | None = None,
     ) -> None:
-        """Note the repair of another writer's value `found`, with its exposure if any, and its cause if known."""
+        """Note the repair of another writer's value `observed`, with its exposure if any, and its cause if known."""
         if cause is not None:
-            self._report(cause, file, 1, exposed or exposure.NONE, found)
+            self._report(cause, file, 1, exposed or exposure.NONE, observed)
             return
-        known = self._notes.get((file, found))
+        known = self._notes.get((file, observed))
         if known is None:
             starts = file.container != "" or (file.pod is not None and not file.pod.containers)
-            self._notes[file, found] = _Note(noticed, noticed - file.created_at, starts, exposed or exposure.NONE)
+            self._notes[file, observed] = _Note(noticed, noticed - file.created_at, starts, exposed or exposure.NONE)
             return
         known.count += 1
         if exposed is not None:
@@ -183,29 +183,29 @@ class Attribution:
             self._notes = {}
             self._running = sorted(pod.file.times.touched_at for pod in everyone if pod.containers)
         if self._moment:
-            (file, found), note = self._moment.popleft()
+            (file, observed), note = self._moment.popleft()
             try:
-                self._find_cause(file, found, note)
+                self._find_cause(file, observed, note)
             except Exception as error:  # noqa: BLE001 the search goes on for other values
                 faults.fault(str(file), error)
         return bool(self._moment)
 
-    def _find_cause(self, file: records.ControlFile, found: int, note: _Note) -> None:
+    def _find_cause(self, file: records.ControlFile, observed: int, note: _Note) -> None:
         running = self._running
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
-        unit = file.is_systemds(found)
+        unit = file.is_systemds(observed)
         cause = cause_of(Signs(note.age, note.starts, unit, self.observe(file), together, len(running)))
         if cause is names.Cause.OTHER_WRITER and not file.is_inner:
-            value = cgroupfs.render(found) if found in {0, cgroupfs.NO_LIMIT} else "a number of bytes"
+            value = cgroupfs.render(observed) if observed in {0, cgroupfs.NO_LIMIT} else "a number of bytes"
             self.others[file.kind, value] = note.noticed
         if file.pod is not None and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime or the kubelet passes it to systemd, which writes this value from now on.
-            file.systemd.value = found
-            self._limits.set_unit_value(file.key, found)
-        self._report(cause, file, note.count, note.exposed, found)
+            file.systemd.value = observed
+            self._limits.set_unit_value(file.key, observed)
+        self._report(cause, file, note.count, note.exposed, observed)
 
     def _report(
-        self, cause: names.Cause, file: records.ControlFile, count: int, exposed: exposure.Exposure, found: int
+        self, cause: names.Cause, file: records.ControlFile, count: int, exposed: exposure.Exposure, observed: int
     ) -> None:
         if exposed.count and file.pod is not None:
             file.pod.tally.attribute(cause, exposed)
@@ -223,7 +223,7 @@ class Attribution:
             extra={
                 "cause": cause.value,
                 "cgroup": f"/{file.path}",
-                "found": cgroupfs.render(found),
+                "observed": cgroupfs.render(observed),
                 "rewrites": self._unlogged.pop(cause),
             },
         )

@@ -91,7 +91,7 @@ def count_write(file: records.ControlFile, result: str) -> None:
 class CgroupWrite(msgspec.Struct, frozen=True):
     """One write to a file, with all that its booking needs. Sizes in bytes, times in monotonic seconds."""
 
-    found: int
+    observed: int
     value: int
     noticed: float
     """When an event or a read showed that the file did not hold its value."""
@@ -102,7 +102,7 @@ class CgroupWrite(msgspec.Struct, frozen=True):
     ran: names.Cause | None
     """Why its pod may have run without the value until now."""
     down: names.Cause | None
-    """The cause of a value that the agent found at its start."""
+    """The cause of a value that the file held when the agent started."""
 
 
 class Contentions:
@@ -194,12 +194,12 @@ class Holders:
             return False
         # One that was removed a moment ago may have no event yet.
         names = (name for name in {*listed, *pod.containers} if not records.is_monitor(name))
-        found = {name: records.container_id(name) for name in names}
+        ids = {name: records.container_id(name) for name in names}
         known = {each.id for each in self.runtime.of_pod(pod.uid)}
-        if len(listed) >= MOST or not (watched or known == set(found.values())):
+        if len(listed) >= MOST or not (watched or known == set(ids.values())):
             return False
         total = 0
-        for name, container_id in found.items():
+        for name, container_id in ids.items():
             seen = None if container_id is None else self.runtime.get(container_id)
             if seen is None:
                 return False
@@ -211,8 +211,8 @@ class Holders:
 
     def _value(self, path: str) -> int:
         """Return the value in a container's file, in bytes; NO_LIMIT if it cannot show that any more."""
-        found = self._fs.number(path, cgroupfs.SWAP_MAX)
-        return cgroupfs.NO_LIMIT if found is None else found
+        value = self._fs.number(path, cgroupfs.SWAP_MAX)
+        return cgroupfs.NO_LIMIT if value is None else value
 
 
 class Repairs:
@@ -237,8 +237,8 @@ class Repairs:
 
         Return the bytes in use that count as taken from now on; None without an exposure.
         """
-        found, value, since, ran = write.found, write.value, write.since, write.ran
-        foreign = file.last_applied is not None and found != file.last_applied
+        observed, value, since, ran = write.observed, write.value, write.since, write.ran
+        foreign = file.last_applied is not None and observed != file.last_applied
         now, until = self._clock(), time.time()
         exposed, pod = None, file.pod
         if not (foreign or ran):
@@ -246,22 +246,22 @@ class Repairs:
         # Beyond its limit, not beyond the written value: while it drains, that leaves it room.
         used, limit = max(write.swap, used), value if file.status.limit is None else file.status.limit
         grown = max(0, used - max(file.status.in_use, limit))
-        breaks = (found - value) * file.spec.exposed > 0
+        breaks = (observed - value) * file.spec.exposed > 0
         if breaks and file.usage and pod is not None and pod.containers and not self._is_bound(file, pod, write, grown):
             # A pod that was above several of its limits at once was so for that time once.
             begins = since >= pod.tally.overlap.last
             lasted = pod.tally.overlap.lasted(since, now)
             grown = pod.tally.overlap.taken(grown, own=file is pod.file, begins=begins)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
-            pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
+            pod.tally.add(pod.uid, exposed, desired=limit, observed=observed, ended=now, until=until, rewritten=foreign)
         if foreign and not file.usage:
             MEMORY_REPAIRS.inc(file.spec.name)
         elif foreign:
-            REPAIRS.inc(file.kind, "above" if found > value else "below")
+            REPAIRS.inc(file.kind, "above" if observed > value else "below")
             if write.down is None:
                 REPAIR_SECONDS.observe(now - write.noticed)
-            self._attribution.note(file, found, write.noticed, exposed=exposed, cause=write.down)
-            if found < value and not file.is_systemds(found):
+            self._attribution.note(file, observed, write.noticed, exposed=exposed, cause=write.down)
+            if observed < value and not file.is_systemds(observed):
                 self.contentions.record_lowering(file, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)

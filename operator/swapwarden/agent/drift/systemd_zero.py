@@ -26,7 +26,7 @@ SLICE: Final = ".slice"
 class ZeroEvidence(msgspec.Struct, frozen=True):
     """The evidence so far."""
 
-    wanted: bool
+    desired: bool
     """Whether the state in force is enforced and asks for Strict."""
     installed: bool
     """Whether the installation has the drop-in files for these pods, whatever the state asks for."""
@@ -79,7 +79,7 @@ class Evidence:
         """When the first of the slices at 0 was found since the last one at another value; None without one."""
         self._refuted = False
         self._enforces = False
-        self.wanted = False
+        self.desired = False
 
     @property
     def installed(self) -> bool:
@@ -89,13 +89,13 @@ class Evidence:
     @property
     def sought(self) -> bool:
         """Whether it matters which pods systemd holds at 0."""
-        return self.wanted or self.installed
+        return self.desired or self.installed
 
     def follow(self, state: spec.NodeSpec | None, root: str | None, known: Iterable[records.Pod]) -> None:
         """Take a new state: if it begins Strict, examine all pods before the agent writes for it."""
-        before, self.wanted = self.wanted, wants(state)
+        before, self.desired = self.desired, wants(state)
         self._enforces = state is not None and state.mode is names.Mode.ENFORCE
-        if self.wanted and not (before or self.installed):
+        if self.desired and not (before or self.installed):
             for pod in known:
                 self.came(root, pod)
 
@@ -126,9 +126,9 @@ class Evidence:
             if self._enforces and entry is not None and entry.wrote and 0 not in entry.wrote:
                 self._leave(pod)
             return
-        found = self._limit(pod)
+        observed = self._limit(pod)
         if (
-            found == 0
+            observed == 0
             and not self._ledger.complete
             and pod.file.created_at == records.NEVER
             and (entry is None or not entry.wrote)
@@ -138,12 +138,12 @@ class Evidence:
             if not pod.file.systemd.zero:
                 self._limits.record(pod.file.key, cgroupfs.NO_LIMIT, 0)
             return
-        own = entry is not None and found in entry.wrote
+        own = entry is not None and observed in entry.wrote
         # A slice that was just made shows max for some milliseconds, until systemd's first write. So max refutes only
         # if it replaced a value of the agent.
-        if (found == 0 and not own) or (own and entry is not None and entry.found == 0):
+        if (observed == 0 and not own) or (own and entry is not None and entry.found == 0):
             self._zero(pod)
-        elif found == cgroupfs.NO_LIMIT and entry is not None and entry.wrote and not own:
+        elif observed == cgroupfs.NO_LIMIT and entry is not None and entry.wrote and not own:
             self._unlimited(pod)
 
     def rewritten(self, root: str | None, file: records.ControlFile) -> bool:
@@ -157,12 +157,12 @@ class Evidence:
         ):
             return False
         before = pod.file.systemd.zero, self._proved, self._refuted
-        found = self._limit(pod)
-        if found == 0 and self.sought:
+        observed = self._limit(pod)
+        if observed == 0 and self.sought:
             self._zero(pod)
-        elif found == 0:
+        elif observed == 0:
             self._leave(pod)
-        elif found == cgroupfs.NO_LIMIT:
+        elif observed == cgroupfs.NO_LIMIT:
             self._unlimited(pod)
         return before != (pod.file.systemd.zero, self._proved, self._refuted)
 
@@ -172,7 +172,7 @@ class Evidence:
         held = tuple(sorted(pod.uid for pod in mine if pod.file.systemd.zero))
         # If systemd holds none of the current pods at 0 (any more), evidence of earlier pods counts no longer.
         proved = self._proved is not None and (bool(held) or not mine)
-        return ZeroEvidence(self.wanted, self.installed, root, proved, self._refuted, held)
+        return ZeroEvidence(self.desired, self.installed, root, proved, self._refuted, held)
 
     def _leave(self, pod: records.Pod) -> None:
         """Leave a 0 to systemd: nobody asks for it, and no file is seen that would make it the agent's own."""
@@ -251,9 +251,9 @@ class DropInView:
             board.SLICES: _status(self._slices, systemd_dropins.slice_files),
         }
 
-    def _take(self, found: dict[str, board.DropInStatus]) -> None:
-        if found != self._board.drop_ins:
-            self._board.drop_ins = found
+    def _take(self, observed: dict[str, board.DropInStatus]) -> None:
+        if observed != self._board.drop_ins:
+            self._board.drop_ins = observed
             self._board.touch()
 
 

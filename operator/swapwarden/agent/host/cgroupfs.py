@@ -197,8 +197,8 @@ class Cgroups:
             fd = os.open(path or ".", _READ | os.O_DIRECTORY, dir_fd=self._fd)
             try:
                 with os.scandir(fd) as entries:
-                    found = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-                    return list(itertools.islice(found, most))
+                    names = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                    return list(itertools.islice(names, most))
             finally:
                 os.close(fd)
         except OSError as error:
@@ -288,14 +288,14 @@ class Cgroups:
         """Write a file with one number. The caller must read it back: other writers may write at the same time."""
         self._write(name, render(value))
 
-    def replace(self, name: str, found: int, value: int) -> int:
-        """Write a file with one number if it still holds `found`. Return what it held just before, as `read`."""
+    def replace(self, name: str, observed: int, value: int) -> int:
+        """Write a file with one number if it still holds `observed`. Return what it held just before, as `read`."""
         try:
             fd = os.open(name, _REPLACE, dir_fd=self._fd)
             try:
                 data = os.pread(fd, _LIMIT_BYTES, 0)
                 held = parse(data.partition(b"\n")[0].decode("ascii", "replace"), self.page)
-                if held == found:
+                if held == observed:
                     os.pwrite(fd, f"{render(value)}\n".encode("ascii").ljust(len(data), b"\n"), 0)
             finally:
                 os.close(fd)

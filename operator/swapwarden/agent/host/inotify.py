@@ -259,9 +259,9 @@ class WatchRegistry:
 
     def read(self) -> Iterator[tuple[Watched | None, InotifyEvent]]:
         """Yield events with their owners; None as the owner if events were lost (Q_OVERFLOW)."""
-        found = [] if self._notify is None else self._notify.read()
+        events = [] if self._notify is None else self._notify.read()
         self.drained = self._notify is None or self._notify.drained
-        for event in found:
+        for event in events:
             owner = self.owners.get(event.watch)
             if event.mask & Q_OVERFLOW:
                 yield None, event

@@ -125,8 +125,8 @@ class RuntimeLink:
 
     def events(self) -> list[LinkEvent]:
         """Return the events since the last call, in their order."""
-        found, self._events = self._events, []
-        return found
+        events, self._events = self._events, []
+        return events
 
     def set_mode(self, mode: str) -> None:
         """Write the file of the mode in one step, unless it has it."""
@@ -279,18 +279,18 @@ class RuntimeLink:
 
 def parts(entries: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
     """Return entries in parts that fit into a packet each. ValueError if one does not fit by itself."""
-    found: list[dict[str, Any]] = []
+    packed: list[dict[str, Any]] = []
     room = 0
     for key, value in entries:
         size = len(msgspec.json.encode({key: value}))
         if size > _ROOM:
             raise ValueError(f"an entry of {size} bytes")
         if size > room:
-            found.append({})
+            packed.append({})
             room = _ROOM
-        found[-1][key] = value
+        packed[-1][key] = value
         room -= size
-    return found
+    return packed
 
 
 _ROOM: Final = protocol.MAX_PACKET - 256

@@ -60,8 +60,8 @@ class Inventory:
 
     def changes(self) -> list[TreeChange]:
         """Return the changes since the last call, in their order."""
-        found, self._changes = self._changes, []
-        return found
+        taken, self._changes = self._changes, []
+        return taken
 
     @property
     def root_path(self) -> str | None:
@@ -151,11 +151,11 @@ class Inventory:
             self._add_container(pod, name)
         return True
 
-    def open(self, container: records.Container, wanted: Collection[cgroup_files.CgroupFile]) -> None:
+    def open(self, container: records.Container, needed: Collection[cgroup_files.CgroupFile]) -> None:
         """Take a container's files in hand, as ContainerFiles does."""
         gone: list[records.ControlFile] = []
         try:
-            self._container_files.open(container, wanted, gone)
+            self._container_files.open(container, needed, gone)
         finally:
             for file in gone:
                 self._drop(file)
@@ -314,19 +314,19 @@ class ContainerFiles:
     def open(
         self,
         container: records.Container,
-        wanted: Collection[cgroup_files.CgroupFile],
+        needed: Collection[cgroup_files.CgroupFile],
         gone: list[records.ControlFile],
     ) -> None:
-        """Update `container.files` with those `wanted`, and append those that no longer exist to `gone`.
+        """Update `container.files` with those `needed`, and append those that no longer exist to `gone`.
 
         Callers may repeat it at any time: it retries what failed to be watched. New files have no desired value yet.
         TransientError if the cgroup inside has no process yet; DeniedError if its owner keeps the agent out.
         """
         own, inner = container_paths(container)
-        if self._open(container, own, wanted, gone, counts=True):
+        if self._open(container, own, needed, gone, counts=True):
             self._watches.release(container)
         watched = self._watches.watch(container, self._fs.absolute(own), inotify.CHILDREN)
-        self._open(container, inner, [each for each in wanted if each.inner], gone, counts=False)
+        self._open(container, inner, [each for each in needed if each.inner], gone, counts=False)
         if not watched:
             raise cgroupfs.DeniedError(f"{own}: cannot be watched")
 
@@ -334,7 +334,7 @@ class ContainerFiles:
         self,
         container: records.Container,
         path: str,
-        wanted: Collection[cgroup_files.CgroupFile],
+        needed: Collection[cgroup_files.CgroupFile],
         gone: list[records.ControlFile],
         *,
         counts: bool,
@@ -343,9 +343,9 @@ class ContainerFiles:
         inode = self._fs.inode(path)
         known = [file for file in container.files if file.path == path]
         same = bool(known) and known[0].inode == inode
-        if not (known or wanted):
+        if not (known or needed):
             return False
-        if same and {file.spec for file in known}.issuperset(wanted):
+        if same and {file.spec for file in known}.issuperset(needed):
             return False
         if not same:
             gone += known
@@ -354,7 +354,7 @@ class ContainerFiles:
         if inode is not None and (counts or same or self._is_in_use(path)):
             container.files += (
                 records.ControlFile(path, inode, container.pod, container.id, spec=each)
-                for each in wanted
+                for each in needed
                 if each not in there
             )
         return bool(known) and not same

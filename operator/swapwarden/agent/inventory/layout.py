@@ -57,10 +57,10 @@ def pods(list_dirs: Listing, root: str) -> Iterator[PodCgroup]:
 
 def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: int = MAX_DEPTH) -> Iterator[str]:
     """Yield the roots of pods at or below `start`; those of clusters that run inside a pod only with `inside`."""
-    found = records.is_root(start.rpartition("/")[2])
-    if found:
+    is_root = records.is_root(start.rpartition("/")[2])
+    if is_root:
         yield start
-    if depth > 0 and (inside or not found):
+    if depth > 0 and (inside or not is_root):
         for name in list_dirs(start):
             yield from roots(list_dirs, cgroupfs.join(start, name), inside=inside, depth=depth - 1)
 

@@ -58,7 +58,7 @@ class Shortfall(msgspec.Struct, frozen=True):
     """Empty: the root of the agent's view, which in a node inside a container is a cgroup as well."""
     file: str
     """memory.min or memory.low."""
-    found: int
+    observed: int
     needed: int
 
 
@@ -73,9 +73,9 @@ def shortfall(cgroups: cgroupfs.Cgroups, root: str, needed: Mapping[str, int]) -
     for path in ("", *reversed(list(cgroupfs.above(root)))):
         for file, least in needed.items():
             with contextlib.suppress(cgroupfs.CgroupError):
-                found = cgroups.read(cgroupfs.join(path, file))
-                if found < least and (worst is None or found < worst.found):
-                    worst = Shortfall(path, file, found, least)
+                observed = cgroups.read(cgroupfs.join(path, file))
+                if observed < least and (worst is None or observed < worst.observed):
+                    worst = Shortfall(path, file, observed, least)
     return worst
 
 
@@ -104,18 +104,18 @@ def conditions(
     None if there should be none. `storm`: many cgroups stood still at memory.high at once. `short` is the cgroup above
     all pods that makes their protection ineffective.
     """
-    found = list(_conditions(facts, seen)) if facts.devices else []
-    found += _of_memory(storm=storm, short=short)
+    result = list(_conditions(facts, seen)) if facts.devices else []
+    result += _of_memory(storm=storm, short=short)
     if runtime is not None and runtime.reason:
         message, remedy = _NRI.get(runtime.reason, _NRI["Refused"])
         detail = "".join(each if each.isprintable() else "?" for each in runtime.message[:_DETAIL])
-        found.append(
+        result.append(
             Diagnostic(
                 ConditionType.NRI_UNAVAILABLE, runtime.reason, f"{message}: {detail}" if detail else message, remedy
             )
         )
     if lost:
-        found.append(
+        result.append(
             Diagnostic(
                 ConditionType.EVENTS_LOST,
                 "QueueOverflow",
@@ -124,7 +124,7 @@ def conditions(
                 "raise fs.inotify.max_queued_events and restart the agent",
             )
         )
-    return found
+    return result
 
 
 def _of_memory(*, storm: bool, short: Shortfall | None) -> Iterator[Diagnostic]:
@@ -138,12 +138,12 @@ def _of_memory(*, storm: bool, short: Shortfall | None) -> Iterator[Diagnostic]:
             " (status.throttled has the pods)",
         )
     if short is not None:
-        what = "nothing" if short.found == 0 else f"no more than {_mib(short.found)}"
+        what = "nothing" if short.observed == 0 else f"no more than {_mib(short.observed)}"
         node = "" if short.path else " (the node itself runs in it)"
         yield Diagnostic(
             ConditionType.PROTECTION_INEFFECTIVE,
             "AncestorTooLow",
-            f"{short.file} of the cgroup /{short.path[-_DETAIL:]}{node} is {short.found}, and pods below it ask for"
+            f"{short.file} of the cgroup /{short.path[-_DETAIL:]}{node} is {short.observed}, and pods below it ask for"
             f" {_mib(short.needed)}: the kernel protects {what} of their memory",
             f"set {short.file} of that cgroup to {short.needed} or more (as {_PROPERTIES[short.file]}= of its unit)",
         )

@@ -169,24 +169,24 @@ class HeadroomReader:
 
     def without_swap(self) -> Sizes:
         """Return the headroom without what can be swapped: some files, whatever the number of pods."""
-        found = self._read()
-        return {} if found is None else _sizes(found, 0, 0, ())
+        reading = self._read()
+        return {} if reading is None else _sizes(reading, 0, 0, ())
 
     async def read(self, pause: Callable[[], Awaitable[None]]) -> Sizes:
         """Return the headroom; `pause` lets other work run."""
-        found = self._read()
-        if found is None:
+        reading = self._read()
+        if reading is None:
             return {}
         left: dict[str, int] = {}
         of_pods = 0
         for pod in list(self._known.pods.values()):
             of_pods += self._pod(pod, left)
             await pause()
-        if found.root is not None:
-            of_pods = min(of_pods, self._left(found.root, left))
-        of_pods = min(of_pods, found.memory.swap_free)
+        if reading.root is not None:
+            of_pods = min(of_pods, self._left(reading.root, left))
+        of_pods = min(of_pods, reading.memory.swap_free)
         devices = swap_space(self._proc, self._block)
-        return _sizes(found, of_pods, self._others(found.root, left), devices)
+        return _sizes(reading, of_pods, self._others(reading.root, left), devices)
 
     def _read(self) -> _Read | None:
         sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
@@ -250,16 +250,16 @@ class HeadroomReader:
         return PodsSizes(limit - used, stat.active_file + stat.inactive_file)
 
 
-def _sizes(found: _Read, of_pods: int, others: int, devices: Iterable[SwapSpace]) -> Sizes:
-    sizes = {names.PressureScope.NODE: node_headroom(found.memory, of_pods + others, devices)}
-    if found.pods is not None:
-        sizes[names.PressureScope.PODS] = pods_headroom(found.pods, of_pods)
+def _sizes(reading: _Read, of_pods: int, others: int, devices: Iterable[SwapSpace]) -> Sizes:
+    sizes = {names.PressureScope.NODE: node_headroom(reading.memory, of_pods + others, devices)}
+    if reading.pods is not None:
+        sizes[names.PressureScope.PODS] = pods_headroom(reading.pods, of_pods)
     return sizes
 
 
 def swap_space(proc: pathlib.Path, block: pathlib.Path) -> list[SwapSpace]:
     """Return the free space of the swap devices, and the memory that zram takes; invalid lines are skipped."""
-    found = []
+    devices = []
     for line in (files.text(proc / "swaps") or "").splitlines()[1 : state.MAX_DEVICES + 1]:
         words = line.split()
         if len(words) < 5 or not (all(map(_SIZE.fullmatch, words[2:4])) and _PRIORITY.fullmatch(words[4])):
@@ -271,5 +271,5 @@ def swap_space(proc: pathlib.Path, block: pathlib.Path) -> list[SwapSpace]:
             sizes = [int(word) for word in words if _SIZE.fullmatch(word)]
             original, _, used, limit = sizes if len(sizes) == 4 else (0, 0, 0, 0)
             device = msgspec.structs.replace(device, original=original, used=used, limit=limit, in_memory=True)
-        found.append(device)
-    return found
+        devices.append(device)
+    return devices

@@ -219,11 +219,11 @@ def _bytes(text: str, whole: int) -> int | None:
 
 def _from_json(text: str) -> Values:
     try:
-        found = msgspec.json.decode(text)
+        document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"it is no JSON: {str(error)[:_TEXT]}") from None
     values: Values = {}
-    for key, value in found.items():
+    for key, value in document.items():
         if key in _SCALARS and isinstance(value, str | bool | int | float):
             values[key] = _word(value)
         elif key in _MAPPINGS and isinstance(value, dict):
@@ -291,12 +291,12 @@ def _scalar(text: str) -> str:
 
 def _mapping(source: str | list[str]) -> Mapping[str, str]:
     """Parse a flow mapping, or the lines of a block of scalars; deeper levels are skipped."""
-    found = {}
+    mapping = {}
     for item in _flow(source, "{}") if isinstance(source, str) else source:
         match = _KEY.fullmatch(item)
         if match:
-            found[match["key"]] = _scalar(match["value"].strip())
-    return found
+            mapping[match["key"]] = _scalar(match["value"].strip())
+    return mapping
 
 
 def _list(source: str | list[str]) -> list[str]:

@@ -145,12 +145,12 @@ class NodeWatch:
 
     def _look(self, tree: _TreeFacts, written: frozenset[str]) -> tuple[state.Facts, _Seen | None]:
         """See what the node has, also on its disks: in a thread. `written`: cgroups that the agent wrote to."""
-        found, last = self._read_facts(tree.root), self._last
-        if last is not None and (last.tree, last.devices) == (tree, found.devices):
-            return found, None
+        facts, last = self._read_facts(tree.root), self._last
+        if last is not None and (last.tree, last.devices) == (tree, facts.devices):
+            return facts, None
         own = self._sources
         look = node_info.look(own.proc, own.sys, self._fs, tree.root, own.kubelet, ours=written)
-        return found, _Seen(tree, found.devices, look, swap_devices.find(own.sys / "block", found.devices))
+        return facts, _Seen(tree, facts.devices, look, swap_devices.find(own.sys / "block", facts.devices))
 
     def _take(self, facts: state.Facts, seen: _Seen | None) -> None:
         self.facts = facts

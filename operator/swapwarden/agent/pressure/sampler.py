@@ -78,21 +78,21 @@ class KernelTotals:
 
     def read(self) -> Mapping[names.PressureScope, signals.StallTotals]:
         """Return the totals by scope, without scopes whose stalls cannot be read."""
-        found = {}
+        totals = {}
         if (node := node_totals(self._proc)) is not None:
             scanned = _sum(node.counted, "pgscan_kswapd", "pgscan_direct")
             pages = _pages(node.counted, "pgsteal_kswapd", "pgsteal_direct")
-            found[names.PressureScope.NODE] = signals.StallTotals(node.full, scanned, *pages)
+            totals[names.PressureScope.NODE] = signals.StallTotals(node.full, scanned, *pages)
         else:
             self._log(names.PressureScope.NODE)
         root = self._known.root_path
         if root is None:
-            return found
+            return totals
         if (full := _full(self._pressure(root))) is not None:
-            found[names.PressureScope.PODS] = self._of_pods(full, root)
+            totals[names.PressureScope.PODS] = self._of_pods(full, root)
         else:
             self._log(names.PressureScope.PODS)
-        return found
+        return totals
 
     def _log(self, scope: names.PressureScope) -> None:
         if scope not in self._logged:
@@ -163,12 +163,12 @@ class PodWatch:
         """Count from now on, unless it does already."""
         if self._before is not None:
             return
-        found = {}
+        refaults = {}
         for pod in list(self._known.pods.values()):
             if (read := self._read(pod)) is not None:
-                found[pod.uid] = read.refaults
+                refaults[pod.uid] = read.refaults
             await pause()
-        self._before = found
+        self._before = refaults
 
     def end(self) -> None:
         """Count no longer."""
@@ -178,14 +178,14 @@ class PodWatch:
         """Return the pods that use most memory and swap, the largest first, without those that cannot be read."""
         await self.begin(pause)
         before = self._before or {}
-        found = []
+        listed = []
         for pod in list(self._known.pods.values()):
             if (read := self._read(pod)) is not None:
                 refaults = max(0, read.refaults - before.get(pod.uid, 0))
-                found.append(state.PressuredPod(read.pod, read.working_set_bytes, read.swap_bytes, refaults))
+                listed.append(state.PressuredPod(read.pod, read.working_set_bytes, read.swap_bytes, refaults))
             await pause()
-        most = heapq.nlargest(state.MAX_PRESSURED, found, key=lambda each: (_usage(each), each.pod))
-        return Largest(most, len(found) - len(most))
+        most = heapq.nlargest(state.MAX_PRESSURED, listed, key=lambda each: (_usage(each), each.pod))
+        return Largest(most, len(listed) - len(most))
 
     def _read(self, pod: records.Pod) -> state.PressuredPod | None:
         """Return what a pod holds, with all of its refaults; None if it cannot be read."""

@@ -101,15 +101,15 @@ class History:
         self._file = replaced_file.ReplacedFile(folder / FILE, self._content, lambda: now)
         self._saved = b""
         try:
-            found = msgspec.json.decode(files.whole(folder / FILE, _BYTES), type=_Stored)
+            stored = msgspec.json.decode(files.whole(folder / FILE, _BYTES), type=_Stored)
         except FileNotFoundError:
             return
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             log.warning("the record of reclaim is lost: its writes of the last 24 hours do not count: %s", error)
             return
-        if all(0 <= begin <= now and size >= 0 for begin, size in found.slots):
-            self.writes.slots = sorted(found.slots)[-reclaim.MAX_SLOTS :]
-            self.done = {uid: frozenset(ids) for uid, ids in list(found.done.items())[-MAX_DONE:]}
+        if all(0 <= begin <= now and size >= 0 for begin, size in stored.slots):
+            self.writes.slots = sorted(stored.slots)[-reclaim.MAX_SLOTS :]
+            self.done = {uid: frozenset(ids) for uid, ids in list(stored.done.items())[-MAX_DONE:]}
             self._saved = self._content()
 
     def save(self) -> None:
@@ -223,11 +223,11 @@ class Reclaimer:
 
     def _follow(self, order: ReclaimOrder) -> None:
         """Take the pods of an order; a pod with a new container starts again."""
-        wanted = {target.uid: target for target in order.targets}
-        for uid in self._pods.keys() - wanted.keys():
+        targets = {target.uid: target for target in order.targets}
+        for uid in self._pods.keys() - targets.keys():
             del self._pods[uid]
             self._past.done.pop(uid, None)
-        for uid, target in wanted.items():
+        for uid, target in targets.items():
             known = self._pods.get(uid)
             if known is None or known.target.mode is not target.mode or target.containers - known.target.containers:
                 begins = target.since + self._startup if target.mode is names.ReclaimMode.STARTUP else self._clock()

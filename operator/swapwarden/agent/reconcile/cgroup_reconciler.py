@@ -129,8 +129,8 @@ class CgroupReconciler:
         """Have records of the files of memory with a setting; with `recorded` also of those that the ledger has."""
         owns = self._work.in_force.kubelet_owns
         for each in cgroup_files.OF_MEMORY:
-            wanted = each.name in settings and not resolve.is_kubelets(owns, each, container=False)
-            if wanted or (recorded and self._limits.has_name(each.name, cgroup.path)):
+            is_set = each.name in settings and not resolve.is_kubelets(owns, each, container=False)
+            if is_set or (recorded and self._limits.has_name(each.name, cgroup.path)):
                 file = self._own.add(cgroup, each)
                 if file is not None and not recorded:
                     file.created_at = records.NEVER if file.pod is None else file.pod.file.created_at
@@ -166,25 +166,25 @@ class CgroupReconciler:
             case _:
                 raise cgroupfs.GoneError(str(key))
 
-    def enter(self, level: records.Level, mark: queue.Mark, *, found: bool = True) -> None:
+    def enter(self, level: records.Level, mark: queue.Mark, *, listed: bool = True) -> None:
         """Mark the unknown children of a level. CgroupError if it cannot be read."""
         try:
-            listed = self._inventory.enter(level)
+            children = self._inventory.enter(level)
         except cgroupfs.DeniedError as error:  # it is nobody's but the node's
             raise cgroupfs.CgroupError(str(error)) from None
-        for name in listed:
+        for name in children:
             path = cgroupfs.join(level.path, name)
             known = path in self._inventory.pods or path in self._inventory.levels
             if not known and (records.pod_uid(name) or records.is_level(name)):
-                self._work.waiting.mark(queue.Child(level, name, found), queue.Priority.ARRIVAL, mark)
+                self._work.waiting.mark(queue.Child(level, name, listed), queue.Priority.ARRIVAL, mark)
 
     def _observe(self, child: queue.Child, mark: queue.Mark) -> None:
         """Compare a name with the disk."""
-        origin = resolve.Origin.PREEXISTING if self.first and child.found else resolve.Origin.APPEARED
+        origin = resolve.Origin.PREEXISTING if self.first and child.listed else resolve.Origin.APPEARED
         try:
             self._inventory.observe(child.owner, child.name, origin, mark.noticed)
         finally:
-            self.take_changes(mark, found=child.found)
+            self.take_changes(mark, listed=child.listed)
 
     def _compare(self, pod: records.Pod, mark: queue.Mark) -> None:
         """Compare a pod and its children with the disk."""
@@ -200,7 +200,7 @@ class CgroupReconciler:
         if error is not None:
             raise error
 
-    def take_changes(self, mark: queue.Mark, *, found: bool = False) -> None:
+    def take_changes(self, mark: queue.Mark, *, listed: bool = False) -> None:
         """Take in new cgroups, and forget removed ones."""
         for change in self._inventory.changes():
             what, came = change.what, change.came
@@ -209,7 +209,7 @@ class CgroupReconciler:
                     self._files.drop(what)
                     continue
                 case records.Level() if came:
-                    self._work.failures.attempt(what, functools.partial(self.enter, what, mark, found=found))
+                    self._work.failures.attempt(what, functools.partial(self.enter, what, mark, listed=listed))
                     self.mark_above(mark)
                 case records.Container() if came and self._containers.put_off(what):
                     self._work.watching.release(what)
@@ -217,7 +217,7 @@ class CgroupReconciler:
                     self._work.waiting.mark(what, queue.Priority.ARRIVAL, queue.Mark(mark.noticed))
                 case records.Pod() if came:
                     # The inventory has it now, so an error is the pod's.
-                    late = self.absent and found
+                    late = self.absent and listed
                     self._work.failures.attempt(what, functools.partial(self._take_in, what, mark, late=late))
                     if change.denied:
                         self._work.failures.failed(what, ViolationReason.ACCESS_DENIED, change.denied)
@@ -255,8 +255,8 @@ class CgroupReconciler:
         # If the ledger lost lines, a 0 may be the agent's own. A kubelet that gave a pod 0 also gave its containers 0.
         for file in pod.own:
             file.last_stated = self._files.recall(file, incomplete=late and not self._ledger.complete)
-        found = pod.origin is resolve.Origin.PREEXISTING
-        pod.enforced = found or late
+        preexisting = pod.origin is resolve.Origin.PREEXISTING
+        pod.enforced = preexisting or late
         ran, since = None, mark.noticed
         if late:
             ran = names.Cause.AGENT_DOWN
@@ -266,13 +266,13 @@ class CgroupReconciler:
             # its age, that is the pod's start and not another writer (`attribution.cause_of`).
             for file in pod.own:
                 file.created_at = mark.noticed
-            if not found:
+            if not preexisting:
                 ran, since = names.Cause.AGENT_LATE, mark.since
         self.reconcile_pod(pod, queue.Mark(mark.noticed), since=since, ran=ran)
         for file in pod.own:
             self._attribution.observe(file)  # its limit first
             # With a record, the next agent does not take it for one that appeared while none ran.
-            if found and self._limits.get(file.key) is None:
+            if preexisting and self._limits.get(file.key) is None:
                 self._limits.mark_known(file.key)
         if resolve.awaits_entry(state.spec, pod.uid, origin=pod.origin, last=pod.file.last_stated):
             self._work.due_in(pod, schedule.Why.AWAITS, resolve.AWAIT_SECONDS)
@@ -344,7 +344,7 @@ class CgroupReconciler:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
         if file.pod is None or file is not file.pod.file or file.times.write_seq:
             return
-        seeks = self._evidence.wanted or self._work.reports.drop_ins[board.PODS].held
+        seeks = self._evidence.desired or self._work.reports.drop_ins[board.PODS].held
         if seeks or self._limits.get(file.key) is not None:
             self._evidence.came(self._inventory.root_path, file.pod)
 

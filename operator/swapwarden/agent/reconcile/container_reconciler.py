@@ -86,10 +86,10 @@ class ContainerReconciler:
         seen = self._runtime.get(container.id)
         lower = runtime_values.lower_original(seen, self._inventory.page)
         try:
-            wanted = self._wanted(container, entry or {}, swap=lower is not None)
-            if wanted or entry is not None:
+            needed = self._needed(container, entry or {}, swap=lower is not None)
+            if needed or entry is not None:
                 # Each time: if it cannot be watched, no event reports crun's inner cgroup.
-                self._open(container, wanted)
+                self._open(container, needed)
         except Exception as unknown:  # noqa: BLE001 raised once the known files have their values
             # A cgroup inside without a process is checked again, but not if the container makes new ones without end.
             if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
@@ -110,7 +110,7 @@ class ContainerReconciler:
         if error is not None:
             raise error
 
-    def _wanted(
+    def _needed(
         self, container: records.Container, entry: spec.FileSettings, *, swap: bool
     ) -> list[cgroup_files.CgroupFile]:
         """Return the files that need a record: those with a setting, and those that an earlier run may have written.
@@ -132,10 +132,10 @@ class ContainerReconciler:
             or self._limits.has_names((each.name,), paths)
         ]
 
-    def _open(self, container: records.Container, wanted: list[cgroup_files.CgroupFile]) -> None:
+    def _open(self, container: records.Container, needed: list[cgroup_files.CgroupFile]) -> None:
         known = set(container.files)
         try:
-            self._inventory.open(container, wanted)
+            self._inventory.open(container, needed)
         finally:
             for change in self._inventory.changes():
                 if isinstance(change.what, records.ControlFile):

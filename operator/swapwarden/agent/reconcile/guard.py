@@ -87,9 +87,9 @@ class ThrottleGuard:
             limit = cgroupfs.NO_LIMIT
             with contextlib.suppress(cgroupfs.CgroupError):  # then no value lies between plan and limit
                 limit = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_MAX))
-            found = Guarded(file, throttle.StallGuard(plan, limit, self._fs.page, answer), self._events(file))
-            self.guarded[file] = found
-            self._watch(found)
+            guarded = Guarded(file, throttle.StallGuard(plan, limit, self._fs.page, answer), self._events(file))
+            self.guarded[file] = guarded
+            self._watch(guarded)
 
     def drop(self, file: records.ControlFile) -> None:
         """Guard a file no longer."""

@@ -34,8 +34,8 @@ class Child(msgspec.Struct, frozen=True):
 
     owner: inotify.Watched
     name: str
-    found: bool = False
-    """Whether a listing found it, and no event reported it."""
+    listed: bool = False
+    """Whether a listing showed it, and no event reported it."""
 
     def __str__(self) -> str:
         """For logs."""

@@ -114,7 +114,7 @@ class Events:
                 self._files.guard.heard(owner)
             elif owner is not None:
                 self._mark_name(owner, event, noticed)
-        seeks = self._evidence.wanted or self._work.reports.drop_ins[board.PODS].held
+        seeks = self._evidence.desired or self._work.reports.drop_ins[board.PODS].held
         for file, since in touched.items():
             # An event before this one may have ended the watch. A container may write to its inner cgroup in a loop.
             if file.watch is not None and not (file.is_inner and self._put_off(file)):
@@ -426,7 +426,7 @@ class NodeReconciler:
         if not self.alarm.on:
             return
         now = self.work.clock()
-        for key, wanted, wait in (
+        for key, is_due, wait in (
             (queue.Task.CAUSES, self._attribution.noted, attribution.MOMENT_SECONDS),
             (
                 queue.Task.SWEEP,
@@ -435,7 +435,7 @@ class NodeReconciler:
             ),
             (queue.Task.TREE, self.inventory.root is None, 0.0),
         ):
-            if wanted and (key, schedule.Why.DUE) not in self.work.due.times:
+            if is_due and (key, schedule.Why.DUE) not in self.work.due.times:
                 self.work.due.at(key, schedule.Why.DUE, now + wait)
         when = -math.inf if self.work.waiting.count or self._applied is not None else self.work.due.next
         self.alarm.set(when, now)

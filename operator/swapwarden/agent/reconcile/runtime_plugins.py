@@ -405,9 +405,9 @@ class RuntimePlugins:
 
     def _merge(self, plugin: _Plugin, container_id: str) -> None:
         """Record a container of a list."""
-        found = plugin.merging.pop(container_id, None)
-        if found is not None:
-            self.holds.learn(runtime_values.listed(self._records.get(container_id), found, self._work.clock()))
+        listed = plugin.merging.pop(container_id, None)
+        if listed is not None:
+            self.holds.learn(runtime_values.listed(self._records.get(container_id), listed, self._work.clock()))
 
     def _count(self, plugin: _Plugin, counts: link_messages.PluginCounts) -> None:
         before, plugin.reported = plugin.reported or counts, counts
@@ -447,8 +447,8 @@ class RuntimePlugins:
 
     def _usable(self) -> runtime_link.PluginPeer | None:
         """Return the newest plugin by which the runtime can be asked."""
-        found = [peer for peer, plugin in self._plugins.items() if plugin.connected and plugin.listed]
-        return found[-1] if found else None
+        usable = [peer for peer, plugin in self._plugins.items() if plugin.connected and plugin.listed]
+        return usable[-1] if usable else None
 
     def _check(self) -> None:
         """Note whether the runtime can be asked."""

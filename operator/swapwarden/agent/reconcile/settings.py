@@ -58,11 +58,11 @@ class NextSetting(msgspec.Struct, frozen=True):
     """Whether the setting holds another writer's value, which `write` replaces, or which stays."""
 
 
-def next_setting(observed: str, wanted: str | None, record: ledger.SettingRecord | None) -> NextSetting:
-    """Decide what to write to a setting that holds `observed`; `wanted` is None to restore the earlier value."""
+def next_setting(observed: str, desired: str | None, record: ledger.SettingRecord | None) -> NextSetting:
+    """Decide what to write to a setting that holds `observed`; `desired` is None to restore the earlier value."""
     foreign = record is not None and observed not in {record.found, *record.wrote}
-    if wanted is not None:
-        return NextSetting(None, foreign=False) if observed == wanted else NextSetting(wanted, foreign)
+    if desired is not None:
+        return NextSetting(None, foreign=False) if observed == desired else NextSetting(desired, foreign)
     if record is None or foreign or observed == record.found:
         return NextSetting(None, foreign)
     return NextSetting(record.found, foreign=False)
@@ -74,32 +74,33 @@ class Settings:
     def __init__(self, records: ledger.SettingRecords) -> None:
         self._records = records
         self._in_force: dict[ledger.Key, str] = {}
-        """Settings whose wanted value was read back. Any other value is then another writer's, even the earlier one."""
+        """Desired values that were read back. Any other value is then another writer's, even the earlier one."""
 
-    def next(self, key: ledger.Key, observed: str, wanted: str | None) -> str | None:
+    def next(self, key: ledger.Key, observed: str, desired: str | None) -> str | None:
         """Return what must be written now, or None. The ledger has it then; SettingError if the ledger cannot take it.
 
-        `wanted` is None to restore the earlier value.
+        `desired` is None to restore the earlier value.
         """
-        step = next_setting(observed, wanted, self._records.get(key))
-        if wanted is not None and step.write is not None:
-            if step.foreign or self._in_force.get(key) == wanted:
+        step = next_setting(observed, desired, self._records.get(key))
+        if desired is not None and step.write is not None:
+            if step.foreign or self._in_force.get(key) == desired:
                 REPAIRS.inc(key.file)
-                log.info("another writer changed a setting", extra={**_named(key), "found": observed, "wrote": wanted})
+                extra = {**_named(key), "observed": observed, "wrote": desired}
+                log.info("another writer changed a setting", extra=extra)
             try:
-                self._records.record(key, observed, wanted)
+                self._records.record(key, observed, desired)
             except OSError as error:
                 raise board.SettingError(
                     names.Problem.WRITE_FAILED, f"--run-dir cannot record its earlier value ({error.strerror})"
                 ) from None
-        elif wanted is None and step.foreign:
-            log.info("a value of another writer is left as it is", extra={**_named(key), "found": observed})
+        elif desired is None and step.foreign:
+            log.info("a value of another writer is left as it is", extra={**_named(key), "observed": observed})
         return step.write
 
-    def done(self, key: ledger.Key, wanted: str | None) -> None:
-        """Note that a setting holds `wanted`; None: it was restored or is gone. SettingError if not recorded."""
-        if wanted is not None:
-            self._in_force[key] = wanted
+    def done(self, key: ledger.Key, desired: str | None) -> None:
+        """Note that a setting holds `desired`; None: it was restored or is gone. SettingError if not recorded."""
+        if desired is not None:
+            self._in_force[key] = desired
             return
         self._in_force.pop(key, None)
         try:
@@ -110,10 +111,10 @@ class Settings:
             ) from None
 
 
-def audit(observed: str, wanted: str) -> None:
+def audit(observed: str, desired: str) -> None:
     """SettingError if a setting would be written."""
-    if observed != wanted:
-        raise board.SettingError(names.Problem.AUDIT, f"{wanted} would be written over {observed}")
+    if observed != desired:
+        raise board.SettingError(names.Problem.AUDIT, f"{desired} would be written over {observed}")
 
 
 def _named(key: ledger.Key) -> dict[str, str]:
@@ -165,7 +166,7 @@ class _Step(msgspec.Struct, eq=False):
     """One setting in a pass. Only one thread uses it at a time."""
 
     name: str
-    wanted: str | None
+    desired: str | None
     """The desired value; None: restore the earlier one."""
     audited: str | None
     observed: str = ""
@@ -200,9 +201,9 @@ class Sysctls:
         """How the settings stand."""
         return self._board.sysctls
 
-    def _report(self, state: spec.NodeSpec, found: tuple[board.SettingProblem, ...]) -> None:
-        concerned = bool(state.kernel or found)
-        self._board.sysctls = board.SettingStatus(concerned, found, len(self._recorded() - _in_force(state).keys()))
+    def _report(self, state: spec.NodeSpec, problems: tuple[board.SettingProblem, ...]) -> None:
+        concerned = bool(state.kernel or problems)
+        self._board.sysctls = board.SettingStatus(concerned, problems, len(self._recorded() - _in_force(state).keys()))
         self._board.touch()
 
     def set_desired(self, state: spec.NodeSpec) -> None:
@@ -241,21 +242,21 @@ class Sysctls:
         if state is None:
             return None
         try:
-            found = await self._reconcile(state)
+            problems = await self._reconcile(state)
         except TimeoutError:
             message = f"the kernel has not finished in {WRITE_SECONDS:.0f} s: look for a hanging modprobe on the node"
             concerned = sorted(state.kernel.keys() | self._recorded())
-            found = tuple(board.SettingProblem(name, names.Problem.WRITE_FAILED, message) for name in concerned)
+            problems = tuple(board.SettingProblem(name, names.Problem.WRITE_FAILED, message) for name in concerned)
         except Exception:
             self.due.set()  # the next run must not lose this pass
             raise
         if self._state is None or _asked(self._state) != _asked(state):
             return None  # `set_desired` has already set what to report until the next pass
-        for short in found:
+        for short in problems:
             if short not in self.status.problems:
                 log.warning("a setting of the node differs from its profile: %s: %s", short.name, short.message)
-        self._report(state, found)
-        if any(short.reason is names.Problem.WRITE_FAILED for short in found):
+        self._report(state, problems)
+        if any(short.reason is names.Problem.WRITE_FAILED for short in problems):
             return self._backoff.next()
         self._backoff.reset()
         return None
@@ -266,15 +267,15 @@ class Sysctls:
 
     async def _reconcile(self, state: spec.NodeSpec) -> tuple[board.SettingProblem, ...]:
         """Reconcile the settings, and return the problems."""
-        found = [
+        problems = [
             board.SettingProblem(name, names.Problem.NOT_SUPPORTED, "this agent does not know it: update it")
             for name in state.kernel
             if name not in SETTINGS
         ]
-        wanted = _in_force(state)
+        desired = _in_force(state)
         audited = state.kernel if state.mode is names.Mode.AUDIT else {}
-        concerned = self._recorded() | wanted.keys() | audited.keys()
-        steps = [_Step(name, wanted.get(name), audited.get(name)) for name in SETTINGS if name in concerned]
+        concerned = self._recorded() | desired.keys() | audited.keys()
+        steps = [_Step(name, desired.get(name), audited.get(name)) for name in SETTINGS if name in concerned]
         await self._kernel.do(KEY, lambda: _each(self._observe, steps), WRITE_SECONDS)
         if self._state is None or _asked(self._state) != _asked(state):
             return ()
@@ -282,16 +283,16 @@ class Sysctls:
         if any(step.write is not None for step in steps):
             await self._kernel.do(KEY, lambda: _each(self._carry_out, steps), WRITE_SECONDS)
         _each(self._finish, steps)
-        found += [board.SettingProblem(step.name, step.short.reason, str(step.short)) for step in steps if step.short]
-        return tuple(found)
+        failed = ((step.name, step.short) for step in steps if step.short)
+        return (*problems, *(board.SettingProblem(name, short.reason, str(short)) for name, short in failed))
 
     def _observe(self, step: _Step) -> None:
         step.observed = self._read(step.name)
 
     def _decide(self, step: _Step) -> None:
-        if step.wanted is not None:
-            self._check(step.name, step.wanted)
-        step.write = self._settings.next(ledger.Key(step.name), step.observed, step.wanted)
+        if step.desired is not None:
+            self._check(step.name, step.desired)
+        step.write = self._settings.next(ledger.Key(step.name), step.observed, step.desired)
 
     def _carry_out(self, step: _Step) -> None:
         if step.write is not None:
@@ -299,7 +300,7 @@ class Sysctls:
             step.observed = step.write
 
     def _finish(self, step: _Step) -> None:
-        self._settings.done(ledger.Key(step.name), step.wanted)
+        self._settings.done(ledger.Key(step.name), step.desired)
         if step.audited is not None:
             self._check(step.name, step.audited)
             audit(step.observed, step.audited)
@@ -338,11 +339,11 @@ class Sysctls:
             WRITES.inc(name, "error")
             message = f"the kernel refuses {value} ({error}){setting.hint}"
             raise board.SettingError(names.Problem.WRITE_FAILED, message) from None
-        found = self._read(name)
-        if found != value:
+        observed = self._read(name)
+        if observed != value:
             WRITES.inc(name, "error")
             raise board.SettingError(
-                names.Problem.WRITE_FAILED, f"holds {found} after {value} was written{setting.hint}"
+                names.Problem.WRITE_FAILED, f"holds {observed} after {value} was written{setting.hint}"
             )
         WRITES.inc(name, "ok")
 

@@ -64,7 +64,7 @@ class Action(msgspec.Struct, frozen=True):
 
 def next_write(
     limit: int,
-    found: int,
+    observed: int,
     swap: int,
     usages: Callable[[], Iterable[DrainUsage]],
     *,
@@ -74,7 +74,7 @@ def next_write(
     above: Callable[[], int] = lambda: cgroupfs.NO_LIMIT,
     page: int = 4096,
 ) -> Action:
-    """Decide the next write to a file that holds `found`, towards `limit`, with `swap` bytes in use; all in bytes.
+    """Decide the next write to a file that holds `observed`, towards `limit`, with `swap` bytes in use; all in bytes.
 
     A lower limit brings no page back, and can get a pod at its memory limit OOM-killed: a page that it touches cannot
     return while no other can be swapped out. So with (nearly) more in use than the limit, the file gets the limit only
@@ -86,24 +86,24 @@ def next_write(
     The pod could live with `held`, be it the limit or, during a drain, more. So it gets that again if no more is in
     use, and beyond it room only for swap that it took meanwhile. If the room were measured each time, each rewrite
     would raise the limit of a pod that uses all it may.
-    `units`: `found` is systemd's value for the cgroup, which it writes without regard to the swap in use. If that is
+    `units`: `observed` is systemd's value for the cgroup, which it writes without regard to the swap in use. If that is
     less than `held` during a drain, it is a cut like any other, and undone if it could get the pod killed.
     `above` returns the least limit of the cgroups above, read only before a cut. A limit of at least that has no effect
     yet: the file can be lowered to it whatever is in use, and must be, since the one above may be raised next.
     """
-    undone = units and not cap and held is not None and max(found, limit) < held and swap > limit
-    if found <= limit and not undone:
-        return Action(None if cap or found == limit else limit, swap > limit)
+    undone = units and not cap and held is not None and max(observed, limit) < held and swap > limit
+    if observed <= limit and not undone:
+        return Action(None if cap or observed == limit else limit, swap > limit)
     lived = held is not None and held <= limit
     eased = swap <= limit if lived else swap + swap // EASE_SHARE <= limit
     if eased or (bound := above()) <= limit or all(usage.fits for usage in usages()):
-        return Action(None if found == limit else limit, swap > limit)
+        return Action(None if observed == limit else limit, swap > limit)
     goal = swap + max(swap // ROOM_SHARE, ROOM_BYTES)
     if held is not None:
         known = max(limit, held)
         goal = min(goal, known if swap <= known else swap + (swap - known) // ROOM_SHARE)
     goal = max(limit, min(bound, goal) // page * page)
-    return Action(goal if goal < found or (undone and goal > found) else None, draining=True)
+    return Action(goal if goal < observed or (undone and goal > observed) else None, draining=True)
 
 
 NO_ROOM: Final = DrainUsage(1, 0, 0)
@@ -151,10 +151,10 @@ class Headroom:
         least = cgroupfs.NO_LIMIT
         for path in cgroupfs.above(file.path):
             with contextlib.suppress(cgroupfs.CgroupError):
-                found = self._fs.read(cgroupfs.join(path, file.spec.name))
+                limit = self._fs.read(cgroupfs.join(path, file.spec.name))
                 if file.pod is not None and path == file.pod.path:
-                    found = max(found, file.pod.file.last_applied or 0)
-                least = min(least, found)
+                    limit = max(limit, file.pod.file.last_applied or 0)
+                least = min(least, limit)
         return least
 
     def usages(self, path: str) -> Iterator[DrainUsage]:

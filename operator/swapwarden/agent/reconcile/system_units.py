@@ -66,26 +66,26 @@ class UnitIoReconciler:
         self.to_restore = 0
         asked = {path: _asked(wants[name]) for path, name in units.items()} if mode is not names.Mode.RESTORE else {}
         there = {path: inode for path in sorted(units) if (inode := self._fs.inode(path)) is not None}
-        found = list(self._restore_others(asked if mode is names.Mode.ENFORCE else {}, there))
-        found += self._without_disks(dict.fromkeys(file for files in asked.values() for file in files))
+        problems = list(self._restore_others(asked if mode is names.Mode.ENFORCE else {}, there))
+        problems += self._without_disks(dict.fromkeys(file for files in asked.values() for file in files))
         for path, inode in there.items():
-            found += self._of_unit(units[path], path, inode, asked.get(path, {}), mode)
-        if any(short.reason is names.Problem.WRITE_FAILED for short in found):
+            problems += self._of_unit(units[path], path, inode, asked.get(path, {}), mode)
+        if any(short.reason is names.Problem.WRITE_FAILED for short in problems):
             self.again = self._backoff.next()
         else:
             self.again = None
             self._backoff.reset()
-        for short in found:
+        for short in problems:
             if short not in self.shortfalls:
                 log.warning("a setting of the node differs from its profile: %s: %s", short.name, short.message)
-        self.shortfalls = tuple(found)
+        self.shortfalls = tuple(problems)
 
     def _restore_others(self, asked: Mapping[str, _Asked], there: Mapping[str, int]) -> Iterator[board.SettingProblem]:
         """Restore lines that are no longer desired; those of removed cgroups are forgotten."""
-        wanted = {(path, file.name) for path, files in asked.items() for file in files}
+        desired = {(path, file.name) for path, files in asked.items() for file in files}
         for key in [record.key for record in self._records if record.key.file in cgroup_files.FILES]:
-            is_wanted = (key.path, key.file) in wanted and key.device in self.disks.numbers
-            if not key.path or (is_wanted and there.get(key.path) == key.inode):
+            is_desired = (key.path, key.file) in desired and key.device in self.disks.numbers
+            if not key.path or (is_desired and there.get(key.path) == key.inode):
                 continue
             is_there = self._fs.inode(key.path) == key.inode and self._fs.has(key.path, key.file)
             try:
@@ -172,10 +172,10 @@ class UnitIoReconciler:
             settings.WRITES.inc(key.file, "error")
             message = f"{value} of disk {key.device}: {error}"
             raise board.SettingError(names.Problem.WRITE_FAILED, message) from None
-        found = self._read(key)
-        if found != value:
+        observed = self._read(key)
+        if observed != value:
             settings.WRITES.inc(key.file, "error")
-            message = f"holds {found} of disk {key.device} after {value} was written"
+            message = f"holds {observed} of disk {key.device} after {value} was written"
             raise board.SettingError(names.Problem.WRITE_FAILED, message)
         settings.WRITES.inc(key.file, "ok")
 
@@ -250,17 +250,17 @@ class Units:
         self._state, self._heard = state, frozenset(wants)
         self._lacking = []
         self.unfinished = ""
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for name in wants:
             try:
-                found[self._find(name, root)] = name
+                paths[self._find(name, root)] = name
             except board.SettingError as short:
                 self._lacking.append(board.SettingProblem(name, short.reason, str(short)))
         with self._each("slices and services"):
-            self._watch_homes(found, root)
-        self._reconcile_files(found, wants, state.mode, noticed)
+            self._watch_homes(paths, root)
+        self._reconcile_files(paths, wants, state.mode, noticed)
         with self._each("io"):
-            self.io.reconcile(wants, state.mode, found)
+            self.io.reconcile(wants, state.mode, paths)
         self.concerned = bool(wants or self._units or self.io.shortfalls)
 
     @contextlib.contextmanager
@@ -278,7 +278,7 @@ class Units:
         self._lacking.append(board.SettingProblem(name, names.Problem.WRITE_FAILED, message))
 
     def _reconcile_files(
-        self, found: Mapping[str, str], wants: Mapping[str, spec.UnitEntry], mode: names.Mode, noticed: float
+        self, paths: Mapping[str, str], wants: Mapping[str, spec.UnitEntry], mode: names.Mode, noticed: float
     ) -> None:
         """Bring the files of units to their values, by path; files without a value get their earlier one."""
         values: dict[tuple[str, str], resolve.DesiredValue] = {
@@ -286,7 +286,7 @@ class Units:
             for key in (*((each.key.path, each.key.file) for each in self._limits), *self._units)
             if not _is_of_pods(key[0])
         }
-        for path, name in found.items():
+        for path, name in paths.items():
             if (limit := wants[name].limit) is not None:
                 values[path, cgroupfs.SWAP_MAX] = limit
             values.update({(path, file): setting.value for file, setting in wants[name].memory.items()})
@@ -431,13 +431,13 @@ class Units:
         self._watches.release(unit)
         self._files.drop(unit)
 
-    def _watch_homes(self, found: dict[str, str], root: str) -> None:
+    def _watch_homes(self, paths: dict[str, str], root: str) -> None:
         """Watch for new units: a service that restarts has a new cgroup, and a missing one may appear.
 
         The cgroup above the tree of pods is watched already, and a watch has only one owner.
         """
         homes = (
-            {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)}
+            {"", _SYSTEM, *(path.rpartition("/")[0] for path in paths)}
             if self._state is not None and self._state.units
             else set()
         )
@@ -458,8 +458,8 @@ def _name(path: str) -> str:
 
 
 def _changed(unit: records.ControlFile) -> str:
-    wanted = unit.desired.if_enforced
-    return "raised" if isinstance(wanted, int) and wanted > unit.status.observed else "lowered"
+    desired = unit.desired.if_enforced
+    return "raised" if isinstance(desired, int) and desired > unit.status.observed else "lowered"
 
 
 def _is_of_pods(path: str) -> bool:

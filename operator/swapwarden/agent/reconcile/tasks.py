@@ -197,7 +197,7 @@ class NodeTasks:
         current = self.comparison
         if current.serial is None:
             current.serial = self._work.waiting.serial
-        finding = any(isinstance(key, queue.Child) and key.found for key in self._work.waiting)
+        finding = any(isinstance(key, queue.Child) and key.listed for key in self._work.waiting)
         if finding or self._work.waiting.waits_since(current.serial):  # not yet
             self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, mark)
             return

@@ -73,7 +73,7 @@ def tally(
     Of a pod with a limit, the runtime holds the running containers by numbers that the limit allows together. systemd
     holds the pod by its drop-in files: at 0, so never above the limit.
     """
-    by_systemd = evidence.wanted or evidence.installed
+    by_systemd = evidence.desired or evidence.installed
     if progress.runtime is None and not by_systemd:
         return None
     counts = {(True, True): 0, (True, False): 0, (False, True): 0}
@@ -110,7 +110,7 @@ def observed(
     alone = sorted(held.alone + held.starting)
     return state.Holds(
         runtime=progress.runtime is not None and progress.runtime.connected,
-        systemd=(evidence.wanted or evidence.installed) and evidence.proved,
+        systemd=(evidence.desired or evidence.installed) and evidence.proved,
         agent_only=alone[: state.MAX_AGENT_ONLY],
         agent_only_omitted=max(0, len(alone) - state.MAX_AGENT_ONLY),
     )
@@ -138,9 +138,9 @@ def publish(
         return
     count = 0
     for each in runtime:
-        wanted = runtime_values.wanted(each, progress.spec)
-        limits = each.is_reported and not each.is_sandbox and wanted is not None and wanted.value < cgroupfs.NO_LIMIT
-        count += limits and wanted is not None and runtime_values.is_held(each, wanted)
+        desired = runtime_values.desired(each, progress.spec)
+        limits = each.is_reported and not each.is_sandbox and desired is not None and desired.value < cgroupfs.NO_LIMIT
+        count += limits and desired is not None and runtime_values.is_held(each, desired)
     HELD.set(count)
 
 
@@ -155,7 +155,7 @@ def strict_verdict(
 
     `files` are those that the installation has on the node. `runtime`: None if the runtime should hold no limit.
     """
-    if not view.wanted:
+    if not view.desired:
         return _unasked(view)
     if view.root is None:
         return collector.ConditionVerdict("Unknown", "NoPodTree", "looking for the cgroups of pods")

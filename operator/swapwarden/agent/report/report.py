@@ -47,7 +47,7 @@ class Report:
 
     def snapshot(self) -> collector.Snapshot:
         """Return how things stand on the node."""
-        return self._snapshot(self._tally() if self._reconciled.evidence.wanted else None)
+        return self._snapshot(self._tally() if self._reconciled.evidence.desired else None)
 
     def _snapshot(self, held: holds.HeldPods | None) -> collector.Snapshot:
         """Return a snapshot with who was observed to hold pods; only guarantee Strict needs that."""
@@ -92,7 +92,7 @@ class Report:
         snapshot = self._snapshot(held)
         slow = progress.runtime is not None and progress.runtime.connected and bool(progress.runtime.reason)
         self.passes_at = time.monotonic() + PASSING_SECONDS if snapshot.passing or slow else math.inf
-        if evidence.wanted and held is not None and held.starting:
+        if evidence.desired and held is not None and held.starting:
             self.passes_at = time.monotonic() + holds.SETTLING_SECONDS
         facts = self._node.reported()
         now = times.rfc3339(time.time())
@@ -123,13 +123,14 @@ class Report:
         """Set the metrics, also while there is no object with a status. Repairs come in between."""
         collector.publish(self._reconciled.inventory, self._reconciled.progress)
         await asyncio.sleep(0)
-        wanted, held = self._reconciled.evidence.wanted, self._tally()
-        holds.publish(held, self._reconciled.progress, self._runtime, strict=wanted)
+        strict, held = self._reconciled.evidence.desired, self._tally()
+        holds.publish(held, self._reconciled.progress, self._runtime, strict=strict)
         status.publish(self._verdicts(self._snapshot(held)))
 
     def _verdicts(self, snapshot: collector.Snapshot) -> Mapping[str, collector.ConditionVerdict]:
         facts = self._node.facts
         runtime = self._reconciled.progress.runtime
         recent, short = snapshot.recent, snapshot.memory.shortfall
-        found = diagnostics.conditions(facts, self._node.look, recent.lost, runtime, storm=recent.storm, short=short)
-        return status.verdicts(snapshot, facts, found)
+        look, storm = self._node.look, recent.storm
+        diagnosed = diagnostics.conditions(facts, look, recent.lost, runtime, storm=storm, short=short)
+        return status.verdicts(snapshot, facts, diagnosed)

@@ -198,9 +198,9 @@ def _settings(shortfalls: Sequence[board.SettingProblem]) -> collector.Condition
 
 
 def verdicts(
-    snapshot: collector.Snapshot, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
+    snapshot: collector.Snapshot, facts: state.Facts, diagnosed: Iterable[diagnostics.Diagnostic] = ()
 ) -> Mapping[str, collector.ConditionVerdict]:
-    """Return the conditions of `snapshot` by type; a condition from `found` exists only while it is true."""
+    """Return the conditions of `snapshot` by type; a condition from `diagnosed` exists only while it is true."""
     compatible = _compatible(snapshot, facts)
     applied, degraded = _applied(snapshot, compatible), _degraded(snapshot)
     said: dict[str, collector.ConditionVerdict] = {
@@ -216,7 +216,7 @@ def verdicts(
     if snapshot.settings is not None:
         said[ConditionType.SETTINGS_APPLIED] = _settings(snapshot.settings)
     return said | {
-        each.kind: collector.ConditionVerdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found
+        one.kind: collector.ConditionVerdict("True", one.reason, f"{one.message}; {one.remedy}") for one in diagnosed
     }
 
 

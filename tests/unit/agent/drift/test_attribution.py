@@ -288,7 +288,7 @@ async def test_values_written_over_while_no_agent_ran(plain: Node, caplog: pytes
     assert [swap_max(each) for each in (appeared, empty)] == ["0", "0"]
     assert counted() == {Cause.AGENT_DOWN: 1}
     (line,) = (vars(each) for each in caplog.records if each.name == attribution.__name__)
-    assert (line["cause"], line["cgroup"], line["found"]) == ("AgentDown", f"/{plain.known(pod).file.path}", "max")
+    assert (line["cause"], line["cgroup"], line["observed"]) == ("AgentDown", f"/{plain.known(pod).file.path}", "max")
     listed = {each.pod: each for each in snapshot(agent).recent.exposures}
     exposed = [listed[plain.known(each).uid] for each in (pod, appeared)]
     assert len(listed) == 2
@@ -427,7 +427,7 @@ async def test_each_exposure_has_a_line_with_its_begin_and_end(plain: Node, capl
         await until(lambda: swap_max(pod) != "max")
     quiet, harmful = (vars(record) for record in caplog.records)
     assert [quiet["levelname"], harmful["levelname"]] == ["DEBUG", "INFO"]
-    assert (harmful["uid"], harmful["found"], harmful["swapBytes"]) == (plain.known(pod).uid, "max", MIB)
+    assert (harmful["uid"], harmful["observed"], harmful["swapBytes"]) == (plain.known(pod).uid, "max", MIB)
     assert before <= quiet["from"] <= quiet["until"] <= harmful["from"] <= harmful["until"]
 
 
@@ -565,7 +565,7 @@ def test_the_longest_cause_is_first() -> None:
 def test_sums_count_from_when_the_record_of_the_pod_was_made() -> None:
     tally = exposure.Tally(created=0.25)
     for ended in (5.0, 7.0):
-        tally.add("a", exposure.Exposure(1, 1.0, 0), wanted=0, found=1, ended=ended, until=ended, rewritten=True)
+        tally.add("a", exposure.Exposure(1, 1.0, 0), desired=0, observed=1, ended=ended, until=ended, rewritten=True)
     assert tally.since == "1970-01-01T00:00:00.250000Z"
 
 

@@ -175,7 +175,7 @@ def found(tree: CgroupTree, **needed: int) -> tuple[str, str, int] | None:
     root = str(tree.kubepods.relative_to(tree.root))
     wanted = {f"memory.{name}": amount for name, amount in needed.items()}
     short = diagnostics.shortfall(cgroupfs.Cgroups(str(tree.root), PAGE), root, wanted)
-    return None if short is None else (short.path, short.file, short.found)
+    return None if short is None else (short.path, short.file, short.observed)
 
 
 @pytest.mark.parametrize("naming", ["systemd", "cgroupfs"])

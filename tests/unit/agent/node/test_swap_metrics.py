@@ -223,7 +223,7 @@ async def test_of_exposed_pods_as_many_are_listed(plain: Node) -> None:
     for number, milliseconds, grown in ((1, 9000.0, 0), (2, 1.0, PAGE), (3, 5.0, 0)):
         tally = plain.known(found[number]).tally
         one = exposure.Exposure(number, milliseconds, grown)
-        tally.add(uid(number), one, wanted=0, found=PAGE, ended=0.0, until=0.0, rewritten=False)
+        tally.add(uid(number), one, desired=0, observed=PAGE, ended=0.0, until=0.0, rewritten=False)
     tally = plain.known(found[1]).tally
     for cause, milliseconds in ((Cause.START, 1500.0), (Cause.RELOAD, 7000.0), (Cause.START, 500.0)):
         tally.attribute(cause, exposure.Exposure(1, milliseconds, 0))

@@ -206,7 +206,7 @@ async def test_rewrites_do_not_raise_the_limit_of_a_draining_pod(plain: Node) ->
         write(pod, "max")
         await until(lambda held=held: swap_max(pod) == str(held * MIB))  # type: ignore[misc]
     tally = plain.known(pod).tally
-    assert (tally.count, tally.wanted, tally.grown) == (5, 0, 58 * MIB)
+    assert (tally.count, tally.desired, tally.grown) == (5, 0, 58 * MIB)
 
 
 async def test_a_value_that_the_pod_could_live_with_is_repaired_at_once(plain: Node) -> None:

@@ -459,7 +459,7 @@ async def test_exposures_in_a_loop_fill_no_log_and_all_are_counted(
     tally = exposure.Tally()
     for _ in range(400):
         one = exposure.Exposure(1, 2.0, 4096)
-        tally.add("u", one, wanted=0, found=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
+        tally.add("u", one, desired=0, observed=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
     assert len(caplog.records) == exposure.LOG_LINES
     monkeypatch.setattr(exposure, "LOG_SECONDS", 0.0)
     exposure.lines.flush()
@@ -470,7 +470,7 @@ async def test_exposures_in_a_loop_fill_no_log_and_all_are_counted(
     caplog.set_level("DEBUG")
     monkeypatch.setattr(exposure, "LOG_SECONDS", 60.0)
     for _ in range(400):
-        tally.add("u", exposure.NONE, wanted=0, found=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
+        tally.add("u", exposure.NONE, desired=0, observed=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
     assert len(caplog.records) == 400
 
 
