@@ -458,10 +458,10 @@ async def test_pods_that_come_with_their_tree_ran_since_there_was_none_at_most(p
 
 def late(agent: reconciler.NodeReconciler) -> list[str]:
     """The UIDs of pods that ran before the agent saw them: some 5 seconds long, or longer by as much as tests take."""
-    found = exposed(agent)
-    assert all(each.causes == [Cause.AGENT_LATE] and each.count == 1 for each in found)
-    assert all(5000 <= each.milliseconds < 500_000 for each in found)
-    return [each.pod for each in found]
+    listed = exposed(agent)
+    assert all(each.causes == [Cause.AGENT_LATE] and each.count == 1 for each in listed)
+    assert all(5000 <= each.milliseconds < 500_000 for each in listed)
+    return [each.pod for each in listed]
 
 
 async def test_a_pod_that_ran_before_the_agent_saw_it(node: Node) -> None:
@@ -569,11 +569,11 @@ def test_sums_count_from_when_the_record_of_the_pod_was_made() -> None:
     assert tally.since == "1970-01-01T00:00:00.250000Z"
 
 
-def told_and_true(tally: exposure.Overlap, found: list[tuple[int, int]]) -> tuple[float, int]:
+def told_and_true(tally: exposure.Overlap, exposures: list[tuple[int, int]]) -> tuple[float, int]:
     """Seconds that are counted, and that were; FOUND is how long each lasted, and how long after the last it ended."""
     now, seconds = 100, 0.0
     above: set[int] = set()
-    for lasted, later in found:
+    for lasted, later in exposures:
         now += later
         above |= set(range(now - lasted, now))
         seconds += tally.lasted(now - lasted, now)
@@ -582,16 +582,16 @@ def told_and_true(tally: exposure.Overlap, found: list[tuple[int, int]]) -> tupl
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=exposure.TIMES))
 def test_times_above_several_limits_are_counted_once_in_whatever_order_they_are_found(
-    found: list[tuple[int, int]],
+    exposures: list[tuple[int, int]],
 ) -> None:
-    seconds, above = told_and_true(exposure.Overlap(), found)
+    seconds, above = told_and_true(exposure.Overlap(), exposures)
     assert seconds == above
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=100))
-def test_of_many_times_few_are_kept_and_none_is_left_out(found: list[tuple[int, int]]) -> None:
+def test_of_many_times_few_are_kept_and_none_is_left_out(exposures: list[tuple[int, int]]) -> None:
     tally = exposure.Overlap()
-    seconds, above = told_and_true(tally, found)
+    seconds, above = told_and_true(tally, exposures)
     assert seconds >= above
     assert len(tally.times) <= exposure.TIMES
 

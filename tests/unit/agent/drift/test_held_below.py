@@ -157,9 +157,9 @@ async def test_a_container_that_ended_meanwhile_counts_since_its_file_is_gone(pl
     begun = agent.work.clock()
     plain.tree.remove(other)
     await until(lambda: len(plain.known(pod).containers) == 2)
-    found = repairs.Holders(plain.cgroups, plain.ledger.runtime)
-    assert not found.bound(plain.known(pod), 0, begun, watched=True)
-    assert found.bound(plain.known(pod), 0, agent.work.clock() + 1, watched=True)
+    holders = repairs.Holders(plain.cgroups, plain.ledger.runtime)
+    assert not holders.bound(plain.known(pod), 0, begun, watched=True)
+    assert holders.bound(plain.known(pod), 0, agent.work.clock() + 1, watched=True)
 
 
 async def test_the_process_of_cri_o_beside_a_container_is_not_the_pods_and_any_other_cgroup_is(plain: Node) -> None:
@@ -259,9 +259,9 @@ class World:
 
     def all_listed(self, _: str, *, heard: bool) -> None:
         for name, value in self.disk.items() if heard else ():
-            found = link_messages.ReportedContainer("uid", container_id(name), name, cgroupfs.render(value))
+            entry = link_messages.ReportedContainer("uid", container_id(name), name, cgroupfs.render(value))
             known = self.runtime.get(container_id(name))
-            self.runtime.put(runtime_values.listed(known, found, self.now))
+            self.runtime.put(runtime_values.listed(known, entry, self.now))
             self.unseen.discard(name)
 
     def notice(self, _: str, *, heard: bool) -> None:

@@ -28,11 +28,11 @@ async def started(node: Node, limit: int = 64 * MIB) -> pathlib.Path:
     return pod
 
 
-async def attack(pod: pathlib.Path, value: str, wanted: str, times: int = repairs.ROUNDS) -> None:
+async def attack(pod: pathlib.Path, value: str, desired: str, times: int = repairs.ROUNDS) -> None:
     """Write a value so often; each but the last has been repaired when this is over."""
     for count in range(times):
         if count:
-            await until(lambda: swap_max(pod) == wanted)
+            await until(lambda: swap_max(pod) == desired)
         write(pod, value)
 
 
@@ -41,34 +41,34 @@ async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog:
     agent = plain.agent
     assert agent is not None
     before = repairs.YIELDS.value("pod")
-    wanted = str(64 * MIB)
-    await attack(pod, "4096", wanted)
-    await until(lambda: swap_max(pod) == wanted)
+    desired = str(64 * MIB)
+    await attack(pod, "4096", desired)
+    await until(lambda: swap_max(pod) == desired)
     write(pod, "4096")
     await until(lambda: reasons(agent) == ["Yielded"])
     compare(agent)
     assert swap_max(pod) == "4096"
     assert repairs.YIELDS.value("pod") == before + 1
     assert len([each for each in caplog.records if "keeps lowering" in each.message]) == 1
-    # More than is wanted is not left, not even now.
+    # More than is desired is not left, not even now.
     write(pod, "max")
-    await until(lambda: swap_max(pod) == wanted)
+    await until(lambda: swap_max(pod) == desired)
     write(pod, "8192")
     await until(lambda: [each.observed for each in snapshot(agent).violations if each.reason == "Yielded"] == ["8192"])
     # After an hour there is another try.
     plain.later += repairs.YIELD_SECONDS
     compare(agent)
-    assert swap_max(pod) == wanted
+    assert swap_max(pod) == desired
     assert "Yielded" not in reasons(agent)
 
 
 async def test_it_is_raised_again_by_itself(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repairs, "YIELD_SECONDS", 0.5)
     pod = await started(plain)
-    wanted = str(64 * MIB)
-    await attack(pod, "4096", wanted, repairs.ROUNDS + 1)
+    desired = str(64 * MIB)
+    await attack(pod, "4096", desired, repairs.ROUNDS + 1)
     assert swap_max(pod) == "4096"
-    await until(lambda: swap_max(pod) == wanted)
+    await until(lambda: swap_max(pod) == desired)
 
 
 async def test_another_wish_of_the_state_is_tried(plain: Node) -> None:

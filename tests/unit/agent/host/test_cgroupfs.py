@@ -141,7 +141,7 @@ def test_a_root_that_is_no_directory(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "totals"),
     [
         (
             "some avg10=0.00 avg60=0.00 total=2500000\nfull avg10=1.50 total=1250000\n",
@@ -151,8 +151,8 @@ def test_a_root_that_is_no_directory(tmp_path: pathlib.Path) -> None:
         ("other total=5\nfull avg10=1 total=x\nsome\n\n", {}),
     ],
 )
-def test_stalls(text: str, found: dict[str, int]) -> None:
-    assert cgroupfs.stalls(text) == found
+def test_stalls(text: str, totals: dict[str, int]) -> None:
+    assert cgroupfs.stalls(text) == totals
 
 
 @pytest.mark.parametrize(

@@ -371,8 +371,8 @@ class Made:
         self.run = folder / "run"
         self.runner = reclaimer.Runner(self.cgroups, folder / "proc", self.run, self.board)
 
-    def follow(self, found: spec.NodeSpec | None, *pods: records.Pod, root: str | None = ROOT) -> None:
-        self.runner.follow(found, root, pods)
+    def follow(self, desired: spec.NodeSpec | None, *pods: records.Pod, root: str | None = ROOT) -> None:
+        self.runner.follow(desired, root, pods)
 
 
 def threads() -> list[threading.Thread]:

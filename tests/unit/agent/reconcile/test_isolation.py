@@ -287,7 +287,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
         elif where == "container":
             opened = agent.inventory.open
             broken.setattr(
-                agent.inventory, "open", lambda each, wanted: fail() if each.path == bad else opened(each, wanted)
+                agent.inventory, "open", lambda each, needed: fail() if each.path == bad else opened(each, needed)
             )
         elif where == "file":
             limit = plain.cgroups.read
@@ -443,8 +443,8 @@ async def test_a_pod_that_closes_many_cgroups_is_listed_once_and_behind_others(
     ((pod_uid, _, reason),) = failures(agent)
     assert (pod_uid, reason) == (uid(1), "AccessDenied")
     assert len([each for each in caplog.records if each.levelname == "ERROR"]) == faults.LOG_LINES
-    found = built(agent, FACTS).violations
-    assert [each.pod for each in found if each.reason in {"Draining", "AccessDenied"}] == [uid(2), uid(1)]
+    listed = built(agent, FACTS).violations
+    assert [each.pod for each in listed if each.reason in {"Draining", "AccessDenied"}] == [uid(2), uid(1)]
     assert draining.exists()
 
 
@@ -882,10 +882,10 @@ async def test_a_folder_that_is_recreated_all_the_time_is_read_once_in_a_while(
     inner, looks = scope / "container", 0
     real = agent.inventory.open
 
-    def spy(container: records.Container, wanted: list[cgroup_files.CgroupFile]) -> None:
+    def spy(container: records.Container, needed: list[cgroup_files.CgroupFile]) -> None:
         nonlocal looks
         looks += 1
-        real(container, wanted)
+        real(container, needed)
 
     monkeypatch.setattr(agent.inventory, "open", spy)
     begun = asyncio.get_running_loop().time()
@@ -1079,8 +1079,8 @@ async def test_cgroups_that_containers_lower_are_listed_once_and_behind_others(p
         plain.later += container_reconciler.CALM_SECONDS / 10
         compare(agent)
     assert {swap_max(inner) for inner in made} == {"0"}, "they may have less, if they like"
-    found = built(agent, FACTS).violations
-    assert [(each.pod, each.reason) for each in found] == [
+    listed = built(agent, FACTS).violations
+    assert [(each.pod, each.reason) for each in listed] == [
         (uid(2), "Draining"),
         (uid(3), "AwaitingState"),
         (uid(1), "Yielded"),

@@ -192,7 +192,7 @@ async def test_what_each_container_got_is_put_back(node: Node, mode: names.Mode)
     assert [swap_max(app) for app in apps] == [str(MIB)] * 2
     apply(agent, state({1: 2 * MIB}, each=MIB, mode=mode))
     assert [swap_max(path) for path in (pod, *apps)] == ["max", "0", "0"]
-    listed = [(found.container != "", found.desired) for found in snapshot(agent).violations]
+    listed = [(each.container != "", each.desired) for each in snapshot(agent).violations]
     audited = [(False, str(2 * MIB)), (True, str(MIB)), (True, str(MIB))]
     assert sorted(listed) == (audited if mode is names.Mode.AUDIT else [])
 
@@ -375,11 +375,11 @@ async def test_what_went_while_no_agent_ran_is_forgotten(plain: Node) -> None:
 
 
 async def test_a_new_pods_wait_for_its_value_is_timed_once(plain: Node) -> None:
-    found = plain.tree.pod(1)
+    listed = plain.tree.pod(1)
     agent = plain.start(cached=state({1: 0}))
     before = cgroup_reconciler.ENFORCED_SECONDS.count()
     late, early = plain.tree.pod(2), plain.tree.pod(3)
-    await until(lambda: [swap_max(pod) for pod in (found, late, early)] == ["0", "0", "0"])
+    await until(lambda: [swap_max(pod) for pod in (listed, late, early)] == ["0", "0", "0"])
     assert cgroup_reconciler.ENFORCED_SECONDS.count() == before
     apply(agent, state({1: MIB, 2: MIB, 3: 0}))
     assert cgroup_reconciler.ENFORCED_SECONDS.count() == before + 2

@@ -24,9 +24,9 @@ def decided(value: str, *, at_most: bool = False) -> dict[str, object]:
 
 
 def status(agent: reconciler.NodeReconciler) -> board.RuntimeStatus:
-    found = agent.progress.runtime
-    assert found is not None
-    return found
+    runtime = agent.progress.runtime
+    assert runtime is not None
+    return runtime
 
 
 async def test_a_plugin_gets_the_mode_first_and_then_all_decisions(plain: Node) -> None:
@@ -271,8 +271,8 @@ async def test_a_plugin_without_the_runtime_says_why(plain: Node, error: str, re
     await plugin.heeded()
     plain.later += runtime_plugins.AWAY_SECONDS
     agent.wake()
-    found = status(agent)
-    assert (found.connected, found.reason, found.message) == (False, reason, message)
+    runtime = status(agent)
+    assert (runtime.connected, runtime.reason, runtime.message) == (False, reason, message)
 
 
 async def test_late_answers_are_reported_for_a_while_and_counts_are_metrics(plain: Node) -> None:

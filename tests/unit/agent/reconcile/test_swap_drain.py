@@ -19,59 +19,59 @@ held_ = st.none() | limit_
 
 
 def settle(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], *, held: int | None, units: bool = False
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], *, held: int | None, units: bool = False
 ) -> tuple[int, swap_drain.Action]:
-    action = swap_drain.next_write(limit, found, swap, lambda: usages, held=held, units=units, page=PAGE)
-    return (found if action.write is None else action.write), action
+    action = swap_drain.next_write(limit, observed, swap, lambda: usages, held=held, units=units, page=PAGE)
+    return (observed if action.write is None else action.write), action
 
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_never_above_the_limit_or_the_use_with_room(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
-    after, action = settle(limit, found, swap, usages, held=held)
+    after, action = settle(limit, observed, swap, usages, held=held)
     assert after <= max(limit, swap + max(swap // swap_drain.ROOM_SHARE, swap_drain.ROOM_BYTES))
-    assert action.write is None or action.write == limit or action.write < found
+    assert action.write is None or action.write == limit or action.write < observed
 
 
 @given(limit_, limit_, bytes_, usages_, held_, st.booleans())
 def test_settled_is_settled(
     limit: int,
-    found: int,
+    observed: int,
     swap: int,
     usages: list[swap_drain.DrainUsage],
     held: int | None,
     units: bool,
 ) -> None:
-    after, first = settle(limit, found, swap, usages, held=held, units=units)
+    after, first = settle(limit, observed, swap, usages, held=held, units=units)
     _, again = settle(limit, after, swap, usages, held=held, units=units)
     assert again == swap_drain.Action(None, first.draining)
 
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_swap_in_use_is_cut_only_where_everything_fits(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
-    after, _ = settle(limit, found, swap, usages, held=held)
-    if after < found and after < swap:
+    after, _ = settle(limit, observed, swap, usages, held=held)
+    if after < observed and after < swap:
         assert all((usage.memory + usage.back) * 100 <= usage.ceiling * swap_drain.FIT_PERCENT for usage in usages)
 
 
 @given(limit_, limit_, bytes_, usages_)
 def test_a_pod_at_its_memory_limit_keeps_room_to_swap_in(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage]
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage]
 ) -> None:
     full = [*usages, swap_drain.DrainUsage(100 * PAGE, swap or PAGE, 100 * PAGE)]
-    after, _ = settle(limit, found, swap, full, held=None)
-    if after < found:
+    after, _ = settle(limit, observed, swap, full, held=None)
+    if after < observed:
         assert after >= swap + swap // swap_drain.EASE_SHARE
 
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_success_means_that_the_limit_is_set_and_no_more_is_in_use(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
-    after, action = settle(limit, found, swap, usages, held=held)
+    after, action = settle(limit, observed, swap, usages, held=held)
     assert action.draining == (after != limit or swap > limit)
 
 
@@ -122,9 +122,11 @@ def test_a_repair_during_a_drain_leaves_the_earlier_limit_or_swap_taken_meanwhil
 
 
 def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_more() -> None:
-    def after(found: int, swap: int, *usages: swap_drain.DrainUsage, limit: int = 0, cap: bool = False) -> int | None:
+    def after(
+        observed: int, swap: int, *usages: swap_drain.DrainUsage, limit: int = 0, cap: bool = False
+    ) -> int | None:
         return swap_drain.next_write(
-            limit, found, swap, lambda: usages or [FULL], held=56 * MIB, units=True, cap=cap, page=PAGE
+            limit, observed, swap, lambda: usages or [FULL], held=56 * MIB, units=True, cap=cap, page=PAGE
         ).write
 
     assert after(0, 40 * MIB) == after(8 * MIB, 40 * MIB) == 56 * MIB

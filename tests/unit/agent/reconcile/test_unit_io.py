@@ -81,8 +81,8 @@ def machine(plain: Node, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def asking(
     *units: str, latency: int | None = 25_000, weight: int | None = 800, mode: names.Mode = names.Mode.ENFORCE
 ) -> spec.NodeSpec:
-    wanted = spec.UnitEntry(None, latency, weight)
-    return msgspec.structs.replace(state(mode=mode), units=dict.fromkeys(units or ("system.slice",), wanted))
+    unit = spec.UnitEntry(None, latency, weight)
+    return msgspec.structs.replace(state(mode=mode), units=dict.fromkeys(units or ("system.slice",), unit))
 
 
 def shorts(agent: reconciler.NodeReconciler) -> dict[str, tuple[str, str]]:

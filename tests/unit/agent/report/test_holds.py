@@ -78,18 +78,18 @@ async def test_systemd_holds_what_it_was_observed_to_hold_at_0(plain: Node) -> N
     (first, _) = running(plain, 1, 2)
     write(first, "0")  # by systemd, before the agent came
     plain.start(strict)
-    found = observed(plain)
-    assert found is not None
-    assert (found.systemd, found.runtime, found.agent_only) == (True, False, [uid(2)])
+    reported = observed(plain)
+    assert reported is not None
+    assert (reported.systemd, reported.runtime, reported.agent_only) == (True, False, [uid(2)])
 
 
 async def test_a_list_has_a_bounded_length_and_the_number_left_out(plain: Node) -> None:
     numbers = range(api.MAX_AGENT_ONLY + 3)
     running(plain, *numbers)
     plain.start(state(dict.fromkeys(numbers, 0)), nri=True)
-    found = observed(plain)
-    assert found is not None
-    assert (len(found.agent_only), found.agent_only_omitted) == (api.MAX_AGENT_ONLY, 3)
+    reported = observed(plain)
+    assert reported is not None
+    assert (len(reported.agent_only), reported.agent_only_omitted) == (api.MAX_AGENT_ONLY, 3)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,11 @@ def verdict(
     refuted: bool = False,
     root: str | None = "kubepods.slice",
 ) -> collector.ConditionVerdict:
-    found = holds.strict_verdict(view(proved=proved, refuted=refuted, root=root), seen, files=files, runtime=runtime)
-    assert found is not None
-    return found
+    condition = holds.strict_verdict(
+        view(proved=proved, refuted=refuted, root=root), seen, files=files, runtime=runtime
+    )
+    assert condition is not None
+    return condition
 
 
 @pytest.mark.parametrize(
@@ -288,6 +290,6 @@ def test_a_message_ends_with_its_names_whatever_is_the_case(
     """A condition has at most 1,024 characters."""
     many = tuple(uid(number) for number in range(250))
     seen = holds.HeldPods(250, 250, 250, many, many)
-    found = verdict(seen, runtime, files, proved=proved, refuted=refuted)
-    assert len(found.message) <= 1024
-    assert found.status != "True"
+    condition = verdict(seen, runtime, files, proved=proved, refuted=refuted)
+    assert len(condition.message) <= 1024
+    assert condition.status != "True"

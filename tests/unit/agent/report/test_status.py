@@ -39,9 +39,9 @@ def build(
     facts: state.Facts,
     previous: list[dict[str, Any]],
     now: str,
-    found: Iterable[diagnostics.Diagnostic] = (),
+    diagnosed: Iterable[diagnostics.Diagnostic] = (),
 ) -> state.StateStatus:
-    return status.build(snapshot, facts, status.verdicts(snapshot, facts, found), previous, now)
+    return status.build(snapshot, facts, status.verdicts(snapshot, facts, diagnosed), previous, now)
 
 
 def verdicts(snapshot: collector.Snapshot, facts: state.Facts = FACTS) -> dict[str, tuple[str, str]]:
@@ -205,8 +205,8 @@ def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
     assert verdicts(msgspec.structs.replace(GOOD, settings=[audit]))["Degraded"] == ("False", "AsExpected")
     none = board.SettingProblem("vm.page-cluster", names.Problem.NO_ACCESS, "set agent.kernel.vm")
     bad = board.SettingProblem("vm.min_free_kbytes", names.Problem.REFUSED, "too much")
-    found = build(msgspec.structs.replace(GOOD, settings=[none, bad]), FACTS, [], "t")
-    told = {condition.type: condition for condition in found.conditions}
+    built = build(msgspec.structs.replace(GOOD, settings=[none, bad]), FACTS, [], "t")
+    told = {condition.type: condition for condition in built.conditions}
     assert (told["SettingsApplied"].status, told["SettingsApplied"].reason) == ("False", "Refused")
     assert told["SettingsApplied"].message == "vm.min_free_kbytes: too much; vm.page-cluster: set agent.kernel.vm"
     assert (told["Degraded"].reason, told["Degraded"].message) == (
@@ -218,38 +218,38 @@ def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
 
 def test_a_setting_without_effect_is_reported_and_no_failure() -> None:
     idle = board.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
-    found = verdicts(msgspec.structs.replace(GOOD, settings=[idle]))
-    assert (found["SettingsApplied"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
+    conditions = verdicts(msgspec.structs.replace(GOOD, settings=[idle]))
+    assert (conditions["SettingsApplied"], conditions["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
 
 
 def test_findings_are_conditions_while_they_are_true() -> None:
-    found = diagnostics.Diagnostic(ConditionType.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
-    first = build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [found])
+    diagnostic = diagnostics.Diagnostic(ConditionType.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
+    first = build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [diagnostic])
     condition = first.conditions[-1]
     assert (condition.type, condition.status, condition.reason) == ("SecretsOnDisk", "True", "NoTmpfsNoswap")
     assert (condition.message, condition.observed_generation) == ("they can; encrypt it", 0)
     before = msgspec.to_builtins(first)["conditions"]
-    later = build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [found])
+    later = build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [diagnostic])
     assert later == first
     assert len(build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 5
 
 
 def test_a_unit_that_drains_or_is_missing_is_reported_and_stops_nothing() -> None:
     for reason in (names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED):
-        found = verdicts(
+        conditions = verdicts(
             msgspec.structs.replace(GOOD, settings=[board.SettingProblem("x.service", reason, "so it is")])
         )
-        assert found["SettingsApplied"] == ("False", reason)
-        assert found["Degraded"] == ("False", "AsExpected")
-        assert found["Applied"] == ("True", "AsSpecified")
+        assert conditions["SettingsApplied"] == ("False", reason)
+        assert conditions["Degraded"] == ("False", "AsExpected")
+        assert conditions["Applied"] == ("True", "AsSpecified")
 
 
 def test_a_setting_that_the_agent_does_not_know_is_reported_once_and_harms_nothing_else() -> None:
     unknown = collector.of_unsupported(spec.Unsupported("memoryHigh", "x", 3))
     assert (unknown.pod, unknown.setting, unknown.reason) == ("x", "memoryHigh", "NotSupported")
-    found = verdicts(msgspec.structs.replace(GOOD, violations=[unknown]))
-    assert found["Applied"] == ("False", "NotSupported")
-    assert found["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller continues"
+    conditions = verdicts(msgspec.structs.replace(GOOD, violations=[unknown]))
+    assert conditions["Applied"] == ("False", "NotSupported")
+    assert conditions["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller continues"
 
 
 def test_throttled_cgroups_are_cut_and_those_that_the_guard_raised_come_first() -> None:

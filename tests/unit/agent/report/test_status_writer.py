@@ -47,11 +47,11 @@ class Api:
 
 
 class Running:
-    """A reporter at work; `wanted` is what it is to report."""
+    """A reporter at work; `desired` is what it is to report."""
 
     def __init__(self) -> None:
         self.api = Api()
-        self.wanted: Json = {"observedGeneration": 1}
+        self.desired: Json = {"observedGeneration": 1}
         self.looks = 0
         self.broken = False
         self.stood: list[Mapping[str, Any]] = []
@@ -62,17 +62,17 @@ class Running:
         self.looks += 1
         if self.broken:
             raise LookupError("a mistake")
-        return dict(self.wanted)
+        return dict(self.desired)
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
         self.stood.append(written)
 
     def want(self, **status: Any) -> None:
-        self.wanted = status
+        self.desired = status
         self.board.touch()
 
     async def written(self) -> None:
-        await until(lambda: self.api.status == self.wanted)
+        await until(lambda: self.api.status == self.desired)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ async def test_what_stands_is_said_also_where_the_answer_to_the_write_is_lost(ru
     await running.written()
     running.reporter.fetched(dict(running.api.status))
     await until(lambda: running.stood != [])
-    assert running.stood[0] == running.wanted
+    assert running.stood[0] == running.desired
 
 
 async def test_counters_alone_wait(running: Running) -> None:
@@ -213,7 +213,7 @@ async def test_a_watch_that_is_faster_than_the_answer_costs_no_second_write(runn
     running.api.gate.clear()
     running.reporter.fetched({})
     await until(lambda: len(running.api.patches) == 1)
-    running.reporter.fetched(dict(running.wanted))
+    running.reporter.fetched(dict(running.desired))
     running.api.gate.set()
     looks = running.looks
     running.board.touch()
@@ -321,13 +321,13 @@ async def test_a_status_that_others_put_back_is_written_again_if_the_watch_is_fa
 
 @pytest.mark.usefixtures("impatient")
 async def test_the_agents_own_writes_are_nobody_elses_however_late_a_watch_shows_them(running: Running) -> None:
-    before, first = status_writer.OVERWRITTEN.value(), dict(running.wanted)
+    before, first = status_writer.OVERWRITTEN.value(), dict(running.desired)
     running.reporter.fetched({})
     await running.written()
     running.want(observedGeneration=2)
     await running.written()
     running.reporter.seen(first)
-    running.reporter.seen(dict(running.wanted))
+    running.reporter.seen(dict(running.desired))
     await checks()
     assert (status_writer.OVERWRITTEN.value(), len(running.api.patches)) == (before, 2)
 
@@ -365,5 +365,5 @@ async def test_an_answer_that_says_nothing_of_the_object_is_a_write_all_the_same
 
     monkeypatch.setattr(running.api, "merge_patch", mute)
     running.reporter.fetched({})
-    await until(lambda: bool(running.stood) and running.api.status == running.wanted)
+    await until(lambda: bool(running.stood) and running.api.status == running.desired)
     assert len(running.api.patches) == 1
