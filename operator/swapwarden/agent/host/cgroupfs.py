@@ -6,6 +6,7 @@ links; in case the root is another file system, none is followed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -250,9 +251,21 @@ class Cgroups:
         """Read a file with a name and a number on each line. CgroupError if it cannot be read."""
         return counts(self._read(join(path, file), _STAT_BYTES))
 
+    def counts_if_any(self, path: str, file: str) -> dict[str, int]:
+        """Return what `counts` does; empty if the file cannot be read."""
+        with contextlib.suppress(CgroupError):
+            return self.counts(path, file)
+        return {}
+
     def pressure(self, path: str, resource: str) -> dict[str, int]:
         """Return the `stalls` of a resource, memory or io. CgroupError if they cannot be read."""
         return stalls(self._read(join(path, f"{resource}.pressure"), _STAT_BYTES))
+
+    def pressure_if_any(self, path: str, resource: str) -> dict[str, int]:
+        """Return what `pressure` does; empty if it cannot be read."""
+        with contextlib.suppress(CgroupError):
+            return self.pressure(path, resource)
+        return {}
 
     def resources(self, path: str) -> tuple[str, ...]:
         """Return the memory limit, CPU limit and CPU weight as the kernel shows them; empty without such a file."""

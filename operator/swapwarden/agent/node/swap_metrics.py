@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-import msgspec
-
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import exposure, inventory, records
 from swapwarden.agent.ledger import runtime_records
@@ -151,14 +149,6 @@ _RESOURCES: Final = ("memory", "io")
 _Values = dict[tuple[str, ...], float]
 
 
-class _PodUsage(msgspec.Struct, frozen=True):
-    """A pod and the swap that it uses."""
-
-    used: int
-    uid: str
-    pod: records.Pod
-
-
 class _Reading:
     """The values of one reading, by metric."""
 
@@ -242,7 +232,7 @@ class SwapUsage:
         for size, name in heapq.nlargest(_SLICES, [(size, name) for size, name in used if size is not None]):
             reading.put(SLICE_USED, size, name)
             for resource in _RESOURCES:
-                for kind, microseconds in self._pressure(name, resource).items():
+                for kind, microseconds in self._fs.pressure_if_any(name, resource).items():
                     reading.put(SLICE_STALLED, microseconds / 1e6, name, resource, kind)
 
     # Pods
@@ -253,7 +243,7 @@ class SwapUsage:
         for pod in list(self._known.pods.values()):
             used, limit = self._fs.number(pod.path, cgroupfs.SWAP_CURRENT), self._fs.number(pod.path, cgroupfs.SWAP_MAX)
             if used is not None and limit is not None:
-                users.append(_PodUsage(used, pod.uid, pod))
+                users.append((used, pod))
                 given += limit
             await turn.pause()
         if total is not None:
@@ -266,14 +256,14 @@ class SwapUsage:
         for metric, event, count in self._events(root, PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS):
             reading.put(metric, count, event)
         for resource in _RESOURCES:
-            for kind, microseconds in self._pressure(root, resource).items():
+            for kind, microseconds in self._fs.pressure_if_any(root, resource).items():
                 reading.put(PODS_STALLED, microseconds / 1e6, resource, kind)
-        users.sort(reverse=True, key=lambda each: (each.used, each.uid))
-        for each in users[: self._top]:
-            self._pod(reading, each, above)
+        users.sort(reverse=True, key=lambda each: (each[0], each[1].uid))
+        for used, pod in users[: self._top]:
+            self._pod(reading, pod, used, above)
             await turn.pause()
         if rest := users[self._top :]:
-            reading.put(POD_USED, sum(each.used for each in rest), OTHER)
+            reading.put(POD_USED, sum(used for used, _ in rest), OTHER)
         self._exposed(reading)
 
     def _exposed(self, reading: _Reading) -> None:
@@ -286,22 +276,22 @@ class SwapUsage:
                 reading.put(exposure.POD_EXPOSED_BY_CAUSE, milliseconds / 1000, pod.uid, cause.value)
             reading.put(exposure.POD_GROWN, pod.tally.grown, pod.uid)
 
-    def _pod(self, reading: _Reading, user: _PodUsage, above: dict[str, int]) -> None:
-        uid, pod = user.uid, user.pod
+    def _pod(self, reading: _Reading, pod: records.Pod, used: int, above: dict[str, int]) -> None:
+        uid = pod.uid
         limit = self._fs.number(pod.path, cgroupfs.SWAP_MAX)
         if limit is None:  # gone since
             return
         limit = min(limit, self._least(pod.path.rpartition("/")[0], above))
         listed = list(itertools.islice(pod.containers.values(), _CONTAINERS))
         inside = {each.id: self._inside(each) for each in listed}
-        reading.put(POD_USED, user.used, uid)
+        reading.put(POD_USED, used, uid)
         reading.put(POD_LIMIT, _shown(min(limit, self._together(pod, inside))), uid)
         for metric, event, count in self._events(pod.path, POD_SWAP_EVENTS, POD_MEMORY_EVENTS):
             reading.put(metric, count, uid, event)
         for container in listed:
-            used, own = self._fs.number(container.path, cgroupfs.SWAP_CURRENT), inside[container.id]
-            if used is not None and own is not None:
-                reading.put(CONTAINER_USED, used, uid, container.id)
+            its, own = self._fs.number(container.path, cgroupfs.SWAP_CURRENT), inside[container.id]
+            if its is not None and own is not None:
+                reading.put(CONTAINER_USED, its, uid, container.id)
                 reading.put(CONTAINER_LIMIT, _shown(min(own, limit)), uid, container.id)
 
     def _inside(self, container: records.Container) -> int | None:
@@ -327,7 +317,7 @@ class SwapUsage:
     ) -> Iterator[tuple[metrics.Reading, str, int | None]]:
         rows = ((swap, cgroupfs.SWAP_EVENTS, _SWAP_EVENTS), (memory, cgroupfs.MEMORY_EVENTS, _MEMORY_EVENTS))
         for metric, file, events in rows:
-            counted = self._counts(path, file)
+            counted = self._fs.counts_if_any(path, file)
             for event in events:
                 yield metric, event, counted.get(event)
 
@@ -338,24 +328,10 @@ class SwapUsage:
             known[path] = min(self._limit(path), above)
         return known[path]
 
-    # Files that may not be there
-
     def _limit(self, path: str) -> int:
         """Return a cgroup's own limit; NO_LIMIT if it has no such file."""
         limit = self._fs.number(path, cgroupfs.SWAP_MAX)
         return cgroupfs.NO_LIMIT if limit is None else limit
-
-    def _pressure(self, path: str, resource: str) -> Mapping[str, int]:
-        try:
-            return self._fs.pressure(path, resource)
-        except cgroupfs.CgroupError:
-            return {}
-
-    def _counts(self, path: str, file: str) -> Mapping[str, int]:
-        try:
-            return self._fs.counts(path, file)
-        except cgroupfs.CgroupError:
-            return {}
 
 
 def _shown(limit: int) -> float:

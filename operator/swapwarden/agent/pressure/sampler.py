@@ -88,7 +88,7 @@ class KernelTotals:
         root = self._known.root_path
         if root is None:
             return totals
-        if (full := _full(self._pressure(root))) is not None:
+        if (full := _full(self._fs.pressure_if_any(root, "memory"))) is not None:
             totals[names.PressureScope.PODS] = self._of_pods(full, root)
         else:
             self._log(names.PressureScope.PODS)
@@ -105,20 +105,9 @@ class KernelTotals:
 
     def _of_pods(self, full: float, root: str) -> signals.StallTotals:
         """Count how often all pods together met their limit."""
-        limited = _sum(self._counts(root, cgroupfs.MEMORY_EVENTS_LOCAL), "max", "high")
-        return signals.StallTotals(full, limited, *_pages(self._counts(root, cgroupfs.MEMORY_STAT), "pgsteal"))
-
-    def _counts(self, root: str, file: str) -> Mapping[str, int]:
-        try:
-            return self._fs.counts(root, file)
-        except cgroupfs.CgroupError:
-            return {}
-
-    def _pressure(self, root: str) -> Mapping[str, int]:
-        try:
-            return self._fs.pressure(root, "memory")
-        except cgroupfs.CgroupError:
-            return {}
+        limited = _sum(self._fs.counts_if_any(root, cgroupfs.MEMORY_EVENTS_LOCAL), "max", "high")
+        pages = _pages(self._fs.counts_if_any(root, cgroupfs.MEMORY_STAT), "pgsteal")
+        return signals.StallTotals(full, limited, *pages)
 
 
 def _full(stalls: Mapping[str, int]) -> float | None:
@@ -138,13 +127,6 @@ def _pages(counted: Mapping[str, int], *reclaimed: str) -> tuple[int, int]:
 
 Pause = Callable[[], Awaitable[None]]
 """Lets other work run."""
-
-
-class Largest(msgspec.Struct, frozen=True):
-    """The pods that use most, and how many more were read."""
-
-    pods: list[state.PressuredPod]
-    omitted: int
 
 
 class PodWatch:
@@ -174,8 +156,8 @@ class PodWatch:
         """Count no longer."""
         self._before = None
 
-    async def largest(self, pause: Pause) -> Largest:
-        """Return the pods that use most memory and swap, the largest first, without those that cannot be read."""
+    async def largest(self, pause: Pause) -> tuple[list[state.PressuredPod], int]:
+        """Return the readable pods that use most memory and swap, the largest first, and how many are left out."""
         await self.begin(pause)
         before = self._before or {}
         listed = []
@@ -185,7 +167,7 @@ class PodWatch:
                 listed.append(state.PressuredPod(read.pod, read.working_set_bytes, read.swap_bytes, refaults))
             await pause()
         most = heapq.nlargest(state.MAX_PRESSURED, listed, key=lambda each: (_usage(each), each.pod))
-        return Largest(most, len(listed) - len(most))
+        return most, len(listed) - len(most)
 
     def _read(self, pod: records.Pod) -> state.PressuredPod | None:
         """Return what a pod holds, with all of its refaults; None if it cannot be read."""
@@ -312,7 +294,7 @@ class Sampler:
                     "stall_permille": verdict.stall,
                 },
             )
-        largest = await self._pods.largest(headroom_reader.Turn(self._clock).pause)
+        largest, omitted = await self._pods.largest(headroom_reader.Turn(self._clock).pause)
         self._seq += 1
         self._reported_at = now
         self.report = state.PressureReport(
@@ -322,8 +304,8 @@ class Sampler:
             headroom_bytes=verdict.headroom or 0,
             stall_permille=verdict.stall,
             since=since,
-            pods=largest.pods,
-            pods_omitted=largest.omitted,
+            pods=largest,
+            pods_omitted=omitted,
         )
         self._board.touch()
 

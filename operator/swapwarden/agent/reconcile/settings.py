@@ -14,7 +14,7 @@ import contextlib
 import logging
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -109,6 +109,19 @@ class Settings:
             raise board.SettingError(
                 names.Problem.WRITE_FAILED, f"was restored, but --run-dir cannot record that ({error.strerror})"
             ) from None
+
+
+def retry_in(
+    problems: Collection[board.SettingProblem], before: Collection[board.SettingProblem], waits: backoff.Backoff
+) -> float | None:
+    """Log the problems that were not there before; return the seconds until a refused write is retried, or None."""
+    for short in problems:
+        if short not in before:
+            log.warning("a setting of the node differs from its profile: %s: %s", short.name, short.message)
+    if any(short.reason is names.Problem.WRITE_FAILED for short in problems):
+        return waits.next()
+    waits.reset()
+    return None
 
 
 def audit(observed: str, desired: str) -> None:
@@ -252,14 +265,9 @@ class Sysctls:
             raise
         if self._state is None or _asked(self._state) != _asked(state):
             return None  # `set_desired` has already set what to report until the next pass
-        for short in problems:
-            if short not in self.status.problems:
-                log.warning("a setting of the node differs from its profile: %s: %s", short.name, short.message)
+        wait = retry_in(problems, self.status.problems, self._backoff)
         self._report(state, problems)
-        if any(short.reason is names.Problem.WRITE_FAILED for short in problems):
-            return self._backoff.next()
-        self._backoff.reset()
-        return None
+        return wait
 
     def _recorded(self) -> frozenset[str]:
         """Return the settings that hold, or may hold, a value of the agent's."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -20,8 +19,6 @@ from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import file_reconciler, queue, settings
 from swapwarden.api import names
 from swapwarden.kube import backoff
-
-log = logging.getLogger(__name__)
 
 _QOS: Final = "io.cost.qos"
 _OFF: Final = "enable=0"
@@ -70,14 +67,7 @@ class UnitIoReconciler:
         problems += self._without_disks(dict.fromkeys(file for files in asked.values() for file in files))
         for path, inode in there.items():
             problems += self._of_unit(units[path], path, inode, asked.get(path, {}), mode)
-        if any(short.reason is names.Problem.WRITE_FAILED for short in problems):
-            self.again = self._backoff.next()
-        else:
-            self.again = None
-            self._backoff.reset()
-        for short in problems:
-            if short not in self.shortfalls:
-                log.warning("a setting of the node differs from its profile: %s: %s", short.name, short.message)
+        self.again = settings.retry_in(problems, self.shortfalls, self._backoff)
         self.shortfalls = tuple(problems)
 
     def _restore_others(self, asked: Mapping[str, _Asked], there: Mapping[str, int]) -> Iterator[board.SettingProblem]:

@@ -16,7 +16,7 @@ from swapwarden.agent.drift import repairs, systemd_zero
 from swapwarden.agent.host import cgroupfs, systemd_dropins
 from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import runtime_records
-from swapwarden.agent.report import collector
+from swapwarden.agent.report.collector import ConditionVerdict
 from swapwarden.api import runtime_link, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.telemetry import metrics
@@ -150,7 +150,7 @@ def strict_verdict(
     *,
     files: board.DropInStatus,
     runtime: board.RuntimeStatus | None,
-) -> collector.ConditionVerdict | None:
+) -> ConditionVerdict | None:
     """Return the condition StrictInEffect; None if guarantee Strict neither is nor was in use.
 
     `files` are those that the installation has on the node. `runtime`: None if the runtime should hold no limit.
@@ -158,7 +158,7 @@ def strict_verdict(
     if not view.desired:
         return _unasked(view)
     if view.root is None:
-        return collector.ConditionVerdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
+        return ConditionVerdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
     systemd = _of_systemd(view, systemd_zero.prefix(view.root), files)
     if runtime is not None and runtime.connected:
         return _in_effect(view, seen, files, runs=True, systemd=systemd)
@@ -173,9 +173,9 @@ def _in_effect(
     files: board.DropInStatus,
     *,
     runs: bool,
-    systemd: collector.ConditionVerdict,
+    systemd: ConditionVerdict,
     nri: str = "",
-) -> collector.ConditionVerdict:
+) -> ConditionVerdict:
     """Return the verdict where at least one of the two holds pods that start. `runs`: the runtime does."""
     by_runtime = seen.both + seen.runtime if runs else 0
     by_systemd = seen.both + seen.systemd if view.proved else 0
@@ -193,14 +193,14 @@ def _in_effect(
         before = f" (the runtime held {seen.runtime} of them when its plugin was last connected)"
         missing = f"; for {total - held} neither was observed{before if seen.runtime and not runs else ''}"
         missing += _remedies(view, files, broken, nri)
-        return collector.ConditionVerdict("Unknown", "NotAllPods", message + missing + _names(seen.alone))
+        return ConditionVerdict("Unknown", "NotAllPods", message + missing + _names(seen.alone))
     if by_runtime and by_systemd:
-        return collector.ConditionVerdict("True", "HeldByBoth", message)
+        return ConditionVerdict("True", "HeldByBoth", message)
     if by_runtime:
-        return collector.ConditionVerdict("True", "HeldByRuntime", message + broken)
+        return ConditionVerdict("True", "HeldByRuntime", message + broken)
     if view.proved:
-        return collector.ConditionVerdict("True", "HeldBySystemd", message)
-    return collector.ConditionVerdict("Unknown", "AwaitingEvidence", f"no pod with a limit runs{broken}")
+        return ConditionVerdict("True", "HeldBySystemd", message)
+    return ConditionVerdict("Unknown", "AwaitingEvidence", f"no pod with a limit runs{broken}")
 
 
 def _remedies(view: systemd_zero.ZeroEvidence, files: board.DropInStatus, broken: str, nri: str) -> str:
@@ -217,17 +217,17 @@ def _not_in_effect(
     seen: HeldPods,
     files: board.DropInStatus,
     runtime: board.RuntimeStatus | None,
-    systemd: collector.ConditionVerdict,
-) -> collector.ConditionVerdict:
+    systemd: ConditionVerdict,
+) -> ConditionVerdict:
     """Return the verdict where nobody beside the agent was observed to hold pods that start."""
     if runtime is not None and not runtime.reason:
-        return collector.ConditionVerdict("Unknown", "AwaitingEvidence", _CONNECTING)
+        return ConditionVerdict("Unknown", "AwaitingEvidence", _CONNECTING)
     message = f"{systemd.message}; {_nri(runtime)}"
     if known := seen.both + seen.runtime:
         message += f"; running pods that it held when its plugin was last connected: {known}"
     message += _names(seen.alone)
     if runtime is not None and runtime.reason != runtime_link.Away.NO_SOCKET and not files.visible:
-        return collector.ConditionVerdict("False", ConditionType.NRI_UNAVAILABLE, message)
+        return ConditionVerdict("False", ConditionType.NRI_UNAVAILABLE, message)
     return msgspec.structs.replace(systemd, message=message)
 
 
@@ -240,12 +240,10 @@ def _nri(runtime: board.RuntimeStatus | None) -> str:
     return f"the container runtime holds no new container, see the condition NriUnavailable ({runtime.reason})"
 
 
-def _of_systemd(
-    view: systemd_zero.ZeroEvidence, begin: str | None, files: board.DropInStatus
-) -> collector.ConditionVerdict:
+def _of_systemd(view: systemd_zero.ZeroEvidence, begin: str | None, files: board.DropInStatus) -> ConditionVerdict:
     """Return why systemd was not observed to hold pods, and the remedy. `begin` is the prefix of slices."""
     if begin is None:
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "False",
             "CgroupfsDriver",
             "the kubelet's cgroup driver is cgroupfs: nothing overwrites the agent's values, even while no agent runs;"
@@ -255,7 +253,7 @@ def _of_systemd(
         f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
     )
     if files.visible and begin not in files.held:
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "False",
             "NotInstalled",
             f"{first} or {second} is missing: set agent.dropIns.prefix to {begin}, or see the log of the agent's init"
@@ -264,7 +262,7 @@ def _of_systemd(
     if files.visible:
         remedy = f"{first} and {second} are installed"
         if not view.refuted:
-            return collector.ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod has started at 0 yet")
+            return ConditionVerdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod has started at 0 yet")
         remedy += ": find what overrides them with `systemctl cat` of a pod's slice"
     else:
         remedy = (
@@ -272,13 +270,13 @@ def _of_systemd(
             " or set agent.dropIns.mount in the chart"
         )
     if view.refuted:
-        return collector.ConditionVerdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
-    return collector.ConditionVerdict("Unknown", "NoEvidence", f"no pod had 0 before the agent wrote to it; {remedy}")
+        return ConditionVerdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
+    return ConditionVerdict("Unknown", "NoEvidence", f"no pod had 0 before the agent wrote to it; {remedy}")
 
 
-def _unasked(view: systemd_zero.ZeroEvidence) -> collector.ConditionVerdict | None:
+def _unasked(view: systemd_zero.ZeroEvidence) -> ConditionVerdict | None:
     if view.installed:
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "True",
             "NotAskedFor",
             "the node has the drop-in files (agent.dropIns.mount), though its profile does not ask for Strict: systemd"
@@ -286,7 +284,7 @@ def _unasked(view: systemd_zero.ZeroEvidence) -> collector.ConditionVerdict | No
         )
     if not view.held:
         return None
-    return collector.ConditionVerdict(
+    return ConditionVerdict(
         "False",
         "ReloadNeeded",
         f"systemd takes {len(view.held)} pods' slices back to 0 until it reads its units again: run `systemctl"
