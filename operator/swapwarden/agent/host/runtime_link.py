@@ -33,18 +33,15 @@ BACKLOG_BYTES: Final = 4 << 20
 _KIND: Final = socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
-class PluginPeer:
+class PluginPeer(msgspec.Struct, eq=False):
     """One plugin that is connected."""
 
-    __slots__ = ("backlog", "number", "size", "socket")
-
-    def __init__(self, connection: socket.socket, number: int) -> None:
-        self.socket: socket.socket | None = connection
-        """The connection; None once the plugin was dropped."""
-        self.number = number
-        self.backlog: collections.deque[bytes] = collections.deque()
-        self.size = 0
-        """Bytes in the backlog."""
+    socket: socket.socket | None
+    """The connection; None once the plugin was dropped."""
+    number: int
+    backlog: collections.deque[bytes] = msgspec.field(default_factory=collections.deque)
+    size: int = 0
+    """Bytes in the backlog."""
 
     def __str__(self) -> str:
         """For logs."""

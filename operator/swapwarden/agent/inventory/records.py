@@ -77,18 +77,15 @@ def is_monitor(name: str) -> bool:
     return name.startswith(_NOT_A_CONTAINER)
 
 
-class Contention:
+class Contention(msgspec.Struct, eq=False):
     """How often another writer lowered a file below its limit, in bytes."""
 
-    __slots__ = ("limit", "rounds", "since", "until")
-
-    def __init__(self, limit: int, since: float) -> None:
-        self.limit = limit
-        """The desired value."""
-        self.since = since
-        self.rounds = 0
-        self.until: float | None = None
-        """Until when the agent leaves the lower value alone; None while it does not."""
+    limit: int
+    """The desired value."""
+    since: float
+    rounds: int = 0
+    until: float | None = None
+    """Until when the agent leaves the lower value alone; None while it does not."""
 
 
 class Desired(msgspec.Struct, frozen=True):

@@ -97,34 +97,29 @@ def conditions(
     *,
     storm: bool = False,
     short: Shortfall | None = None,
-) -> list[Diagnostic]:
-    """Return what a node's state reports as conditions; most of it concerns nodes with swap only.
+) -> Iterator[Diagnostic]:
+    """Yield the diagnostics that a node's state reports as conditions; most of it concerns nodes with swap only.
 
     `lost` is how often the kernel dropped events recently, `runtime` how the plugin of the container runtime stands;
     None if there should be none. `storm`: many cgroups stood still at memory.high at once. `short` is the cgroup above
     all pods that makes their protection ineffective.
     """
-    result = list(_conditions(facts, seen)) if facts.devices else []
-    result += _of_memory(storm=storm, short=short)
+    if facts.devices:
+        yield from _conditions(facts, seen)
+    yield from _of_memory(storm=storm, short=short)
     if runtime is not None and runtime.reason:
         message, remedy = _NRI.get(runtime.reason, _NRI["Refused"])
         detail = "".join(each if each.isprintable() else "?" for each in runtime.message[:_DETAIL])
-        result.append(
-            Diagnostic(
-                ConditionType.NRI_UNAVAILABLE, runtime.reason, f"{message}: {detail}" if detail else message, remedy
-            )
-        )
+        message = f"{message}: {detail}" if detail else message
+        yield Diagnostic(ConditionType.NRI_UNAVAILABLE, runtime.reason, message, remedy)
     if lost:
-        result.append(
-            Diagnostic(
-                ConditionType.EVENTS_LOST,
-                "QueueOverflow",
-                f"the kernel dropped events about cgroups {lost} times recently, because too many came at once;"
-                " all cgroups were compared instead, which takes longer",
-                "raise fs.inotify.max_queued_events and restart the agent",
-            )
+        yield Diagnostic(
+            ConditionType.EVENTS_LOST,
+            "QueueOverflow",
+            f"the kernel dropped events about cgroups {lost} times recently, because too many came at once;"
+            " all cgroups were compared instead, which takes longer",
+            "raise fs.inotify.max_queued_events and restart the agent",
         )
-    return result
 
 
 def _of_memory(*, storm: bool, short: Shortfall | None) -> Iterator[Diagnostic]:

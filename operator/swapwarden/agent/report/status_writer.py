@@ -65,20 +65,17 @@ class Source(Protocol):
         """Take note that the API server has this status."""
 
 
-class _Object:
+class _Object(msgspec.Struct, eq=False):
     """The object at the API server. A list, or a recreated object, starts another one."""
 
-    __slots__ = ("certain", "shown", "stored", "written")
-
-    def __init__(self, status: dict[str, Any] | None) -> None:
-        self.written = status
-        """The status as fetched, or as written last; None: the object does not exist."""
-        self.stored = status
-        """The status as the server stores it, which drops unknown fields."""
-        self.certain = True
-        """Whether the server has the last write: unknown after a failure, perhaps only the answer was lost."""
-        self.shown: dict[str, Any] | None = None
-        """The status that a watch showed last, if it is another one."""
+    written: dict[str, Any] | None
+    """The status as fetched, or as written last; None: the object does not exist."""
+    stored: dict[str, Any] | None
+    """The status as the server stores it, which drops unknown fields."""
+    certain: bool = True
+    """Whether the server has the last write: unknown after a failure, perhaps only the answer was lost."""
+    shown: dict[str, Any] | None = None
+    """The status that a watch showed last, if it is another one."""
 
 
 class StatusWriter:
@@ -92,7 +89,7 @@ class StatusWriter:
         self._source = source
         self._revision = -1
         """The board's at the last check."""
-        self._object = _Object(None)
+        self._object = _Object(None, None)
         self._looked = self._wrote = float("-inf")
         self._passed: float | None = None
         """When the generation alone became newer than the written one."""
@@ -103,7 +100,7 @@ class StatusWriter:
 
     def fetched(self, status: dict[str, Any] | None) -> None:
         """Take the status that the API server has; None: the object does not exist."""
-        self._object = _Object(status)
+        self._object = _Object(status, status)
         self._board.touch()
 
     def seen(self, shown: dict[str, Any]) -> None:

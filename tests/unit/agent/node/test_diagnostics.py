@@ -126,11 +126,11 @@ def test_all_of_them_together_are_short() -> None:
     )
     runtime = board.RuntimeStatus(connected=False, reason="Refused", message="x" * 1000)
     short = diagnostics.Shortfall("x" * 4000, "memory.low", 0, 1 << 62)
-    listed = diagnostics.conditions(
+    first = diagnostics.conditions(
         msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1, runtime, storm=True, short=short
     )
     late = msgspec.structs.replace(worst, configuration=msgspec.structs.replace(GOOD, eviction_memory="1"))
-    listed += diagnostics.conditions(FACTS, late)
+    listed = [*first, *diagnostics.conditions(FACTS, late)]
     assert {each.kind for each in listed} == set(DIAGNOSTICS)
     assert max(len(f"{each.message}; {each.remedy}") for each in listed) < 400
     assert not any("; " in each.remedy for each in listed), "readers of a condition split it there"
@@ -158,7 +158,7 @@ def test_a_runtime_without_a_plugin_is_a_finding_with_its_own_remedy(reason: str
 
 @pytest.mark.parametrize("runtime", [None, board.RuntimeStatus(connected=False), board.RuntimeStatus(connected=True)])
 def test_no_runtime_or_one_that_is_away_for_a_moment_is_no_finding(runtime: board.RuntimeStatus | None) -> None:
-    assert diagnostics.conditions(FACTS, SEEN, runtime=runtime) == []
+    assert list(diagnostics.conditions(FACTS, SEEN, runtime=runtime)) == []
 
 
 def test_each_is_documented() -> None:
