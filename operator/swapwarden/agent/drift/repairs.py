@@ -167,52 +167,47 @@ def allows(pod: records.Pod, limit: int, runtime: runtime_records.RuntimeRecords
     return total <= limit
 
 
-class Holders:
-    """Finds whether the container runtime keeps a pod's containers within the pod's limit, by its records and the disk.
+def holds_below(
+    cgroups: cgroupfs.Cgroups,
+    runtime: runtime_records.RuntimeRecords,
+    pod: records.Pod,
+    limit: int,
+    since: float,
+    *,
+    watched: bool,
+) -> bool:
+    """Return whether no container of a pod could exceed the pod's limit, from `since` until now (monotonic seconds).
 
-    The disk has the values in force, and containers that no event has reported yet.
+    The disk has the values in force, and containers that no event has reported yet. Unless the agent `watched` all the
+    time, the same containers must run as before. One that began and ended meanwhile, while no plugin was there either,
+    is not noticed.
+
+    A runtime's number only changes by the runtime, to the kubelet's number at a resize without a plugin, and back only
+    by the agent. So if a container's file has the known number now, it had it since that is known.
     """
-
-    def __init__(self, cgroups: cgroupfs.Cgroups, runtime: runtime_records.RuntimeRecords) -> None:
-        self._fs = cgroups
-        self.runtime = runtime
-
-    def bound(self, pod: records.Pod, limit: int, since: float, *, watched: bool) -> bool:
-        """Return whether no container of a pod could exceed the pod's limit, from `since` until now.
-
-        `since` in monotonic seconds. Unless the agent `watched` all the time, the same containers must run as before.
-        One that began and ended meanwhile, while no plugin was there either, is not noticed.
-
-        A runtime's number only changes by the runtime, to the kubelet's number at a resize without a plugin, and back
-        only by the agent. So if a container's file has the known number now, it had it since that is known.
-        """
-        if pod.ended_at >= since:
+    if pod.ended_at >= since:
+        return False
+    try:
+        listed = cgroups.children(pod.path, most=MOST)
+    except cgroupfs.CgroupError:
+        return False
+    # One that was removed a moment ago may have no event yet.
+    names = (name for name in {*listed, *pod.containers} if not records.is_monitor(name))
+    ids = {name: records.container_id(name) for name in names}
+    known = {each.id for each in runtime.of_pod(pod.uid)}
+    if len(listed) >= MOST or not (watched or known == set(ids.values())):
+        return False
+    total = 0
+    for name, container_id in ids.items():
+        seen = None if container_id is None else runtime.get(container_id)
+        if seen is None:
             return False
-        try:
-            listed = self._fs.children(pod.path, most=MOST)
-        except cgroupfs.CgroupError:
-            return False
-        # One that was removed a moment ago may have no event yet.
-        names = (name for name in {*listed, *pod.containers} if not records.is_monitor(name))
-        ids = {name: records.container_id(name) for name in names}
-        known = {each.id for each in self.runtime.of_pod(pod.uid)}
-        if len(listed) >= MOST or not (watched or known == set(ids.values())):
-            return False
-        total = 0
-        for name, container_id in ids.items():
-            seen = None if container_id is None else self.runtime.get(container_id)
-            if seen is None:
+        if not seen.is_sandbox:
+            if seen.since > since:
                 return False
-            if not seen.is_sandbox:
-                if seen.since > since:
-                    return False
-                total += max(seen.value, seen.asked or 0, self._value(cgroupfs.join(pod.path, name)))
-        return total <= limit
-
-    def _value(self, path: str) -> int:
-        """Return the value in a container's file, in bytes; NO_LIMIT if it cannot show that any more."""
-        value = self._fs.number(path, cgroupfs.SWAP_MAX)
-        return cgroupfs.NO_LIMIT if value is None else value
+            value = cgroups.number(cgroupfs.join(pod.path, name), cgroupfs.SWAP_MAX)  # None: it is gone
+            total += max(seen.value, seen.asked or 0, cgroupfs.NO_LIMIT if value is None else value)
+    return total <= limit
 
 
 class Repairs:
@@ -226,7 +221,7 @@ class Repairs:
         clock: Callable[[], float],
     ) -> None:
         """`clock` in monotonic seconds."""
-        self._holders = Holders(cgroups, runtime)
+        self._runtime = runtime
         self._fs = cgroups
         self._attribution = why
         self.contentions = Contentions(clock)
@@ -278,9 +273,10 @@ class Repairs:
         limit = write.value if file.status.limit is None else file.status.limit
         if file is pod.file:
             # Swap that it took counts in any case: a pod also has the pages of containers that ended.
-            if grown or not self._holders.runtime.expected:
+            if grown or not self._runtime.expected:
                 return False
-            return self._holders.bound(pod, limit, write.since, watched=write.since >= write.noticed)
+            watched = write.since >= write.noticed
+            return holds_below(self._fs, self._runtime, pod, limit, write.since, watched=watched)
         for above in pod.files():
             if above.last_applied is None or above.status.limit is None or above.status.limit > limit:
                 continue

@@ -11,7 +11,7 @@ import errno
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 NO_LIMIT: Final = 1 << 63
@@ -251,21 +251,9 @@ class Cgroups:
         """Read a file with a name and a number on each line. CgroupError if it cannot be read."""
         return counts(self._read(join(path, file), _STAT_BYTES))
 
-    def counts_if_any(self, path: str, file: str) -> dict[str, int]:
-        """Return what `counts` does; empty if the file cannot be read."""
-        with contextlib.suppress(CgroupError):
-            return self.counts(path, file)
-        return {}
-
     def pressure(self, path: str, resource: str) -> dict[str, int]:
         """Return the `stalls` of a resource, memory or io. CgroupError if they cannot be read."""
         return stalls(self._read(join(path, f"{resource}.pressure"), _STAT_BYTES))
-
-    def pressure_if_any(self, path: str, resource: str) -> dict[str, int]:
-        """Return what `pressure` does; empty if it cannot be read."""
-        with contextlib.suppress(CgroupError):
-            return self.pressure(path, resource)
-        return {}
 
     def resources(self, path: str) -> tuple[str, ...]:
         """Return the memory limit, CPU limit and CPU weight as the kernel shows them; empty without such a file."""
@@ -343,26 +331,29 @@ class Cgroups:
         return data.decode("ascii", "replace")
 
 
+def if_any(read: Callable[[str, str], dict[str, int]], path: str, what: str) -> dict[str, int]:
+    """Return the numbers that a method of Cgroups reads, counts or pressure; empty if they cannot be read."""
+    with contextlib.suppress(CgroupError):
+        return read(path, what)
+    return {}
+
+
 class ReclaimFiles(Cgroups):
     """The cgroup file system for the one thread that reclaims memory: it has a descriptor of its own."""
 
     def __init__(self, root: str, page: int) -> None:
         super().__init__(root, page)
-        self.takes_swappiness: bool | None = None
-        """Whether the kernel takes an argument; None: not tried yet."""
+        self.takes_swappiness = True
+        """Whether the kernel takes an argument, as far as it was tried."""
 
     def reclaim(self, path: str, size: int) -> None:
         """Have the kernel reclaim `size` bytes of a cgroup. It blocks. CgroupError; LessError if it found less."""
         name = join(path, RECLAIM)
-        if self.takes_swappiness is not False:
+        if self.takes_swappiness:
             try:
                 self._write(name, f"{size} {SWAPPINESS}")
             except ValueRefusedError:
                 self.takes_swappiness = False
-            except LessError:
-                self.takes_swappiness = True
-                raise
             else:
-                self.takes_swappiness = True
                 return
         self._write(name, str(size))

@@ -56,7 +56,7 @@ class Inventory:
         self.containers: dict[str, records.Container] = {}
         """Containers by id."""
         self._changes: list[TreeChange] = []
-        self._container_files = ContainerFiles(cgroups, watching)
+        self.file_records = FileRecords(cgroups, watching)
 
     def changes(self) -> list[TreeChange]:
         """Return the changes since the last call, in their order."""
@@ -152,10 +152,10 @@ class Inventory:
         return True
 
     def open(self, container: records.Container, needed: Collection[cgroup_files.CgroupFile]) -> None:
-        """Take a container's files in hand, as ContainerFiles does."""
+        """Take a container's files in hand, as FileRecords does."""
         gone: list[records.ControlFile] = []
         try:
-            self._container_files.open(container, needed, gone)
+            self.file_records.open(container, needed, gone)
         finally:
             for file in gone:
                 self._drop(file)
@@ -275,37 +275,17 @@ def above_pods(known: Inventory) -> Iterator[records.ControlFile]:
         yield from level.own
 
 
-class OwnFiles:
-    """Keeps the records of memory files that are set or on record, in cgroups of pods and in those above pods."""
-
-    def __init__(self, cgroups: cgroupfs.Cgroups, watching: inotify.WatchRegistry) -> None:
-        self._fs = cgroups
-        self._watches = watching
-
-    def add(self, cgroup: records.Pod | records.Level, spec: cgroup_files.CgroupFile) -> records.ControlFile | None:
-        """Have a record of one more of a cgroup's own files, and watch it. Return it if it is new."""
-        if any(file.spec is spec for file in cgroup.own):
-            return None
-        pod = cgroup if isinstance(cgroup, records.Pod) else None
-        inode = cgroup.file.inode if isinstance(cgroup, records.Pod) else cgroup.inode
-        made = records.ControlFile(cgroup.path, inode, pod, spec=spec)
-        cgroup.own = tuple(sorted((*cgroup.own, made), key=lambda file: cgroup_files.OF_PODS.index(file.spec)))
-        self._watches.watch(made, self._fs.absolute(made.name), inotify.CONTENT)
-        return made
-
-    def remove(self, cgroup: records.Pod | records.Level, file: records.ControlFile) -> None:
-        """Forget a file that must hold nothing any more."""
-        cgroup.own = tuple(each for each in cgroup.own if each is not file)
-        self._watches.release(file)
-
-
 def container_paths(container: records.Container) -> tuple[str, str]:
     """Return the cgroups that can have a container's files: its own, and crun's inside of it."""
     return container.path, cgroupfs.join(container.path, records.INNER)
 
 
-class ContainerFiles:
-    """Finds the files of containers: those of a container's own cgroup, and with crun those of the cgroup inside."""
+class FileRecords:
+    """Makes and removes the records of files: of containers, and of memory files of pods and the cgroups above them.
+
+    A container has files in its own cgroup, and with crun in the cgroup inside. A memory file has a record if it is set
+    or on record.
+    """
 
     def __init__(self, cgroups: cgroupfs.Cgroups, watching: inotify.WatchRegistry) -> None:
         self._fs = cgroups
@@ -368,3 +348,19 @@ class ContainerFiles:
         if not populated:
             raise cgroupfs.TransientError(f"{inner}: no process is in it")
         return self._fs.has(inner, cgroupfs.SWAP_MAX)
+
+    def add(self, cgroup: records.Pod | records.Level, spec: cgroup_files.CgroupFile) -> records.ControlFile | None:
+        """Have a record of one more of a cgroup's own files, and watch it. Return it if it is new."""
+        if any(file.spec is spec for file in cgroup.own):
+            return None
+        pod = cgroup if isinstance(cgroup, records.Pod) else None
+        inode = cgroup.file.inode if isinstance(cgroup, records.Pod) else cgroup.inode
+        made = records.ControlFile(cgroup.path, inode, pod, spec=spec)
+        cgroup.own = tuple(sorted((*cgroup.own, made), key=lambda file: cgroup_files.OF_PODS.index(file.spec)))
+        self._watches.watch(made, self._fs.absolute(made.name), inotify.CONTENT)
+        return made
+
+    def remove(self, cgroup: records.Pod | records.Level, file: records.ControlFile) -> None:
+        """Forget a file that must hold nothing any more."""
+        cgroup.own = tuple(each for each in cgroup.own if each is not file)
+        self._watches.release(file)

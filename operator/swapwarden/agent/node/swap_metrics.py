@@ -232,7 +232,7 @@ class SwapUsage:
         for size, name in heapq.nlargest(_SLICES, [(size, name) for size, name in used if size is not None]):
             reading.put(SLICE_USED, size, name)
             for resource in _RESOURCES:
-                for kind, microseconds in self._fs.pressure_if_any(name, resource).items():
+                for kind, microseconds in cgroupfs.if_any(self._fs.pressure, name, resource).items():
                     reading.put(SLICE_STALLED, microseconds / 1e6, name, resource, kind)
 
     # Pods
@@ -256,7 +256,7 @@ class SwapUsage:
         for metric, event, count in self._events(root, PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS):
             reading.put(metric, count, event)
         for resource in _RESOURCES:
-            for kind, microseconds in self._fs.pressure_if_any(root, resource).items():
+            for kind, microseconds in cgroupfs.if_any(self._fs.pressure, root, resource).items():
                 reading.put(PODS_STALLED, microseconds / 1e6, resource, kind)
         users.sort(reverse=True, key=lambda each: (each[0], each[1].uid))
         for used, pod in users[: self._top]:
@@ -317,7 +317,7 @@ class SwapUsage:
     ) -> Iterator[tuple[metrics.Reading, str, int | None]]:
         rows = ((swap, cgroupfs.SWAP_EVENTS, _SWAP_EVENTS), (memory, cgroupfs.MEMORY_EVENTS, _MEMORY_EVENTS))
         for metric, file, events in rows:
-            counted = self._fs.counts_if_any(path, file)
+            counted = cgroupfs.if_any(self._fs.counts, path, file)
             for event in events:
                 yield metric, event, counted.get(event)
 

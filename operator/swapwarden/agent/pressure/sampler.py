@@ -88,7 +88,7 @@ class KernelTotals:
         root = self._known.root_path
         if root is None:
             return totals
-        if (full := _full(self._fs.pressure_if_any(root, "memory"))) is not None:
+        if (full := _full(cgroupfs.if_any(self._fs.pressure, root, "memory"))) is not None:
             totals[names.PressureScope.PODS] = self._of_pods(full, root)
         else:
             self._log(names.PressureScope.PODS)
@@ -105,8 +105,8 @@ class KernelTotals:
 
     def _of_pods(self, full: float, root: str) -> signals.StallTotals:
         """Count how often all pods together met their limit."""
-        limited = _sum(self._fs.counts_if_any(root, cgroupfs.MEMORY_EVENTS_LOCAL), "max", "high")
-        pages = _pages(self._fs.counts_if_any(root, cgroupfs.MEMORY_STAT), "pgsteal")
+        limited = _sum(cgroupfs.if_any(self._fs.counts, root, cgroupfs.MEMORY_EVENTS_LOCAL), "max", "high")
+        pages = _pages(cgroupfs.if_any(self._fs.counts, root, cgroupfs.MEMORY_STAT), "pgsteal")
         return signals.StallTotals(full, limited, *pages)
 
 

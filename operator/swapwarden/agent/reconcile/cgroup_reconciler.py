@@ -38,7 +38,6 @@ class CgroupReconciler:
         files: file_reconciler.FileReconciler,
         containers: container_reconciler.ContainerReconciler,
         *,
-        own: inventory.OwnFiles,
         why: attribution.Attribution,
         evidence: systemd_zero.Evidence,
     ) -> None:
@@ -49,7 +48,6 @@ class CgroupReconciler:
         self._runtime = book.runtime
         self._files = files
         self._containers = containers
-        self._own = own
         self._attribution = why
         self._evidence = evidence
         self.first = not book.initialised
@@ -131,7 +129,7 @@ class CgroupReconciler:
         for each in cgroup_files.OF_MEMORY:
             is_set = each.name in settings and not resolve.is_kubelets(owns, each, container=False)
             if is_set or (recorded and self._limits.has_name(each.name, cgroup.path)):
-                file = self._own.add(cgroup, each)
+                file = self._inventory.file_records.add(cgroup, each)
                 if file is not None and not recorded:
                     file.created_at = records.NEVER if file.pod is None else file.pod.file.created_at
                 if file is not None and file.pod is None:
@@ -143,7 +141,7 @@ class CgroupReconciler:
         held = self._limits.holds_ours(file.key) or file in self._files.pending.writes or file.status.reason is not None
         held = held or file in self._files.guard.guarded
         if not (file.usage or held or any(isinstance(value, int) for value in desired)):
-            self._own.remove(cgroup, file)
+            self._inventory.file_records.remove(cgroup, file)
             self._files.drop(file)
 
     # Keys
@@ -306,7 +304,7 @@ class CgroupReconciler:
             self._adopt(pod, entry.settings)
         # From 1.37 on, a kubelet may set memory.high of pods. Guarding that takes a record of the file.
         if in_force.guards_others is not names.KubeletGuard.OFF and self._files.guard.finds(pod.path):
-            self._own.add(pod, cgroup_files.MEMORY_HIGH)
+            self._inventory.file_records.add(pod, cgroup_files.MEMORY_HIGH)
         enforces, first = mode is names.Mode.ENFORCE, entry is not None and not pod.stated
         pod.enforced = pod.enforced or not enforces
         for file in pod.own:

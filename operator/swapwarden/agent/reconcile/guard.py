@@ -224,7 +224,7 @@ class ThrottleGuard:
         return state.GuardSettings() if current is None else current.guard
 
     def _events(self, file: records.ControlFile) -> int:
-        return self._fs.counts_if_any(file.path, cgroupfs.MEMORY_EVENTS).get("high", 0)
+        return cgroupfs.if_any(self._fs.counts, file.path, cgroupfs.MEMORY_EVENTS).get("high", 0)
 
     def _sample(self, file: records.ControlFile, now: float) -> throttle.StallSample:
         """Read one sample. CgroupError; ValueError if the kernel accounts no pressure."""

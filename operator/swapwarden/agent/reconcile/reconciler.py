@@ -201,9 +201,8 @@ class NodeReconciler:
         io = system_units.UnitIoReconciler(cgroups, book.settings)
         self._units = units = system_units.Units(cgroups, book, watching, files, io, reports=reports)
         containers = container_reconciler.ContainerReconciler(shared, known, book, files, why)
-        own = inventory.OwnFiles(cgroups, watching)
         self._cgroups = cgroup_reconciler.CgroupReconciler(
-            shared, known, book, files, containers, own=own, why=why, evidence=evidence
+            shared, known, book, files, containers, why=why, evidence=evidence
         )
         runtime = None
         if nri_dir is not None:
