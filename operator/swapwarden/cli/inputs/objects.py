@@ -13,8 +13,8 @@ import pydantic
 from swapwarden.api import names, quantity, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
-from swapwarden.cli.inputs import checks, kinds
-from swapwarden.cli.wire import ReportedState
+from swapwarden.cli.inputs import checks
+from swapwarden.cli.wire import WORKLOAD_KINDS, ReportedState
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.webhook import admission, memory, review, validation
@@ -24,7 +24,7 @@ Object = TypeVar("Object")
 
 DEFAULT_NAMESPACE = "default"
 
-TEMPLATES: Final = {(kind.group, kind.name): ".".join(kind.template) for kind in kinds.KINDS}
+TEMPLATES: Final = {(kind.group, kind.name): ".".join(kind.template) for kind in WORKLOAD_KINDS}
 """Where workloads have their pod template, by group and kind."""
 
 

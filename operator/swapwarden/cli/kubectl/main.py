@@ -16,7 +16,6 @@ from swapwarden.cli.kubectl.output import tables
 COMMANDS: Final = {
     "nodes": ("status.command", "Show each node's swap, how pods get it, and whether that holds."),
     "explain": ("explain.command", "Explain why a pod has its swap limit, and whether the kernel holds it."),
-    "policy": ("policy.command", "Give the pods of a workload, or of a namespace, another policy."),
     "check": ("check.command", "Find problems of the cluster, or of manifests, with their remedies."),
     "simulate": ("simulate.command", "Show what profiles would do to this cluster before they are applied."),
     "top": ("top.command", "Show swap usage and limits of pods, namespaces and nodes."),

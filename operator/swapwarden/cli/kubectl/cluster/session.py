@@ -96,6 +96,9 @@ class Session:
         """The one that the user named, or else the context's."""
         self.namespace = "" if target.all_namespaces else self.own_namespace
         """The one that is asked about; empty for all."""
+        self.flags = [f"--kubeconfig={target.kubeconfig}"] if target.kubeconfig else []
+        """The flags with which kubectl reaches the same cluster."""
+        self.flags += [f"--context={target.context}"] if target.context else []
 
     def note(self, text: str, *, again: bool = False) -> None:
         """Print a note on standard error, once, or again."""
@@ -135,13 +138,6 @@ class Session:
         wait = min(seconds, self._seconds)
         return await self._answered(
             f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=wait)
-        )
-
-    async def patch(self, path: str, change: object) -> None:
-        """Send a JSON merge patch (RFC 7386). Raise CommandError if it is refused."""
-        body, params = msgspec.json.encode(change), {"fieldManager": MANAGER}
-        await self._answered(
-            f"PATCH {path}", lambda api: api.merge_patch(path, body, params=params, timeout=self._seconds)
         )
 
     async def dry_run(self, path: str, document: object) -> bytes:

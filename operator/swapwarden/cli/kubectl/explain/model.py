@@ -6,7 +6,7 @@ The rules and every number are the planner's own (policy.plan.trace_pod); here t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -15,7 +15,7 @@ from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import usage, workloads
 from swapwarden.cli.kubectl.explain import kernelview, memory, pressure, reclaim, remedies, rules
-from swapwarden.cli.kubectl.explain.advice import Advice
+from swapwarden.cli.kubectl.explain.advice import Advice, with_command
 from swapwarden.cli.kubectl.explain.memory import MemoryLine
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.explain.rules import Number
@@ -138,8 +138,8 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     unseen: list[str] = []
 
 
-def explain(seen: Observed) -> PodExplanation:
-    """Say of one pod all that can be said."""
+def explain(seen: Observed, flags: Sequence[str] = ()) -> PodExplanation:
+    """Explain one pod; its commands for users get the `flags` that choose the cluster."""
     pod, row = seen.pod, pods.project(seen.pod)
     if seen.node is not None:
         row = row.on(seen.node.uid)
@@ -180,9 +180,16 @@ def explain(seen: Observed) -> PodExplanation:
         pressure=pressure.of_pod(planned, seen.node.uid, seen.state, seen.neighbours)
         if planned and seen.node
         else None,
-        changes=[] if row.terminal else list(remedies.changes(pod, row, planned)),
+        changes=[] if row.terminal else _changes(pod, row, planned, flags),
         unseen=list(seen.unseen),
     )
+
+
+def _changes(
+    pod: workloads.DetailedPod, row: pods.PodRow, planned: PlannedPod | None, flags: Sequence[str]
+) -> list[Advice]:
+    profile = planned.profile.name if planned else ""
+    return [with_command(each, pod, profile, flags) for each in remedies.changes(pod, row, planned)]
 
 
 def _policy(row: pods.PodRow) -> PodPolicy:

@@ -62,14 +62,6 @@ class PlannedPod(msgspec.Struct, frozen=True):
         named = self.override is not None and self.override.swap_limit is not None
         return self.row.swap_limit is not None or (named and not self.row.limited())
 
-    @property
-    def where(self) -> str:
-        """Return the place where annotations of the pod are written."""
-        if self.pod.is_mirror:
-            return f"the pod's file on {self.row.node}"
-        workload = workloads.guess(self.pod)
-        return f"the pod template of {workload}" if workload else "the pod, recreated"
-
 
 def own_limit(one: pods.ContainerRow) -> int | None:
     """Return a container's own limit in bytes: of its annotation and what it asks of the resource the smaller."""

@@ -12,12 +12,26 @@ from typing import TypeVar
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot, usage, workloads
 from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy.observed import namespaces, nodes, pods
 
 T = TypeVar("T")
+
+
+async def _from_cron_job(asked: session.Session, pod: workloads.DetailedPod) -> workloads.DetailedPod:
+    """Return the pod as if its Job's owner were its own: a CronJob's template can be changed, and a Job's cannot."""
+    owner = workloads.controller(pod.metadata.owner_references)
+    if owner is None or (owner.kind, owner.api_version) != ("Job", "batch/v1"):
+        return pod
+    path = f"{asked.namespaced('apis/batch/v1', 'jobs', pod.metadata.namespace)}/{session.quote(owner.name)}"
+    job = await _seen([], "jobs", asked.get(path, wire.Named))
+    if job is None or workloads.controller(job.metadata.owner_references) is None:
+        return pod
+    metadata = msgspec.structs.replace(pod.metadata, owner_references=job.metadata.owner_references)
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Observed:
@@ -27,7 +41,8 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
     on = session.quote(pod.spec.node_name)
     space_path = f"{session.NAMESPACES}/{session.quote(pod.metadata.namespace)}"
     state_path = f"{names.STATES_PATH}/{on}"
-    node, bodies, before, found, space = await asyncio.gather(
+    pod, node, bodies, before, found, space = await asyncio.gather(
+        _from_cron_job(asked, pod),
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
         reading.past(asked),
@@ -88,7 +103,7 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
 
 async def run(asked: session.Session, pod: workloads.DetailedPod, output: str, form: tables.Form) -> None:
     """Explain a pod as text, JSON or YAML."""
-    explained = model.explain(await read(asked, pod))
+    explained = model.explain(await read(asked, pod), asked.flags)
     if output != "text":
         sys.stdout.write(tables.serialized(output, msgspec.to_builtins(explained)))
         return

@@ -19,6 +19,7 @@ MAX_WIDTH: Final = 120
 _PIPE: Final = 2**16
 _GAP: Final = "  "
 _INDENT: Final = "  "
+_PROMPT: Final = "$ "
 _LABEL: Final = 9
 """Least width of the labels of facts."""
 _MATCHED, _PASSED, _TIMES = "\N{CHECK MARK}", "\N{MIDDLE DOT}", "\N{MULTIPLICATION SIGN}"
@@ -72,11 +73,15 @@ def text(
 
 
 def _wrapped(lines: Sequence[_Line], fold: int, width: int) -> Iterator[_Line]:
-    """Yield the lines with one column wrapped, so that all of them fit into the width."""
+    """Yield the lines with one column wrapped, so that all of them but commands fit into the width."""
     columns = itertools.zip_longest(*lines, fillvalue=Cell(""))
     widths = [max(tables.measure(cell.text) for cell in column) for column in columns]
     room = max(1, width - sum(each + len(_GAP) for place, each in enumerate(widths) if place != fold))
     for line in lines:
+        if line[fold].text.startswith(_PROMPT):
+            # A command stays on one line, so that it can be copied from a terminal.
+            yield line
+            continue
         first, *rest = textwrap.wrap(tables.clean(line[fold].text), room, break_on_hyphens=False) or [""]
         style = line[fold].style
         yield (*line[:fold], Cell(first, style), *line[fold + 1 :])
@@ -172,4 +177,4 @@ def _changes(explained: model.PodExplanation) -> Iterator[_Line]:
     for change in explained.changes:
         yield _label(change.outcome), Cell(change.how)
         if change.command:
-            yield Cell(""), Cell(f"$ {change.command}", "green")
+            yield Cell(""), Cell(_PROMPT + change.command, "green")

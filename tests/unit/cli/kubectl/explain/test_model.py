@@ -45,6 +45,11 @@ def explain(found: Any, *known: compiled.Profile, **fields: Any) -> model.PodExp
     return model.explain(seen(found, *known, **fields))
 
 
+def patching(policy: str) -> str:
+    patch = f'{{"spec":{{"template":{{"metadata":{{"annotations":{{"{POLICY}":"{policy}"}}}}}}}}}}'
+    return f"kubectl patch deployment report -n batch -p '{patch}'"
+
+
 def last(told: model.PodExplanation) -> str:
     assert told.rules[-1].matched
     return told.rules[-1].reason.value
@@ -97,7 +102,7 @@ def test_a_share_of_the_nodes_swap() -> None:
         ("less", AdviceKind.LOWER_LIMIT, LIMIT),
         ("no swap", AdviceKind.POLICY, "Disabled"),
     ]
-    assert told.changes[-1].command == "kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled"
+    assert told.changes[-1].command == patching("Disabled")
     assert mentions(told.changes[0].how, "proxy", "deployment/report")
 
 
@@ -127,8 +132,8 @@ def test_whose_word_the_policy_is() -> None:
     assert default.policy.source == "Namespace"
     assert mentions(default.policy.text, "Disabled", "namespace batch")
     assert [one.command for one in default.changes] == [
-        "kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q NoPreference",
-        "kubectl swap policy namespace/batch --remove",
+        patching("NoPreference"),
+        "kubectl label namespace batch swapwarden.dev/default-swap-policy-",
     ]
     assert not explain(pod(annotations={POLICY: "never"})).policy.valid
     undefaulted, usual = explain(pod(namespace="kube-system")).policy, explain(pod()).policy

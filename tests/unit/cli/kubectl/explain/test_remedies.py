@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +22,7 @@ from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import limits
+from swapwarden.webhook import review, validation
 
 from tests.unit.cli.kubectl.explained import DISK, FACTS, GI, MI, NODE, POOL, profile, reported
 
@@ -52,6 +55,10 @@ class Case:
         return model.explain(
             model.Observed(found, node=NODE, profiles=known, state=reported(spec, facts=self.facts), others=self.others)
         )
+
+    def refused(self) -> set[str]:
+        """The fields that admission refuses."""
+        return {error.field for error in validation.errors(msgspec.convert(self.pod, review.ReviewedPod))}
 
     def containers(self) -> Iterator[Json]:
         spec = self.pod["spec"]
@@ -158,7 +165,31 @@ def raised_bound(case: Case, advice: Advice) -> list[Case]:
     return [case.with_profile(**{field: PLENTY})]
 
 
+def commanded(case: Case, command: str) -> Case:
+    """The case after the printed command was run: its annotations are written, and admission refuses none of them."""
+    if command.startswith("kubectl patch "):
+        patch = json.loads(shlex.split(command)[-1])
+        annotations = patch["spec"]["template"]["metadata"]["annotations"]
+    else:
+        _, annotate, _ = command.split(" | ")
+        changes = [word.partition("=") for word in shlex.split(annotate)[8:]]
+        annotations = {key.removesuffix("-"): value if equals else None for key, equals, value in changes}
+    refused = case.refused()
+    for key, value in annotations.items():
+        case = case.with_annotation(key, value)
+    assert case.refused() <= refused
+    return case
+
+
+def with_first_limit(case: Case, advice: Advice) -> list[Case]:
+    if advice.command:
+        return [commanded(case, advice.command)]
+    return [case.with_annotation(advice.target, "512Mi")]
+
+
 def with_policy(case: Case, advice: Advice) -> list[Case]:
+    if advice.command:
+        return [commanded(case, advice.command)]
     return [case.with_annotation(POLICY, advice.target).with_annotation(names.POLICY_SOURCE_ANNOTATION, None)]
 
 
@@ -175,7 +206,7 @@ FOLLOWED: dict[AdviceKind, Followed] = {
     AdviceKind.POLICY_IN_FILE: with_policy,
     AdviceKind.NAMESPACE_DEFAULT: lambda case, _: [case.with_annotation(POLICY, None)],
     AdviceKind.MISTAKES: corrected,
-    AdviceKind.FIRST_LIMIT: lambda case, advice: [case.with_annotation(advice.target, "512Mi")],
+    AdviceKind.FIRST_LIMIT: with_first_limit,
     AdviceKind.LOWER_LIMIT: lambda case, advice: [case.with_annotation(advice.target, str((advice.below or 0) // 2))],
     AdviceKind.LIMIT: limit_is_above,
     AdviceKind.SWAP_RESOURCE: resource_above,
