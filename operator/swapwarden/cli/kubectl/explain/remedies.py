@@ -1,12 +1,13 @@
 """Advice for another outcome than the one that a pod has, with the command where there is one. Pure.
 
 Nothing is advised that was not tried: each remedy is applied to the pod, to the profile or to the node, and planned
-again. Those that do not lead where they should are not shown; where only several together do, they are numbered.
+again. Only changes that lead to their outcome by themselves are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -31,7 +32,7 @@ from swapwarden.policy.swap import limits, qos
 Reason = names.Reason
 
 _SHOWN: Final = 2
-"""How many ways to one outcome are shown."""
+"""The number of ways to one outcome that are shown."""
 
 
 def changes(pod: workloads.DetailedPod, row: pods.PodRow, planned: PlannedPod | None) -> Iterator[Advice]:
@@ -72,50 +73,11 @@ def _towards(outcome: str, *found: Advice) -> Iterator[Advice]:
 
 
 def _more(planned: PlannedPod) -> Iterator[Advice]:
-    """Yield ways to more swap than the pod has now: single steps, or else those that it takes together."""
+    """Yield single changes that give the pod more swap than it has."""
     now = bytes_of(planned)
-    outcome = "swap" if now == 0 else "more"
-    single = [step for step in _towards_swap(planned) if bytes_of(tried(planned, step)) > now][:_SHOWN]
-    several = [] if single else _together(planned, now)
-    yield from _towards(outcome, *single)
-    for number, step in enumerate(several, start=1):
-        yield from _towards(f"{outcome}, {number} of {len(several)}", step)
-
-
-def _together(planned: PlannedPod, now: int) -> list[Advice]:
-    """Return the fewest steps found that give more only when all of them are made; empty if none are found."""
-    paths = (_path([first], tried(planned, first), now) for first in _towards_swap(planned))
-    return min((_needed(path, planned, now) for path in paths if path), key=len, default=[])
-
-
-def _path(taken: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
-    """Return `taken` and the next steps until the pod has more; empty if no steps lead there."""
-    while bytes_of(planned) <= now:
-        used = {(step.kind, step.target) for step in taken}
-        left = [step for step in _towards_swap(planned) if (step.kind, step.target) not in used]
-        if not left:
-            return []
-        best = next((step for step in left if bytes_of(tried(planned, step)) > now), left[0])
-        taken, planned = [*taken, best], tried(planned, best)
-    return taken
-
-
-def _needed(path: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
-    """Return `path` without the steps that change nothing in the end and that no later step builds on."""
-    for step in list(path):
-        rest = [each for each in path if each is not step]
-        if _leads(rest, planned, now):
-            path = rest
-    return path
-
-
-def _leads(path: Sequence[Advice], planned: PlannedPod, now: int) -> bool:
-    """Return whether the pod has more after these steps, each of which must be possible after those before it."""
-    for step in path:
-        if step not in _towards_swap(planned):
-            return False
-        planned = tried(planned, step)
-    return bytes_of(planned) > now
+    candidates = _BY_REASON[planned.trace.decision.reason](planned)
+    leading = (each for each in candidates if bytes_of(tried(planned, each)) > now)
+    yield from _towards("swap" if now == 0 else "more", *itertools.islice(leading, _SHOWN))
 
 
 def _less(planned: PlannedPod) -> Iterator[Advice]:
@@ -132,11 +94,6 @@ def _less(planned: PlannedPod) -> Iterator[Advice]:
 
 
 # Changes to the rule that decides, the likeliest first
-
-
-def _towards_swap(planned: PlannedPod) -> list[Advice]:
-    """Return advice that may lead to more swap, alone or with others; the caller tries it."""
-    return list(_BY_REASON[planned.trace.decision.reason](planned))
 
 
 def _correct(planned: PlannedPod) -> Iterator[Advice]:
