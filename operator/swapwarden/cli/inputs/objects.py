@@ -139,9 +139,6 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
             if path is not None:
                 read = documents.Found(one.place.below(path), pod_of_workload(one.object, DEFAULT_NAMESPACE))
                 _take_template(inputs, one.object, read.object["metadata"], name)
-            if reader is _read_pod:
-                for text in _from_swap_policy(read.object):
-                    log.note(read.place, text)
             if reader(inputs, read.object):
                 log.note(one.place, f"{kind} {name!r} was read before; this one counts")
         except checks.InvalidError as refused:
@@ -244,29 +241,6 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     name = f"{wire.metadata.namespace}/{wire.metadata.name}"
     inputs.admission_view[name] = _struct(document, review.ReviewedPod)
     return _put(inputs.pods, name, wire)
-
-
-def _from_swap_policy(document: documents.Json) -> Iterator[str]:
-    """Read spec.swapPolicy as the annotation that works, and yield what its author should write.
-
-    The first draft of KEP-5359 has `spec.swapPolicy.mode`, with Disabled and NoPreference. No API server knows it: each
-    drops it without a word.
-    """
-    spec, metadata = document.get("spec"), document.get("metadata", {})
-    if not isinstance(spec, dict) or not isinstance(metadata, dict) or "swapPolicy" not in spec:
-        return
-    policy = spec["swapPolicy"]
-    mode = policy.get("mode") if isinstance(policy, dict) else None
-    warning = "spec.swapPolicy is dropped by the API server"
-    annotations = metadata.setdefault("annotations", {})
-    if not isinstance(mode, str) or not isinstance(annotations, dict):
-        yield f"{warning}: write the annotation {names.POLICY_ANNOTATION} instead"
-    elif names.POLICY_ANNOTATION in annotations:
-        yield f"{warning}: the annotation {names.POLICY_ANNOTATION} counts; remove spec.swapPolicy"
-    else:
-        annotations[names.POLICY_ANNOTATION] = mode
-        annotation = f"{names.POLICY_ANNOTATION}: {checks.shown(mode)}"
-        yield f"{warning}: write the annotation {annotation} instead, as is assumed here"
 
 
 def _read_state(inputs: Inputs, document: documents.Json) -> bool:
