@@ -158,7 +158,7 @@ class App:
         """Take in a Node that was created, changed or deleted (None)."""
         self._apply(self.known.node_changed(name, new))
         if self.leadership.leader is not None:
-            self.leadership.leader.node_changed(name, old, new)
+            self.leadership.leader.node_changed(old, new)
 
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a NodeSwapState that was created, changed or deleted (None)."""

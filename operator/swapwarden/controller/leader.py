@@ -17,7 +17,7 @@ from swapwarden.controller.inventory import profile_store, states
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import admissions, fleet
-from swapwarden.controller.pods import condition_publisher, plan_latency
+from swapwarden.controller.pods import condition_publisher
 from swapwarden.controller.pressure import budgets, evictor, observer
 from swapwarden.controller.profiles import (
     desired_status,
@@ -80,7 +80,6 @@ class Leader:
         self._shared = shared
         self.queue: Final = workqueue.WorkQueue("nodes", hold=writes.delay, waits=BACKOFF_SECONDS)
         self._exposures = pod_notices.Exposures()
-        self._latency = plan_latency.PlanLatency()
         self._reconciler = reconciler.Reconciler(
             shared.api,
             shared.known,
@@ -97,7 +96,6 @@ class Leader:
                 again=self.queue.add,
                 now=time.monotonic,
             ),
-            waits=self._latency,
             untaint=arguments.remove_startup_taint,
             extended_resource=arguments.extended_resource,
         )
@@ -226,7 +224,6 @@ class Leader:
         """Stop all further writes, and forget all."""
         self.term.end()
         self.queue.close()
-        self._latency.clear()
         self._shared.known.end_term()
 
     # Changes
@@ -246,23 +243,18 @@ class Leader:
 
     def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
         """Take in a changed or deleted (None) Pod."""
-        if self.term.is_valid():
-            self._latency.pod_changed(old, new)
         if old is not None and new is not None:
             self._pressure.pod_changed(old, new)
         if self._conditions is not None and new is not None and new.policy is not None:
             self._conditions.request_sync(new.node)
 
-    def node_changed(self, name: str, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
+    def node_changed(self, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
         """Take in a changed or deleted (None) Node."""
-        if new is None:
-            self._latency.node_went(name)
-        elif old is not None:
+        if old is not None and new is not None:
             self._pressure.node_changed(old, new)
 
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a changed or deleted (None) NodeSwapState."""
-        self._latency.observed(name, new)
         self._pressure.state_changed(name, old, new)
         if self._conditions is not None:
             self._conditions.request_sync(name)

@@ -20,7 +20,7 @@ from swapwarden.controller import app, leader, leadership, main, supervise, term
 from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import reconciler
 from swapwarden.controller.notices import pod_notices
-from swapwarden.controller.pods import condition_publisher, plan_latency
+from swapwarden.controller.pods import condition_publisher
 from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.watches import profile_list
@@ -448,7 +448,6 @@ MADE_FOR_A_TERM = (
     reconciler.Reconciler,
     rollouts.Rollouts,
     condition_publisher.ConditionPublisher,
-    plan_latency.PlanLatency,
     workqueue.WorkQueue,
     pod_notices.Exposures,
 )
@@ -522,10 +521,10 @@ async def test_metrics_of_the_leader_are_at_0_when_it_leads_no_more(bench: Bench
     bench.pod_comes()
     await bench.writes(1)
     bench.pod_comes("b")
-    await until(lambda: plan_latency.AWAITING.value() == 2 and workqueue.DEPTH.value("nodes") == 1)
+    await until(lambda: workqueue.DEPTH.value("nodes") == 1)
     bench.deposed()
     await bench.controller.leadership.stop()  # waits for parts that are ending
-    assert (plan_latency.AWAITING.value(), workqueue.DEPTH.value("nodes")) == (0, 0)
+    assert workqueue.DEPTH.value("nodes") == 0
 
 
 @pytest.mark.parametrize("answered", [True, False])

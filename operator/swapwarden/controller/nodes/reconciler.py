@@ -14,7 +14,6 @@ from swapwarden.controller.nodes import label_publisher, pressure_taint
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import NodeView
-from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
@@ -42,14 +41,13 @@ class Reconciler:
         apply: Callable[[cluster.Changes], None],
         recorder: events.Recorder,
         labels: label_publisher.LabelPublisher,
-        waits: plan_latency.PlanLatency,
         untaint: bool = False,
         extended_resource: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`again(node, delay)` has a node reconciled once more; `apply` takes what follows from an API server's answer.
 
-        The caller waits until there may be a write. `waits` learns which pods a state has.
+        The caller waits until there may be a write.
         `extended_resource`: there is the right to write the status of nodes.
         `now` is a monotonic clock in seconds.
         """
@@ -60,7 +58,6 @@ class Reconciler:
         self._apply = apply
         self._recorder = recorder
         self._labels = labels
-        self._waits = waits
         self._steps: list[Callable[[NodeView], Coroutine[Any, Any, bool]]] = [
             self._labels.write,
             self._write_taint,
@@ -83,7 +80,7 @@ class Reconciler:
             return
         if self._known.planner.lacks_namespaces(name):
             return
-        begun, came = time.perf_counter(), self._waits.now()
+        begun = time.perf_counter()
         planned, omitted = decisions.desired_state(view)
         spec, again = self._states.accepted(name, planned)
         self._requeue_after(name, again)
@@ -95,16 +92,11 @@ class Reconciler:
         if view.restoring:
             # A deleted state is no longer needed, nor are labels.
             if row is not None:
-                row = await self._write_state(view.node, row, spec)
-            self._waits.planned(name, row, spec.pods, came)
+                await self._write_state(view.node, row, spec)
             return
         written = await self._write_state(view.node, row, spec)
-        if written is not None:
-            self._waits.planned(name, written, spec.pods, came)
-            # The watch may have reported the agent's answer before the API server answered the write.
-            self._waits.observed(name, self._inventory.state_of(name))
-            if written is not row:
-                self._warn(name, row, spec)
+        if written is not None and written is not row:
+            self._warn(name, row, spec)
         for notice in self._left_out.notices(name, spec.profile_ref.name, omitted):
             self._recorder.post(notice)
         fresh = written is row

@@ -13,7 +13,6 @@ from swapwarden.api import names, state
 from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import pod_notices
-from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import fenced
@@ -59,7 +58,6 @@ class Bench:
         self.told = Told()
         self.writes = ratelimit.Throttle(RATE, lambda: 0.0)
         self.known = Known()
-        self.waits = plan_latency.PlanLatency(lambda: 0.0)
         self.features = node_features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
         self._api = api
         self.begins(term(TERM))
@@ -85,7 +83,6 @@ class Bench:
                 again=lambda name, delay: self.again.append((name, delay)),
                 now=self.monotonic,
             ),
-            waits=self.waits,
             extended_resource=True,
             now=self.monotonic,
         )
@@ -771,26 +768,6 @@ async def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_
     with pytest.raises(errors.ApiError, match="later"):
         await bench.reconcile()
     assert bench.writes.delay() == pytest.approx(seconds + 1 / RATE)
-
-
-async def test_a_new_pods_wait_ends_with_the_agents_answer(bench: Bench) -> None:
-    before = plan_latency.ENFORCED.count()
-    bench.pod_comes("a")
-    bench.waits.pod_changed(None, next(iter(bench.known.inventory.pods_on("node-1"))))
-    bench.server.answer(answer(5, generation=2))
-    await bench.reconcile()
-    assert (plan_latency.AWAITING.value(), plan_latency.ENFORCED.count()) == (0, before)
-    bench.waits.observed("node-1", state_row(version=6, generation=2, observed=2))
-    assert plan_latency.ENFORCED.count() == before + 1
-
-
-async def test_an_answer_that_was_faster_than_the_write_counts(bench: Bench) -> None:
-    before = plan_latency.ENFORCED.count()
-    bench.pod_comes("a")
-    bench.planned(generation=2, observed=2)
-    bench.waits.pod_changed(None, next(iter(bench.known.inventory.pods_on("node-1"))))
-    await bench.reconcile()
-    assert plan_latency.ENFORCED.count() == before + 1
 
 
 # --- what does not fit, and what a definition lacks ---
