@@ -136,7 +136,7 @@ bench-agent: venv ## Measure the agent in the kernel VM beside a loop in C: memo
 	$(PYTHON) -m bench.agent
 
 .PHONY: count-walks
-count-walks: venv ## Count the modules and calls that each kind of event goes through in the agent
+count-walks: venv ## Count the modules and calls between an event and its effect, beside their targets
 	$(PYTHON) -m hack.walks
 
 .PHONY: bench-storm
