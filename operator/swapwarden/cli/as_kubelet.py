@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.cli import documents, placement
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import documents, objects
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy.memory import kubelet
 from swapwarden.policy.observed import nodes
@@ -26,6 +25,14 @@ _FAULTS: Final = {
     kubelet.Fault.CONTAINER_MIN: "memory.min of Guaranteed containers is their limit: one that fills it with page"
     " cache is OOM-killed",
 }
+
+
+class Printed(NamedTuple):
+    """A text for standard output, with notes for standard error; or a problem in place of both."""
+
+    text: str = ""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
 
 
 def settings(version: str | None, file: str | None, log: documents.Log) -> kubelet.KubeletSettings | None:
@@ -60,16 +67,16 @@ def _read(version: kubelet.Version, file: str, log: documents.Log) -> kubelet.Ku
         return None
 
 
-def printed(form: str, config: kubelet.KubeletSettings, found: objects.Inputs, only: str | None) -> placement.Printed:
+def printed(form: str, config: kubelet.KubeletSettings, found: objects.Inputs, only: str | None) -> Printed:
     """Return the values on each node, or on the `only` one, in one of the forms of `swapwarden plan`."""
-    if problem := placement.unknown(found, only):
-        return placement.Printed(problem=problem)
+    if problem := objects.unknown(found, only):
+        return Printed(problem=problem)
     if not found.nodes:
         problem = "--as-kubelet needs a Node in the input: its status.capacity.memory and nodeInfo.swap.capacity count"
-        return placement.Printed(problem=problem)
+        return Printed(problem=problem)
     notes: list[str] = []
     rows = [row for row in objects.pod_rows(found) if not row.terminal]
-    bound, free = placement.place(found, rows, only, notes)
+    bound, free = objects.place(found, rows, only, notes)
     planned = {}
     for name in sorted(found.nodes if only is None else [only]):
         facts = nodes.facts(found.nodes[name], found.facts.get(name))
@@ -83,7 +90,7 @@ def printed(form: str, config: kubelet.KubeletSettings, found: objects.Inputs, o
     else:
         items = [_item(name, files) for name, files in planned.items()]
         text = tables.serialized(form, {"apiVersion": "v1", "kind": "List", "items": items})
-    return placement.Printed(text, tuple(notes))
+    return Printed(text, tuple(notes))
 
 
 def _missing(config: kubelet.KubeletSettings, facts: nodes.NodeFacts) -> Iterator[str]:

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli import as_kubelet, behaviors, documents, placement
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import as_kubelet, behaviors, documents, objects
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
 from swapwarden.policy.memory import qos
@@ -83,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     log = documents.Log()
     found = objects.collect(documents.read(arguments.filename, log), log)
     kubelet = as_kubelet.settings(arguments.as_kubelet, arguments.kubelet_config, log)
-    printed = placement.Printed()
+    printed = as_kubelet.Printed()
     if not log.problems:
         if kubelet is None:
             printed = _printed(arguments.output, found, arguments.node)
@@ -109,10 +108,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _printed(form: str, found: objects.Inputs, only: str | None) -> placement.Printed:
+def _printed(form: str, found: objects.Inputs, only: str | None) -> as_kubelet.Printed:
     made, problem = _plan(found, only)
     text = "" if problem else rendered(form, made.plans, made.unplaced, found.profiles.values())
-    return placement.Printed(text, tuple(made.notes), problem)
+    return as_kubelet.Printed(text, tuple(made.notes), problem)
 
 
 class _Plan(NamedTuple):
@@ -133,7 +132,7 @@ def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
         pod = f"pod {wire.metadata.namespace}/{wire.metadata.name}"
         notes += (f"{pod} would be refused at admission: {path}: {reason}" for path, reason in refusals)
         notes += (f"{pod} {warning}" for warning in warnings)
-    if unknown := placement.unknown(found, only):
+    if unknown := objects.unknown(found, only):
         return _Plan({}, (), notes), unknown
     rows = [row for row in objects.pod_rows(found) if not row.terminal]
     if not found.nodes:
@@ -141,7 +140,7 @@ def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
         why = "" if rows else "nothing to plan: there is no Node, no pod and no workload in the input"
         return _Plan({}, rows, notes), why
     chosen = [only] if only is not None else [*found.nodes]
-    bound, free = placement.place(found, rows, only, notes)
+    bound, free = objects.place(found, rows, only, notes)
     plans = {name: _of_node(found, name, bound[name], free[name], notes) for name in chosen}
     notes += (f"node {name}: {observations.OVERCOMMITTED}" for name in chosen if plans[name].protection.overcommitted)
     counted = sum(len(bound[name]) + len(free[name]) for name in chosen)

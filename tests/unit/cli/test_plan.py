@@ -14,8 +14,7 @@ import pytest
 import yaml
 from swapwarden import __main__ as program
 from swapwarden.api import names
-from swapwarden.cli import plan
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import objects, plan
 
 INPUT = """\
 apiVersion: v1

@@ -8,8 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import checks, objects
+from swapwarden.cli import checks, documents, objects
 from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, problem
 from swapwarden.cli.kubectl.cluster import snapshot

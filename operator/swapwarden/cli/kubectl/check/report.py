@@ -14,9 +14,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents, wire
-from swapwarden.cli.inputs import objects
-from swapwarden.cli.kubectl.check import catalogue, dryrun, installation, manifests, problems
+from swapwarden.cli import documents, objects, wire
+from swapwarden.cli.kubectl.check import catalogue, installation, manifests, problems
 from swapwarden.cli.kubectl.check.catalogue import ClusterProblem, Severity
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
 from swapwarden.cli.kubectl.output import tables
@@ -101,7 +100,7 @@ def _lines(report: CheckReport, *, coloured: bool, most: int | None) -> Iterator
 
 async def _all(asked: session.Session, patience: float, *, try_admission: bool) -> CheckReport:
     unread: dict[str, str] = {}
-    tried = dryrun.attempt(asked, asked.own_namespace) if try_admission else asyncio.sleep(0)
+    tried = installation.try_admission(asked, asked.own_namespace) if try_admission else asyncio.sleep(0)
     view, found, trial = await asyncio.gather(reading.read(asked), _installed(asked, unread), tried)
     if isinstance(trial, str):
         unread["admission"] = trial

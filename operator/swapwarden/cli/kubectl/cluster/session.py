@@ -16,7 +16,7 @@ import msgspec
 
 import swapwarden
 from swapwarden.api import names
-from swapwarden.cli.kubectl import loading
+from swapwarden.cli import kubectl
 from swapwarden.cli.kubectl.cluster import connection
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.kube import client, config, decoding, errors, paging, transport
@@ -341,7 +341,7 @@ def _load(target: Target) -> tuple[config.Config, bool]:
     def ask(plugin: connection.Plugin) -> connection.Credentials:
         plugins.append(plugin)
         # Most kubeconfigs name no program, and their users do not wait for the module.
-        credentials = loading.load("cluster.credentials")
+        credentials = kubectl.load("cluster.credentials")
         seconds = credentials.WAIT_SECONDS if target.interactive else target.request_seconds
         given: connection.Credentials = credentials.ask(plugin, interactive=target.interactive, seconds=seconds)
         return given

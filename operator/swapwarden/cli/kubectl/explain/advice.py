@@ -13,7 +13,7 @@ import msgspec
 from swapwarden.api import names, quantity
 from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.cli.kubectl.explain.planned import PlannedPod
+from swapwarden.cli.kubectl.explain.rules import PlannedPod
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy.observed import pods
 from swapwarden.policy.swap import limits, qos

@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from swapwarden.cli.kubectl import completion, flags, loading
+from swapwarden.cli import kubectl
+from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import session, workloads
 from swapwarden.cli.kubectl.output import tables
 
@@ -47,7 +48,7 @@ def command(*, pod: str, output: str, color: str, target: session.Target) -> Non
     async def work(asked: session.Session) -> None:
         found = await _pod(asked, pod)
         # Only now: this takes longer to load than the cluster to answer, and a mistyped name waits for neither.
-        report = await asyncio.to_thread(loading.load, "explain.report")
+        report = await asyncio.to_thread(kubectl.load, "explain.report")
         await report.run(asked, found, output, tables.Form(color=color))
 
     session.run(target, work)

@@ -14,11 +14,10 @@ import msgspec
 from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import usage, workloads
-from swapwarden.cli.kubectl.explain import kernelview, memory, pressure, reclaim, remedies, rules
+from swapwarden.cli.kubectl.explain import kernelview, memory, remedies, rules
 from swapwarden.cli.kubectl.explain.advice import Advice, with_command
-from swapwarden.cli.kubectl.explain.memory import MemoryLine
-from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.cli.kubectl.explain.rules import Number
+from swapwarden.cli.kubectl.explain.memory import MemoryLine, PodPressure
+from swapwarden.cli.kubectl.explain.rules import Number, PlannedPod
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods
@@ -132,7 +131,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
     secrets: str = ""
-    pressure: pressure.PodPressure | None = None
+    pressure: PodPressure | None = None
     """Whether the pod would be evicted; None unless its node is under memory pressure."""
     changes: list[Advice] = []
     unseen: list[str] = []
@@ -167,7 +166,7 @@ def explain(seen: Observed, flags: Sequence[str] = ()) -> PodExplanation:
         if planned
         else [],
         numbers=list(rules.numbers(row, planned)) if planned else [],
-        memory=[*memory.lines(planned, seen.state), *reclaim.lines(planned, seen.state)] if planned else [],
+        memory=[*memory.lines(planned, seen.state), *memory.reclaim_lines(planned, seen.state)] if planned else [],
         behaviors=[] if planned or row.terminal else list(rules.by_behavior(row)),
         desired=desired,
         planned=_given(planned.trace.decision) if planned else None,
@@ -177,7 +176,7 @@ def explain(seen: Observed, flags: Sequence[str] = ()) -> PodExplanation:
         used_bytes=used.swap_bytes,
         used_containers={one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None},
         secrets=_secrets(seen),
-        pressure=pressure.of_pod(planned, seen.node.uid, seen.state, seen.neighbours)
+        pressure=memory.pressure_of(planned, seen.node.uid, seen.state, seen.neighbours)
         if planned and seen.node
         else None,
         changes=[] if row.terminal else _changes(pod, row, planned, flags),

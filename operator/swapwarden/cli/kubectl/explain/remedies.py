@@ -24,7 +24,7 @@ from swapwarden.cli.kubectl.explain.advice import (
     policy,
     tried,
 )
-from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
+from swapwarden.cli.kubectl.explain.rules import PlannedPod, wrong_limits
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import requirements
 from swapwarden.policy.swap import limits, qos

@@ -1,4 +1,7 @@
-"""Words for each rule that was tried for a pod, and for the arithmetic; every result is the planner's. Pure."""
+"""A pod as it is planned, and words for each rule that was tried for it and for the arithmetic. Pure.
+
+Every result is the planner's.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,85 @@ import msgspec
 
 from swapwarden.api import names, quantity
 from swapwarden.cli import behaviors
-from swapwarden.cli.kubectl.explain.planned import PlannedPod, own_limit, wrong_limits
+from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy import pod_annotations
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy import plan, pod_annotations
+from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, requirements
 from swapwarden.policy.swap import limits, qos
 from swapwarden.webhook import validation
 
 Reason = names.Reason
 _POLICIES: Final = sorted(names.Policy)
+
+
+class PlannedPod(msgspec.Struct, frozen=True):
+    """A pod that is planned, and how."""
+
+    pod: workloads.DetailedPod
+    row: pods.PodRow
+    profile: compiled.Profile
+    chosen: str
+    """How the profile was chosen."""
+    facts: nodes.NodeFacts
+    reported: bool
+    """Whether the facts are an agent's."""
+    trace: plan.Trace
+    others: tuple[pods.PodRow, ...] = ()
+    """The other pods of the node; empty if they were not read."""
+    known: namespaces.Labels = {}
+    """Labels of the pod's namespace, if they were read."""
+
+    def recreated(self, pod: workloads.DetailedPod) -> PlannedPod:
+        """Plan POD in this one's place once it is created: its template counts, its status does not."""
+        bare = msgspec.structs.replace(pod, status=pods.WirePodStatus())
+        return self._planned(pod=bare, row=msgspec.structs.replace(pods.project(bare), node=self.row.node))
+
+    def with_profile(self, **fields: object) -> PlannedPod:
+        """Plan under the profile with other FIELDS."""
+        return self._planned(profile=msgspec.structs.replace(self.profile, **fields))
+
+    def on(self, facts: nodes.NodeFacts) -> PlannedPod:
+        """Plan on a node with these facts."""
+        return self._planned(facts=facts)
+
+    def _planned(self, **fields: object) -> PlannedPod:
+        changed = msgspec.structs.replace(self, **fields)
+        trace = plan.trace_pod(changed.profile, changed.facts, changed.row, changed.others, changed.known)
+        return msgspec.structs.replace(changed, trace=trace)
+
+    @property
+    def override(self) -> compiled.Override | None:
+        """Return the override that selects the pod."""
+        return None if self.trace.override is None else self.profile.overrides[self.trace.override]
+
+    @property
+    def override_name(self) -> str:
+        """Return its name for messages: overrides[caches]."""
+        return f"overrides[{self.override.name if self.override else ''}]"
+
+    @property
+    def has_whole_limit(self) -> bool:
+        """Whether there is a limit on the pod as a whole under WorkloadControlled, its own or an override's."""
+        named = self.override is not None and self.override.swap_limit is not None
+        return self.row.swap_limit is not None or (named and not self.row.limited())
+
+
+def own_limit(one: pods.ContainerRow) -> int | None:
+    """Return a container's own limit in bytes: of its annotation and what it asks of the resource the smaller."""
+    stated = [] if one.swap_limit is None else [quantity.capped(one.swap_limit)]
+    stated += [] if one.swap_resource is None else [one.swap_resource]
+    return min(stated, default=None)
+
+
+def wrong_limits(row: pods.PodRow) -> list[tuple[str, str]]:
+    """Return annotations for limits that are no quantity, with their values."""
+    stated = [(names.LIMIT_ANNOTATION, row.swap_limit)]
+    stated += [(names.CONTAINER_LIMIT_PREFIX + one.name, one.swap_limit) for one in row.containers]
+    return [(key, value) for key, value in stated if value is not None and not quantity.is_quantity(value)]
+
+
+# The rules
 
 
 def why(step: limits.TraceStep, planned: PlannedPod) -> str:

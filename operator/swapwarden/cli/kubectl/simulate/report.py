@@ -11,11 +11,10 @@ import click
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import documents, objects
 from swapwarden.cli.kubectl.cluster import reading, session, snapshot
 from swapwarden.cli.kubectl.output import sizes, tables
-from swapwarden.cli.kubectl.simulate import memory, simulation
+from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
 
 BAD_INPUT: Final = 2
@@ -40,7 +39,7 @@ def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _why(one: simulation.PodChange, reason: Callable[[memory.SimulatedMemory], str]) -> str:
+def _why(one: simulation.PodChange, reason: Callable[[simulation.SimulatedMemory], str]) -> str:
     """Return the change of a reason about memory; there is none where nobody asks for memory QoS."""
     return _change(*(reason(each.memory) or tables.NONE for each in (one.before, one.after)))
 
@@ -257,7 +256,7 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
 
 
 def _has_memory(one: simulation.PodChange) -> bool:
-    return any(given.memory != memory.NONE for given in (one.before, one.after))
+    return any(given.memory != simulation.NO_MEMORY_QOS for given in (one.before, one.after))
 
 
 def read_profiles(files: list[str]) -> snapshot.ProfileChange:

@@ -16,11 +16,12 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.cli.kubectl.output import tables
-from swapwarden.cli.kubectl.simulate import memory
+from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy import plan, rollout
+from swapwarden.policy.memory import qos
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
+from swapwarden.policy.pod_settings import text
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import decisions
 from swapwarden.policy.swap import limits
@@ -41,6 +42,53 @@ class Direction(enum.StrEnum):
     """The kubelet decides, before or after, and it is not known how; or the pod's namespace is not known."""
 
 
+_NOTHING: Final = "-"
+
+
+def _rounded(amount: str) -> str:
+    return sizes.rounded(int(amount))
+
+
+class SimulatedMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """memory.min, memory.low and memory.high of a pod, in bytes; None where nothing is written."""
+
+    protection_reason: str = ""
+    throttling_reason: str = ""
+    """Empty if nobody asks for memory QoS."""
+    memory_min: str | None = None
+    memory_low: str | None = None
+    memory_high: str | None = None
+    containers: Mapping[str, str] = {}
+    """memory.high of its containers that have one, by name."""
+
+    @property
+    def protection(self) -> tuple[str | None, str | None]:
+        """Return memory.min and memory.low."""
+        return self.memory_min, self.memory_low
+
+    @property
+    def throttling(self) -> tuple[str | None, Mapping[str, str]]:
+        """Return memory.high of the pod, and of containers."""
+        return self.memory_high, self.containers
+
+    @property
+    def protected(self) -> str:
+        """Return memory.min and memory.low for users, rounded."""
+        parts = [f"min {_rounded(self.memory_min)}"] if self.memory_min else []
+        parts += [_rounded(self.memory_low)] if self.memory_low else []
+        return ", ".join(parts) or _NOTHING
+
+    @property
+    def throttled(self) -> str:
+        """Return memory.high for users, rounded."""
+        parts = [_rounded(self.memory_high)] if self.memory_high else []
+        parts += [f"{name} {_rounded(high)}" for name, high in self.containers.items()]
+        return ", ".join(parts) or _NOTHING
+
+
+NO_MEMORY_QOS: Final = SimulatedMemory()
+
+
 class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The limit of a pod by one plan."""
 
@@ -55,7 +103,7 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     """Whether the profile only reports."""
     kubelet: str | None = None
     """Where the kubelet decides: the most that it gives the pod, bytes or max; None if unknown."""
-    memory: memory.SimulatedMemory = memory.NONE
+    memory: SimulatedMemory = NO_MEMORY_QOS
     reclaim: decisions.PodReclaim | None = None
     """None if the profile offers none, and the pod does not ask."""
 
@@ -281,7 +329,27 @@ def _given(explained: plan.ExplainedPod | None, profile: compiled.Profile, kubel
     given = decision.reason, limit, explained.override, audit, kubelet if asks else None
     if audit:
         return SimulatedLimit(profile.name, *given)
-    return SimulatedLimit(profile.name, *given, memory.of_pod(explained.memory), explained.reclaim)
+    return SimulatedLimit(profile.name, *given, _memory_of_pod(explained.memory), explained.reclaim)
+
+
+def _memory_of_pod(memory: qos.PodMemory | None) -> SimulatedMemory:
+    """Return the numbers of a plan."""
+    if memory is None:
+        return NO_MEMORY_QOS
+    highs = {one.name: str(one.high) for one in memory.containers if one.high}
+    numbers = text(memory.minimum), text(memory.low), text(memory.high)
+    return SimulatedMemory(memory.protection.value, memory.throttling.value, *numbers, highs)
+
+
+def _protection_of_node(explained: plan.Explanation) -> dict[str, str]:
+    """Return the protection above a node's pods, by file."""
+    total = explained.protection
+    amounts = {
+        "kubepods memory.min": total.kubepods_min,
+        "kubepods memory.low": total.kubepods_low,
+        "burstable memory.low": total.burstable_low,
+    }
+    return {name: str(amount) for name, amount in amounts.items() if amount}
 
 
 def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[str | None, str | None]]:
@@ -296,7 +364,7 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
     found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
     if header.kubepods is not None and header.kubepods.swap_max is not None:
         found["kubepods"] = header.kubepods.swap_max
-    found |= memory.of_node(explained)
+    found |= _protection_of_node(explained)
     found |= dict(plan.of_units(header))
     found |= header.kernel_settings
     found |= {f"refused: {key}": why for key, why in explained.refused.items()}

@@ -5,8 +5,7 @@ from unittest import mock
 
 import pytest
 from swapwarden.api import names
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import documents, objects
 from swapwarden.cli.kubectl.check import manifests
 from swapwarden.cli.kubectl.check.catalogue import ClusterProblem
 from swapwarden.cli.kubectl.cluster import snapshot

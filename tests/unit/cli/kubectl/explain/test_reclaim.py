@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.explain import memory, model, reclaim, screen
+from swapwarden.cli.kubectl.explain import memory, model, screen
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import settings
 
@@ -80,4 +80,4 @@ def test_audit_moves_nothing() -> None:
 
 
 def test_all_holds_of_the_agent_have_words() -> None:
-    assert set(reclaim.HOLDS) == set(names.ReclaimHold)
+    assert set(memory.HOLDS) == set(names.ReclaimHold)

@@ -170,6 +170,8 @@ def commanded(case: Case, command: str) -> Case:
     if command.startswith("kubectl patch "):
         patch = json.loads(shlex.split(command)[-1])
         annotations = patch["spec"]["template"]["metadata"]["annotations"]
+        # Admission writes the source into pods only.
+        case = case.with_annotation(names.POLICY_SOURCE_ANNOTATION, None) if POLICY in annotations else case
     else:
         _, annotate, _ = command.split(" | ")
         changes = [word.partition("=") for word in shlex.split(annotate)[8:]]

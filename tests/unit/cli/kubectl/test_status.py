@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from swapwarden.api import state
 from swapwarden.cli import wire
+from swapwarden.cli.kubectl import status as nodes
 from swapwarden.cli.kubectl.cluster import agents, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.cli.kubectl.status import command as nodes
 from swapwarden.policy.observed import nodes as policy
 
 GIB = 1 << 30

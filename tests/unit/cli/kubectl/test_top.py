@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from swapwarden.api import state
+from swapwarden.cli.kubectl import top
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.cli.kubectl.top import command as top
 
 SPEC = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
 

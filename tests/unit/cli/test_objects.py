@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden.api import state, values
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import documents, objects
 from swapwarden.policy.observed import namespaces
 
 PROFILE = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "p"}}
@@ -232,7 +231,7 @@ def test_the_namespaces_default_counts_for_pods_that_were_not_created_yet(
 
 
 def test_where_the_webhook_is_not_asked_no_default_counts() -> None:
-    manifest = pathlib.Path(__file__).parents[4] / "deploy/manifests/webhook-registration.yaml"
+    manifest = pathlib.Path(__file__).parents[3] / "deploy/manifests/webhook-registration.yaml"
     selectors = [
         expression
         for configuration in yaml.safe_load_all(manifest.read_text())

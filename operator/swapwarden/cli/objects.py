@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +13,7 @@ import pydantic
 
 from swapwarden.api import names, quantity, state
 from swapwarden.api import profile as api
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import checks
+from swapwarden.cli import checks, documents
 from swapwarden.cli.wire import WORKLOAD_KINDS, ReportedState
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
@@ -265,3 +265,47 @@ _READERS: dict[tuple[str, str], Callable[[Inputs, documents.Json], bool]] = {
     (names.GROUP, names.STATE_KIND): _read_state,
 }
 _KNOWN = ", ".join([*(kind for _, kind in _READERS), "workloads"])
+
+
+# The pods by the node that each is planned on
+
+
+Placed = dict[str, list[pods.PodRow]]
+"""Pods by node."""
+
+
+def place(inputs: Inputs, rows: Iterable[pods.PodRow], only: str | None, notes: list[str]) -> tuple[Placed, Placed]:
+    """Return the pods on the nodes, or on the chosen one, and the pods without a node that may be scheduled there."""
+    chosen = inputs.nodes.keys() if only is None else {only}
+    bound: Placed = collections.defaultdict(list)
+    free: Placed = collections.defaultdict(list)
+    for row in rows:
+        pod = f"pod {row.namespace}/{row.name} is left out"
+        if row.node:
+            if row.node in chosen:
+                bound[row.node].append(row)
+            elif row.node not in inputs.nodes:
+                notes.append(f"{pod}: no Node {row.node!r} (its spec.nodeName) in the input")
+            continue
+        if row.uid and only is None:
+            notes.append(f"{pod}: it waits to be scheduled; --node NAME plans it on that one")
+            continue
+        if f"{row.namespace}/{row.name}" in inputs.existing and only is None:
+            # An export of a whole cluster has thousands of them, and of nodes.
+            notes.append(f"{pod}: its workload exists, and its pods count; --node NAME plans its template")
+            continue
+        selector = inputs.admission_view[f"{row.namespace}/{row.name}"].spec.node_selector or {}
+        fitting = [name for name in sorted(chosen) if selector.items() <= inputs.nodes[name].labels.items()]
+        if not fitting:
+            notes.append(f"{pod}: no Node that it may be planned on has all labels of its spec.nodeSelector")
+        for name in fitting:
+            free[name].append(row)
+    return bound, free
+
+
+def unknown(inputs: Inputs, only: str | None) -> str:
+    """Return the problem of a choice that the input does not have; empty if there is none."""
+    if only is None or only in inputs.nodes:
+        return ""
+    there = ", ".join(sorted(inputs.nodes)) or "none"
+    return f"--node {only}: no Node of this name in the input, which has: {there}"

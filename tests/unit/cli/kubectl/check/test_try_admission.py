@@ -6,7 +6,7 @@ import json
 from typing import Any, cast
 
 import pytest
-from swapwarden.cli.kubectl.check import dryrun
+from swapwarden.cli.kubectl.check import installation
 from swapwarden.cli.kubectl.check.catalogue import ClusterProblem
 from swapwarden.cli.kubectl.cluster import session
 
@@ -30,7 +30,7 @@ def refused(why: str, name: str = "pods.swapwarden.dev") -> str:
     ],
 )
 def test_a_webhook_that_cannot_be_asked(message: str, reason: str) -> None:
-    problem = dryrun.refused("shop", message)
+    problem = installation.refused("shop", message)
     assert isinstance(problem, ClusterProblem)
     assert (problem.severity, problem.check, problem.reason) == ("Error", "AdmissionFails", reason)
     assert problem.object == "namespace/shop"
@@ -47,7 +47,7 @@ def test_a_webhook_that_cannot_be_asked(message: str, reason: str) -> None:
     ],
 )
 def test_refusals_of_others_prove_nothing(message: str) -> None:
-    untried = dryrun.refused("shop", message)
+    untried = installation.refused("shop", message)
     assert isinstance(untried, str)
     assert untried.endswith(message)
 
@@ -61,12 +61,12 @@ def test_refusals_of_others_prove_nothing(message: str) -> None:
     ],
 )
 def test_a_pod_that_would_be_created(spec: dict[str, Any], reason: str | None) -> None:
-    problem = dryrun.admitted("shop", json.dumps({"metadata": {"name": "swap-check-x"}, "spec": spec}).encode())
+    problem = installation.admitted("shop", json.dumps({"metadata": {"name": "swap-check-x"}, "spec": spec}).encode())
     assert (problem.reason if isinstance(problem, ClusterProblem) else problem) == reason
 
 
 def test_an_answer_that_is_none() -> None:
-    assert "invalid" in str(dryrun.admitted("shop", b"<html>"))
+    assert "invalid" in str(installation.admitted("shop", b"<html>"))
 
 
 class Slow:
@@ -80,6 +80,6 @@ class Slow:
 
 
 async def test_admission_that_takes_too_long_hides_nothing_else() -> None:
-    untried = await dryrun.attempt(cast("session.Session", Slow()), "shop")
+    untried = await installation.try_admission(cast("session.Session", Slow()), "shop")
     assert isinstance(untried, str)
     assert untried.endswith("no answer from /api/v1/namespaces/shop/pods within 30 s")

@@ -14,10 +14,9 @@ import click
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl import completion, flags, groups
+from swapwarden.cli.kubectl import completion, flags, main
 from swapwarden.cli.kubectl.cluster import agents, session, usage
 from swapwarden.cli.kubectl.output import sizes, tables
-from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy.observed import nodes, pods
 
 T = TypeVar("T")
@@ -30,7 +29,7 @@ FEW_NODES: Final = 16
 """Up to this number, states are requested one by one; more come as a list."""
 
 
-class _Kinds(groups.Group):
+class _Kinds(main.Group):
     """Kinds, also by kubectl's short names."""
 
     aliases = {"pod": "pods", "po": "pods", "node": "nodes", "no": "nodes", "namespace": "namespaces"} | {
@@ -219,10 +218,41 @@ def _memory_columns(rows: Sequence[_Listed]) -> list[tables.Column[_Listed]]:
     if all(row.pod.memory_qos is None for row in rows):
         return []
     return [
-        tables.Column("PROTECTED", lambda row: memory.protected(row.pod.memory_qos), wide=True, right=True),
-        tables.Column("HIGH", lambda row: memory.high(row.pod.memory_qos, row.name[-1]), wide=True, right=True),
-        tables.Column("THROTTLED", lambda row: memory.throttled(row.pod.memory_qos), wide=True, right=True),
+        tables.Column("PROTECTED", lambda row: memory_protected(row.pod.memory_qos), wide=True, right=True),
+        tables.Column("HIGH", lambda row: memory_high(row.pod.memory_qos, row.name[-1]), wide=True, right=True),
+        tables.Column("THROTTLED", lambda row: memory_throttled(row.pod.memory_qos), wide=True, right=True),
     ]
+
+
+def memory_protected(found: usage.MemoryUse | None) -> str:
+    """Return the planned memory.low or memory.min of a pod."""
+    return _size(None if found is None else found.protected_bytes)
+
+
+def memory_high(found: usage.MemoryUse | None, container: str) -> str:
+    """Return memory.high of the pod, else that of the container, or of each with its name if `container` is empty."""
+    if found is None or found.high_bytes is not None:
+        return _size(None if found is None else found.high_bytes)
+    each = found.container_high_bytes
+    if container:
+        return _size(each.get(container))
+    return ",".join(f"{name}:{sizes.rounded(amount)}" for name, amount in each.items()) or tables.NONE
+
+
+def memory_throttled(found: usage.MemoryUse | None) -> tables.Cell:
+    """Return how often and for how long a pod was throttled, and what the guard made of it: 42(4.5s,Released)."""
+    if found is None or not (found.high_bytes or found.container_high_bytes):
+        return tables.Cell(tables.NONE)
+    if found.throttled is None:
+        return tables.Cell(tables.UNKNOWN)
+    stalled = f"{found.stalled_milliseconds / 1000:.1f}s" if found.stalled_milliseconds else ""
+    details = ",".join(filter(None, (stalled, found.guard)))
+    style = "bold red" if found.guard else "yellow" if found.throttled else ""
+    return tables.Cell(f"{found.throttled}({details})" if details else str(found.throttled), style)
+
+
+def _size(amount: int | None) -> str:
+    return tables.NONE if amount is None else sizes.rounded(amount)
 
 
 def _namespace_columns(rows: Sequence[usage.NamespaceUse]) -> list[tables.Column[usage.NamespaceUse]]:

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
+from swapwarden.cli.kubectl import top
 from swapwarden.cli.kubectl.cluster import usage
 from swapwarden.cli.kubectl.cluster.usage import MemoryUse
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy import plan
 from swapwarden.policy.memory import settings
 from swapwarden.policy.observed import nodes, pods
@@ -28,7 +28,7 @@ def use(*containers: Any, spec: dict[str, Any] | None = None, **status: Any) -> 
 
 
 def cells(found: MemoryUse | None, named: str = "") -> tuple[str, str, str]:
-    return memory.protected(found), memory.high(found, named), memory.throttled(found).text
+    return top.memory_protected(found), top.memory_high(found, named), top.memory_throttled(found).text
 
 
 def test_a_pod_with_one_container() -> None:
@@ -47,8 +47,8 @@ def test_containers_with_a_value_each_are_named_or_have_a_row() -> None:
     assert found.container_high_bytes.keys() == {"app", "proxy"}
     together = cells(found)[1]
     assert {each.partition(":")[0] for each in together.split(",")} == {"app", "proxy"}
-    assert f"proxy:{memory.high(found, 'proxy')}" in together
-    assert memory.high(found, "sidecar") == tables.NONE
+    assert f"proxy:{top.memory_high(found, 'proxy')}" in together
+    assert top.memory_high(found, "sidecar") == tables.NONE
 
 
 def test_the_throttling_of_pod_and_containers_is_summed_and_the_worst_guard_named() -> None:
