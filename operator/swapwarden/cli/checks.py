@@ -14,7 +14,7 @@ from swapwarden.cli import documents
 from swapwarden.policy.observed import pods
 
 _VERSIONS: Final = {"": "v1", names.GROUP: names.API_VERSION}
-"""By group; of all others that count it is the group's v1."""
+"""Accepted versions by group; all other groups that count have v1."""
 
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

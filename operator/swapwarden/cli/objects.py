@@ -43,9 +43,9 @@ class Inputs:
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
     admission_view: dict[str, review.ReviewedPod] = dataclasses.field(default_factory=dict)
-    """The same pods with the fields that admission reads."""
+    """Pods with the fields that admission reads, by the keys of `pods`."""
     existing: set[str] = dataclasses.field(default_factory=set)
-    """Those of the pods that a workload would make which exists already, and so has pods of its own."""
+    """Keys of pods that existing workloads would make: these workloads have pods of their own."""
 
 
 def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
@@ -122,10 +122,10 @@ def _warnings_beside(refusals: Iterable[tuple[str, str]], asked: review.Reviewed
     return [warning for warning in validation.warnings(asked) if warning.partition(": ")[0] not in refused]
 
 
-def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
+def collect(documents_read: Iterable[documents.Found], log: documents.Log) -> Inputs:
     """Check objects and sort them by kind. Errors are in the log, and then the result must not be used."""
     inputs = Inputs()
-    for one in found:
+    for one in documents_read:
         version, kind = one.object["apiVersion"], one.object["kind"]
         group = version.rpartition("/")[0]
         path = TEMPLATES.get((group, kind))
@@ -244,8 +244,8 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
 
 
 def _read_state(inputs: Inputs, document: documents.Json) -> bool:
-    found = _struct(document, ReportedState)
-    return _put(inputs.facts, found.metadata.name, found.status.facts)
+    read = _struct(document, ReportedState)
+    return _put(inputs.facts, read.metadata.name, read.status.facts)
 
 
 def _read_profile(inputs: Inputs, document: documents.Json) -> bool:

@@ -82,5 +82,5 @@ def _names(plural: str, *, namespaced: bool = False) -> Complete:
 
 nodes: Final = _names("nodes")
 pods: Final = _names("pods", namespaced=True)
-"""Of the namespace that the command is about."""
+"""Pods of the namespace that the command is about."""
 namespaces: Final = _names("namespaces")

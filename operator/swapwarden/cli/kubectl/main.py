@@ -38,8 +38,8 @@ INTERRUPTED: Final = 130
 
 def load(name: str) -> click.Command:
     """Import a command of COMMANDS."""
-    found: click.Command = kubectl.load(COMMANDS[name][0]).command
-    return found
+    loaded: click.Command = kubectl.load(COMMANDS[name][0]).command
+    return loaded
 
 
 class Group(click.Group):

@@ -73,8 +73,8 @@ class Known(msgspec.Struct, frozen=True):
 
 def row(node: nodes.WireNode, known: Known) -> NodeReport:
     """Return the report of one node."""
-    found = known.states.get(node.metadata.name) if known.states is not None else None
-    spec, status = (found.spec, found.status) if found else (None, state.StateStatus())
+    node_state = known.states.get(node.metadata.name) if known.states is not None else None
+    spec, status = (node_state.spec, node_state.status) if node_state else (None, state.StateStatus())
     name = node.metadata.name
     if known.states is None:
         verdict = health.HealthVerdict(NodeHealth.UNKNOWN)
@@ -120,8 +120,8 @@ def _reported(pressure: state.PressureReport | None) -> Measured:
 def _pressure(spec: state.StateSpec | None, status: state.StateStatus) -> str | None:
     if spec is None or spec.pressure is None:
         return None
-    found = status.pressure
-    return "" if found is None else f"{found.signal}/{found.scope}"
+    pressure = status.pressure
+    return "" if pressure is None else f"{pressure.signal}/{pressure.scope}"
 
 
 def _swap_bytes(node: nodes.WireNode, facts: state.Facts | None) -> int | None:
@@ -134,13 +134,13 @@ def _swap_bytes(node: nodes.WireNode, facts: state.Facts | None) -> int | None:
 def _observed(
     node: nodes.WireNode,
     spec: state.StateSpec | None,
-    found: state.Facts | None,
+    reported: state.Facts | None,
     profiles: Mapping[str, WireProfile],
 ) -> tuple[observations.NodeObservation, ...]:
     """Return problems that no agent reports; none if the node follows an earlier generation of its profile."""
-    if spec is None or found is None:
+    if spec is None or reported is None:
         return ()
-    facts = nodes.facts(nodes.project(node), found)
+    facts = nodes.facts(nodes.project(node), reported)
     profile = profiles.get(spec.profile_ref.name)
     if profile is None or profile.metadata.generation != spec.profile_ref.generation:
         return observations.observe(None, (), facts, spec)
@@ -163,9 +163,9 @@ def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, profiles: Mapp
 def _backing(node: nodes.WireNode, swap: int | None, devices: Sequence[state.SwapDevice]) -> str | None:
     if swap == 0:
         return ""
-    found = {device.backing.lower() for device in devices}  # as in the label
+    backings = {device.backing.lower() for device in devices}  # as in the label
     label = node.metadata.labels.get(names.BACKING_LABEL)
-    return ",".join(sorted(found)) or (label.replace("_", ",") if label else None)
+    return ",".join(sorted(backings)) or (label.replace("_", ",") if label else None)
 
 
 def _encrypted(node: nodes.WireNode, swap: int | None, devices: Sequence[state.SwapDevice]) -> bool | None:
@@ -177,11 +177,11 @@ def _encrypted(node: nodes.WireNode, swap: int | None, devices: Sequence[state.S
 
 def measured(scraped: Mapping[str, Iterable[agents.MetricSample]]) -> dict[str, Measured]:
     """Return the figures of each node's agent."""
-    return {node: _measured(node, found) for node, found in scraped.items()}
+    return {node: _measured(node, samples) for node, samples in scraped.items()}
 
 
-def _measured(node: str, found: Iterable[agents.MetricSample]) -> Measured:
-    samples = list(found)
+def _measured(node: str, scraped: Iterable[agents.MetricSample]) -> Measured:
+    samples = list(scraped)
     use = usage.of_node(node, samples, None, None)
     stalls = [each.value for each in samples if each.name == usage.NODE_STALL and 0 <= each.value <= 1]
     return Measured(use.swap_bytes, use.headroom_bytes, round(max(stalls) * 1000) if stalls else None)
@@ -250,7 +250,7 @@ SORTS: Final[dict[str, Callable[[NodeReport], Any]]] = {
 
 async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -> list[NodeReport]:
     """Return rows of the nodes of these names, or of all that the selector matches."""
-    found, states, profiles, (running, unseen) = await asyncio.gather(
+    listed_nodes, states, profiles, (running, unseen) = await asyncio.gather(
         asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),
         _by_name(
             asked, "the state of nodes", asked.objects(names.STATES_PATH, state.NodeSwapState, chosen, lenient=True)
@@ -258,14 +258,14 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
         _by_name(asked, "the behavior of nodes without swap", asked.collect(names.PROFILES_PATH, WireProfile)),
         agents.find(asked),
     )
-    listed = {node.metadata.name for node in found}
+    listed = {node.metadata.name for node in listed_nodes}
     scraped, unread = await agents.scrape(
         asked, (agent for name, agent in (running or {}).items() if name in listed), MEASURES
     )
     for why in filter(None, (unseen, unread)):
         asked.note(f"swap in use is not known everywhere: {why}")
     known = Known(states, running, measured(scraped), profiles or {})
-    return [row(node, known) for node in found]
+    return [row(node, known) for node in listed_nodes]
 
 
 async def _by_name(asked: session.Session, what: str, request: Awaitable[list[Object]]) -> dict[str, Object] | None:

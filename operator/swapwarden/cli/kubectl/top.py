@@ -60,8 +60,8 @@ async def pods_of(
 ) -> list[usage.PodUse]:
     """Return usage and limits of the running pods of these namespaces ("": of all); `with_memory` their memory QoS."""
     paths = [asked.namespaced("api/v1", "pods", space) for space in spaces]
-    found = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
-    rows = [row for each in found for row in map(pods.project, each) if row.node and not row.terminal]
+    pages = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
+    rows = [row for each in pages for row in map(pods.project, each) if row.node and not row.terminal]
     desired = {row.node for row in rows}
     (scraped, why), (measured, unmeasured) = await asyncio.gather(
         _scrape(asked, desired, usage.OF_PODS),
@@ -72,10 +72,10 @@ async def pods_of(
     by_name = {(each.metadata.namespace, each.metadata.name): each for each in measured}
     uses = usage.of_pods(rows, scraped, {}, by_name)
     unlimited = {each.node for each in uses if each.limit_bytes is None}
-    wanted = desired if with_memory else unlimited
-    states = await states_of(asked, wanted) if wanted else {}
+    needed = desired if with_memory else unlimited
+    states = await states_of(asked, needed) if needed else {}
     if unlimited & states.keys():
-        specs = {name: found.spec for name, found in states.items() if found.spec is not None}
+        specs = {name: pages.spec for name, pages in states.items() if pages.spec is not None}
         uses = usage.of_pods(rows, scraped, specs, by_name)
     if with_memory:
         uses = [_with_memory(use, row, states.get(row.node)) for use, row in zip(uses, rows, strict=True)]
@@ -87,28 +87,28 @@ async def pods_of(
     return uses
 
 
-def _with_memory(use: usage.PodUse, row: pods.PodRow, found: state.NodeSwapState | None) -> usage.PodUse:
-    if found is None:
+def _with_memory(use: usage.PodUse, row: pods.PodRow, node_state: state.NodeSwapState | None) -> usage.PodUse:
+    if node_state is None:
         return use
-    return msgspec.structs.replace(use, memory_qos=usage.memory_of(row, found.spec, found.status))
+    return msgspec.structs.replace(use, memory_qos=usage.memory_of(row, node_state.spec, node_state.status))
 
 
 async def namespaces_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NamespaceUse]:
     """Return usage by namespace; of the user's own only if pods of all may not be listed."""
     try:
-        found = await pods_of(asked, (), selector, tuple(dict.fromkeys(chosen)) or ("",))
+        uses = await pods_of(asked, (), selector, tuple(dict.fromkeys(chosen)) or ("",))
     except session.ForbiddenError as error:
         if chosen:
             raise
         asked.note(f"only the namespace {asked.own_namespace} is shown: {error.message}")
-        found = await pods_of(asked, (), selector, (asked.own_namespace,))
-    return usage.of_namespaces(found)
+        uses = await pods_of(asked, (), selector, (asked.own_namespace,))
+    return usage.of_namespaces(uses)
 
 
 async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NodeUse]:
     """Return the swap usage of each node."""
-    found = await asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector)
-    rows = [nodes.project(node) for node in found]
+    listed = await asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector)
+    rows = [nodes.project(node) for node in listed]
     (scraped, why), (measured, unmeasured) = await asyncio.gather(
         _scrape(asked, [row.name for row in rows], usage.OF_NODES),
         _measured(asked, [f"/{METRICS}/nodes"], usage.WireNodeMetrics, selector),
@@ -137,18 +137,18 @@ async def states_of(asked: session.Session, desired: set[str]) -> dict[str, stat
     """Return the states of these nodes, without those that the user may not read."""
     chosen = sorted(desired) if len(desired) <= FEW_NODES else ()
     try:
-        found = await asked.objects(names.STATES_PATH, state.NodeSwapState, chosen, lenient=True)
+        listed = await asked.objects(names.STATES_PATH, state.NodeSwapState, chosen, lenient=True)
     except (session.ForbiddenError, session.NotInstalledError) as error:
         asked.note(f"limits that no agent reports are not known: {error.message}")
         return {}
-    return {each.metadata.name: each for each in found if each.spec is not None}
+    return {each.metadata.name: each for each in listed if each.spec is not None}
 
 
 async def _measured(asked: session.Session, paths: Sequence[str], kind: type[T], selector: str) -> tuple[list[T], str]:
     """Return the metrics of metrics.k8s.io, and why some are missing."""
     try:
-        found = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
-        return [each for some in found for each in some], "metrics.k8s.io does not report all of it"
+        samples = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
+        return [each for some in samples for each in some], "metrics.k8s.io does not report all of it"
     except session.ApiUnreachableError:
         raise
     except session.NotFoundError:
@@ -224,31 +224,31 @@ def _memory_columns(rows: Sequence[_Listed]) -> list[tables.Column[_Listed]]:
     ]
 
 
-def memory_protected(found: usage.MemoryUse | None) -> str:
+def memory_protected(memory: usage.MemoryUse | None) -> str:
     """Return the planned memory.low or memory.min of a pod."""
-    return _size(None if found is None else found.protected_bytes)
+    return _size(None if memory is None else memory.protected_bytes)
 
 
-def memory_high(found: usage.MemoryUse | None, container: str) -> str:
+def memory_high(memory: usage.MemoryUse | None, container: str) -> str:
     """Return memory.high of the pod, else that of the container, or of each with its name if `container` is empty."""
-    if found is None or found.high_bytes is not None:
-        return _size(None if found is None else found.high_bytes)
-    each = found.container_high_bytes
+    if memory is None or memory.high_bytes is not None:
+        return _size(None if memory is None else memory.high_bytes)
+    each = memory.container_high_bytes
     if container:
         return _size(each.get(container))
     return ",".join(f"{name}:{sizes.rounded(amount)}" for name, amount in each.items()) or tables.NONE
 
 
-def memory_throttled(found: usage.MemoryUse | None) -> tables.Cell:
+def memory_throttled(memory: usage.MemoryUse | None) -> tables.Cell:
     """Return how often and for how long a pod was throttled, and what the guard made of it: 42(4.5s,Released)."""
-    if found is None or not (found.high_bytes or found.container_high_bytes):
+    if memory is None or not (memory.high_bytes or memory.container_high_bytes):
         return tables.Cell(tables.NONE)
-    if found.throttled is None:
+    if memory.throttled is None:
         return tables.Cell(tables.UNKNOWN)
-    stalled = f"{found.stalled_milliseconds / 1000:.1f}s" if found.stalled_milliseconds else ""
-    details = ",".join(filter(None, (stalled, found.guard)))
-    style = "bold red" if found.guard else "yellow" if found.throttled else ""
-    return tables.Cell(f"{found.throttled}({details})" if details else str(found.throttled), style)
+    stalled = f"{memory.stalled_milliseconds / 1000:.1f}s" if memory.stalled_milliseconds else ""
+    details = ",".join(filter(None, (stalled, memory.guard)))
+    style = "bold red" if memory.guard else "yellow" if memory.throttled else ""
+    return tables.Cell(f"{memory.throttled}({details})" if details else str(memory.throttled), style)
 
 
 def _size(amount: int | None) -> str:

@@ -48,7 +48,7 @@ class Check(enum.StrEnum):
     SWAP_AGAINST_POLICY = "SwapAgainstPolicy"
     NO_EFFECT = "NoEffect"
     REFUSED = "Refused"
-    """Of manifests: the API server would not take it."""
+    """The API server would refuse the manifest."""
 
 
 class ClusterProblem(msgspec.Struct, frozen=True, rename="camel"):
@@ -142,7 +142,7 @@ CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
     ),
     ConditionType.STRICT_IN_EFFECT: _warning("docs/strict.md has each reason and its remedy"),
 }
-"""Of conditions of a node's state, where their messages do not end with the remedy."""
+"""Remedies for conditions of a node's state whose messages do not end with one."""
 NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {
     NodeProblem.REQUIREMENT_UNMET: (
         "meet the profile's requirements on the node, or require less (swap.requirements, swap.allowedBacking)"
@@ -170,7 +170,7 @@ PODS: Final[Mapping[str, tuple[Severity, str]]] = {
     names.Reason.BOUNDED: _warning("lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile"),
     names.Reason.OVERCOMMIT_REACHED: _warning("lower limits, move pods to other nodes, or raise overcommitPercent"),
 }
-"""Of pods whose policy or limit has no effect, or not all of it, by the reason in the node's plan."""
+"""Remedies for pods whose policy or limit has no effect, or not all of it, by the reason in the node's plan."""
 
 
 def problem(

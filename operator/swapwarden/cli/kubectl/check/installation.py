@@ -81,9 +81,9 @@ class Installed:
     """ValidatingAdmissionPolicies."""
     bindings: list[Specified] | None = None
     leases: list[LeaderLease] | None = None
-    """Those of the name LEASE."""
+    """Leases of the name LEASE."""
     own_crds: list[Specified] = dataclasses.field(default_factory=list)
-    """Those of this version."""
+    """Definitions of this version."""
 
 
 def own_definitions() -> list[Json]:
@@ -97,7 +97,7 @@ def own_definitions() -> list[Json]:
     return [yaml.load(path.read_text(encoding="utf-8"), loader) for path in files]  # noqa: S506 one of two safe ones
 
 
-def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[ClusterProblem]:
+def judge(installed: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[ClusterProblem]:
     """Yield the problems of the installation."""
     if not view.installed:
         here = f"customresourcedefinition/{names.PROFILE_PLURAL}.{names.GROUP}"
@@ -105,14 +105,14 @@ def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.dateti
         remedy = "install it (docs/install.md), or choose another cluster with --context"
         yield problem(Check.NOT_INSTALLED, here, text, remedy=remedy)
         return
-    if found.crds is not None:
-        yield from _kinds(found.own_crds, found.crds)
-    if found.leases is not None:
-        yield from _leader(found.leases, now)
-    if found.webhooks is not None and found.mutating is not None:
-        yield from _webhooks(found.webhooks, found.mutating, view, now)
-    if found.policies is not None and found.bindings is not None:
-        yield from _policies(found.policies, found.bindings)
+    if installed.crds is not None:
+        yield from _kinds(installed.own_crds, installed.crds)
+    if installed.leases is not None:
+        yield from _leader(installed.leases, now)
+    if installed.webhooks is not None and installed.mutating is not None:
+        yield from _webhooks(installed.webhooks, installed.mutating, view, now)
+    if installed.policies is not None and installed.bindings is not None:
+        yield from _policies(installed.policies, installed.bindings)
     yield from _plugins(view)
 
 
@@ -168,17 +168,17 @@ def _leader(leases: Iterable[LeaderLease], now: datetime.datetime) -> Iterator[C
 
 def _time(text: str | None) -> datetime.datetime | None:
     try:
-        found = datetime.datetime.fromisoformat(text or "")
+        time = datetime.datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return time if time.tzinfo else None
 
 
 def _webhooks(
     webhooks: Iterable[Webhook], mutating: Iterable[Named], view: snapshot.ClusterSnapshot, now: datetime.datetime
 ) -> Iterator[ClusterProblem]:
-    found = {one.metadata.name: [each for each in one.webhooks if is_ours(each.name)] for one in webhooks}
-    ours = {name: entries for name, entries in found.items() if entries}
+    entries_by_name = {one.metadata.name: [each for each in one.webhooks if is_ours(each.name)] for one in webhooks}
+    ours = {name: entries for name, entries in entries_by_name.items() if entries}
     if not ours and not any(map(_is_ours, mutating)):
         text = (
             "neither a webhook nor a policy completes new pods: defaults of namespaces have no effect, and policies"
@@ -264,12 +264,12 @@ def _policies(policies: Iterable[Named], bindings: Iterable[Specified]) -> Itera
     bound = {one.spec.get("policyName") for one in bindings}
     there = [one.metadata.name for one in policies if _is_ours(one)]
     for suffix in POLICIES:
-        found = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
+        present = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
         if suffix == "namespace-default":
-            found = [name for name in found if not name.endswith("unknown-namespace-default")]
-        if bound.isdisjoint(found):
-            here = f"validatingadmissionpolicy/{found[0] if found else f'swapwarden-{suffix}'}"
-            what = "has no binding, so that API servers do not evaluate it" if found else "does not exist"
+            present = [name for name in present if not name.endswith("unknown-namespace-default")]
+        if bound.isdisjoint(present):
+            here = f"validatingadmissionpolicy/{present[0] if present else f'swapwarden-{suffix}'}"
+            what = "has no binding, so that API servers do not evaluate it" if present else "does not exist"
             text = f"{what}: nothing prevents what it refuses, or nothing does while the webhook is down"
             yield problem(Check.NO_ADMISSION, here, text)
 
@@ -318,10 +318,10 @@ async def try_admission(asked: session.Session, namespace: str) -> Trial:
 def admitted(namespace: str, answer: bytes) -> Trial:
     """Return the result if the pod would have been created like this."""
     try:
-        found = decoding.decode(answer, wire.LenientPod)
+        pod = decoding.decode(answer, wire.LenientPod)
     except msgspec.MsgspecError as error:
         return f"the API server's answer is invalid: {error}"
-    if found.spec.node_selector.get(names.SWAP_LABEL) == "true":
+    if pod.spec.node_selector.get(names.SWAP_LABEL) == "true":
         return None
     return _trial(
         "NotCompleted",

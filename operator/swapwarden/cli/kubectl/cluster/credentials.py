@@ -218,12 +218,12 @@ def _parse(plugin: connection.Plugin, settings: _Exec, output: bytes) -> connect
     if len(output) > MAX_BYTES:
         raise _failed(plugin, f"{settings.command} printed more than {MAX_BYTES >> 20} MiB")
     try:
-        found = msgspec.json.decode(output, type=_Credential)
+        credential = msgspec.json.decode(output, type=_Credential)
     except msgspec.MsgspecError as error:
         raise _failed(plugin, f"{settings.command} printed no ExecCredential") from error
-    if (found.kind, found.api_version) != ("ExecCredential", settings.api_version):
+    if (credential.kind, credential.api_version) != ("ExecCredential", settings.api_version):
         raise _failed(plugin, f"{settings.command} printed no ExecCredential of {settings.api_version}")
-    status = found.status
+    status = credential.status
     if not status.token and not status.client_certificate_data:
         raise _failed(plugin, f"{settings.command} gave neither a token nor a certificate")
     return connection.Credentials(

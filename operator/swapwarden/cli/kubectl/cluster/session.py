@@ -35,7 +35,7 @@ EVERYTHING: Final = (NODES, PODS, NAMESPACES, names.PROFILES_PATH, names.STATES_
 """The collections of commands that judge a whole cluster."""
 REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _PAGE_CHARACTERS: Final = 16 * 1024
-"""Of a web page, in which its title is looked for."""
+"""The start of a web page in which its title is looked for."""
 RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
 
 
@@ -198,9 +198,9 @@ class Session:
 
     async def collect(self, path: str, kind: type[T], *, selector: str = "", fields: str = "") -> list[T]:
         """Return all objects of a collection, without invalid ones; else CommandError."""
-        found: list[T] = []
-        await self.each(path, kind, found.append, selector=selector, fields=fields)
-        return found
+        objects: list[T] = []
+        await self.each(path, kind, objects.append, selector=selector, fields=fields)
+        return objects
 
     async def each(
         self, path: str, kind: type[T], take: Callable[[T], None], *, selector: str = "", fields: str = ""
@@ -296,8 +296,8 @@ def web_page(answer: str) -> str | None:
     start = answer[:512].lstrip("\ufeff \t\r\n").lower()
     if not start.startswith(("<!doctype html", "<html", "<head", "<body", "<!--")):
         return None
-    found = re.search(r"<title[^>]*>([^<]{1,200})", answer[:_PAGE_CHARACTERS], re.IGNORECASE)
-    title = f" titled {' '.join(found[1].split())[:80]!r}" if found else ""
+    match = re.search(r"<title[^>]*>([^<]{1,200})", answer[:_PAGE_CHARACTERS], re.IGNORECASE)
+    title = f" titled {' '.join(match[1].split())[:80]!r}" if match else ""
     return (
         f"the answer is a web page{title}, and no API server's; check that the context names the API server's address"
         " (kubectl config view --minify), and that no proxy in between wants a login"

@@ -30,7 +30,7 @@ PAST: Final = "/apis/apps/v1/controllerrevisions"
 PAST_SELECTOR: Final = revisions.OWNER_LABEL
 ProfileEntry = profile_store.Entry
 pod_notices: Final = notices_about
-"""As the controller writes them to pods' events."""
+"""Reasons that the controller writes to pods' events."""
 
 # Below, names of fields stand before those of modules.
 _Node = nodes.WireNode
@@ -67,9 +67,9 @@ class KnownProfiles(msgspec.Struct, frozen=True):
     """NodeSwapProfiles as the controller understands them."""
 
     valid: Mapping[str, compiled.Profile]
-    """By name, each in its newest valid version."""
+    """Profiles by name, each in its newest valid version."""
     history: Mapping[state.ProfileRef, compiled.Profile]
-    """As they were in generations that nodes may still follow."""
+    """Profiles in generations that nodes may still follow."""
     entries: Mapping[str, ProfileEntry]
     """All of them by name, those that are not valid included."""
 
@@ -112,7 +112,7 @@ class ClusterSnapshot:
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     pods: dict[tuple[str, str], pods.PodRow] = dataclasses.field(default_factory=dict)
     admitted_pods: dict[tuple[str, str], review.ReviewedPod] = dataclasses.field(default_factory=dict)
-    """Of the pods those with a label or an annotation of Swapwarden's, as admission reads them."""
+    """Pods with a label or an annotation of Swapwarden's, as admission reads them."""
     parts: list[ComponentPod] = dataclasses.field(default_factory=list)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     """Their labels."""

@@ -267,16 +267,18 @@ def _container(it: PlannedPod, advice: Advice, change: Callable[[qos.Resources],
     return _respecified(it, containers=changed(spec.containers), init_containers=changed(spec.init_containers))
 
 
-def _resources(found: qos.Resources, limit: int | None = None, request: int | None = None) -> qos.Resources:
+def _resources(resources: qos.Resources, limit: int | None = None, request: int | None = None) -> qos.Resources:
     """Advise another memory limit or request."""
-    limits = found.limits if limit is None else msgspec.structs.replace(found.limits, memory=str(limit))
-    requests = found.requests if request is None else msgspec.structs.replace(found.requests, memory=str(request))
-    return msgspec.structs.replace(found, limits=limits, requests=requests)
+    limits = resources.limits if limit is None else msgspec.structs.replace(resources.limits, memory=str(limit))
+    requests = (
+        resources.requests if request is None else msgspec.structs.replace(resources.requests, memory=str(request))
+    )
+    return msgspec.structs.replace(resources, limits=limits, requests=requests)
 
 
 def _memory_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
     # The request stays, even if the API server derived it from the limit.
-    return _container(it, advice, lambda found: _resources(found, _larger(advice), advice.above))
+    return _container(it, advice, lambda resources: _resources(resources, _larger(advice), advice.above))
 
 
 def _memory_request(it: PlannedPod, advice: Advice) -> PlannedPod:
@@ -284,12 +286,14 @@ def _memory_request(it: PlannedPod, advice: Advice) -> PlannedPod:
     request = memory // 8 if below is None else below // 2
     if above is not None:
         request = min(memory, _larger(advice), memory if below is None else below - 1)
-    return _container(it, advice, lambda found: _resources(found, request=request))
+    return _container(it, advice, lambda resources: _resources(resources, request=request))
 
 
 def _swap_resource(it: PlannedPod, advice: Advice) -> PlannedPod:
-    def change(found: qos.Resources) -> qos.Resources:
-        return msgspec.structs.replace(found, limits=msgspec.structs.replace(found.limits, swap=str(_larger(advice))))
+    def change(resources: qos.Resources) -> qos.Resources:
+        return msgspec.structs.replace(
+            resources, limits=msgspec.structs.replace(resources.limits, swap=str(_larger(advice)))
+        )
 
     return _container(it, advice, change)
 

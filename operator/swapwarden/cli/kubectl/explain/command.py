@@ -46,9 +46,9 @@ def command(*, pod: str, output: str, color: str, target: session.Target) -> Non
     """Explain why a pod has its swap limit, or has none, and whether the kernel holds it."""
 
     async def work(asked: session.Session) -> None:
-        found = await _pod(asked, pod)
+        read = await _pod(asked, pod)
         # Only now: this takes longer to load than the cluster to answer, and a mistyped name waits for neither.
         report = await asyncio.to_thread(kubectl.load, "explain.report")
-        await report.run(asked, found, output, tables.Form(color=color))
+        await report.run(asked, read, output, tables.Form(color=color))
 
     session.run(target, work)

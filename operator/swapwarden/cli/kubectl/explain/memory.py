@@ -44,10 +44,10 @@ class MemoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     """For how long a task stalled meanwhile."""
 
 
-def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iterator[MemoryLine]:
+def lines(planned: PlannedPod, node_state: state.NodeSwapState | None = None) -> Iterator[MemoryLine]:
     """Yield the parts of a pod's memory QoS, with the remedy where it is refused; nothing if nobody asks for any.
 
-    `found` is its node's state, if known.
+    `node_state` is its node's state, if known.
     """
     row, profile = planned.row, planned.profile
     memory = qos.decide(profile, planned.facts, row, planned.trace.decision, planned.override)
@@ -59,30 +59,32 @@ def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iter
     amount = memory.low if memory.minimum is None else memory.minimum
     why = _protected(planned, own)[memory.protection]
     yield MemoryLine("protected", why, file if amount else "", amount, memory.protection.value)
-    if found is not None and (reached := _in_effect(planned, found)) is not None:
+    if node_state is not None and (reached := _in_effect(planned, node_state)) is not None:
         yield reached
     words = _throttled(planned, own)
     yield _high("throttled", memory.high, memory.throttling, words)
     if memory.throttling is Throttling.PER_CONTAINER:
         for one in memory.containers:
             yield _high(f"throttled {one.name}", one.high, one.throttling, words)
-    if found is not None and (memory.high or any(one.high for one in memory.containers)):
-        yield from _seen(planned, found.status)
-    for condition in found.status.conditions if found else ():
+    if node_state is not None and (memory.high or any(one.high for one in memory.containers)):
+        yield from _seen(planned, node_state.status)
+    for condition in node_state.status.conditions if node_state else ():
         if condition.type == ConditionType.MEMORY_QOS and condition.status == "False":
             yield MemoryLine("node", condition.message, reason=condition.reason)
 
 
-def _in_effect(planned: PlannedPod, found: state.NodeSwapState) -> MemoryLine | None:
+def _in_effect(planned: PlannedPod, node_state: state.NodeSwapState) -> MemoryLine | None:
     """Return what of the protection is in effect; None if none is planned."""
     row = planned.row
     for hard, file in ((True, "memory.min"), (False, "memory.low")):
-        reached = protection.in_effect(found, row.key, row.qos, hard=hard)
+        reached = protection.in_effect(node_state, row.key, row.qos, hard=hard)
         if reached is not None:
             has_less = _ABOVE.get(reached.cgroup, f"the cgroup /{reached.cgroup}")
-            text = _EFFECTS[reached.effect].format(cgroup=has_less, file=file, mode=found.spec and found.spec.mode)
+            text = _EFFECTS[reached.effect].format(
+                cgroup=has_less, file=file, mode=node_state.spec and node_state.spec.mode
+            )
             if reached.effect is protection.Effect.NODE_HAS_LESS:
-                text = next((one.message for one in found.status.conditions if one.type == _INEFFECTIVE), text)
+                text = next((one.message for one in node_state.status.conditions if one.type == _INEFFECTIVE), text)
             return MemoryLine("in effect", text, value=reached.amount, reason=reached.effect.value)
     return None
 
@@ -231,10 +233,10 @@ HOLDS: Final[dict[str, str]] = {
 }
 
 
-def reclaim_lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iterator[MemoryLine]:
+def reclaim_lines(planned: PlannedPod, node_state: state.NodeSwapState | None = None) -> Iterator[MemoryLine]:
     """Yield whether idle memory of a pod is moved to swap, and how much was; nothing if nobody asks.
 
-    `found` is its node's state, if known.
+    `node_state` is its node's state, if known.
     """
     row, override = planned.row, planned.override
     given = None if override is None else override.reclaim
@@ -243,12 +245,12 @@ def reclaim_lines(planned: PlannedPod, found: state.NodeSwapState | None = None)
     decided = decisions.decide(planned.profile.reclaim, row, planned.trace.decision, given)
     why = _reclaim_words(planned)[decided.reason]
     yield MemoryLine("reclaim", f"{decided.mode.value}: {why}", reason=decided.reason.value)
-    if found is None or decided.mode is names.ReclaimMode.OFF:
+    if node_state is None or decided.mode is names.ReclaimMode.OFF:
         return
-    if found.spec is not None and found.spec.mode is not names.Mode.ENFORCE:
-        yield MemoryLine("moved", f"mode {found.spec.mode}: nothing is moved", reason=found.spec.mode.value)
+    if node_state.spec is not None and node_state.spec.mode is not names.Mode.ENFORCE:
+        yield MemoryLine("moved", f"mode {node_state.spec.mode}: nothing is moved", reason=node_state.spec.mode.value)
         return
-    listed = next((each for each in found.status.reclaimed if each.pod == row.key), None)
+    listed = next((each for each in node_state.status.reclaimed if each.pod == row.key), None)
     if listed is not None:
         last = HOLDS.get(listed.hold, f"the agent reports {listed.hold}")
         text = (
@@ -294,15 +296,23 @@ class PodPressure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 def pressure_of(
-    planned: PlannedPod, node_uid: str, found: state.NodeSwapState | None, neighbours: Iterable[pods.WirePod] | None
+    planned: PlannedPod,
+    node_uid: str,
+    node_state: state.NodeSwapState | None,
+    neighbours: Iterable[pods.WirePod] | None,
 ) -> PodPressure | None:
     """Return the decision on a pod; None if its node is not under pressure, or if its profile does not ask.
 
-    `found` is the state of the node; `neighbours` are its other pods, None if they are not known.
+    `node_state` is the state of the node; `neighbours` are its other pods, None if they are not known.
     """
-    if found is None or found.spec is None or found.spec.pressure is None or found.status.pressure is None:
+    if (
+        node_state is None
+        or node_state.spec is None
+        or node_state.spec.pressure is None
+        or node_state.status.pressure is None
+    ):
         return None
-    report, spec, uid = found.status.pressure, found.spec, planned.pod.metadata.uid
+    report, spec, uid = node_state.status.pressure, node_state.spec, planned.pod.metadata.uid
 
     def read() -> Iterator[candidates.Candidate]:
         for wire in (planned.pod, *(neighbours or ())):
@@ -317,10 +327,10 @@ def pressure_of(
         return None
     able = [one.pod.uid for one in ranked if one.spared is None]
     rank = able.index(own.pod.uid) + 1 if own.spared is None and neighbours is not None else None
-    victim = found.spec.pressure.victim
+    victim = node_state.spec.pressure.victim
     goes = victim is not None and victim.uid == uid
     what = "this pod is being evicted" if goes else _would(own, rank, len(able))
-    text = f"{pressure_words.pressure(report, found.spec.pressure)}; {what}"
+    text = f"{pressure_words.pressure(report, node_state.spec.pressure)}; {what}"
     if own.measured is not None:
         text += f": {pressure_words.arithmetic(own)}"
     usage = None if own.measured is None else own.usage

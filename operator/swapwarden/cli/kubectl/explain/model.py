@@ -42,11 +42,11 @@ class Observed(msgspec.Struct, frozen=True):
     node: nodes.NodeRow | None = None
     """None if the pod has no node yet, it is gone, or may not be seen."""
     profiles: Mapping[str, _Profile] | None = None
-    """By name; None if they may not be seen."""
+    """Profiles by name; None if they may not be seen."""
     history: Mapping[_ProfileRef, _Profile] = {}
     """Profiles as they were in generations that nodes may still follow."""
     state: _State | None = None
-    """Of the pod's node; None if there is none, or it may not be seen."""
+    """The state of the pod's node; None if there is none, or it may not be seen."""
     namespace: Mapping[str, str] | None = None
     """Labels of the pod's namespace; None if they may not be seen."""
     others: tuple[_PodRow, ...] | None = None
@@ -96,7 +96,7 @@ class PlannedLimits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     swap_max: str | None
     reason: Reason | None
     containers: dict[str, str | None] = {}
-    """Of each the value, or the most; null: none of its own."""
+    """The value or the most of each container; null: none of its own."""
     swap_at_most: str | None = None
     """The most; the kubelet may give less."""
 
@@ -121,9 +121,9 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     behaviors: list[Number] = []
     """Where the node or its profile is not known: what the pod gets by each behavior."""
     desired: PlannedLimits | None = None
-    """By the node's state; None if it does not name the pod."""
+    """Limits in the node's state; None if it does not name the pod."""
     planned: PlannedLimits | None = None
-    """By the rules now."""
+    """Limits by the rules now."""
     desired_text: str = ""
     kernel: kernelview.KernelState | None = None
     enforced: pod_conditions.WirePodCondition | None = None
@@ -230,8 +230,8 @@ def _labels(seen: Observed) -> namespaces.Labels:
 def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile], node: nodes.NodeRow) -> str:
     profile = selection.profile
     if profile.name == names.BUILT_IN_PROFILE:
-        found = "there is no profile" if not known else f"none of {len(known)} profiles selects the node"
-        return f"built in, as {found}: what the kubelet gives stays"
+        reason = "there is no profile" if not known else f"none of {len(known)} profiles selects the node"
+        return f"built in, as {reason}: what the kubelet gives stays"
     if selection.conflicts:
         ties = ", ".join(selection.conflicts)
         return f"the oldest of those with priority {profile.priority}; these select the node as well: {ties}"
@@ -267,14 +267,14 @@ def _given(decision: limits.PodDecision) -> PlannedLimits:
 
 def _desired(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
     spec = seen.state.spec if seen.state else None
-    found = spec.pods.get(row.key) if spec else None
-    if spec is None or found is None:
+    entry = spec.pods.get(row.key) if spec else None
+    if spec is None or entry is None:
         return None
-    each = {one.name: found.containers.get(one.name) or found.container_default for one in row.containers}
+    each = {one.name: entry.containers.get(one.name) or entry.container_default for one in row.containers}
     containers = {name: own.swap_max or own.swap_at_most for name, own in each.items() if own is not None}
     # An earlier controller's word for no limit of Swapwarden's.
-    swap_max = None if found.swap_max == names.MAX_SWAP else found.swap_max
-    return PlannedLimits(swap_max, state.reason_of(spec, found), containers, found.swap_at_most)
+    swap_max = None if entry.swap_max == names.MAX_SWAP else entry.swap_max
+    return PlannedLimits(swap_max, state.reason_of(spec, entry), containers, entry.swap_at_most)
 
 
 def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, desired: PlannedLimits | None) -> str:
@@ -325,15 +325,15 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
         return "none yet: the pod waits to be scheduled"
     if seen.node is None:
         return f"{row.node}, which {'may not be seen' if 'nodes' in seen.unseen else 'does not exist any more'}"
-    found = seen.state.status.facts if seen.state else None
-    facts = nodes.facts(seen.node, found)
+    reported = seen.state.status.facts if seen.state else None
+    facts = nodes.facts(seen.node, reported)
     swap_text = f"{exact(facts.swap_bytes)} swap" if facts.swap_bytes else "no swap"
     devices = [
         f"{each.name} ({each.backing}{', encrypted' if each.encrypted else ''})"
         for each in facts.devices[: requirements.NAMED]
     ]
     on = f" on {', '.join(devices)}" if devices else ""
-    said = "" if found else "; as in the Node's status, since no agent has reported"
+    said = "" if reported else "; as in the Node's status, since no agent has reported"
     return f"{row.node}: {exact(facts.memory_bytes)} memory, {swap_text}{on}{said}"
 
 
@@ -346,9 +346,11 @@ def _secrets(seen: Observed) -> str:
     has = f"it mounts {len(volumes)} volumes with secrets or tokens" if volumes else "it mounts none"
     if not status.facts.swap_bytes:
         return "cannot reach a disk: the node has no swap"
-    found = next((one for one in status.conditions if one.type == ConditionType.SECRETS_ON_DISK), None)
-    if found is not None:
-        return f"can reach the disk, whatever the pod's limit: their pages are the kubelet's ({has}). {found.message}"
+    condition = next((one for one in status.conditions if one.type == ConditionType.SECRETS_ON_DISK), None)
+    if condition is not None:
+        return (
+            f"can reach the disk, whatever the pod's limit: their pages are the kubelet's ({has}). {condition.message}"
+        )
     if status.facts.tmpfs_noswap:
         return "stay in memory: the kubelet mounts them with noswap"
     if status.facts.devices and all(each.encrypted for each in status.facts.devices):
@@ -366,8 +368,8 @@ def missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> str:
     made with a node, or before the installation, looks like one that admission is not asked about. A dry run does:
     kubectl swap check --try-admission.
     """
-    found = "; ".join(_missing(pod, labels))
-    return f"{found}: {_cause(pod)}" if found else ""
+    differences = "; ".join(_missing(pod, labels))
+    return f"{differences}: {_cause(pod)}" if differences else ""
 
 
 def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[str]:

@@ -54,8 +54,8 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
         yield from _towards("what was meant", *_correct(planned))
         return
     if reason is Reason.REQUIREMENT_UNMET:
-        for field, found in (requirements.unmet(planned.profile.require, planned.facts) or {}).items():
-            yield advise(planned, AdviceKind.REQUIREMENT, found, target=field, outcome=f"{field} met")
+        for field, obstacle in (requirements.unmet(planned.profile.require, planned.facts) or {}).items():
+            yield advise(planned, AdviceKind.REQUIREMENT, obstacle, target=field, outcome=f"{field} met")
     if reason is Reason.KUBELET_DECIDES and planned.profile.name == names.BUILT_IN_PROFILE:
         yield advise(planned, AdviceKind.NEW_PROFILE, outcome="limits by Swapwarden")
     elif reason is Reason.KUBELET_DECIDES:
@@ -68,8 +68,8 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
         yield policy(planned.pod, names.Policy.DISABLED, "no swap")
 
 
-def _towards(outcome: str, *found: Advice) -> Iterator[Advice]:
-    yield from (msgspec.structs.replace(each, outcome=outcome) for each in found)
+def _towards(outcome: str, *changes_to_it: Advice) -> Iterator[Advice]:
+    yield from (msgspec.structs.replace(each, outcome=outcome) for each in changes_to_it)
 
 
 def _more(planned: PlannedPod) -> Iterator[Advice]:
@@ -160,8 +160,8 @@ def _share(planned: PlannedPod) -> Iterator[Advice]:
 
 def _asking(row: pods.PodRow) -> list[pods.ContainerRow]:
     """Return the containers that can request memory: the app's first, then init containers."""
-    found = [one for one in row.containers if one.kind is not qos.Kind.EPHEMERAL]
-    return sorted(found, key=lambda one: one.kind is not qos.Kind.APP)
+    asking = [one for one in row.containers if one.kind is not qos.Kind.EPHEMERAL]
+    return sorted(asking, key=lambda one: one.kind is not qos.Kind.APP)
 
 
 def _requests(planned: PlannedPod, one: pods.ContainerRow) -> Iterator[Advice]:
@@ -207,8 +207,10 @@ def _reserve(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def _larger_node(planned: PlannedPod) -> Advice:
-    found = planned.facts.swap_bytes
-    return advise(planned, AdviceKind.NODE_SWAP, above=found) if found else advise(planned, AdviceKind.SWAP_ON)
+    swap_bytes = planned.facts.swap_bytes
+    return (
+        advise(planned, AdviceKind.NODE_SWAP, above=swap_bytes) if swap_bytes else advise(planned, AdviceKind.SWAP_ON)
+    )
 
 
 def _own_limits(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:

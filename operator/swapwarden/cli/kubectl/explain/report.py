@@ -41,7 +41,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
     on = session.quote(pod.spec.node_name)
     space_path = f"{session.NAMESPACES}/{session.quote(pod.metadata.namespace)}"
     state_path = f"{names.STATES_PATH}/{on}"
-    pod, node, bodies, before, found, space = await asyncio.gather(
+    pod, node, bodies, before, node_state, space = await asyncio.gather(
         _from_cron_job(asked, pod),
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
@@ -55,7 +55,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
         # Whose rules do not need it misses nothing by not seeing it.
         unseen += hidden
     labels, others, neighbours = namespaces.project(space) if space else None, None, None
-    pressed = found is not None and found.status.pressure is not None
+    pressed = node_state is not None and node_state.status.pressure is not None
     if node and (pressed or any(profile.overcommit_percent is not None for profile in valid.values())):
         on_node = asked.collect(session.PODS, pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
         listed = await _seen(unseen, "pods of all namespaces", on_node)
@@ -63,7 +63,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
             neighbours = tuple(each for each in listed if each.metadata.uid != pod.metadata.uid)
             others = tuple(map(pods.project, neighbours))
     has_agent, used = None, None
-    if found:
+    if node_state:
         running, scraped, why = await agents.read(asked, {pod.spec.node_name}, usage.OF_PODS)
         if why:
             asked.note(why)
@@ -76,7 +76,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
         node=nodes.project(node) if node else None,
         profiles=None if bodies is None else valid,
         history=known.history,
-        state=found,
+        state=node_state,
         namespace=labels,
         others=others,
         neighbours=neighbours,

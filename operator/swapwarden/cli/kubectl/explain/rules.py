@@ -175,7 +175,7 @@ _PASSED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
     Reason.QOS_NOT_ELIGIBLE: lambda planned: f"the pod is {planned.row.qos}",
     Reason.NO_LIMIT: lambda _: "there is a limit",
 }
-"""Of the rules that can be passed by."""
+"""Words for the rules that can be passed by."""
 
 
 # The arithmetic
@@ -187,7 +187,7 @@ class Number(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     of: str
     formula: str
     result: str
-    """As memory.swap.max takes it: bytes, 0 or max. Empty: what the kubelet gives."""
+    """A value of memory.swap.max: bytes, 0 or max. Empty: what the kubelet gives."""
     at_most: bool = False
     """Whether the kubelet may give less."""
 

@@ -121,10 +121,10 @@ def _rows(result: simulation.Simulation) -> Iterator[NodeLine]:
     for one in result.pods:
         by_node[one.node].append(one)
     for change in result.nodes:
-        found = by_node[change.node]
-        less = [one for one in found if one.direction in LESS]
+        changes = by_node[change.node]
+        less = [one for one in changes if one.direction in LESS]
         unknown = bool(less) and all(one.used is None for one in less)
-        counts = collections.Counter(one.direction for one in found)
+        counts = collections.Counter(one.direction for one in changes)
         yield NodeLine(change, counts, None if unknown else sum(one.above > 0 for one in less))
 
 
@@ -261,16 +261,16 @@ def _has_memory(one: simulation.PodChange) -> bool:
 
 def read_profiles(files: list[str]) -> snapshot.ProfileChange:
     """Return the profiles in files; click.exceptions.Exit with status 2 after printing the errors in them."""
-    log, found = documents.Log(), list[documents.Found]()
+    log, manifests = documents.Log(), list[documents.Found]()
     for one in documents.read(files, log):
         if one.object["kind"] == names.PROFILE_KIND:
-            found.append(one)
+            manifests.append(one)
         else:
             what = f"{one.object['apiVersion']} {one.object['kind']}"
             log.note(one.place, f"{what} is ignored: only {names.PROFILE_KIND}s can be simulated")
-    read = objects.collect(found, log)
+    read = objects.collect(manifests, log)
     wrong = [*map(str, log.problems)]
-    if files and not found and not wrong:
+    if files and not manifests and not wrong:
         wrong = [f"there is no {names.PROFILE_KIND} in {', '.join(files)}"]
     for kind, texts in (("note", log.notes), ("error", wrong)):
         for text in texts:

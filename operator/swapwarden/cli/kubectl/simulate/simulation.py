@@ -236,15 +236,15 @@ def simulate(
     known = view.known_profiles()
     before = view.planned(known.valid, known.history)
     after = view.planned(snapshot.apply(known, change), known.history)
-    found: list[PodChange] = []
+    changes: list[PodChange] = []
     changed: list[NodeChange] = []
     by_node: dict[str, list[PodChange]] = {}
     for name in sorted(view.nodes):
         node, by_node[name] = _node(view, name, before[name], after[name], used or {})
         changed.append(node)
-        found += by_node[name]
-    found.sort(key=lambda one: (one.namespace, one.name))
-    result = Simulation(tuple(found), tuple(changed), tuple(_rollouts(after, changed, by_node)))
+        changes += by_node[name]
+    changes.sort(key=lambda one: (one.namespace, one.name))
+    result = Simulation(tuple(changes), tuple(changed), tuple(_rollouts(after, changed, by_node)))
     broken = {name: entry.error for name, entry in known.entries.items() if entry.error}
     return msgspec.structs.replace(result, notes=tuple(_notes(view, before, change, result, broken)))
 
@@ -282,14 +282,14 @@ def _node(
     old = plan.explain_node(now, facts, rows, known)
     new = old if target == now else plan.explain_node(target, facts, rows, known)
     by_key = [{one.row.uid or one.row.key: one for one in explained.pods} for explained in (old, new)]
-    found = []
+    changes = []
     for row in rows:
         left = _kubelet_gives(row, before, view.reports.get(name))
         first, second = (
             _given(explained.get(row.uid or row.key), profile, left)
             for explained, profile in zip(by_key, (now, target), strict=True)
         )
-        found.append(PodChange(row.namespace, row.name, name, first, second, used.get(row.key)))
+        changes.append(PodChange(row.namespace, row.name, name, first, second, used.get(row.key)))
     change = NodeChange(
         name,
         now,
@@ -298,20 +298,20 @@ def _node(
         swap_label=(labels.gives_swap(now, facts), labels.gives_swap(target, facts)),
         conflicts=after.conflicts,
     )
-    return change, found
+    return change, changes
 
 
 def _kubelet_gives(row: pods.PodRow, node: snapshot.PlannedNode, report: snapshot.AgentReport | None) -> str | None:
     """Return the limit in bytes, or max, that the node's kubelet sets by itself; None if unknown."""
-    found = node.report.facts.kubelet if node.report is not None and node.report.facts is not None else None
+    kubelet = node.report.facts.kubelet if node.report is not None and node.report.facts is not None else None
     if not node.facts.swap_bytes:
         return "0"
-    if found is None or not found.swap_behavior:
+    if kubelet is None or not kubelet.swap_behavior:
         return None
     conditions = report.conditions if report is not None else ()
     if any(one.type == ConditionType.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in conditions):
         return names.MAX_SWAP
-    if found.swap_behavior != names.Behavior.LIMITED_SWAP:
+    if kubelet.swap_behavior != names.Behavior.LIMITED_SWAP:
         return "0"
     # Of a pod without annotations: its own limit is counted beside this one.
     containers = (msgspec.structs.replace(one, swap_limit=None, swap_resource=None) for one in row.containers)
@@ -361,17 +361,17 @@ def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[s
 def _flat(explained: plan.Explanation) -> dict[str, str]:
     """Return a node's own plan, one text for each thing, by the names that profiles have for them."""
     header = explained.header
-    found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
+    settings = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
     if header.kubepods is not None and header.kubepods.swap_max is not None:
-        found["kubepods"] = header.kubepods.swap_max
-    found |= _protection_of_node(explained)
-    found |= dict(plan.of_units(header))
-    found |= header.kernel_settings
-    found |= {f"refused: {key}": why for key, why in explained.refused.items()}
-    found |= {f"unmet: {key}": why for key, why in (explained.unmet or {}).items()}
+        settings["kubepods"] = header.kubepods.swap_max
+    settings |= _protection_of_node(explained)
+    settings |= dict(plan.of_units(header))
+    settings |= header.kernel_settings
+    settings |= {f"refused: {key}": why for key, why in explained.refused.items()}
+    settings |= {f"unmet: {key}": why for key, why in (explained.unmet or {}).items()}
     if explained.extended_resource is not None:
-        found[names.SWAP_RESOURCE] = str(explained.extended_resource)
-    return found
+        settings[names.SWAP_RESOURCE] = str(explained.extended_resource)
+    return settings
 
 
 def _rollouts(
@@ -390,11 +390,11 @@ def _rollouts(
         yield _waves(targets[name], members[name], moved)
 
 
-def _member(after: snapshot.PlannedNode, one: NodeChange, found: Iterable[PodChange]) -> rollout.RolloutNode:
+def _member(after: snapshot.PlannedNode, one: NodeChange, pod_changes: Iterable[PodChange]) -> rollout.RolloutNode:
     row = after.report
     if row is None or row.observed == 0:
         return rollout.RolloutNode(one.node, updated=True, silent=True)
-    losing = [each.above for each in found if each.above]
+    losing = [each.above for each in pod_changes if each.above]
     return rollout.RolloutNode(
         one.node,
         updated=not one.changes,
@@ -475,10 +475,10 @@ _UNREAD: Final = {
 
 
 def _ungoverned(
-    view: snapshot.ClusterSnapshot, change: snapshot.ProfileChange, found: Collection[NodeChange]
+    view: snapshot.ClusterSnapshot, change: snapshot.ProfileChange, node_changes: Collection[NodeChange]
 ) -> Iterator[str]:
     for profile in change.put:
-        rivals = [one.after.name for one in found if profile.selects(view.nodes[one.node].labels)]
+        rivals = [one.after.name for one in node_changes if profile.selects(view.nodes[one.node].labels)]
         if not rivals:
             yield f"profile {profile.name} selects no node"
         elif profile.name not in rivals:
