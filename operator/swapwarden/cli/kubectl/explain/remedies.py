@@ -68,8 +68,8 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
         yield policy(planned.pod, names.Policy.DISABLED, "no swap")
 
 
-def _towards(outcome: str, *changes_to_it: Advice) -> Iterator[Advice]:
-    yield from (msgspec.structs.replace(each, outcome=outcome) for each in changes_to_it)
+def _towards(outcome: str, *advice: Advice) -> Iterator[Advice]:
+    yield from (msgspec.structs.replace(each, outcome=outcome) for each in advice)
 
 
 def _more(planned: PlannedPod) -> Iterator[Advice]:
