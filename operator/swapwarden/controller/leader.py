@@ -18,7 +18,7 @@ from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import admissions, fleet
 from swapwarden.controller.pods import condition_publisher, plan_latency
-from swapwarden.controller.pressure import budgets, evictor, observer
+from swapwarden.controller.pressure import budgets, handler
 from swapwarden.controller.profiles import (
     desired_status,
     kopf_operator,
@@ -135,25 +135,21 @@ class Leader:
             release=functools.partial(_release, shared.api, writes),
             restoring=lambda: shared.order.active,
         )
-        self._pressure = observer.PressureObserver(
+        self._pressure = handler.PressureHandler(
             shared.known,
             shared.api,
             term,
             shared.recorder,
+            victims.VictimWriter(writes, self._wrote),
             ask=functools.partial(budgets.ask, shared.api) if arguments.eviction != names.EvictionUse.OFF else None,
-            evicts=evictor.Evictor(
-                shared.known,
-                shared.api,
-                victims.VictimWriter(writes, self._wrote),
-                shared.recorder,
-                evict=functools.partial(budgets.evict, shared.api, term),
-            ),
-            may_evict=arguments.eviction == names.EvictionUse.ENFORCE,
+            evict=functools.partial(budgets.evict, shared.api, term)
+            if arguments.eviction == names.EvictionUse.ENFORCE
+            else None,
             deposed=lambda error: step_down(error.term, str(error)),
         )
         self._parts: dict[str, supervise.Job] = {
             PART: self._reconcile,
-            observer.PART: self._pressure.run,
+            handler.PART: self._pressure.run,
             rollouts.PART: self._rollouts.run,
             revision_history.PART: self._revisions.run,
             kopf_operator.PART: self._operator.run,

@@ -19,6 +19,7 @@ from swapwarden.controller.writers import victims
 from swapwarden.kube import client, errors
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate
+from swapwarden.policy.pressure.handling import EvictionAnswer
 
 LOST, STUCK, PAUSED = "lost", "stuck", "paused"
 LOOK_SECONDS = 0.05
@@ -30,7 +31,7 @@ def main(fault: pathlib.Path, arguments: list[str]) -> int:
     def said() -> str:
         return fault.read_text(encoding="utf-8") if fault.exists() else ""
 
-    async def faulty(api: client.Client, term: Term, pod: Candidate, grace: int) -> budgets.EvictionAnswer:
+    async def faulty(api: client.Client, term: Term, pod: Candidate, grace: int) -> EvictionAnswer:
         how = said()
         while said() == STUCK:  # noqa: ASYNC110 another process removes the file
             await asyncio.sleep(LOOK_SECONDS)

@@ -9,6 +9,7 @@ import msgspec
 
 from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.planning.view import NodeView
+from swapwarden.controller.term import Outcome, outcome
 from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers.fenced import Fenced, Writes, owned_by, unless_superseded
@@ -131,7 +132,7 @@ class LabelPublisher:
         try:
             written = await _write_feature(self._writes, self._features.path, node, row, change.labels)
         except errors.ApiError as error:
-            if error.status == 404 and row is not None:
+            if outcome(error) is Outcome.GONE and row is not None:
                 self._features.lost(row)  # the watch may have reported that before an earlier write was answered
             raise
         self._features.wrote(written)

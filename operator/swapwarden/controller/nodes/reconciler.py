@@ -15,6 +15,7 @@ from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import NodeView
 from swapwarden.controller.pods import plan_latency
+from swapwarden.controller.term import Outcome, outcome
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
@@ -138,11 +139,12 @@ class Reconciler:
         try:
             written, again = await self._states.write(self._writes, node, row, spec)
         except errors.ApiError as error:
-            if error.status == 404 and row is not None:
+            what = outcome(error)
+            if what is Outcome.GONE and row is not None:
                 log.warning("the state of node %s is gone; creating it again", node.name)
                 self._inventory.lose_state(node.name, row.uid)
             # Another object of that name, or a concurrent write.
-            elif error.status != 409 or not await self._read_state(node.name):
+            elif what is not Outcome.CHANGED or not await self._read_state(node.name):
                 raise
             self._again(node.name, 0.0)
             return None
@@ -197,8 +199,8 @@ class Reconciler:
         return await self._patch_taints(view.node, patch, "startup taint removed")
 
     async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch, done: str) -> bool:
-        # With status 422, the taints have changed.
-        answer = await unless_superseded(node_writer.change_taints(self._writes, node.name, patch), 422)
+        request = node_writer.change_taints(self._writes, node.name, patch)
+        answer = await unless_superseded(request, tested=True)
         if answer is not None:
             taints_now = tuple(decoding.decode(answer, nodes.WireNode).spec.taints)
             self._inventory.rewrote(node, taints=taints_now)

@@ -10,8 +10,8 @@ from swapwarden.controller.inventory import states
 from swapwarden.kube.events import Notice, Regarding
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.pressure import words
-from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim
-from swapwarden.policy.pressure.ranking import Ranked
+from swapwarden.policy.pressure.handling import Conclude, Evict
+from swapwarden.policy.pressure.limits import HoldReason
 
 NODE_EVENT: Final = "MemoryPressureObserved"
 POD_EVENT: Final = "WouldBeEvicted"
@@ -19,28 +19,23 @@ EVICTION_EVENT: Final = "SwapPressureEviction"
 
 
 def notices(
-    node: nodes.NodeRow,
-    row: states.StateRow,
-    thresholds: state.PressureSettings,
-    chosen: Choice,
-    *,
-    allowed: bool,
+    node: nodes.NodeRow, row: states.StateRow, thresholds: state.PressureSettings, decision: Conclude
 ) -> Iterator[Notice]:
     """Yield notices of the decision on a node's report, once for as long as the pressure lasts.
 
-    Two leaders give it the same key. `allowed` is whether the API server would evict the pod; else it was not asked.
+    Two leaders give it the same key.
     """
-    report = row.pressure
+    report, hold = row.pressure, decision.hold
     # An eviction that is under way, or was a moment ago, has its own notices.
-    if report is None or isinstance(chosen, Evict) or chosen.hold is HoldReason.SETTLING:
+    if report is None or hold is None or hold == HoldReason.SETTLING:
         return
     of_node = Regarding("v1", "Node", "", node.name, node.uid)
-    pressure, key = words.pressure(report, thresholds), f"{row.uid}/{report.since}/{chosen.hold}"
-    if isinstance(chosen, NoVictim):
-        yield Notice(of_node, "Warning", NODE_EVENT, f"{pressure}; {words.WHY_HELD[chosen.hold]}", key)
+    pressure, key = words.pressure(report, thresholds), f"{row.uid}/{report.since}/{hold}"
+    if decision.named is None:
+        yield Notice(of_node, "Warning", NODE_EVENT, f"{pressure}; {words.WHY_HELD[HoldReason(hold)]}", key)
         return
-    pod, sums = chosen.victim.pod, words.arithmetic(chosen.victim)
-    asked = "disruption budgets allow it" if allowed else "disruption budgets were not asked"
+    pod, sums = decision.named.pod, words.arithmetic(decision.named)
+    asked = "disruption budgets allow it" if decision.allowed else "disruption budgets were not asked"
     key = f"{key}/{pod.uid}"
     text = f"{pressure}; pod {pod.namespace}/{pod.name} would be evicted first: {sums}; {asked}"
     yield Notice(of_node, "Warning", NODE_EVENT, text, key)
@@ -50,13 +45,11 @@ def notices(
 
 
 def evicted(
-    node: nodes.NodeRow, row: states.StateRow, thresholds: state.PressureSettings, victim: Ranked
+    node: nodes.NodeRow, row: states.StateRow, thresholds: state.PressureSettings, request: Evict
 ) -> Iterator[Notice]:
     """Yield notices of an eviction."""
-    report, pod = row.pressure, victim.pod
-    if report is None:
-        return
-    pressure, sums, key = words.pressure(report, thresholds), words.arithmetic(victim), f"{row.uid}/{pod.uid}"
+    pod, sums = request.victim.pod, words.arithmetic(request.victim)
+    pressure, key = words.pressure(request.report, thresholds), f"{row.uid}/{pod.uid}"
     of_node = Regarding("v1", "Node", "", node.name, node.uid)
     text = f"{pressure}; pod {pod.namespace}/{pod.name} is evicted: {sums}"
     yield Notice(of_node, "Warning", EVICTION_EVENT, text, key)

@@ -12,7 +12,6 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller.inventory import states
-from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers.fenced import Fenced, owned_by
 from swapwarden.kube import errors
 from swapwarden.policy import plan
@@ -161,8 +160,6 @@ class StateWriter:
         except errors.ApiError as error:
             if self._is_older(error, node.name, spec):
                 return None, 0.0
-            if row is not None and error.status == 422 and state.EPOCH_REFUSAL in error.message:
-                raise Deposed(writes.term, f"the API server refused term {epoch} for node {node.name}") from error
             raise
         self._fields.written(fields)
         return self._stored(states.decode(answer), spec)

@@ -7,10 +7,8 @@ from typing import Any
 
 from swapwarden.api import names, state
 from swapwarden.controller.inventory import states
-from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.controller.writers.states import NO_FIELD_RECORDS, STRICT
-from swapwarden.kube import errors
 
 
 class VictimWriter:
@@ -38,16 +36,11 @@ class VictimWriter:
         return await self._write(row, {}, {"victim": None, "evictedAt": evicted_at or None})
 
     async def _write(self, row: states.StateRow, version: dict[str, str], evictions: dict[str, Any]) -> states.StateRow:
-        epoch = self._writes.term.epoch
         metadata: dict[str, Any] = {"uid": row.uid, "managedFields": NO_FIELD_RECORDS, **version}
-        body = {"metadata": metadata, "spec": {"epoch": epoch, "pressure": evictions}}
+        body = {"metadata": metadata, "spec": {"epoch": self._writes.term.epoch, "pressure": evictions}}
         await self._writes.ready()
-        try:
-            answer = await self._writes.merge_patch("state", f"{names.STATES_PATH}/{row.name}", body, **STRICT)
-        except errors.ApiError as error:
-            if error.status == 422 and state.EPOCH_REFUSAL in error.message:
-                raise Deposed(self._writes.term, f"the API server refused term {epoch} for node {row.name}") from error
-            raise
-        written = states.decode(answer)
+        written = states.decode(
+            await self._writes.merge_patch("state", f"{names.STATES_PATH}/{row.name}", body, **STRICT)
+        )
         self._wrote(written)
         return written

@@ -9,12 +9,12 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
-from swapwarden.controller.pressure import evictor, observer
-from swapwarden.controller.pressure.budgets import EvictionAnswer
+from swapwarden.controller.pressure import handler
 from swapwarden.kube import errors, events, transport
-from swapwarden.policy.pressure import choice, thresholds
+from swapwarden.policy.pressure import handling, thresholds
 from swapwarden.policy.pressure.candidates import Candidate
-from swapwarden.policy.pressure.choice import HoldReason
+from swapwarden.policy.pressure.handling import EvictionAnswer
+from swapwarden.policy.pressure.limits import HoldReason
 
 from tests.unit.controller.objects import Led, node, state_row, term
 
@@ -51,9 +51,8 @@ class Cluster:
         reader, recorder = cast("transport.Reader", self), cast("events.Recorder", self)
         asks = self._ask if ask is not None else None
         leads = term(led=self.led)
-        evicts = evictor.Evictor(self.known, reader, cast("Any", None), recorder, evict=cast("Any", None))
-        self.observer = observer.PressureObserver(
-            self.known, reader, leads, recorder, ask=asks, evicts=evicts, now=lambda: self.now
+        self.handler = handler.PressureHandler(
+            self.known, reader, leads, recorder, cast("Any", None), ask=asks, evict=None, now=lambda: self.now
         )
 
     async def get(self, _: str, *, params: dict[str, str], accept: str) -> bytes:
@@ -81,18 +80,18 @@ class Cluster:
     def takes(self, name: str, row: states.StateRow) -> None:
         old = self.known.inventory.state_of(name)
         self.known.state_changed(name, old, row)
-        self.observer.state_changed(name, old, row)
+        self.handler.state_changed(name, old, row)
 
     def decides(self) -> str:
         """Decide on node n; the reason why nothing is evicted."""
-        before = {str(reason): observer.HOLDS.value(reason) for reason in (choice.OBSERVE, *HoldReason)}
-        asyncio.run(self.observer.decide("n"))
-        [reason] = [each for each in before if observer.HOLDS.value(each) > before[each]] or [""]
+        before = {str(reason): handler.HOLDS.value(reason) for reason in (handling.OBSERVE, *HoldReason)}
+        asyncio.run(self.handler.handle("n"))
+        [reason] = [each for each in before if handler.HOLDS.value(each) > before[each]] or [""]
         return reason
 
 
 def waiting(one: Cluster) -> int:
-    return len(one.observer.queue)
+    return len(one.handler.queue)
 
 
 def pressed(*listed: object, **fields: Any) -> Cluster:
@@ -141,7 +140,7 @@ def test_pods_that_can_never_be_evicted_do_not_hide_one_that_can() -> None:
     one.reports(1)
     sizes = {name: 2000 - number for number, name in enumerate(names)}
     decisions = []
-    for number in range(int(observer.BLOCKED_SECONDS // thresholds.REPORT_SECONDS)):
+    for number in range(int(handling.BLOCKED_SECONDS // thresholds.REPORT_SECONDS)):
         one.now = float(number * thresholds.REPORT_SECONDS)
         one.reports(number + 2, **sizes)
         decisions.append(one.decides())
@@ -153,15 +152,6 @@ def test_where_all_are_blocked_the_node_has_the_reason() -> None:
     assert one.decides() == "Blocked"
     assert [each.reason for each in one.events] == ["MemoryPressureObserved"]
     assert one.events[0].message.startswith("node headroom 310Mi < 400Mi; the API server would evict none")
-
-
-def test_only_so_many_are_asked_of_one_report() -> None:
-    pods = [f"p{n}" for n in range(9)]
-    one = Cluster(*map(running, pods), ask=dict.fromkeys(pods, EvictionAnswer.BUDGET))
-    one.reports(1)
-    one.reports(2, **dict.fromkeys(pods, 900))
-    assert one.decides() == "Blocked"
-    assert len(one.asked) == observer.MAX_ASKED
 
 
 def test_an_overloaded_api_server_is_left_alone() -> None:

@@ -12,14 +12,14 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
-from swapwarden.controller.pressure import budgets, evictor, observer
+from swapwarden.controller.pressure import budgets, handler
 from swapwarden.controller.writers import victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import client, errors, events, ratelimit
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.pressure import choice
-from swapwarden.policy.pressure.choice import HoldReason
+from swapwarden.policy.pressure import handling
+from swapwarden.policy.pressure.limits import HoldReason
 from swapwarden.policy.pressure.thresholds import Eviction, Pressure
 
 from tests.unit.controller.objects import node, profile, term
@@ -169,7 +169,9 @@ class Leader:
         self.stepped_down = asyncio.Event()
         self.meanwhile: Callable[[], object] | None = None
         """Called between the decision and the record."""
-        self.answer = budgets.EvictionAnswer.ALLOWED
+        self.at_record: Callable[[], object] = lambda: None
+        """Called once a pod is recorded, or a record is removed."""
+        self.answer = handling.EvictionAnswer.ALLOWED
         """To dry runs."""
         self.ended = False
         """Whether the pressure ends while the pod is recorded."""
@@ -181,64 +183,58 @@ class Leader:
         api, recorder = cast("client.Client", server), cast("events.Recorder", self)
         leads = term(epoch)
         writes = Fenced(api, leads, ratelimit.Throttle(100.0, lambda: self.now))
-        self.observer = observer.PressureObserver(
+        self.handler = handler.PressureHandler(
             self.known,
             api,
             leads,
             recorder,
+            victims.VictimWriter(writes, self.wrote),
             ask=self.ask,
-            evicts=evictor.Evictor(
-                self.known,
-                api,
-                victims.VictimWriter(writes, self.wrote),
-                recorder,
-                evict=functools.partial(budgets.evict, api, leads),
-                now=lambda: self.now,
-                today=lambda: self.today + self.now,
-            ),
-            may_evict=may,
+            evict=functools.partial(budgets.evict, api, leads) if may else None,
             deposed=lambda _: self.stepped_down.set(),
             now=lambda: self.now,
+            today=lambda: self.today + self.now,
         )
         self.syncs()
         self.now = 100.0
 
-    async def ask(self, _: Any) -> budgets.EvictionAnswer:
+    async def ask(self, _: Any) -> handling.EvictionAnswer:
         if self.meanwhile is not None:
             self.meanwhile()
         return self.answer
 
     def wrote(self, row: states.StateRow) -> None:
         self.known.wrote(msgspec.structs.replace(row, pressure=None) if self.ended else row)
+        self.at_record()
 
     def post(self, notice: events.Notice) -> None:
         self.events.append(notice)
 
     def kubelet_reports_pressure(self) -> None:
-        self.observer.node_changed(NODE, msgspec.structs.replace(NODE, memory_pressure=True))
+        self.handler.node_changed(NODE, msgspec.structs.replace(NODE, memory_pressure=True))
 
     def kubelet_evicts(self, name: str) -> None:
         """Be the kubelet, which evicted a pod."""
         self.server.pods[name]["status"] = {"phase": "Failed"}
         before = pods.project(msgspec.convert(pod(name) | {"spec": {"containers": [], "nodeName": "n"}}, pods.WirePod))
-        self.observer.pod_changed(before, msgspec.structs.replace(before, terminal=True, evicted=True))
+        self.handler.pod_changed(before, msgspec.structs.replace(before, terminal=True, evicted=True))
 
     def syncs(self) -> None:
         """Let the watch report the state."""
         old = self.known.inventory.state_of("n")
         row = states.decode(msgspec.json.encode(self.server.state))
         self.known.state_changed("n", old, row)
-        self.observer.state_changed("n", old, row)
+        self.handler.state_changed("n", old, row)
 
     def decides(self) -> str:
         """Decide on the node; the reason why nothing is evicted."""
         self.syncs()
-        before = {str(reason): observer.HOLDS.value(reason) for reason in (choice.OBSERVE, *HoldReason)}
+        before = {str(reason): handler.HOLDS.value(reason) for reason in (handling.OBSERVE, *HoldReason)}
         try:
-            asyncio.run(self.observer.decide("n"))
+            asyncio.run(self.handler.handle("n"))
         finally:
             self.syncs()
-        [reason] = [each for each in before if observer.HOLDS.value(each) > before[each]] or [""]
+        [reason] = [each for each in before if handler.HOLDS.value(each) > before[each]] or [""]
         return reason
 
     def told(self) -> list[str]:
@@ -246,7 +242,7 @@ class Leader:
 
 
 def evictions(result: str) -> float:
-    return evictor.EVICTIONS.value(result)
+    return handler.EVICTIONS.value(result)
 
 
 def pressed(*pods: str, **sizes: int) -> tuple[Server, Leader]:
@@ -266,7 +262,7 @@ def test_a_pod_is_recorded_before_it_is_evicted_and_until_it_has_ended() -> None
     assert leader.told() == ["SwapPressureEviction Node", "SwapPressureEviction Pod"]
     sums = "usage 900Mi (memory 900Mi + swap 0Mi) > request 0Mi + swap 0Mi; priority 0"
     assert leader.events[1].message == f"this pod is evicted from node n: {sums}; node headroom 310Mi < 400Mi"
-    assert len(leader.observer.queue) == 1, "it looks again"
+    assert len(leader.handler.queue) == 1, "it looks again"
     server.reports(2, x=900, y=800)
     leader.now += 5
     assert leader.decides() == "Settling"
@@ -326,7 +322,7 @@ def test_a_new_leader_cancels_an_eviction_without_a_report() -> None:
         first.decides()
     second = Leader(server, 2)
     second.decides()
-    second.now += evictor.PATIENCE_SECONDS
+    second.now += handling.PATIENCE_SECONDS
     second.decides()
     assert server.log == ["record x", "clear"]
 
@@ -424,38 +420,10 @@ def test_a_report_that_is_old_by_the_time_the_api_server_has_answered_evicts_not
     server, leader = pressed("x", x=900)
 
     def passes() -> None:
-        leader.now += evictor.STALE_SECONDS + 1
+        leader.now += handling.STALE_SECONDS + 1
 
     leader.meanwhile = passes
     assert leader.decides() == "Stale"
-    assert server.log == []
-
-
-def test_pods_that_never_end_keep_no_other_for_long() -> None:
-    server, leader = pressed("z", "a", "x", z=2000, a=2000, x=900)
-    for number in range(10):
-        if number in {0, 8}:  # one after another is deleted
-            server.pods["za"[number // 8]]["metadata"]["deletionTimestamp"] = "2094-01-01T00:00:00Z"
-        server.reports(number + 1, z=2000, x=900, a=2000)
-        assert leader.decides() == "PodTerminating"
-        leader.now += 5
-    server.reports(11, z=2000, x=900, a=2000)
-    assert leader.decides() == ""
-    assert server.log == ["record x", "evict x"]
-
-
-def test_each_pod_that_ends_in_time_is_waited_for() -> None:
-    server, leader = pressed("z", "a", "x", z=2000, a=2000, x=900)
-    for number, name in enumerate("za"):
-        server.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        for wait in range(9):
-            server.reports(20 * number + wait + 1, z=2000, x=900, a=2000)
-            assert leader.decides() == "PodTerminating"
-            leader.now += 5
-        del server.pods[name]
-        server.pods["x"]["metadata"]["ownerReferences"] = []
-        server.reports(20 * number + 10, x=900)
-        leader.decides()
     assert server.log == []
 
 
@@ -480,11 +448,32 @@ def test_another_pod_of_the_name_is_not_evicted() -> None:
 
 def test_a_pod_that_is_replaced_at_the_request_is_not_evicted() -> None:
     server, leader = pressed("x", x=900)
+    before = evictions("Gone"), evictions("Evicted")
     server.at_request = lambda: server.pods.update(x=pod("x", uid="uid-new"))
-    leader.decides()
+    assert leader.decides() == "Settling"
     assert "deletionTimestamp" not in server.pods["x"]["metadata"]
+    assert server.log == ["record x", "evict x", "clear"]
+    assert (evictions("Gone"), evictions("Evicted")) == (before[0] + 1, before[1])
+    assert "SwapPressureEviction Pod" not in leader.told()
+
+
+def test_a_request_that_is_still_unanswered_when_the_pressure_ends_counts_as_evicted_once_the_pod_is_gone() -> None:
+    server, leader = pressed("x", x=900)
+    before = evictions("Evicted"), evictions("Cancelled")
+
+    def ends() -> None:
+        server.reports(2)
+        leader.syncs()
+
+    server.at_request, server.after["evict x"] = ends, SILENCE
+    with pytest.raises(errors.Unreachable):
+        leader.decides()
+    assert server.log == ["record x", "evict x"]
+    del server.pods["x"]
     leader.decides()
     assert server.log == ["record x", "evict x", "clear"]
+    assert (evictions("Evicted"), evictions("Cancelled")) == (before[0] + 1, before[1])
+    assert leader.told() == ["SwapPressureEviction Node", "SwapPressureEviction Pod"]
 
 
 def test_a_state_that_changed_since_the_decision_keeps_its_record() -> None:
@@ -502,7 +491,7 @@ def test_a_leader_that_was_replaced_evicts_nothing() -> None:
     leader.syncs()
 
     async def serves() -> None:
-        serving = asyncio.create_task(leader.observer.run())
+        serving = asyncio.create_task(leader.handler.run())
         async with asyncio.timeout(10):
             await leader.stepped_down.wait()
         serving.cancel()
@@ -535,7 +524,7 @@ def test_where_it_is_not_enforced_a_pod_is_named_only(may: bool, governed: Any) 
 
 def is_late(_: Server, leader: Leader) -> None:
     leader.syncs()
-    leader.now += evictor.STALE_SECONDS + 1
+    leader.now += handling.STALE_SECONDS + 1
 
 
 def is_of_another_plan(server: Server, _: Leader) -> None:
@@ -558,19 +547,8 @@ def test_the_taint_of_the_profile_precedes_an_eviction() -> None:
     server.reports(1, x=900)
     leader.decides()
     assert server.log == []
-    assert len(leader.observer.queue) == 1, "it looks again"
+    assert len(leader.handler.queue) == 1, "it looks again"
     leader.known.node_changed("n", node("n", taints=(nodes.WireTaint(names.PRESSURE_TAINT, effect="NoSchedule"),)))
-    leader.decides()
-    assert server.log == ["record x", "evict x"]
-
-
-def test_a_taint_that_does_not_come_is_not_waited_for_long() -> None:
-    tainting = msgspec.structs.replace(PRESSURE, taint=names.TaintEffect.NO_SCHEDULE)
-    server = Server("x")
-    leader = Leader(server, governed=msgspec.structs.replace(ENFORCED, pressure=tainting))
-    server.reports(1, x=900)
-    leader.decides()
-    leader.now += observer.TAINT_SECONDS
     leader.decides()
     assert server.log == ["record x", "evict x"]
 
@@ -588,7 +566,7 @@ def test_a_record_is_looked_at_though_the_pressure_ended_before_the_term() -> No
     server = Server("x")
     server.records("x")
     leader = Leader(server)
-    assert len(leader.observer.queue) == 1
+    assert len(leader.handler.queue) == 1
     leader.decides()
     assert server.log == ["clear"]
 
@@ -696,7 +674,7 @@ def test_a_time_that_is_none_counts_as_of_now() -> None:
 
 def held() -> dict[str, str]:
     """The reasons by node."""
-    return {labels["node"]: labels["reason"] for labels in (dict(each.labels) for each in observer.HELD.samples())}
+    return {labels["node"]: labels["reason"] for labels in (dict(each.labels) for each in handler.HELD.samples())}
 
 
 def test_a_node_shows_why_no_pod_is_evicted_until_one_is_or_the_pressure_ends() -> None:
@@ -724,8 +702,8 @@ def test_pressure_that_ends_during_a_decision_leaves_no_reason() -> None:
         leader.syncs()
 
     leader.syncs()
-    leader.meanwhile, leader.answer = ends, budgets.EvictionAnswer.BUDGET
-    asyncio.run(leader.observer.decide("n"))
+    leader.meanwhile, leader.answer = ends, handling.EvictionAnswer.BUDGET
+    asyncio.run(leader.handler.handle("n"))
     assert held() == {}
 
 
@@ -734,7 +712,7 @@ def test_a_node_shows_that_the_api_server_refuses() -> None:
     server.before["record x"] = errors.ApiError(403, "Forbidden", "no right")
 
     async def serves() -> dict[str, str]:
-        serving = asyncio.create_task(leader.observer.run())
+        serving = asyncio.create_task(leader.handler.run())
         async with asyncio.timeout(10):
             while not held():  # noqa: ASYNC110 a metric has no event
                 await asyncio.sleep(0)
@@ -801,8 +779,8 @@ def test_memory_pressure_that_stays_does_not_forbid_evictions_for_ever() -> None
     leader.kubelet_reports_pressure()
     leader.now += 15
     held = msgspec.structs.replace(NODE, memory_pressure=True)
-    leader.observer.node_changed(held, msgspec.structs.replace(held, labels={"other": ""}))
-    leader.observer.node_changed(held, NODE)
+    leader.handler.node_changed(held, msgspec.structs.replace(held, labels={"other": ""}))
+    leader.handler.node_changed(held, NODE)
     assert leader.decides() == ""
     assert server.log == ["record x", "evict x"]
 
@@ -822,7 +800,7 @@ def test_a_pod_that_the_kubelet_evicts_while_it_is_recorded_is_left_to_it() -> N
 
 def test_a_kubelet_that_begins_to_evict_while_a_pod_is_recorded_cancels_it() -> None:
     server, leader = pressed("x", "y", x=900, y=800)
-    leader.meanwhile = leader.kubelet_reports_pressure
+    leader.at_record = leader.kubelet_reports_pressure
     assert leader.decides() == "KubeletEvicting"
     assert server.log == ["record x", "clear"]
     assert leader.told() == ["MemoryPressureObserved Node"]
