@@ -178,7 +178,7 @@ class PressureHandler:
             self.queue.add(name)
         if new is not None and (old is None or old.evicted_at != new.evicted_at):
             self._bounds.recall(new)
-        node = self._nodes.get(name)
+        node = self._nodes.get(name) if new is not None else self._nodes.pop(name, None)
         if report is None:
             if node is not None:
                 node.relieved()
@@ -214,7 +214,7 @@ class PressureHandler:
         node = self._nodes.setdefault(name, NodePressure())
         node.turn = handling.Answers()
         while (row := self._known.inventory.report_of(name)) is not None:
-            step = handling.next_step(node, self._observed(row, inputs))
+            step = handling.next_step(node, self._situation(row, inputs))
             if failed is not None and not isinstance(step, handling.Clear):
                 break
             # An eviction is announced even if the term has ended since the request.
@@ -239,7 +239,8 @@ class PressureHandler:
 
     def _forget(self, name: str) -> None:
         """Take in that the node is gone, or that its state has no thresholds."""
-        self._nodes.pop(name, None)
+        if name in self._nodes:
+            self._nodes[name].attempt = None
         self._bounds.evictions.end(name, self._now())
         _show(name, None)
 
@@ -253,7 +254,7 @@ class PressureHandler:
         profile = planner.in_force(name)
         return _Inputs(node, spec, spec.pressure, planner.facts(name), profile, self._enforces(profile))
 
-    def _observed(self, row: states.StateRow, inputs: _Inputs) -> handling.Situation:
+    def _situation(self, row: states.StateRow, inputs: _Inputs) -> handling.Situation:
         now, profile, pressure, bounds = self._now(), row.profile.name, inputs.profile.pressure, inputs.profile.eviction
         tainted = inputs.node.place(names.PRESSURE_TAINT) is not None
         return handling.Situation(
