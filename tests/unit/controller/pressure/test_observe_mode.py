@@ -132,6 +132,15 @@ def test_pods_that_the_api_server_would_not_evict_are_not_asked_again_for_a_minu
     assert one.asked == ["x", "y", "y", "x", "y"]
 
 
+def test_pods_are_asked_about_again_once_the_pressure_has_ended() -> None:
+    one = pressed(running("x"), ask={"x": EvictionAnswer.BUDGET})
+    for seq in (2, 4):
+        one.reports(seq, x=900)
+        assert one.decides() == "Blocked"
+        one.reports(seq + 1)
+    assert one.asked == ["x", "x"]
+
+
 def test_pods_that_can_never_be_evicted_do_not_hide_one_that_can() -> None:
     names = [f"x{number}" for number in range(state.MAX_PRESSURED)]
     answers: dict[str, EvictionAnswer | Exception] = dict.fromkeys(names, EvictionAnswer.SEVERAL_BUDGETS)

@@ -122,6 +122,7 @@ CANCEL, ALIVE = Clear("Cancelled", counts=False), PodLife.ALIVE
         (of(ALLOWED), ENFORCED | {"enforce": False}, Conclude(OBSERVE, A, allowed=True)),
         (of(ALLOWED), ENFORCED, Record(VICTIM)),
         (of(ALLOWED), ENFORCED | {"limited": HoldReason.RATE_LIMIT}, Conclude(HoldReason.RATE_LIMIT)),
+        (of(ALLOWED), ENFORCED | {"now": NOW + handling.STALE_SECONDS + 1}, Conclude(HoldReason.STALE)),
     ],
 )
 def test_the_next_step(node: NodePressure, seen: dict[str, Any], step: handling.Step) -> None:
