@@ -41,11 +41,10 @@ def main(fault: pathlib.Path, arguments: list[str]) -> int:
         return answer
 
     class Pausing(victims.VictimWriter):
-        async def record(self, row: states.StateRow, victim: state.EvictedPod) -> states.StateRow:
-            written = await super().record(row, victim)
+        async def record(self, row: states.StateRow, victim: state.EvictedPod) -> None:
+            await super().record(row, victim)
             while said() == PAUSED:  # noqa: ASYNC110 another process removes the file
                 await asyncio.sleep(LOOK_SECONDS)
-            return written
 
     budgets.evict = faulty
     evictions = limits.Evictions
