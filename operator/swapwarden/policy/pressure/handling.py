@@ -197,7 +197,9 @@ class NodePressure(msgspec.Struct):
         turn = self.turn
         match step, answer:
             case Adopt(victim), _:
-                self.attempt, turn.life = None if victim is None else Attempt(victim, now), None
+                # Also after Clear, which has removed the record.
+                self.attempt = None if victim is None else Attempt(victim, now)
+                turn.life, turn.recorded = None, False
             case LookAtPod(), PodLife():
                 turn.life = answer
             case Read(), tuple():
@@ -216,8 +218,6 @@ class NodePressure(msgspec.Struct):
                 self._requested(step, answer, now)
             case Announce(), _ if self.attempt is not None:
                 self.attempt.announced = True
-            case Clear(), _:
-                self.attempt, turn.life, turn.recorded = None, None, False
             case Conclude(), _:
                 self.decided = True
 

@@ -695,6 +695,7 @@ def test_namespaces_of_the_profile_are_spared() -> None:
     leader = Leader(server, governed=msgspec.structs.replace(ENFORCED, pressure=pressure))
     server.reports(1, x=900)
     assert leader.decides() == "NoCandidate"
+    assert leader.decides() == "", "it is decided once"
 
 
 def test_a_record_that_someone_removes_ends_the_eviction() -> None:
