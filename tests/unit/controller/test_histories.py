@@ -13,9 +13,8 @@ from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import qos
 
 from tests.unit.controller.objects import Known, node, profile, rollouts, state_row
 from tests.unit.policy.rows import container, pod
@@ -40,7 +39,7 @@ POD = st.fixed_dictionaries(
         "uid": st.sampled_from(["1", "2", "3", "4"]),
         "policy": st.sampled_from([None, "Disabled", "Whatever"]),
         "swap_limit": st.sampled_from([None, "64Mi", "1Gi"]),
-        "qos": st.sampled_from(qos.Class),
+        "qos": st.sampled_from(resources.Class),
         "terminal": st.booleans(),
         "created": st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
         "request": MEMORY,

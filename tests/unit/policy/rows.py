@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from swapwarden.api import names
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import qos
 
 MI = 2**20
 GI = 2**30
 PAGE = 4096
 
-Kind = qos.Kind
+Kind = resources.Kind
 
 
 def container(name: str = "app", **fields: Any) -> pods.ContainerRow:
@@ -32,7 +31,7 @@ def pod(*containers: pods.ContainerRow, **fields: Any) -> pods.PodRow:
         "node": "node-1",
         "terminal": False,
         "critical": False,
-        "qos": qos.Class.BURSTABLE,
+        "qos": resources.Class.BURSTABLE,
         "policy": None,
         "swap_limit": None,
         "created": "2026-01-01T00:00:00Z",

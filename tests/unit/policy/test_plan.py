@@ -11,10 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import qos
 
 from tests.unit.policy.rows import GI, container, facts, pod, profile
 from tests.unit.policy.swap.test_limits import FACTS, PODS, PROFILES
@@ -39,7 +38,7 @@ def test_a_whole_plan() -> None:
             pod(container("app", request=GI), container("waits", request=GI, id=""), uid="alike"),
             pod(container(request=GI), uid="b", policy="Disabled"),
             pod(container(request=GI), uid="c", terminal=True),
-            pod(container(), uid="d", qos=qos.Class.BEST_EFFORT),
+            pod(container(), uid="d", qos=resources.Class.BEST_EFFORT),
         ],
     )
     assert planned == state.StateSpec(
@@ -346,7 +345,7 @@ def test_an_explanation_shows_every_container_running_or_not() -> None:
         facts(),
         [
             pod(container("x", request=GI, id=""), uid="2", name="b"),
-            pod(container(), uid="3", name="a", qos=qos.Class.GUARANTEED),
+            pod(container(), uid="3", name="a", qos=resources.Class.GUARANTEED),
             pod(uid="4", terminal=True),
         ],
     )

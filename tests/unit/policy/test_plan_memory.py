@@ -13,8 +13,8 @@ from swapwarden.api.profile import spec
 from swapwarden.policy import plan
 from swapwarden.policy.memory import settings
 from swapwarden.policy.observed import memory_asks, nodes, pods
+from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap.qos import Class
 
 from tests.unit.policy.rows import GI, MI, container, facts, pod, profile
 

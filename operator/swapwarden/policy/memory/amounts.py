@@ -5,8 +5,7 @@ In k/k: component-helpers/resource/helpers.go, PodRequests and PodLimits.
 
 from __future__ import annotations
 
-from swapwarden.policy.observed import pods
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed import pods, resources
 
 
 def pod_request(row: pods.PodRow, *, whole: bool = True) -> int:
@@ -15,7 +14,7 @@ def pod_request(row: pods.PodRow, *, whole: bool = True) -> int:
     Resources of the pod as a whole (KEP-2837) replace the containers' sum unless `whole` is False.
     """
     own = row.whole.request if whole else 0
-    return (own or qos.peak((one.kind, one.request) for one in row.containers)) + row.whole.overhead
+    return (own or resources.peak((one.kind, one.request) for one in row.containers)) + row.whole.overhead
 
 
 def pod_limit(row: pods.PodRow) -> int:
@@ -23,7 +22,7 @@ def pod_limit(row: pods.PodRow) -> int:
 
     As the kubelet does, this sums the limits of the containers that have one: see `is_limited`.
     """
-    limit = row.whole.limit or qos.peak((one.kind, one.limit) for one in row.containers)
+    limit = row.whole.limit or resources.peak((one.kind, one.limit) for one in row.containers)
     return limit + row.whole.overhead if limit else 0
 
 
@@ -32,5 +31,5 @@ def is_limited(row: pods.PodRow) -> bool:
 
     Ephemeral containers have no resources and do not count (k/k: pkg/kubelet/cm/helpers_linux.go).
     """
-    counted = [one for one in row.containers if one.kind is not qos.Kind.EPHEMERAL]
+    counted = [one for one in row.containers if one.kind is not resources.Kind.EPHEMERAL]
     return bool(row.whole.limit) or all(one.limit for one in counted)

@@ -13,9 +13,9 @@ import msgspec
 
 from swapwarden.api import names, quantity, throttling
 from swapwarden.policy.memory import amounts, kubelet, settings
-from swapwarden.policy.observed import memory_asks, nodes, pods
+from swapwarden.policy.observed import memory_asks, nodes, pods, resources
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.swap import limits
 
 Protection = names.ProtectionReason
 Throttling = names.ThrottlingReason
@@ -135,7 +135,7 @@ def sums(
             hard, soft = memory.minimum or 0, memory.low or 0
             minimum += hard
             low += soft
-            burstable += soft if row.qos is qos.Class.BURSTABLE else 0
+            burstable += soft if row.qos is resources.Class.BURSTABLE else 0
             asked += max(hard, soft)
     if not asked:
         return Sums()
@@ -205,7 +205,7 @@ def _protection(case: _MemoryCase) -> tuple[int | None, int | None, names.Protec
     row, asks = case.row, case.asks
     if case.reservation is Reservation.NONE:
         return None, None, case.unprotected
-    request = 0 if row.qos is qos.Class.BEST_EFFORT else case.request
+    request = 0 if row.qos is resources.Class.BEST_EFFORT else case.request
     if asks.low is None:
         amount, reason = request * case.memory.reservation_percent // 100, Protection.REQUEST
     else:
@@ -213,7 +213,7 @@ def _protection(case: _MemoryCase) -> tuple[int | None, int | None, names.Protec
     amount = limits.floor_to_page(amount, case.page)
     if not amount:
         return None, None, Protection.NOTHING_REQUESTED
-    if case.reservation is Reservation.TIERED_RESERVATION and row.qos is qos.Class.GUARANTEED:
+    if case.reservation is Reservation.TIERED_RESERVATION and row.qos is resources.Class.GUARANTEED:
         # Containers never have memory.min, and their memory.low needs that of the pod.
         return amount, None if case.recursive else amount, reason
     return None, amount, reason

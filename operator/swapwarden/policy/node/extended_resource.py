@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from swapwarden.api import names
 from swapwarden.policy.node import labels
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.swap import limits
 
 
 def capacity(profile: compiled.Profile, facts: nodes.NodeFacts) -> int | None:
@@ -52,5 +52,5 @@ def desired(
 def _asked(rows: Iterable[pods.PodRow]) -> int:
     """Return the sum that the scheduler counts for pods that have not ended."""
     return sum(
-        qos.peak((one.kind, one.swap_resource or 0) for one in row.containers) for row in rows if not row.terminal
+        resources.peak((one.kind, one.swap_resource or 0) for one in row.containers) for row in rows if not row.terminal
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from swapwarden.api import quantity
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed.resources import ResourceList, Resources
 
 
 class WholePod(NamedTuple):
@@ -24,7 +24,7 @@ NOTHING: Final = WholePod()
 """Of nearly all pods."""
 
 
-def of_container(resources: qos.Resources) -> tuple[int, int]:
+def of_container(resources: Resources) -> tuple[int, int]:
     """Return the request and the limit. QuantityError if one is no quantity."""
     limit = resources.limits.memory or 0
     request = resources.requests.memory
@@ -33,9 +33,7 @@ def of_container(resources: qos.Resources) -> tuple[int, int]:
     return quantity.capped(str(request)), quantity.capped(str(limit))
 
 
-def of_pod(
-    resources: qos.Resources | None, overhead: qos.ResourceList, containers: Iterable[qos.Resources]
-) -> WholePod:
+def of_pod(resources: Resources | None, overhead: ResourceList, containers: Iterable[Resources]) -> WholePod:
     """Return the memory of a pod with these resources as a whole. QuantityError if an amount is no quantity."""
     added = quantity.capped(str(overhead.memory or 0))
     if resources is None or not any(True for _ in resources.quantities("")):

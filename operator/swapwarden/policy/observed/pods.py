@@ -14,7 +14,7 @@ from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
 from swapwarden.policy.observed import memory_asks, pod_conditions, pod_memory
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed.resources import Class, Kind, ResourceList, Resources, compute
 
 CRITICAL_PRIORITY = 2_000_000_000
 """From this priority on, the kubelet considers a pod critical (k/k: pkg/kubelet/types/pod_update.go)."""
@@ -36,7 +36,7 @@ class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
     """A container of a pod's spec: the fields that are read."""
 
     name: str
-    resources: qos.Resources = qos.Resources()
+    resources: Resources = Resources()
     restart_policy: str = ""
 
 
@@ -56,7 +56,7 @@ class WireContainerStatus(msgspec.Struct, frozen=True):
     name: str
     container_id: str = msgspec.field(default="", name="containerID")
     state: WireContainerState = WireContainerState()
-    resources: qos.Resources | None = None
+    resources: Resources | None = None
     """All resources in force, if the kubelet reports them (k/k: pkg/kubelet/kubelet_pods.go)."""
 
 
@@ -69,8 +69,8 @@ class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
     priority: int | None = None
     priority_class_name: str = ""
-    resources: qos.Resources | None = None
-    overhead: qos.ResourceList = qos.ResourceList()
+    resources: Resources | None = None
+    overhead: ResourceList = ResourceList()
     termination_grace_period_seconds: int | None = None
 
 
@@ -79,7 +79,7 @@ class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
 
     phase: str = ""
     start_time: str = ""
-    qos_class: qos.Class | None = None
+    qos_class: Class | None = None
     conditions: list[pod_conditions.WirePodCondition] = []
     container_statuses: list[WireContainerStatus] = []
     init_container_statuses: list[WireContainerStatus] = []
@@ -122,7 +122,7 @@ class ContainerRow(msgspec.Struct, frozen=True, gc=False):
     """A row of a container. Memory in bytes, 0 if unset."""
 
     name: str
-    kind: qos.Kind
+    kind: Kind
     request: int
     limit: int
     swap_limit: str | None = None
@@ -167,7 +167,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     terminal: bool
     """Whether it has ended, or no kubelet will ever run it."""
     critical: bool
-    qos: qos.Class
+    qos: Class
     policy: str | None
     """The policy annotation, as written, or the beginning of one that is too long to be valid."""
     swap_limit: str | None
@@ -235,8 +235,8 @@ def project(wire: WirePod) -> PodRow:
         started=sys.intern(status.start_time),
         containers=(
             *_rows(spec.init_containers, status.init_container_statuses, annotations),
-            *_rows(spec.containers, status.container_statuses, annotations, qos.Kind.APP),
-            *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, qos.Kind.EPHEMERAL),
+            *_rows(spec.containers, status.container_statuses, annotations, Kind.APP),
+            *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, Kind.EPHEMERAL),
         ),
         agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
         defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE,
@@ -394,24 +394,24 @@ def _is_critical(wire: WirePod) -> bool:
     return spec.priority >= CRITICAL_PRIORITY
 
 
-def _qos_class(wire: WirePod) -> qos.Class:
+def _qos_class(wire: WirePod) -> Class:
     if wire.status.qos_class is not None:
         return wire.status.qos_class
     spec = wire.spec
     containers = [(_init_kind(container), container.resources) for container in spec.init_containers]
-    containers += [(qos.Kind.APP, container.resources) for container in spec.containers]
-    return qos.compute(spec.resources, containers)
+    containers += [(Kind.APP, container.resources) for container in spec.containers]
+    return compute(spec.resources, containers)
 
 
-def _init_kind(container: WireContainer) -> qos.Kind:
-    return qos.Kind.SIDECAR if container.restart_policy == "Always" else qos.Kind.INIT
+def _init_kind(container: WireContainer) -> Kind:
+    return Kind.SIDECAR if container.restart_policy == "Always" else Kind.INIT
 
 
 def _rows(
     containers: list[WireContainer],
     statuses: list[WireContainerStatus],
     annotations: dict[str, str],
-    kind: qos.Kind | None = None,
+    kind: Kind | None = None,
 ) -> Iterator[ContainerRow]:
     by_name = {status.name: status for status in statuses}
     for container in containers:

@@ -8,8 +8,8 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.policy.memory import amounts
-from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.observed import nodes, pods, resources
+from swapwarden.policy.swap import limits
 
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """With the value false, the pod's owner forbids evictions for the sake of the node."""
@@ -90,7 +90,7 @@ def accessible_swap(row: pods.PodRow, facts: nodes.NodeFacts, planned: state.Pod
     whole = state.PodSettings() if planned is None else planned
     if (own := _number(whole.swap_max)) is not None:
         return min(own, facts.swap_bytes)
-    containers = qos.peak((one.kind, _of_container(one, facts, whole)) for one in row.containers)
+    containers = resources.peak((one.kind, _of_container(one, facts, whole)) for one in row.containers)
     top = _number(whole.swap_at_most)
     return min(facts.swap_bytes, containers if top is None else min(containers, top))
 

@@ -11,9 +11,8 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, quantity
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import qos
 
 Reason = names.Reason
 
@@ -308,7 +307,7 @@ def _limited_swap(case: _Case) -> PodDecision:
         floor_to_page(_least(container_swap(one.request, one.limit, node.memory_bytes, usable), limit), node.page_size)
         for one, limit in zip(pod.containers, limits.containers, strict=True)
     ]
-    total = qos.peak((one.kind, value) for one, value in zip(pod.containers, values, strict=True))
+    total = resources.peak((one.kind, value) for one, value in zip(pod.containers, values, strict=True))
     total = floor_to_page(_least(total, limits.pod, usable), node.page_size)
     if total == 0:
         return _same(pod, "0", Reason.LIMITED_SWAP)
@@ -328,8 +327,8 @@ def _workload_controlled(case: _Case) -> PodDecision:
     asked = [floor_to_page(limit or 0, page) for limit in limits.containers]
     given = [floor_to_page(_least(bound, limit), page) if limit else 0 for limit in limits.containers]
     if limits.pod is None:
-        pod_asked = qos.peak(zip(kinds, asked, strict=True))
-        pod_given = qos.peak(zip(kinds, given, strict=True))
+        pod_asked = resources.peak(zip(kinds, asked, strict=True))
+        pod_given = resources.peak(zip(kinds, given, strict=True))
     else:
         pod_asked = pod_given = floor_to_page(limits.pod, page)
     pod_given = floor_to_page(_least(pod_given, pod_bound), page)
@@ -344,7 +343,7 @@ def _workload_controlled(case: _Case) -> PodDecision:
     containers = []
     for row, limit, wanted, value in zip(pod.containers, limits.containers, asked, given, strict=True):
         own = (str(value), _workload_reason(wanted, value, limits.reason)) if limit is not None else rest
-        swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is qos.Kind.EPHEMERAL else own
+        swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is resources.Kind.EPHEMERAL else own
         containers.append(ContainerDecision(row.name, row.id, swap_max, why, write=True))
     return PodDecision(str(pod_given), reason, tuple(containers))
 
@@ -377,7 +376,7 @@ _RULES: Final[dict[names.Behavior, tuple[_Rule, ...]]] = {
     names.Behavior.LIMITED_SWAP: (
         *_FIRST,
         _refuse(Reason.CRITICAL_POD, lambda case: case.pod.critical),
-        _refuse(Reason.QOS_NOT_ELIGIBLE, lambda case: case.pod.qos is not qos.Class.BURSTABLE),
+        _refuse(Reason.QOS_NOT_ELIGIBLE, lambda case: case.pod.qos is not resources.Class.BURSTABLE),
         _Rule(Reason.LIMITED_SWAP, _always, _limited_swap),
     ),
     names.Behavior.WORKLOAD_CONTROLLED: (

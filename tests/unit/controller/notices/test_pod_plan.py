@@ -7,9 +7,8 @@ from swapwarden.api import names
 from swapwarden.controller.notices import pod_notices
 from swapwarden.kube.events import Notice
 from swapwarden.policy import plan
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import pods, resources
 from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import qos
 
 from tests.unit.policy.rows import container, facts, pod, profile
 
@@ -43,8 +42,8 @@ def found(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True
         (pod(container(), swap_limit="5Gi"), WORKLOAD, True, ["Bounded"]),
         (pod(container(), swap_limit="3Gi"), WORKLOAD, True, ["OvercommitReached"]),
         (pod(container(request=2**20), swap_limit="1Mi"), LIMITED, True, []),
-        (pod(container(), swap_limit="1Mi", qos=qos.Class.BEST_EFFORT), LIMITED, True, ["QoSNotEligible"]),
-        (pod(container(), policy="NoPreference", qos=qos.Class.GUARANTEED), LIMITED, True, []),
+        (pod(container(), swap_limit="1Mi", qos=resources.Class.BEST_EFFORT), LIMITED, True, ["QoSNotEligible"]),
+        (pod(container(), policy="NoPreference", qos=resources.Class.GUARANTEED), LIMITED, True, []),
         (pod(container(swap_limit="1Mi"), critical=True), LIMITED, True, ["CriticalPod"]),
     ],
 )

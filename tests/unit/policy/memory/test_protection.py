@@ -9,7 +9,7 @@ from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.memory import protection, settings
 from swapwarden.policy.memory.protection import Effect, InEffect, ProtectedCgroup, Share
-from swapwarden.policy.swap.qos import Class
+from swapwarden.policy.observed.resources import Class
 
 from tests.unit.policy.rows import GI, MI, PAGE, container, facts, pod, profile
 

@@ -10,9 +10,9 @@ from swapwarden.api import names, throttling
 from swapwarden.policy.memory import kubelet, qos, settings
 from swapwarden.policy.observed import memory_asks, nodes, pods
 from swapwarden.policy.observed.pod_memory import WholePod
+from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
-from swapwarden.policy.swap.qos import Class
 
 from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod, profile
 

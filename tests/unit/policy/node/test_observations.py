@@ -8,8 +8,8 @@ from swapwarden.policy import plan
 from swapwarden.policy.memory import settings
 from swapwarden.policy.node import kernel_settings, observations
 from swapwarden.policy.node.observations import NodeProblem
+from swapwarden.policy.observed import resources
 from swapwarden.policy.profile import requirements
-from swapwarden.policy.swap import qos
 
 from tests.unit.policy.rows import GI, container, facts, pod, profile
 
@@ -72,7 +72,7 @@ def test_guaranteed_pods_that_are_protected_twice_over_count_once(*, recursive: 
     node = facts(recursive_protection=recursive)
 
     def problems(request: int) -> list[NodeProblem]:
-        guaranteed = pod(container(request=request, limit=request), qos=qos.Class.GUARANTEED)
+        guaranteed = pod(container(request=request, limit=request), qos=resources.Class.GUARANTEED)
         planned = plan.plan_node(tiered, node, [guaranteed])
         return [each.problem for each in observations.observe(None, (), node, planned)]
 

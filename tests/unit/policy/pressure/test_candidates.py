@@ -7,8 +7,8 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.resources import Kind
 from swapwarden.policy.pressure import candidates
-from swapwarden.policy.swap.qos import Kind
 
 from tests.unit.policy.rows import GI, MI, container, facts, pod, profile
 

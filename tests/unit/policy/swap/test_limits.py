@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, quantity
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.swap import limits
 
 from tests.unit.policy import rows
 from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod, profile
@@ -18,7 +18,7 @@ KUBELET, NO_SWAP = Behavior.KUBELET, Behavior.NO_SWAP
 LIMITED, WORKLOAD = Behavior.LIMITED_SWAP, Behavior.WORKLOAD_CONTROLLED
 
 ALL = list(Behavior)
-NOT_ELIGIBLE = (qos.Class.GUARANTEED, qos.Class.BEST_EFFORT)
+NOT_ELIGIBLE = (resources.Class.GUARANTEED, resources.Class.BEST_EFFORT)
 
 
 def shown(decision: limits.PodDecision) -> tuple[str | None, str]:
@@ -153,9 +153,9 @@ class TestRowsThatHoldForAllBehaviors:
 class TestKubelet:
     """Row 5."""
 
-    @pytest.mark.parametrize("qos_class", qos.Class)
+    @pytest.mark.parametrize("qos_class", resources.Class)
     @pytest.mark.parametrize("critical", [True, False])
-    def test_without_limits_nothing_is_touched(self, qos_class: qos.Class, *, critical: bool) -> None:
+    def test_without_limits_nothing_is_touched(self, qos_class: resources.Class, *, critical: bool) -> None:
         decision = limits.decide(profile(KUBELET), facts(), pod(container(), qos=qos_class, critical=critical))
         assert shown(decision) == ("max", "KubeletDecides")
         assert containers(decision) == {"app": ("max", "KubeletDecides", True, False)}
@@ -183,15 +183,15 @@ class TestKubelet:
 class TestLimitedSwap:
     """Rows 6 and 7; the node has twice as much memory as swap."""
 
-    @pytest.mark.parametrize("qos_class", qos.Class)
-    def test_row_6_critical(self, qos_class: qos.Class) -> None:
+    @pytest.mark.parametrize("qos_class", resources.Class)
+    def test_row_6_critical(self, qos_class: resources.Class) -> None:
         row = pod(container(request=GI), critical=True, qos=qos_class, swap_limit="1Gi")
         decision = limits.decide(profile(LIMITED), facts(), row)
         assert shown(decision) == ("0", "CriticalPod")
         assert containers(decision) == {"app": ("0", "CriticalPod", False, False)}
 
     @pytest.mark.parametrize("qos_class", NOT_ELIGIBLE)
-    def test_row_6_not_burstable(self, qos_class: qos.Class) -> None:
+    def test_row_6_not_burstable(self, qos_class: resources.Class) -> None:
         decision = limits.decide(profile(LIMITED), facts(), pod(container(request=GI), qos=qos_class))
         assert shown(decision) == ("0", "QoSNotEligible")
         assert containers(decision) == {"app": ("0", "QoSNotEligible", False, False)}
@@ -266,17 +266,19 @@ class TestLimitedSwap:
 class TestWorkloadControlled:
     """Row 8."""
 
-    @pytest.mark.parametrize("qos_class", qos.Class)
+    @pytest.mark.parametrize("qos_class", resources.Class)
     @pytest.mark.parametrize("critical", [True, False])
-    def test_nothing_asked_nothing_given(self, qos_class: qos.Class, *, critical: bool) -> None:
+    def test_nothing_asked_nothing_given(self, qos_class: resources.Class, *, critical: bool) -> None:
         row = pod(container(request=GI), qos=qos_class, critical=critical)
         decision = limits.decide(profile(WORKLOAD), facts(), row)
         assert shown(decision) == ("0", "NoLimit")
         assert containers(decision) == {"app": ("0", "NoLimit", False, False)}
 
-    @pytest.mark.parametrize("qos_class", qos.Class)
+    @pytest.mark.parametrize("qos_class", resources.Class)
     @pytest.mark.parametrize("critical", [True, False])
-    def test_the_pods_limit_is_shared_by_containers_without_one(self, qos_class: qos.Class, *, critical: bool) -> None:
+    def test_the_pods_limit_is_shared_by_containers_without_one(
+        self, qos_class: resources.Class, *, critical: bool
+    ) -> None:
         row = pod(
             container("own", swap_limit="1Gi"),
             container("rest"),
@@ -378,7 +380,7 @@ PODS = st.builds(
     st.fixed_dictionaries(
         {
             "critical": st.booleans(),
-            "qos": st.sampled_from(qos.Class),
+            "qos": st.sampled_from(resources.Class),
             "policy": st.sampled_from([None, "NoPreference", "Disabled", "rubbish"]),
             "swap_limit": LIMITS,
         }
@@ -454,7 +456,7 @@ class TestProperties:
         expected = [
             kubelet(one.request, one.limit, facts.memory_bytes, facts.swap_bytes) // PAGE * PAGE for one in bare
         ]
-        total = qos.peak((one.kind, value) for one, value in zip(bare, expected, strict=True))
+        total = resources.peak((one.kind, value) for one, value in zip(bare, expected, strict=True))
         assert decision.swap_max == str(min(total, facts.swap_bytes // PAGE * PAGE))
         if total:
             assert [one.swap_max for one in decision.containers] == [str(value) for value in expected]

@@ -12,8 +12,8 @@ from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy.observed import pods
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.observed import pods, resources
+from swapwarden.policy.swap import limits
 
 MOST_OVERCOMMIT: Final = 10_000
 """The largest valid value."""
@@ -180,11 +180,13 @@ def _overridden(it: PlannedPod, advice: Advice, **fields: object) -> PlannedPod:
 
 
 def _whole_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
-    whole = it.pod.spec.resources or qos.Resources()
+    whole = it.pod.spec.resources or resources.Resources()
     return _respecified(it, resources=_resources(whole, _larger(advice), advice.above))
 
 
-def _container(it: PlannedPod, advice: Advice, change: Callable[[qos.Resources], qos.Resources]) -> PlannedPod:
+def _container(
+    it: PlannedPod, advice: Advice, change: Callable[[resources.Resources], resources.Resources]
+) -> PlannedPod:
     """Return the pod recreated with other resources of a container."""
 
     def changed(every: list[pods.WireContainer]) -> list[pods.WireContainer]:
@@ -197,7 +199,7 @@ def _container(it: PlannedPod, advice: Advice, change: Callable[[qos.Resources],
     return _respecified(it, containers=changed(spec.containers), init_containers=changed(spec.init_containers))
 
 
-def _resources(found: qos.Resources, limit: int | None = None, request: int | None = None) -> qos.Resources:
+def _resources(found: resources.Resources, limit: int | None = None, request: int | None = None) -> resources.Resources:
     """Advise another memory limit or request."""
     limits = found.limits if limit is None else msgspec.structs.replace(found.limits, memory=str(limit))
     requests = found.requests if request is None else msgspec.structs.replace(found.requests, memory=str(request))
@@ -218,7 +220,7 @@ def _memory_request(it: PlannedPod, advice: Advice) -> PlannedPod:
 
 
 def _swap_resource(it: PlannedPod, advice: Advice) -> PlannedPod:
-    def change(found: qos.Resources) -> qos.Resources:
+    def change(found: resources.Resources) -> resources.Resources:
         return msgspec.structs.replace(found, limits=msgspec.structs.replace(found.limits, swap=str(_larger(advice))))
 
     return _container(it, advice, change)

@@ -21,9 +21,9 @@ from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.explain.rules import Number
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import plan
-from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods
+from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods, resources
 from swapwarden.policy.profile import compiled, overrides, requirements
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.swap import limits
 from swapwarden.webhook import review, scheduling, validation
 
 Reason = names.Reason
@@ -108,7 +108,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     namespace: str
     name: str
     summary: str
-    qos: qos.Class
+    qos: resources.Class
     node: str
     policy: PodPolicy
     admission: str = ""

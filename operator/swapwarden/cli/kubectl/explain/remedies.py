@@ -24,9 +24,9 @@ from swapwarden.cli.kubectl.explain.advice import (
     tried,
 )
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import pods, resources
 from swapwarden.policy.profile import requirements
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.swap import limits
 
 Reason = names.Reason
 
@@ -183,7 +183,7 @@ def _burstable(planned: PlannedPod) -> Iterator[Advice]:
     """Yield changes that make the pod Burstable; one container is enough."""
     made = planned.recreated(planned.pod)
     whole = planned.pod.spec.resources
-    if whole is not None and made.row.qos is qos.Class.GUARANTEED:
+    if whole is not None and made.row.qos is resources.Class.GUARANTEED:
         stated = whole.limits.memory if whole.requests.memory is None else whole.requests.memory
         yield advise(planned, AdviceKind.POD_MEMORY_LIMIT, above=quantity.capped(str(stated or 0)))
     else:
@@ -203,8 +203,8 @@ def _share(planned: PlannedPod) -> Iterator[Advice]:
 
 def _asking(row: pods.PodRow) -> list[pods.ContainerRow]:
     """Return the containers that can request memory: the app's first, then init containers."""
-    found = [one for one in row.containers if one.kind is not qos.Kind.EPHEMERAL]
-    return sorted(found, key=lambda one: one.kind is not qos.Kind.APP)
+    found = [one for one in row.containers if one.kind is not resources.Kind.EPHEMERAL]
+    return sorted(found, key=lambda one: one.kind is not resources.Kind.APP)
 
 
 def _requests(planned: PlannedPod, one: pods.ContainerRow) -> Iterator[Advice]:

@@ -12,9 +12,9 @@ from swapwarden.cli import behaviors
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, own_limit, wrong_limits
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import pod_annotations
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.swap import limits
 from swapwarden.webhook import validation
 
 Reason = names.Reason
@@ -136,7 +136,7 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
     if shares:
         yield _of_node(profile, facts)
     for one, decided in zip(row.containers, base.containers, strict=True):
-        if one.kind is not qos.Kind.EPHEMERAL and (shares or own_limit(one) is not None):
+        if one.kind is not resources.Kind.EPHEMERAL and (shares or own_limit(one) is not None):
             yield _number(_label(one), _of_container(one, planned), decided)
     yield _number("pod", _of_pod(row, planned), base)
     for step in matched:
@@ -166,7 +166,7 @@ _WITH_NUMBERS: Final = frozenset(
 
 
 def _label(one: pods.ContainerRow) -> str:
-    kind = {qos.Kind.INIT: " (init)", qos.Kind.SIDECAR: " (sidecar)"}.get(one.kind, "")
+    kind = {resources.Kind.INIT: " (init)", resources.Kind.SIDECAR: " (sidecar)"}.get(one.kind, "")
     return f"{one.name}{kind}"
 
 
@@ -208,7 +208,7 @@ def _of_pod(row: pods.PodRow, planned: PlannedPod) -> str:
     own = "" if row.swap_limit is None else f"its limit {exact(quantity.capped(row.swap_limit))}"
     if profile.behavior is names.Behavior.KUBELET:
         return f"{own}, or the kubelet's if less" if own else "no limit: what the kubelet gives"
-    starts = any(one.kind is qos.Kind.INIT for one in row.containers)
+    starts = any(one.kind is resources.Kind.INIT for one in row.containers)
     total = "the larger of its containers together and its start-up" if starts else "its containers together"
     if profile.behavior is names.Behavior.LIMITED_SWAP:
         return f"{total}, at most {own}" if own else total

@@ -11,8 +11,7 @@ from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy import plan
 from swapwarden.policy.memory import settings
-from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed import nodes, pods, resources
 
 from tests.unit.cli.kubectl.explained import FACTS, GI, MI, NODE, container, planned, pod, profile
 
@@ -78,7 +77,7 @@ def test_pods_without_memory_qos_and_those_of_an_audit_have_none() -> None:
 def test_a_guaranteed_pod_of_the_tiers_counts_once_whatever_the_kernel_shares(*, recursive: bool) -> None:
     tiered = settings.MemoryQoS(names.ReservationPolicy.TIERED_RESERVATION)
     burstable = pods.project(pod(container("app", "1Gi", "1Gi")))
-    guaranteed = msgspec.structs.replace(burstable, qos=qos.Class.GUARANTEED)
+    guaranteed = msgspec.structs.replace(burstable, qos=resources.Class.GUARANTEED)
     facts = msgspec.structs.replace(FACTS, recursive_protection=recursive)
     made = plan.plan_node(profile(memory_qos=tiered), nodes.facts(NODE, facts), [guaranteed])
     used = usage.memory_of(guaranteed, made, state.StateStatus(facts=facts))

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import quantity
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed.resources import Class, Kind, Resources, compute
 
-APP, INIT = qos.Kind.APP, qos.Kind.INIT
-GUARANTEED, BURSTABLE, BEST_EFFORT = qos.Class.GUARANTEED, qos.Class.BURSTABLE, qos.Class.BEST_EFFORT
+APP, INIT = Kind.APP, Kind.INIT
+GUARANTEED, BURSTABLE, BEST_EFFORT = Class.GUARANTEED, Class.BURSTABLE, Class.BEST_EFFORT
 
 
-def resources(requests: Any = None, limits: Any = None) -> qos.Resources:
-    return msgspec.convert({"requests": requests or {}, "limits": limits or {}}, qos.Resources)
+def resources(requests: Any = None, limits: Any = None) -> Resources:
+    return msgspec.convert({"requests": requests or {}, "limits": limits or {}}, Resources)
 
 
 FULL = resources(limits={"cpu": 1, "memory": "1Gi"})
@@ -38,8 +38,8 @@ NONE = resources()
         ([(INIT, FULL), (APP, NONE)], BURSTABLE),
     ],
 )
-def test_class_from_containers(containers: list[tuple[qos.Kind, qos.Resources]], expected: qos.Class) -> None:
-    assert qos.compute(None, containers) is expected
+def test_class_from_containers(containers: list[tuple[Kind, Resources]], expected: Class) -> None:
+    assert compute(None, containers) is expected
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_class_from_containers(containers: list[tuple[qos.Kind, qos.Resources]],
     ],
 )
 def test_resources_of_the_pod_decide_where_there_are_any(
-    pod: qos.Resources, containers: list[tuple[qos.Kind, qos.Resources]], expected: qos.Class
+    pod: Resources, containers: list[tuple[Kind, Resources]], expected: Class
 ) -> None:
-    assert qos.compute(pod, containers) is expected
+    assert compute(pod, containers) is expected
 
 
 def test_a_text_that_is_no_quantity_is_an_error() -> None:
     with pytest.raises(quantity.QuantityError, match="1Q"):
-        qos.compute(None, [(APP, resources({"memory": "1Q"}))])
+        compute(None, [(APP, resources({"memory": "1Q"}))])
 
 
 def test_quantities_with_their_paths() -> None:

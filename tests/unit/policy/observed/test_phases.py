@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed import resources
 
-Kind = qos.Kind
+Kind = resources.Kind
 INIT, SIDECAR, APP, EPHEMERAL = Kind.INIT, Kind.SIDECAR, Kind.APP, Kind.EPHEMERAL
 
 
@@ -22,8 +22,8 @@ INIT, SIDECAR, APP, EPHEMERAL = Kind.INIT, Kind.SIDECAR, Kind.APP, Kind.EPHEMERA
         ([(APP, 1), (EPHEMERAL, 9)], 1),
     ],
 )
-def test_peak(amounts: list[tuple[qos.Kind, int]], peak: int) -> None:
-    assert qos.peak(amounts) == peak
+def test_peak(amounts: list[tuple[resources.Kind, int]], peak: int) -> None:
+    assert resources.peak(amounts) == peak
 
 
 STARTING = st.lists(st.tuples(st.sampled_from([INIT, SIDECAR]), st.integers(0, 100)), max_size=6)
@@ -32,7 +32,7 @@ RUNNING = st.lists(st.tuples(st.just(APP), st.integers(0, 100)), max_size=4)
 
 @given(STARTING, RUNNING)
 def test_peak_is_the_largest_sum_of_what_runs_at_one_time(
-    starting: list[tuple[qos.Kind, int]], running: list[tuple[qos.Kind, int]]
+    starting: list[tuple[resources.Kind, int]], running: list[tuple[resources.Kind, int]]
 ) -> None:
     """By brute force: the set of containers that run in each phase."""
     moments = [
@@ -40,4 +40,4 @@ def test_peak_is_the_largest_sum_of_what_runs_at_one_time(
         for step in range(len(starting))
     ]
     moments.append(sum(amount for kind, amount in starting if kind is SIDECAR) + sum(amount for _, amount in running))
-    assert qos.peak(starting + running) == max(moments)
+    assert resources.peak(starting + running) == max(moments)
