@@ -13,6 +13,7 @@ from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
+from swapwarden.policy.swap.settings import SwapOptions
 
 MIB = 2**20
 REQUEST, LIMIT = 1024 * MIB, 2048 * MIB
@@ -90,7 +91,7 @@ def _cells(behavior: names.Behavior, kubelet: Kubelet, policy: str | None, limit
 def _cell(behavior: names.Behavior, kubelet: Kubelet, kind: Kind, policy: str | None, limit: str | None) -> str:
     container, row = _pod(kind, policy, limit)
     reserved = None if behavior in {names.Behavior.KUBELET, names.Behavior.NO_SWAP} else RESERVED
-    profile = compiled.Profile(name="matrix", behavior=behavior, reserved=reserved)
+    profile = compiled.Profile(name="matrix", swap=SwapOptions(behavior=behavior, reserved=reserved))
     spec = plan.plan_node(profile, NODE, [row])
     planned = spec.pods[row.key]
     return (

@@ -28,7 +28,7 @@ class BehaviorLimit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 def refused(row: pods.PodRow) -> names.Reason | None:
     """Return why the pod gets no swap by any behavior; None if the behavior decides."""
-    reason = limits.decide(compiled.BUILT_IN, _ANYWHERE, row).reason
+    reason = limits.decide(compiled.BUILT_IN.swap, _ANYWHERE, row).reason
     return reason if reason in _OF_THE_POD else None
 
 

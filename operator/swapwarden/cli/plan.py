@@ -19,8 +19,8 @@ from swapwarden.policy import plan
 from swapwarden.policy.memory import qos
 from swapwarden.policy.node import observations
 from swapwarden.policy.observed import namespaces, nodes, pods
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import limits
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, requirements
 
 BAD_INPUT: Final = 2
 CANNOT_WRITE: Final = 1
@@ -166,7 +166,7 @@ def _of_node(
         )
     bare = (namespaces.WireNamespace(namespaces.WireMeta(each)) for each in absent)
     known = {**found.namespaces, **{each.metadata.name: namespaces.project(each) for each in bare}}
-    if limits.overcommit_budget(profile, facts) is None:
+    if limits.overcommit_budget(profile.swap, facts) is None:
         return plan.explain_node(profile, facts, [*bound, *free], known)
     explained = plan.explain_node(profile, facts, bound, known)
     alone = [plan.explain_node(profile, facts, [*bound, row], known).pods for row in free]
@@ -177,11 +177,12 @@ def _of_node(
 
 def _missing(profile: compiled.Profile, facts: nodes.NodeFacts) -> Iterator[str]:
     """Yield features that a node lacks, or may lack, although its profile needs them, with the consequence."""
-    if profile.behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
+    behavior = profile.swap.behavior
+    if behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
         yield "no swap: its status.nodeInfo.swap.capacity and its NodeSwapState name none; its pods get 0"
-    for requirement, found in (requirements.unmet(profile.require, facts) or {}).items():
+    for requirement, found in (requirements.unmet(profile.swap.require, facts) or {}).items():
         yield f"{profile.name} requires {requirement}, so its pods get 0: {found}"
-    if profile.behavior == names.Behavior.LIMITED_SWAP and not facts.memory_bytes:
+    if behavior == names.Behavior.LIMITED_SWAP and not facts.memory_bytes:
         yield "status.capacity.memory is not known: LimitedSwap gives 0 to its pods"
 
 
@@ -220,7 +221,7 @@ def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compil
     if plans or not unplaced:
         shown.append(_planned(plans))
     if unplaced:
-        of = {each: sorted(one.name for one in known if one.behavior is each) for each in names.Behavior}
+        of = {each: sorted(one.name for one in known if one.swap.behavior is each) for each in names.Behavior}
         shown.append([_BY_BEHAVIOR, *(line for row in unplaced for line in _by_behavior(row, of))])
     return "\n".join(map(tables.grid, shown))
 

@@ -16,6 +16,8 @@ from swapwarden.policy import plan, rollout
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 
+from tests.unit.policy import rows
+
 
 class Led:
     """In place of an elector.Tenure: lasts for as long as a test says."""
@@ -71,7 +73,7 @@ def state_row(
 
 def profile(name: str = "p", **fields: Any) -> compiled.Profile:
     """A profile that selects all nodes."""
-    return compiled.Profile(**{"name": name, "generation": 1, "uid": f"uid-of-{name}", **fields})
+    return rows.profile(**{"name": name, "generation": 1, "uid": f"uid-of-{name}", **fields})
 
 
 def profile_object(

@@ -14,12 +14,12 @@ from swapwarden.controller.inventory import states
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.policy import plan, rollout
-from swapwarden.policy.node import kernel_settings
+from swapwarden.policy.node.settings import MIN_FREE, NodeOptions
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Known, node, profile, rollouts, state_row
-from tests.unit.policy.rows import container, pod
+from tests.unit.policy.rows import container, make_override, pod
 
 
 class Seen(Known):
@@ -825,9 +825,9 @@ def test_earlier_problems_are_in_the_state_and_stop_nobody(seen: Seen) -> None:
 
 
 def test_settings_that_the_profile_before_had_and_the_node_refused_stop_nobody(seen: Seen) -> None:
-    unsafe = ((kernel_settings.MIN_FREE, "99999999"),)
-    first = msgspec.structs.replace(LIMITED, kernel=unsafe)
-    later = msgspec.structs.replace(NONE, kernel=unsafe)
+    unsafe = NodeOptions(kernel=((MIN_FREE, "99999999"),))
+    first = msgspec.structs.replace(LIMITED, node=unsafe)
+    later = msgspec.structs.replace(NONE, node=unsafe)
     seen.profiles_changed({"p": first})
     for name in seen.nodes:
         heard(seen, name, first)
@@ -963,11 +963,11 @@ def overriding(*entries: compiled.Override, **fields: Any) -> dict[str, compiled
 @pytest.mark.parametrize(
     ("entry", "fields", "delay"),
     [
-        (compiled.Override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=web"}, 0.0),
-        (compiled.Override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=db"}, LATER),
-        (compiled.Override(pods=WEB, swap_limit=1), {"labels": "app=web"}, LATER),
-        (compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED), {}, LATER),
-        (compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED), {"node": "unknown"}, LATER),
+        (make_override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=web"}, 0.0),
+        (make_override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=db"}, LATER),
+        (make_override(pods=WEB, swap_limit=1), {"labels": "app=web"}, LATER),
+        (make_override(namespaces=TEAM, policy=names.Policy.DISABLED), {}, LATER),
+        (make_override(namespaces=TEAM, policy=names.Policy.DISABLED), {"node": "unknown"}, LATER),
     ],
 )
 def test_a_pod_that_an_override_disables_is_not_kept_waiting(
@@ -982,7 +982,7 @@ def test_a_pod_that_an_override_disables_is_not_kept_waiting(
 
 def test_a_node_whose_profile_asks_for_namespaces_waits_until_they_are_known(seen: Seen) -> None:
     own = (compiled.LabelExpression("pool", "Exists"),)
-    found = overriding(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED), selector=own)
+    found = overriding(make_override(namespaces=TEAM, policy=names.Policy.DISABLED), selector=own)
     seen.profiles_changed(found)
     assert seen.planner.needs_namespaces()
     seen.node_changed("node-1", node(), node(labels={"pool": "x"}))
@@ -1004,7 +1004,7 @@ def test_a_node_whose_profile_asks_for_namespaces_waits_until_they_are_known(see
 
 
 def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> None:
-    seen.profiles_changed(overriding(compiled.Override(namespaces=TEAM, swap_limit=1)))
+    seen.profiles_changed(overriding(make_override(namespaces=TEAM, swap_limit=1)))
     labels: dict[str, dict[str, str]] = {"default": {}, "shop": {}}
     seen.namespaces_known(labels)
     seen.pod_changed("default/a", None, pod(container()))
@@ -1030,7 +1030,7 @@ def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> No
 
 
 def test_what_a_profile_said_before_asks_for_namespaces_while_a_node_follows_it(seen: Seen) -> None:
-    [asking] = overriding(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED)).values()
+    [asking] = overriding(make_override(namespaces=TEAM, policy=names.Policy.DISABLED)).values()
     history = {plan.reference(asking): asking}
     seen.profiles_changed({"p": profile(generation=2)}, history)
     assert not seen.planner.needs_namespaces()

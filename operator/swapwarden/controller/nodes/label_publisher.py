@@ -105,7 +105,7 @@ class LabelPublisher:
         if featured is None:
             return False
         attested = labels.is_attested(self._attested, node)
-        desired = labels.desired(view.profile, view.facts, attested=attested)
+        desired = labels.desired(view.profile.node, view.profile.swap, view.facts, attested=attested)
         asked = featured and await self._write_feature(node, labels.for_node_feature(desired))
         carried = await self._write_node(node, labels.for_node(desired, node, features=featured))
         return asked or carried

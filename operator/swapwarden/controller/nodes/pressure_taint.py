@@ -37,7 +37,9 @@ class PressureMemory:
         else:
             left = self._ended.setdefault(name, self._now()) + KEPT_SECONDS - self._now()
             lately = left > 0
-        effect = taints.desired_under_pressure(view.profile, view.node, pressed=pressed, lately=lately)
+        effect = taints.desired_under_pressure(
+            view.profile.node, view.profile.pressure, view.node, pressed=pressed, lately=lately
+        )
         if lately and effect is not None:
             self._again(name, left)
         return effect

@@ -89,7 +89,8 @@ class Reconciler:
         self._requeue_after(name, again)
         PLANS.observe(time.perf_counter() - begun)
         row = self._inventory.state_of(name)
-        problems = () if view.restoring else observe(view.profile.require, view.profile.kernel, view.facts, spec)
+        profile = view.profile
+        problems = () if view.restoring else observe(profile.node, profile.swap, view.facts, spec)
         for notice in self._problems.notices(view.node, problems):
             self._recorder.post(notice)
         if view.restoring:
@@ -168,7 +169,7 @@ class Reconciler:
 
     async def _write_taint(self, view: NodeView) -> bool:
         """Set or remove the taint that the profile gives to nodes with swap."""
-        effect = taints.desired(view.profile, view.facts, view.node, enforced=view.enforced)
+        effect = taints.desired(view.profile.node, view.profile.swap, view.facts, view.node, enforced=view.enforced)
         patch = taints.change(view.node, names.SWAP_TAINT, effect)
         return patch is not None and await self._patch_taints(view.node, patch, f"taint is {effect}")
 
@@ -181,7 +182,9 @@ class Reconciler:
     async def _write_resource(self, view: NodeView) -> bool:
         """Set or remove the extended resource, as the profile says."""
         node = view.node
-        amount = extended_resource.desired(view.profile, view.facts, node, view.pods, enforced=view.enforced)
+        amount = extended_resource.desired(
+            view.profile.node, view.profile.swap, view.facts, node, view.pods, enforced=view.enforced
+        )
         if amount == node.swap_resource:
             return False
         if await unless_superseded(node_writer.offer(self._writes, node.name, node.uid, amount)) is not None:

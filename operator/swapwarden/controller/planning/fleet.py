@@ -14,8 +14,9 @@ from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import Planner
 from swapwarden.policy import plan, rollout
-from swapwarden.policy.node import kernel_settings, observations
-from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.node import observations, settings
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import requirements
 
 NOT_ITS_TURN: Final = "its turn has not come"
 NOT_WRITTEN: Final = "its plan is not written yet"
@@ -123,7 +124,7 @@ def generations(planner: Planner) -> dict[str, collections.Counter[int]]:
 
 def governed(planner: Planner, name: str) -> Governed:
     """Return how far a known node is with its profile."""
-    row = planner.inventory.report_of(name)
+    row, kernel = planner.inventory.report_of(name), planner.in_force(name).node.kernel
     pending = _pending(planner, name)
     return Governed(
         name,
@@ -133,15 +134,13 @@ def governed(planner: Planner, name: str) -> Governed:
         incompatible=row.incompatible if row else "",
         has_agent=planner.inventory.has_agent(name),
         unmet=_unmet(planner, name),
-        refused=observations.listed(kernel_settings.plan(planner.in_force(name).kernel, planner.facts(name)).refused)
-        if row
-        else "",
+        refused=observations.listed(settings.plan_kernel(kernel, planner.facts(name)).refused) if row else "",
     )
 
 
 def _unmet(planner: Planner, name: str) -> str:
     facts = planner.facts(name)
-    found = requirements.unmet(planner.selection(name).profile.require, facts) if facts.swap_bytes else None
+    found = requirements.unmet(planner.selection(name).profile.swap.require, facts) if facts.swap_bytes else None
     return observations.listed(found or {})
 
 

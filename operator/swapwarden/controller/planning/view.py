@@ -11,7 +11,7 @@ from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.policy import plan
-from swapwarden.policy.node import kernel_settings, labels
+from swapwarden.policy.node import labels, settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits
@@ -172,7 +172,7 @@ class Planner:
         """Return whether the profile in a known node's state has settings that are unsafe for the node."""
         named = self._recall(row.profile)
         return named is not None and bool(
-            kernel_settings.plan(named.kernel, nodes.facts(self.inventory.nodes[row.name], row.facts)).refused
+            settings.plan_kernel(named.node.kernel, nodes.facts(self.inventory.nodes[row.name], row.facts)).refused
         )
 
     def waits_to_show(self, name: str) -> bool:
@@ -181,10 +181,10 @@ class Planner:
         if node is None:
             return False
         profile = self.in_force(name)
-        if profile.mode is not names.Mode.ENFORCE or not labels.gives_swap(profile, self.facts(name)):
+        if not profile.node.enforce or not labels.gives_swap(profile.swap, self.facts(name)):
             return False
-        taint = profile.taint_effect is not None and node.place(names.SWAP_TAINT) is None
-        return taint or (profile.extended_resource and node.swap_resource is None)
+        taint = profile.node.taint_effect is not None and node.place(names.SWAP_TAINT) is None
+        return taint or (profile.node.extended_resource and node.swap_resource is None)
 
     def taints_pressure(self, name: str) -> bool:
         """Return whether the profile asks for a taint while the node is under memory pressure."""
@@ -202,7 +202,7 @@ class Planner:
             place = overrides.find(profile, row, self.namespaces or {})
         except overrides.UnknownNamespaceError:
             return False
-        return place is not None and profile.overrides[place].policy is names.Policy.DISABLED
+        return place is not None and profile.overrides[place].swap.policy is names.Policy.DISABLED
 
     # Namespaces
 

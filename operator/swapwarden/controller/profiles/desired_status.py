@@ -238,7 +238,7 @@ def _lacking(profile: compiled.Profile | None, rights: Rights) -> Iterator[tuple
     """Yield what the profile asks for and the chart does not allow, by the reason."""
     if profile is None:
         return
-    if profile.extended_resource and not rights.extended_resource:
+    if profile.node.extended_resource and not rights.extended_resource:
         yield "NoExtendedResource", NO_EXTENDED_RESOURCE
     if profile.pressure is not None and profile.pressure.enforce and not rights.eviction:
         yield "NoEviction", NO_EVICTION
@@ -246,7 +246,7 @@ def _lacking(profile: compiled.Profile | None, rights: Rights) -> Iterator[tuple
 
 def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the condition for the profile's requirements; nothing if it has none."""
-    if entry.profile is None or entry.profile.require is None:
+    if entry.profile is None or entry.profile.swap.require is None:
         return
     verdict = "True", "AllMet", "all nodes with swap meet the requirements"
     if unmet:

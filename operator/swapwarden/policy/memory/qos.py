@@ -14,7 +14,6 @@ import msgspec
 from swapwarden.api import names, quantity, throttling
 from swapwarden.policy.memory import amounts, kubelet, settings
 from swapwarden.policy.observed import memory_asks, nodes, pods, resources
-from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
 
 Protection = names.ProtectionReason
@@ -91,22 +90,22 @@ class _MemoryCase(msgspec.Struct, frozen=True):
 
 
 def decide(
-    profile: compiled.Profile,
+    offered: settings.MemoryQoS | None,
     node: nodes.NodeFacts,
     row: pods.PodRow,
     swap: limits.PodDecision,
-    override: compiled.Override | None = None,
+    override: settings.MemoryOverride | None = None,
 ) -> PodMemory | None:
-    """Decide on one pod, whose swap limits are decided; None if the profile has no memoryQoS and the pod asks nothing.
+    """Decide on one pod, whose swap limits are decided; None if the profile offers none and the pod asks nothing.
 
     A pod's own annotations take precedence over the override, which takes precedence over the profile. If the override
     refuses, no annotation gives it.
     """
     if not node.compatible:
         return None
-    if profile.memory_qos is None:
+    if offered is None:
         return None if row.asks is None else _not_offered(row)
-    case = _case(profile.memory_qos, node, row, override)
+    case = _case(offered, node, row, override)
     minimum, low, protection = _protection(case)
     on_pod = len(row.containers) == 1
     high, reason = (None, Throttling.PER_CONTAINER)
@@ -123,7 +122,7 @@ def decide(
 
 
 def sums(
-    profile: compiled.Profile, node: nodes.NodeFacts, decided: Iterable[tuple[pods.PodRow, PodMemory | None]]
+    offered: settings.MemoryQoS | None, node: nodes.NodeFacts, decided: Iterable[tuple[pods.PodRow, PodMemory | None]]
 ) -> Sums:
     """Return the protection above these pods, without which theirs has no effect, and that of system.slice.
 
@@ -139,7 +138,7 @@ def sums(
             asked += max(hard, soft)
     if not asked:
         return Sums()
-    system = _system_low(profile.memory_qos or settings.MemoryQoS(), node)
+    system = _system_low(offered or settings.MemoryQoS(), node)
     top = limits.floor_to_page(max(0, node.memory_bytes - system), node.page_size)
     minimum = min(minimum, top)
     # Without recursive protection, memory.low has what memory.min has as well.
@@ -161,7 +160,7 @@ def _not_offered(row: pods.PodRow) -> PodMemory:
 
 
 def _case(
-    memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: compiled.Override | None
+    memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: settings.MemoryOverride | None
 ) -> _MemoryCase:
     request = amounts.pod_request(row)
     page, recursive = node.page_size, node.recursive_protection
@@ -169,7 +168,7 @@ def _case(
         chosen = memory.reservation, _UNRESERVED, memory.throttling_percent or throttling.NEVER, _UNTHROTTLED
         return _MemoryCase(memory, page, recursive, row, _ASKS, request, *chosen)
     asks = row.asks or _ASKS
-    given = (None, None) if override is None else (override.memory_reservation, override.memory_throttling)
+    given = (None, None) if override is None else (override.reservation, override.throttling)
     reserved, shared = _reservation(memory, asks, given[0]), _share(memory, asks, given[1])
     return _MemoryCase(memory, page, recursive, row, asks, request, *reserved, *shared)
 

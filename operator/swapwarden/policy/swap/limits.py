@@ -12,7 +12,8 @@ import msgspec
 
 from swapwarden.api import names, quantity
 from swapwarden.policy.observed import nodes, pods, resources
-from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.swap.settings import SwapOptions, SwapOverride
 
 Reason = names.Reason
 
@@ -85,10 +86,10 @@ class TraceStep(msgspec.Struct, frozen=True):
 class _Case(msgspec.Struct, frozen=True):
     """The input of the rules."""
 
-    profile: compiled.Profile
+    swap: SwapOptions
     node: nodes.NodeFacts
     pod: pods.PodRow
-    override: compiled.Override | None
+    override: SwapOverride | None
     policy: str | None
     """The pod's, unless the override lifts it."""
     limits: _Limits | None
@@ -121,9 +122,9 @@ def container_swap(request: int, limit: int, memory: int, swap: int) -> int:
     return min(swap, int(float(request) / float(memory) * float(swap)))
 
 
-def available(profile: compiled.Profile, node: nodes.NodeFacts) -> int:
+def available(swap: SwapOptions, node: nodes.NodeFacts) -> int:
     """Return the swap for all pods: the node's, less the profile's reserve; bytes, not floored."""
-    return node.swap_bytes - profile.reserved_bytes(node.swap_bytes)
+    return node.swap_bytes - swap.reserved_bytes(node.swap_bytes)
 
 
 def forbids_swap(policy: str | None) -> bool:
@@ -132,26 +133,26 @@ def forbids_swap(policy: str | None) -> bool:
 
 
 def decide(
-    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
+    swap: SwapOptions, node: nodes.NodeFacts, pod: pods.PodRow, override: SwapOverride | None = None
 ) -> PodDecision:
     """Decide on one pod. The first matching row of the table wins.
 
     `override` is the profile's for this pod. It applies if it is stricter than the pod's own annotations, or if there
     are none.
     """
-    case = _case(profile, node, pod, override)
-    for rule in _RULES[profile.behavior]:
+    case = _case(swap, node, pod, override)
+    for rule in _RULES[swap.behavior]:
         if rule.matches(case):
             return _bounded_by_override(case, rule.give(case))
-    raise AssertionError(profile.behavior)  # The last rule of each behavior always matches.
+    raise AssertionError(swap.behavior)  # The last rule of each behavior always matches.
 
 
 def trace(
-    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
+    swap: SwapOptions, node: nodes.NodeFacts, pod: pods.PodRow, override: SwapOverride | None = None
 ) -> Iterator[TraceStep]:
     """Return the steps of decide(), of which the last has the decision: the same rules, for users to follow."""
-    case = _case(profile, node, pod, override)
-    for rule in _RULES[profile.behavior]:
+    case = _case(swap, node, pod, override)
+    for rule in _RULES[swap.behavior]:
         if not rule.matches(case):
             yield TraceStep(rule.reason, matched=False)
             continue
@@ -165,29 +166,27 @@ def trace(
         return
 
 
-def _case(
-    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None
-) -> _Case:
+def _case(swap: SwapOptions, node: nodes.NodeFacts, pod: pods.PodRow, override: SwapOverride | None) -> _Case:
     limits = _limits(pod)
     if override is None:
-        return _Case(profile, node, pod, None, pod.policy, limits)
+        return _Case(swap, node, pod, None, pod.policy, limits)
     # A namespace's default is not the pod's own choice: an override that names a policy lifts it.
     lifted = override.policy is not None and pod.defaulted and pod.policy == names.Policy.DISABLED
     if (
-        profile.behavior is names.Behavior.WORKLOAD_CONTROLLED
-        and override.swap_limit is not None
+        swap.behavior is names.Behavior.WORKLOAD_CONTROLLED
+        and override.limit is not None
         and limits is not None
         and limits.are_none()
     ):
-        limits = _Limits(override.swap_limit, limits.containers, Reason.OVERRIDE_LIMIT)
-    return _Case(profile, node, pod, override, None if lifted else pod.policy, limits)
+        limits = _Limits(override.limit, limits.containers, Reason.OVERRIDE_LIMIT)
+    return _Case(swap, node, pod, override, None if lifted else pod.policy, limits)
 
 
 def _bounded_by_override(case: _Case, decision: PodDecision) -> PodDecision:
     """Return the decision, with the limit of the override as the pod's maximum."""
-    if case.override is None or case.override.swap_limit is None:
+    if case.override is None or case.override.limit is None:
         return decision
-    top = min(case.override.swap_limit, case.node.swap_bytes)
+    top = min(case.override.limit, case.node.swap_bytes)
     return cut(decision, top, case.node.page_size, Reason.OVERRIDE_LIMIT)
 
 
@@ -226,11 +225,11 @@ def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -
     return PodDecision(str(given), reason, containers, cap=decision.cap)
 
 
-def overcommit_budget(profile: compiled.Profile, node: nodes.NodeFacts) -> int | None:
+def overcommit_budget(swap: SwapOptions, node: nodes.NodeFacts) -> int | None:
     """Return the bytes that the limits of all pods together may have; None if the profile has no bound."""
-    if profile.overcommit_percent is None or profile.behavior is not names.Behavior.WORKLOAD_CONTROLLED:
+    if swap.overcommit_percent is None or swap.behavior is not names.Behavior.WORKLOAD_CONTROLLED:
         return None
-    return available(profile, node) * profile.overcommit_percent // 100
+    return available(swap, node) * swap.overcommit_percent // 100
 
 
 def served_order(row: pods.PodRow) -> tuple[str, str, str]:
@@ -271,7 +270,7 @@ def _override_forbids(case: _Case) -> bool:
 
 
 def _requirement_unmet(case: _Case) -> bool:
-    return requirements.first_unmet(case.profile.require, case.node) is not None
+    return requirements.first_unmet(case.swap.require, case.node) is not None
 
 
 def _has_no_limit(case: _Case) -> bool:
@@ -302,7 +301,7 @@ def _kubelet(case: _Case) -> PodDecision:
 
 def _limited_swap(case: _Case) -> PodDecision:
     node, pod, limits = case.node, case.pod, _understood(case)
-    usable = available(case.profile, node)
+    usable = available(case.swap, node)
     values = [
         floor_to_page(_least(container_swap(one.request, one.limit, node.memory_bytes, usable), limit), node.page_size)
         for one, limit in zip(pod.containers, limits.containers, strict=True)
@@ -319,10 +318,10 @@ def _limited_swap(case: _Case) -> PodDecision:
 
 
 def _workload_controlled(case: _Case) -> PodDecision:
-    profile, node, pod, limits = case.profile, case.node, case.pod, _understood(case)
+    swap, node, pod, limits = case.swap, case.node, case.pod, _understood(case)
     page = node.page_size
-    pod_bound = _least(available(profile, node), profile.max_per_pod)
-    bound = _least(pod_bound, profile.max_per_container)
+    pod_bound = _least(available(swap, node), swap.max_per_pod)
+    bound = _least(pod_bound, swap.max_per_container)
     kinds = [one.kind for one in pod.containers]
     asked = [floor_to_page(limit or 0, page) for limit in limits.containers]
     given = [floor_to_page(_least(bound, limit), page) if limit else 0 for limit in limits.containers]

@@ -12,6 +12,8 @@ from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 
+from tests.unit.policy import rows
+
 GI = 2**30
 MI = 2**20
 NODE = nodes.NodeRow("batch-1", "uid-node", {"pool": "batch"}, 4 * GI, 8 * GI)
@@ -60,7 +62,7 @@ def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fie
 
 def profile(behavior: names.Behavior = names.Behavior.LIMITED_SWAP, **fields: Any) -> compiled.Profile:
     made: dict[str, Any] = {"name": "batch-nodes", "generation": 3, "priority": 100, "selector": POOL, **fields}
-    return compiled.Profile(behavior=behavior, **made)
+    return rows.profile(behavior, **made)
 
 
 def reported(

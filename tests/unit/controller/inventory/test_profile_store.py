@@ -21,7 +21,7 @@ def store() -> profile_store.ProfileStore:
 
 def test_an_object_becomes_a_profile(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(swap=LIMITED, generation=3))
-    assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
+    assert store.valid()["p"].swap.behavior is names.Behavior.LIMITED_SWAP
     assert store.valid()["p"].generation == 3
     assert store.entries["p"].error == ""
 
@@ -29,13 +29,13 @@ def test_an_object_becomes_a_profile(store: profile_store.ProfileStore) -> None:
 def test_the_newest_version_counts_from_any_source(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=7, swap=LIMITED))
     store.offer(profile_object(version=6))
-    assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
+    assert store.valid()["p"].swap.behavior is names.Behavior.LIMITED_SWAP
 
 
 def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1, swap=LIMITED))
     store.offer(profile_object(version=2, generation=2, swap={"behavior": "Newfangled"}, fromTheFuture=1))
-    assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
+    assert store.valid()["p"].swap.behavior is names.Behavior.LIMITED_SWAP
     assert store.entries["p"].generation == 2
     assert "spec.swap.behavior" in store.entries["p"].error
     assert "fromTheFuture" in store.entries["p"].error
@@ -116,7 +116,7 @@ def test_a_list_shows_changes_that_a_watch_has_missed(store: profile_store.Profi
 
 
 def generations(store: profile_store.ProfileStore) -> list[tuple[int, names.Behavior]]:
-    return [(each.generation, each.profile.behavior) for each in store.entries["p"].revisions]
+    return [(each.generation, each.profile.swap.behavior) for each in store.entries["p"].revisions]
 
 
 KUBELET, LIMITED_SWAP, NO_SWAP = names.Behavior.KUBELET, names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
@@ -190,7 +190,7 @@ def test_a_new_process_continues_with_the_last_version_that_it_understands(
     store.offer(profile_object(generation=4, swap=NEWER))
     assert store.valid() == {}
     store.set_stored([kept(3, swap=NEWER), kept(2, swap=LIMITED), kept(1)])
-    assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
+    assert store.valid()["p"].swap.behavior is names.Behavior.LIMITED_SWAP
     assert store.valid()["p"].generation == 2
     assert "spec.swap.behavior" in store.entries["p"].error
     assert [each.generation for each in store.entries["p"].needed(())] == [2, 1]

@@ -24,7 +24,7 @@ from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Known, Led, node, profile, state_object, state_row, term
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply
-from tests.unit.policy.rows import container, pod
+from tests.unit.policy.rows import container, make_override, pod
 
 TERM = 7
 RATE = 10.0
@@ -736,7 +736,7 @@ async def test_a_write_that_failed_posts_no_notice(bench: Bench) -> None:
 
 
 async def test_a_node_that_needs_namespaces_is_left_as_it_is_until_they_are_known(bench: Bench) -> None:
-    entry = compiled.Override(namespaces=(compiled.LabelExpression("team", "Exists"),), policy=names.Policy.DISABLED)
+    entry = make_override(namespaces=(compiled.LabelExpression("team", "Exists"),), policy=names.Policy.DISABLED)
     bench.known.profiles_changed({"p": profile(overrides=(entry,))})
     bench.pod_comes()
     assert await bench.reconcile() == []

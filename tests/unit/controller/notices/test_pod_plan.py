@@ -8,9 +8,10 @@ from swapwarden.controller.notices import pod_notices
 from swapwarden.kube.events import Notice
 from swapwarden.policy import plan
 from swapwarden.policy.observed import pods, resources
-from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import requirements
 
-from tests.unit.policy.rows import container, facts, pod, profile
+from tests.unit.policy.rows import container, facts, make_override, pod, profile
 
 NO_SWAP, KUBELET, WORKLOAD = names.Behavior.NO_SWAP, names.Behavior.KUBELET, names.Behavior.WORKLOAD_CONTROLLED
 
@@ -88,7 +89,7 @@ def test_the_message_names_the_accepted_values() -> None:
     assert "swapwarden.dev/swap-policy takes NoPreference, Disabled" in notice.message
 
 
-DISABLED, LIMIT = compiled.Override(policy=names.Policy.DISABLED), compiled.Override(swap_limit=2**20)
+DISABLED, LIMIT = make_override(policy=names.Policy.DISABLED), make_override(swap_limit=2**20)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from swapwarden.controller.planning import fleet
 from swapwarden.controller.profiles import desired_status
 from swapwarden.policy import rollout
 from swapwarden.policy.pressure import thresholds
-from swapwarden.policy.profile import requirements
+from swapwarden.policy.swap import requirements
 
 from tests.unit.controller.objects import profile
 

@@ -15,10 +15,10 @@ from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Known, node, profile
 from tests.unit.kube.scripted import END, HANG, STREAM, Scripted, error, event, failure, page, until
-from tests.unit.policy.rows import container, pod
+from tests.unit.policy.rows import container, make_override, pod
 
 TEAM = (compiled.LabelExpression("team", "In", frozenset({"a"})),)
-BY_TEAM = compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED)
+BY_TEAM = make_override(namespaces=TEAM, policy=names.Policy.DISABLED)
 
 
 def namespace(name: str, version: int, **labels: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ async def bench(api: client.Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 async def test_nobody_asks_where_nobody_needs_them(bench: Bench, server: Scripted) -> None:
-    bench.overrides(compiled.Override(pods=TEAM, policy=names.Policy.DISABLED))
+    bench.overrides(make_override(pods=TEAM, policy=names.Policy.DISABLED))
     server.answer(page([], 1))
     server.answer(STREAM, HANG)
     bench.overrides(BY_TEAM)

@@ -16,7 +16,7 @@ from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import settings
 
-from tests.unit.policy.rows import GI, container, facts, pod, profile
+from tests.unit.policy.rows import GI, container, facts, make_override, pod, profile
 
 Mode, Reason = names.ReclaimMode, names.ReclaimReason
 OFF, STARTUP, CONTINUOUS = Mode.OFF, Mode.STARTUP, Mode.CONTINUOUS
@@ -33,7 +33,7 @@ def plans(
 ) -> plan.ExplainedPod:
     """Return the decision on a pod; `given` by an override that selects it."""
     own = None if offered is OFF else settings.Reclaim(offered)
-    overrides = () if given is None else (compiled.Override(name="one", reclaim=given),)
+    overrides = () if given is None else (make_override(name="one", reclaim=given),)
     found = profile(names.Behavior.LIMITED_SWAP, reclaim=own, overrides=overrides, **fields)
     return plan.explain_node(found, NODE, [row]).pods[0]
 

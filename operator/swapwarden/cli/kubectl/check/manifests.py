@@ -160,7 +160,9 @@ def _effect(
     chosen = [node for node in known.values() if selector.items() <= node.node.labels.items()]
     kinds = {(node.target, node.facts) for node in chosen}
     number = tables.count(len(chosen), "node")
-    if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
+    if row.policy == names.Policy.REQUIRED and not any(
+        labels.gives_swap(profile.swap, facts) for profile, facts in kinds
+    ):
         sentence = f"{called}: requires swap, which none of {number} that it may run on gives: it would wait"
         remedy = "turn on swap on a node whose profile gives it, or choose policy Preferred"
         yield problem(Check.NO_EFFECT, here, sentence, reason=names.Policy.REQUIRED, remedy=remedy)

@@ -92,7 +92,7 @@ def _nodes(
             yield problem(Check.AGENT_BEHIND, here, text, where=where)
         if report is not None and node.has_agent:
             yield from filter(None, (condition(name, one) for one in report.conditions))
-            for one in observe(node.profile.require, node.profile.kernel, node.facts, specs[name]):
+            for one in observe(node.profile.node, node.profile.swap, node.facts, specs[name]):
                 remedy = catalogue.NODE_PROBLEMS[one.problem]
                 text = one.message.removesuffix(f"; {remedy}")
                 yield problem(Check.NODE_CONDITION, here, text, reason=one.problem, remedy=remedy)

@@ -173,9 +173,12 @@ def _respecified(it: PlannedPod, **fields: object) -> PlannedPod:
 
 
 def _overridden(it: PlannedPod, advice: Advice, **fields: object) -> PlannedPod:
-    entries = [
-        msgspec.structs.replace(one, **fields) if one.name == advice.target else one for one in it.profile.overrides
-    ]
+    entries = (
+        msgspec.structs.replace(one, swap=msgspec.structs.replace(one.swap, **fields))
+        if one.name == advice.target
+        else one
+        for one in it.profile.overrides
+    )
     return it.with_profile(overrides=tuple(entries))
 
 
@@ -247,13 +250,13 @@ _CHANGES: Final[dict[AdviceKind, Callable[[PlannedPod, Advice], PlannedPod]]] = 
     AdviceKind.MEMORY_REQUEST_IN_NODE: lambda it, advice: _container(
         it, advice, lambda found: _resources(found, request=advice.below)
     ),
-    AdviceKind.BEHAVIOR: lambda it, advice: it.with_profile(behavior=names.Behavior(advice.target)),
+    AdviceKind.BEHAVIOR: lambda it, advice: it.with_swap(behavior=names.Behavior(advice.target)),
     AdviceKind.OVERRIDE_POLICY: lambda it, advice: _overridden(it, advice, policy=names.Policy.NO_PREFERENCE),
-    AdviceKind.OVERRIDE_LIMIT: lambda it, advice: _overridden(it, advice, swap_limit=_larger(advice)),
-    AdviceKind.REQUIREMENTS: lambda it, _: it.with_profile(require=None),
-    AdviceKind.BOUND: lambda it, advice: it.with_profile(**{_FIELDS[advice.target]: _larger(advice)}),
-    AdviceKind.OVERCOMMIT: lambda it, _: it.with_profile(overcommit_percent=MOST_OVERCOMMIT),
-    AdviceKind.RESERVED: lambda it, _: it.with_profile(reserved=None),
+    AdviceKind.OVERRIDE_LIMIT: lambda it, advice: _overridden(it, advice, limit=_larger(advice)),
+    AdviceKind.REQUIREMENTS: lambda it, _: it.with_swap(require=None),
+    AdviceKind.BOUND: lambda it, advice: it.with_swap(**{_FIELDS[advice.target]: _larger(advice)}),
+    AdviceKind.OVERCOMMIT: lambda it, _: it.with_swap(overcommit_percent=MOST_OVERCOMMIT),
+    AdviceKind.RESERVED: lambda it, _: it.with_swap(reserved=None),
     AdviceKind.NODE_SWAP: _more_swap,
     AdviceKind.SWAP_ON: _more_swap,
 }

@@ -41,7 +41,8 @@ def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iter
     `found` is its node's state, if known.
     """
     row, profile = planned.row, planned.profile
-    memory = qos.decide(profile, planned.facts, row, planned.trace.decision, planned.override)
+    override = None if planned.override is None else planned.override.memory
+    memory = qos.decide(profile.memory_qos, planned.facts, row, planned.trace.decision, override)
     if memory is None:
         return
     own = profile.memory_qos or settings.MemoryQoS()
@@ -189,7 +190,8 @@ def _throttled(planned: PlannedPod, own: settings.MemoryQoS) -> dict[Throttling,
 
 def _share(planned: PlannedPod, own: settings.MemoryQoS) -> int:
     asked = planned.row.asks.throttling if planned.row.asks else None
-    of_override = planned.override.memory_throttling if planned.override else None
+    given = planned.override.memory if planned.override else None
+    of_override = None if given is None else given.throttling
     known = (asked, of_override, own.throttling_percent)
     return next((each for each in known if each is not None), throttling.NEVER)
 

@@ -21,9 +21,10 @@ from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.explain.rules import Number
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import plan
+from swapwarden.policy.memory import settings as memory_settings
 from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods, resources
-from swapwarden.policy.profile import compiled, overrides, requirements
-from swapwarden.policy.swap import limits
+from swapwarden.policy.profile import compiled, overrides
+from swapwarden.policy.swap import limits, requirements
 from swapwarden.webhook import review, scheduling, validation
 
 Reason = names.Reason
@@ -239,18 +240,18 @@ def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile]
 def _governing(row: pods.PodRow, planned: PlannedPod) -> GoverningProfile:
     profile, override, text = planned.profile, planned.override, ""
     if override is not None:
-        given = [] if override.policy is None else [f"policy {override.policy}"]
-        given += [] if override.swap_limit is None else [f"at most {exact(override.swap_limit)}"]
-        given += [] if override.memory_reservation is None else [f"memory reservation {override.memory_reservation}"]
-        if override.memory_throttling is not None:
-            given.append(f"memory throttling {throttling.written(override.memory_throttling)}")
+        swap, memory = override.swap, override.memory or memory_settings.MemoryOverride()
+        given = [] if swap.policy is None else [f"policy {swap.policy}"]
+        given += [] if swap.limit is None else [f"at most {exact(swap.limit)}"]
+        given += [] if memory.reservation is None else [f"memory reservation {memory.reservation}"]
+        given += [] if memory.throttling is None else [f"memory throttling {throttling.written(memory.throttling)}"]
         text = f"overrides[{override.name}] selects the pod: {', '.join(given)}"
     elif profile.overrides:
         refuses = not overrides.can_change(profile, row)
         why = "counts: the pod itself refuses swap" if refuses else "selects the pod"
         text = f"none of {len(profile.overrides)} {why}"
     name = None if override is None else override.name
-    return GoverningProfile(profile.name, profile.behavior, profile.generation, planned.chosen, name, text)
+    return GoverningProfile(profile.name, profile.swap.behavior, profile.generation, planned.chosen, name, text)
 
 
 def _given(decision: limits.PodDecision) -> PlannedLimits:

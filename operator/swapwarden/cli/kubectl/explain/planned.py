@@ -37,6 +37,10 @@ class PlannedPod(msgspec.Struct, frozen=True):
         """Plan under the profile with other FIELDS."""
         return self._planned(profile=msgspec.structs.replace(self.profile, **fields))
 
+    def with_swap(self, **fields: object) -> PlannedPod:
+        """Plan under the profile with other FIELDS of its swap settings."""
+        return self.with_profile(swap=msgspec.structs.replace(self.profile.swap, **fields))
+
     def on(self, facts: nodes.NodeFacts) -> PlannedPod:
         """Plan on a node with these facts."""
         return self._planned(facts=facts)
@@ -59,7 +63,7 @@ class PlannedPod(msgspec.Struct, frozen=True):
     @property
     def has_whole_limit(self) -> bool:
         """Whether there is a limit on the pod as a whole under WorkloadControlled, its own or an override's."""
-        named = self.override is not None and self.override.swap_limit is not None
+        named = self.override is not None and self.override.swap.limit is not None
         return self.row.swap_limit is not None or (named and not self.row.limited())
 
     @property

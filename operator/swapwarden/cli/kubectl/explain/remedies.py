@@ -25,8 +25,7 @@ from swapwarden.cli.kubectl.explain.advice import (
 )
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
 from swapwarden.policy.observed import pods, resources
-from swapwarden.policy.profile import requirements
-from swapwarden.policy.swap import limits
+from swapwarden.policy.swap import limits, requirements
 
 Reason = names.Reason
 
@@ -53,7 +52,7 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
         yield from _towards("what was meant", *_correct(planned))
         return
     if reason is Reason.REQUIREMENT_UNMET:
-        for field, found in (requirements.unmet(planned.profile.require, planned.facts) or {}).items():
+        for field, found in (requirements.unmet(planned.profile.swap.require, planned.facts) or {}).items():
             yield advise(planned, AdviceKind.REQUIREMENT, found, target=field, outcome=f"{field} met")
     if reason is Reason.KUBELET_DECIDES and planned.profile.name == names.BUILT_IN_PROFILE:
         yield advise(planned, AdviceKind.NEW_PROFILE, outcome="limits by Swapwarden")
@@ -149,7 +148,7 @@ def _correct(planned: PlannedPod) -> Iterator[Advice]:
 
 def _override_limit(planned: PlannedPod) -> Iterator[Advice]:
     yield _raised_override(planned)
-    match planned.profile.behavior:
+    match planned.profile.swap.behavior:
         case names.Behavior.LIMITED_SWAP:
             yield from _share(planned)
         case names.Behavior.WORKLOAD_CONTROLLED:
@@ -159,7 +158,7 @@ def _override_limit(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def _raised_override(planned: PlannedPod) -> Advice:
-    name, top = (planned.override.name, planned.override.swap_limit) if planned.override else ("", None)
+    name, top = (planned.override.name, planned.override.swap.limit) if planned.override else ("", None)
     return advise(planned, AdviceKind.OVERRIDE_LIMIT, target=name, above=top or 0)
 
 
@@ -228,25 +227,25 @@ def _requests(planned: PlannedPod, one: pods.ContainerRow) -> Iterator[Advice]:
 def _workload(planned: PlannedPod) -> Iterator[Advice]:
     """Yield what gives more where pods name their limits: these limits, and what bounds them."""
     row, profile = planned.recreated(planned.pod).row, planned.profile
-    if planned.override is not None and planned.override.swap_limit is not None and not row.limited():
+    if planned.override is not None and planned.override.swap.limit is not None and not row.limited():
         yield _raised_override(planned)
     elif row.limited():
         yield from _own_limits(planned, row)
     else:
         yield advise(planned, AdviceKind.FIRST_LIMIT, target=names.LIMIT_ANNOTATION)
-    for field, top in (("maxPerPod", profile.max_per_pod), ("maxPerContainer", profile.max_per_container)):
+    for field, top in (("maxPerPod", profile.swap.max_per_pod), ("maxPerContainer", profile.swap.max_per_container)):
         if top is not None:
             yield advise(planned, AdviceKind.BOUND, target=field, above=top)
     yield from _reserve(planned)
-    percent = profile.overcommit_percent
+    percent = profile.swap.overcommit_percent
     if percent is not None and percent < MOST_OVERCOMMIT:
         yield advise(planned, AdviceKind.OVERCOMMIT, str(percent), above=percent)
     yield _larger_node(planned)
 
 
 def _reserve(planned: PlannedPod) -> Iterator[Advice]:
-    if planned.facts.swap_bytes and planned.profile.reserved_bytes(planned.facts.swap_bytes):
-        yield advise(planned, AdviceKind.RESERVED, str(planned.profile.reserved))
+    if planned.facts.swap_bytes and planned.profile.swap.reserved_bytes(planned.facts.swap_bytes):
+        yield advise(planned, AdviceKind.RESERVED, str(planned.profile.swap.reserved))
 
 
 def _larger_node(planned: PlannedPod) -> Advice:

@@ -41,7 +41,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
         unseen += hidden
     labels, others, neighbours = namespaces.project(space) if space else None, None, None
     pressed = found is not None and found.status.pressure is not None
-    if node and (pressed or any(profile.overcommit_percent is not None for profile in valid.values())):
+    if node and (pressed or any(profile.swap.overcommit_percent is not None for profile in valid.values())):
         on_node = asked.collect(session.PODS, pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
         listed = await _seen(unseen, "pods of all namespaces", on_node)
         if listed is not None:

@@ -13,8 +13,8 @@ from swapwarden.cli.kubectl.explain.planned import PlannedPod, own_limit, wrong_
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import pod_annotations
 from swapwarden.policy.observed import nodes, pods, resources
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import limits
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, requirements
 from swapwarden.webhook import validation
 
 Reason = names.Reason
@@ -39,7 +39,7 @@ def no_policy(value: str) -> str:
 
 
 def _behavior(planned: PlannedPod) -> str:
-    return f"behavior {planned.profile.behavior} of {planned.profile.name}"
+    return f"behavior {planned.profile.swap.behavior} of {planned.profile.name}"
 
 
 def _not_disabled(planned: PlannedPod) -> str:
@@ -61,12 +61,12 @@ def _misunderstood(planned: PlannedPod) -> str:
 
 
 def _lacking(planned: PlannedPod) -> str:
-    lacking = ", ".join(requirements.unmet(planned.profile.require, planned.facts) or ())
+    lacking = ", ".join(requirements.unmet(planned.profile.swap.require, planned.facts) or ())
     return f"{planned.profile.name} has unmet requirements: {lacking}"
 
 
 def _at_most(planned: PlannedPod) -> str:
-    limit = planned.override.swap_limit if planned.override else None
+    limit = planned.override.swap.limit if planned.override else None
     return f"{planned.override_name} of {planned.profile.name} says at most {exact(limit or 0)}"
 
 
@@ -97,7 +97,7 @@ _PASSED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
     Reason.INVALID_POLICY: lambda _: "the policy and the limits are valid",
     Reason.OVERRIDE_DISABLED: lambda _: "no override has the policy Disabled",
     Reason.REQUIREMENT_UNMET: lambda planned: (
-        "the node meets the requirements" if planned.profile.require else "the profile has no requirements"
+        "the node meets the requirements" if planned.profile.swap.require else "the profile has no requirements"
     ),
     Reason.CRITICAL_POD: lambda _: "neither a static pod nor of a system priority",
     Reason.QOS_NOT_ELIGIBLE: lambda planned: f"the pod is {planned.row.qos}",
@@ -132,7 +132,7 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
     if base is None or base.reason not in _WITH_NUMBERS:
         return
     profile, facts = planned.profile, planned.facts
-    shares = profile.behavior is not names.Behavior.KUBELET
+    shares = profile.swap.behavior is not names.Behavior.KUBELET
     if shares:
         yield _of_node(profile, facts)
     for one, decided in zip(row.containers, base.containers, strict=True):
@@ -143,13 +143,14 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
         if step.decision is None or step.decision is base:
             continue
         if step.reason is Reason.OVERCOMMIT_REACHED:
-            total = limits.available(profile, facts) * (profile.overcommit_percent or 0) // 100
+            available, percent = limits.available(profile.swap, facts), profile.swap.overcommit_percent or 0
+            total = available * percent // 100
             left = max(0, planned.trace.left or 0)
-            formula = f"{profile.overcommit_percent}% of {exact(limits.available(profile, facts))} (overcommitPercent)"
+            formula = f"{percent}% of {exact(available)} (overcommitPercent)"
             formula += f" - {exact(total - left)} of pods before it"
         else:
             override = profile.overrides[planned.trace.override or 0]
-            formula = f"at most {exact(override.swap_limit or 0)} (overrides[{override.name}])"
+            formula = f"at most {exact(override.swap.limit or 0)} (overrides[{override.name}])"
         yield _number("pod", formula, step.decision)
 
 
@@ -172,22 +173,22 @@ def _label(one: pods.ContainerRow) -> str:
 
 def _of_node(profile: compiled.Profile, facts: nodes.NodeFacts) -> Number:
     formula = "its swap, nothing reserved"
-    if profile.reserved is not None:
-        reserved = exact(profile.reserved_bytes(facts.swap_bytes))
-        formula = f"{exact(facts.swap_bytes)} - {reserved} (reserved {profile.reserved})"
-    return Number("node", formula, str(limits.available(profile, facts)))
+    if profile.swap.reserved is not None:
+        reserved = exact(profile.swap.reserved_bytes(facts.swap_bytes))
+        formula = f"{exact(facts.swap_bytes)} - {reserved} (reserved {profile.swap.reserved})"
+    return Number("node", formula, str(limits.available(profile.swap, facts)))
 
 
 def _of_container(one: pods.ContainerRow, planned: PlannedPod) -> str:
     limit = own_limit(one)
     own = "" if limit is None else f"its limit {exact(limit)}"
-    if planned.profile.behavior is names.Behavior.LIMITED_SWAP:
+    if planned.profile.swap.behavior is names.Behavior.LIMITED_SWAP:
         return _share(one, planned) + (f", at most {own}" if own else "")
-    if planned.profile.behavior is names.Behavior.KUBELET:
+    if planned.profile.swap.behavior is names.Behavior.KUBELET:
         return f"{own}, or the kubelet's if less"
     if not own:
         return "no limit of its own: below the pod's" if planned.has_whole_limit else "no limit"
-    top = planned.profile.max_per_container
+    top = planned.profile.swap.max_per_container
     return own if top is None or top >= (limit or 0) else f"{own}, at most {exact(top)} (maxPerContainer)"
 
 
@@ -199,22 +200,22 @@ def _share(one: pods.ContainerRow, planned: PlannedPod) -> str:
         return f"its memory request equals its limit ({exact(one.request)})"
     if one.request > facts.memory_bytes:
         return f"its request {exact(one.request)} is more than the node's memory"
-    available = limits.available(planned.profile, facts)
+    available = limits.available(planned.profile.swap, facts)
     return f"request {exact(one.request)} / memory {exact(facts.memory_bytes)} x {exact(available)}"
 
 
 def _of_pod(row: pods.PodRow, planned: PlannedPod) -> str:
     profile, facts = planned.profile, planned.facts
     own = "" if row.swap_limit is None else f"its limit {exact(quantity.capped(row.swap_limit))}"
-    if profile.behavior is names.Behavior.KUBELET:
+    if profile.swap.behavior is names.Behavior.KUBELET:
         return f"{own}, or the kubelet's if less" if own else "no limit: what the kubelet gives"
     starts = any(one.kind is resources.Kind.INIT for one in row.containers)
     total = "the larger of its containers together and its start-up" if starts else "its containers together"
-    if profile.behavior is names.Behavior.LIMITED_SWAP:
+    if profile.swap.behavior is names.Behavior.LIMITED_SWAP:
         return f"{total}, at most {own}" if own else total
     if not own and planned.has_whole_limit:
         own = planned.override_name
-    tops = [("maxPerPod", profile.max_per_pod), ("the node's", limits.available(profile, facts))]
+    tops = [("maxPerPod", profile.swap.max_per_pod), ("the node's", limits.available(profile.swap, facts))]
     bounds = [f"at most {exact(top)} ({which})" for which, top in tops if top is not None]
     bounded = any(step.reason is Reason.BOUNDED for step in planned.trace.steps)
     return ", ".join([own or total, *(bounds if bounded else [])])

@@ -101,7 +101,7 @@ RECLAIM: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
 NODES: Final[tuple[tables.Column[NodeLine], ...]] = (
     tables.Column("NODE", lambda row: row.change.node),
     tables.Column("PROFILE", lambda row: _change(row.change.before.name, row.change.after.name)),
-    tables.Column("BEHAVIOR", lambda row: _change(row.change.before.behavior, row.change.after.behavior)),
+    tables.Column("BEHAVIOR", lambda row: _change(row.change.before.swap.behavior, row.change.after.swap.behavior)),
     tables.Column("GAIN", lambda row: str(row.counts[Direction.GAINS]), right=True),
     tables.Column("LOSE", lambda row: str(row.counts[Direction.LOSES]), right=True),
     tables.Column("SAME", lambda row: str(row.counts[Direction.SAME]), right=True),
@@ -222,7 +222,7 @@ def _pod(one: simulation.PodChange) -> dict[str, Any]:
 def _node(row: NodeLine) -> dict[str, Any]:
     change = row.change
     before, after = (
-        {"profile": profile.name, "generation": profile.generation, "behavior": profile.behavior.value}
+        {"profile": profile.name, "generation": profile.generation, "behavior": profile.swap.behavior.value}
         for profile in (change.before, change.after)
     )
     return {

@@ -24,11 +24,12 @@ from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import decisions
 from swapwarden.policy.swap import limits
+from swapwarden.policy.swap.settings import SwapOptions
 
 Place = tuple[str, str]
 """A pod's namespace and name."""
 
-_LIMITED: Final = compiled.Profile(name=names.BUILT_IN_PROFILE, behavior=names.Behavior.LIMITED_SWAP)
+_LIMITED: Final = SwapOptions(behavior=names.Behavior.LIMITED_SWAP)
 
 
 class Direction(enum.StrEnum):
@@ -247,7 +248,7 @@ def _node(
         now,
         target,
         settings=_settings(old, new),
-        swap_label=(labels.gives_swap(now, facts), labels.gives_swap(target, facts)),
+        swap_label=(labels.gives_swap(now.swap, facts), labels.gives_swap(target.swap, facts)),
         conflicts=after.conflicts,
     )
     return change, found

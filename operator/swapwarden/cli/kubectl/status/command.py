@@ -16,9 +16,11 @@ from swapwarden.cli.kubectl.cluster import agents, health, session, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.cli.wire import WireProfile
-from swapwarden.policy.node import kernel_settings, observations
+from swapwarden.policy.node import observations
+from swapwarden.policy.node.settings import MIN_FREE, NodeOptions
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.profile import requirements
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.swap.settings import SwapOptions
 
 MEASURES: Final = frozenset({usage.NODE_USED, usage.NODE_HEADROOM, usage.NODE_STALL})
 Object = TypeVar("Object", state.NodeSwapState, WireProfile)
@@ -143,10 +145,11 @@ def _observed(
     facts = nodes.facts(nodes.project(node), found)
     profile = profiles.get(spec.profile_ref.name)
     if profile is None or profile.metadata.generation != spec.profile_ref.generation:
-        return observations.observe(None, (), facts, spec)
+        return observations.observe(NodeOptions(), SwapOptions(), facts, spec)
     swap, least = profile.spec.swap, profile.spec.kernel.min_free_kbytes
-    kernel = [] if least is None else [(kernel_settings.MIN_FREE, str(least))]
-    return observations.observe(requirements.require(swap.requirements, swap.allowed_backing), kernel, facts, spec)
+    own = NodeOptions(kernel=() if least is None else ((MIN_FREE, str(least)),))
+    required = SwapOptions(require=requirements.require(swap.requirements, swap.allowed_backing))
+    return observations.observe(own, required, facts, spec)
 
 
 def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, profiles: Mapping[str, WireProfile]) -> str | None:

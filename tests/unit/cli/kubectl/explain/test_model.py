@@ -16,7 +16,8 @@ from swapwarden.cli.kubectl.explain.advice import AdviceKind
 from swapwarden.cli.kubectl.explain.kernelview import LimitStatus
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import requirements
 
 from tests.unit.cli.kubectl.explained import (
     DISK,
@@ -32,6 +33,7 @@ from tests.unit.cli.kubectl.explained import (
     reported,
     seen,
 )
+from tests.unit.policy.rows import make_override
 
 Behavior = names.Behavior
 LIMITED, WORKLOAD = Behavior.LIMITED_SWAP, Behavior.WORKLOAD_CONTROLLED
@@ -197,13 +199,13 @@ class TestRules:
             ),
             (
                 pod(*REPORT),
-                profile(overrides=(compiled.Override("caches", policy=names.Policy.DISABLED),)),
+                profile(overrides=(make_override("caches", policy=names.Policy.DISABLED),)),
                 "OverrideDisabled",
                 ["overrides[caches]", "batch-nodes", "Disabled"],
             ),
             (
                 pod(*REPORT),
-                profile(overrides=(compiled.Override("caches", swap_limit=100 * MI),)),
+                profile(overrides=(make_override("caches", swap_limit=100 * MI),)),
                 "OverrideLimit",
                 ["overrides[caches]", "batch-nodes", "100Mi"],
             ),
@@ -229,7 +231,7 @@ class TestRules:
         assert (told.kernel.status, told.kernel.text) == (LimitStatus.NOT_WRITTEN, "swap limits need cgroup v2")
 
     def test_a_lifted_default(self) -> None:
-        lifting = profile(overrides=(compiled.Override("caches", policy=names.Policy.NO_PREFERENCE),))
+        lifting = profile(overrides=(make_override("caches", policy=names.Policy.NO_PREFERENCE),))
         told = explain(pod(*REPORT, annotations=DEFAULTED), lifting)
         assert (told.rules[1].reason, told.rules[1].matched) == ("PolicyDisabled", False)
         assert mentions(told.rules[1].why, "Disabled", "overrides[caches]")
@@ -239,7 +241,7 @@ class TestRules:
         assert mentions(told.profile.override_text, "overrides[caches]", "NoPreference")
 
     def test_overrides_that_do_not_count(self) -> None:
-        other = profile(overrides=(compiled.Override("caches", pods=POOL, policy=names.Policy.DISABLED),))
+        other = profile(overrides=(make_override("caches", pods=POOL, policy=names.Policy.DISABLED),))
         texts = set()
         for words in ({}, {POLICY: "Disabled"}):
             told = explain(pod(annotations=words), other)
@@ -251,7 +253,7 @@ class TestRules:
 
     def test_an_override_about_memory(self) -> None:
         soft = names.ReservationPolicy.SOFT
-        about = profile(overrides=(compiled.Override("caches", memory_reservation=soft, memory_throttling=90),))
+        about = profile(overrides=(make_override("caches", memory_reservation=soft, memory_throttling=90),))
         for words in ({}, {POLICY: "Disabled"}):
             told = explain(pod(annotations=words), about)
             assert told.profile is not None
@@ -259,7 +261,7 @@ class TestRules:
             assert mentions(told.profile.override_text, "overrides[caches]", "Soft", "90%")
 
     def test_a_namespace_that_is_not_known(self) -> None:
-        asking = profile(overrides=(compiled.Override("caches", namespaces=POOL, policy=names.Policy.DISABLED),))
+        asking = profile(overrides=(make_override("caches", namespaces=POOL, policy=names.Policy.DISABLED),))
         told = explain(pod(), asking)
         assert told.rules == []
         assert mentions(told.desired_text, "override", "labels of its namespace")
@@ -338,12 +340,12 @@ class TestNumbers:
         assert mentions(told.desired_text, "2147483648 (2Gi)")
 
     def test_an_override(self) -> None:
-        capped = profile(overrides=(compiled.Override("caches", swap_limit=100 * MI),))
+        capped = profile(overrides=(make_override("caches", swap_limit=100 * MI),))
         assert self.of(pod(*REPORT), capped)[-2:] == [
             ("pod", [], str(512 * MI)),
             ("pod", ["100Mi", "overrides[caches]"], str(100 * MI)),
         ]
-        named = profile(WORKLOAD, overrides=(compiled.Override("caches", swap_limit=100 * MI),))
+        named = profile(WORKLOAD, overrides=(make_override("caches", swap_limit=100 * MI),))
         assert self.of(pod(*REPORT), named)[-1] == ("pod", ["overrides[caches]"], str(100 * MI))
 
 
@@ -494,7 +496,7 @@ def cases(draw: st.DrawFn) -> model.Observed:
     overrides = draw(
         st.lists(
             st.builds(
-                compiled.Override,
+                make_override,
                 pods=st.sampled_from([(), POOL]),
                 policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
                 swap_limit=st.none() | SIZES,

@@ -13,6 +13,7 @@ from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import settings
 
 from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen
+from tests.unit.policy.rows import make_override
 
 NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
 Mode = names.ReclaimMode
@@ -38,12 +39,12 @@ def of(found: Any, governing: compiled.Profile, **fields: Any) -> list[memory.Me
         ({KEY: "Startup", names.POLICY_ANNOTATION: "Disabled"}, {"reclaim": OFFERED}, "Off: the pod has no swap"),
         (
             {KEY: "Startup"},
-            {"reclaim": OFFERED, "overrides": (compiled.Override(name="one", reclaim=Mode.OFF),)},
+            {"reclaim": OFFERED, "overrides": (make_override(name="one", reclaim=Mode.OFF),)},
             "Off: refused: remove reclaim from overrides[one] of batch-nodes",
         ),
         (
             {},
-            {"reclaim": OFFERED, "overrides": (compiled.Override(name="one", reclaim=Mode.STARTUP),)},
+            {"reclaim": OFFERED, "overrides": (make_override(name="one", reclaim=Mode.STARTUP),)},
             "Startup: overrides[one] of batch-nodes",
         ),
     ],

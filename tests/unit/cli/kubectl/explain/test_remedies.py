@@ -18,10 +18,11 @@ from swapwarden.cli.kubectl.explain.advice import Advice, AdviceKind
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import limits
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, requirements
 
 from tests.unit.cli.kubectl.explained import DISK, FACTS, GI, MI, NODE, POOL, profile, reported
+from tests.unit.policy.rows import changed, make_override
 
 Behavior = names.Behavior
 Json = dict[str, Any]
@@ -90,11 +91,12 @@ class Case:
         return quantity.capped(resources.get("requests", {}).get("memory", limit)), quantity.capped(limit)
 
     def with_profile(self, **fields: Any) -> Case:
-        return dataclasses.replace(self, profile=msgspec.structs.replace(self.profile, **fields))
+        return dataclasses.replace(self, profile=changed(self.profile, **fields))
 
     def with_override(self, name: str, **fields: Any) -> Case:
         entries = [
-            msgspec.structs.replace(one, **fields) if one.name == name else one for one in self.profile.overrides
+            msgspec.structs.replace(one, swap=msgspec.structs.replace(one.swap, **fields)) if one.name == name else one
+            for one in self.profile.overrides
         ]
         return self.with_profile(overrides=tuple(entries))
 
@@ -154,7 +156,7 @@ def resource_above(case: Case, advice: Advice) -> list[Case]:
 
 def raised_bound(case: Case, advice: Advice) -> list[Case]:
     field = {"maxPerPod": "max_per_pod", "maxPerContainer": "max_per_container"}[advice.target]
-    assert getattr(case.profile, field) == advice.above
+    assert getattr(case.profile.swap, field) == advice.above
     return [case.with_profile(**{field: PLENTY})]
 
 
@@ -189,7 +191,7 @@ FOLLOWED: dict[AdviceKind, Followed] = {
     AdviceKind.NEW_PROFILE: lambda case, _: [dataclasses.replace(case, profile=profile())],
     AdviceKind.REQUIREMENTS: lambda case, _: [case.with_profile(require=None)],
     AdviceKind.OVERRIDE_POLICY: in_override(policy=names.Policy.NO_PREFERENCE),
-    AdviceKind.OVERRIDE_LIMIT: in_override(swap_limit=PLENTY),
+    AdviceKind.OVERRIDE_LIMIT: in_override(limit=PLENTY),
     AdviceKind.BOUND: raised_bound,
     AdviceKind.OVERCOMMIT: lambda case, _: [case.with_profile(overcommit_percent=10_000)],
     AdviceKind.RESERVED: lambda case, _: [case.with_profile(reserved=None)],
@@ -311,7 +313,7 @@ def cases(draw: st.DrawFn) -> Case:
     }
     status = {"phase": "Running", "startTime": draw(st.sampled_from(["", "2026-01-01T00:00:00Z"]))}
     overrides = st.builds(
-        compiled.Override,
+        make_override,
         pods=st.sampled_from([(), POOL]),
         policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
         swap_limit=st.none() | SIZES,
@@ -328,7 +330,7 @@ def cases(draw: st.DrawFn) -> Case:
         ),
         require=draw(st.sampled_from([None, None, requirements.Require(encrypted=True)])),
     )
-    if governing.behavior is Behavior.KUBELET and draw(st.booleans()):
+    if governing.swap.behavior is Behavior.KUBELET and draw(st.booleans()):
         governing = compiled.BUILT_IN
     facts = state.Facts(
         draw(st.sampled_from([1, 2, 2, 2])), True, draw(SIZES.filter(lambda size: size != 5000)), 8 * GI, devices=[DISK]

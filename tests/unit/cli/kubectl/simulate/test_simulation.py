@@ -15,10 +15,10 @@ from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
 from tests.unit.controller.objects import node, profile_object
-from tests.unit.policy.rows import container, pod
+from tests.unit.policy.rows import changed, container, pod, profile
 
-LIMITED = compiled.Profile(name="limited", priority=100, behavior=names.Behavior.LIMITED_SWAP)
-NO_SWAP = compiled.Profile(name="none", priority=100, behavior=names.Behavior.NO_SWAP)
+LIMITED = profile(name="limited", priority=100, behavior=names.Behavior.LIMITED_SWAP)
+NO_SWAP = profile(name="none", priority=100, behavior=names.Behavior.NO_SWAP)
 
 
 def web(**fields: Any) -> Any:
@@ -77,7 +77,7 @@ def test_in_audit_the_kubelet_decides_on() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
     state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
-    audit = msgspec.structs.replace(LIMITED, mode=names.Mode.AUDIT)
+    audit = changed(LIMITED, mode=names.Mode.AUDIT)
     found = simulation.simulate(read, put(audit))
     (one,) = found.pods
     assert (one.direction, one.after.audit, one.after.bytes) == (Direction.LOSES, True, 0)
@@ -97,8 +97,8 @@ def test_a_profile_of_the_same_name_is_another_version_and_keeps_its_age() -> No
     state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 4))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
     assert simulation.simulate(read, put(LIMITED)).nodes[0].after.generation == 4
-    changed = simulation.simulate(read, put(msgspec.structs.replace(LIMITED, reserved="50%"))).nodes[0].after
-    assert (changed.generation, changed.created, changed.uid) == (5, "2026-01-01T00:00:00Z", "uid-of-limited")
+    after = simulation.simulate(read, put(changed(LIMITED, reserved="50%"))).nodes[0].after
+    assert (after.generation, after.created, after.uid) == (5, "2026-01-01T00:00:00Z", "uid-of-limited")
 
 
 def test_the_removal_of_a_profile() -> None:

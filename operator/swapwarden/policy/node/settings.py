@@ -1,4 +1,4 @@
-"""Settings of a node's kernel, within safe bounds for the node."""
+"""A profile's settings about its nodes, and those of the kernel that are safe for a node."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from swapwarden.api import names, state
 from swapwarden.policy.observed import nodes
 
 MIN_FREE: Final = "vm.min_free_kbytes"
@@ -19,24 +20,38 @@ starts to reclaim at a quarter more.
 """
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """The settings of its profile that a node should have, by name."""
+class NodeOptions(msgspec.Struct, frozen=True):
+    """A profile's settings about Nodes and their systems, compiled."""
+
+    enforce: bool = True
+    """Whether the profile's mode is Enforce: in another mode, Nodes get neither taints nor the extended resource."""
+    taint_effect: names.TaintEffect | None = None
+    """The effect of the taint of nodes with swap; None: they have none."""
+    extended_resource: bool = False
+    kernel: tuple[tuple[str, str], ...] = ()
+    """Settings of the kernel, by name, as their files take them."""
+    units: tuple[tuple[str, state.UnitSettings], ...] = ()
+    """Settings of slices and services, by name."""
+
+
+class KernelPlan(msgspec.Struct, frozen=True):
+    """The kernel settings of its profile that a node should have, by name."""
 
     values: dict[str, str]
     refused: dict[str, str]
     """With the reason and the remedy."""
 
 
-def plan(asked: Iterable[tuple[str, str]], facts: nodes.NodeFacts) -> Plan:
+def plan_kernel(asked: Iterable[tuple[str, str]], facts: nodes.NodeFacts) -> KernelPlan:
     """Refuse settings that would make a node unusable."""
-    found = Plan({}, {})
+    planned = KernelPlan({}, {})
     for name, value in asked:
         refusal = _refusal(int(value), facts.memory_bytes) if name == MIN_FREE else ""
         if refusal:
-            found.refused[name] = refusal
+            planned.refused[name] = refusal
         else:
-            found.values[name] = value
-    return found
+            planned.values[name] = value
+    return planned
 
 
 def _refusal(kib: int, memory: int) -> str:

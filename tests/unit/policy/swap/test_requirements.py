@@ -9,10 +9,10 @@ from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.node import extended_resource, labels, taints
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import limits
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, requirements
 
-from tests.unit.policy.rows import GI, container, facts, pod, profile
+from tests.unit.policy.rows import GI, container, facts, make_override, pod, profile, swap
 
 ALL = requirements.Require(encrypted=True, tmpfs_noswap=True, backing=("NVMe", "Zram"), dedicated_device=True)
 NAMES = ["encrypted", "tmpfsNoswap", "backing", "dedicatedDevice"]
@@ -88,8 +88,10 @@ def test_swap_that_is_not_on_yet_is_not_trusted_beforehand() -> None:
     assert list(unmet(off)) == ["encrypted", "backing", "dedicatedDevice"]
     assert unmet(off)["backing"].startswith("no swap is on")
     kubelet = profile(names.Behavior.KUBELET, require=ALL)
-    assert limits.decide(kubelet, off, pod(container())).swap_max == "0"
-    assert labels.desired(kubelet, off, attested=None) == dict.fromkeys(names.NODE_LABELS), "there is no swap to report"
+    assert limits.decide(kubelet.swap, off, pod(container())).swap_max == "0"
+    assert labels.desired(kubelet.node, kubelet.swap, off, attested=None) == dict.fromkeys(names.NODE_LABELS), (
+        "there is no swap to report"
+    )
 
 
 @given(
@@ -120,23 +122,25 @@ class TestUnmet:
             ({}, None, "RequirementUnmet"),
             ({"swap_limit": "1Gi"}, None, "RequirementUnmet"),
             ({"critical": True}, None, "RequirementUnmet"),
-            ({"policy": "Required"}, compiled.Override(swap_limit=GI), "RequirementUnmet"),
+            ({"policy": "Required"}, make_override(swap_limit=GI), "RequirementUnmet"),
             ({"policy": "Disabled"}, None, "PolicyDisabled"),
             ({"policy": "x"}, None, "InvalidPolicy"),
-            ({}, compiled.Override(policy=names.Policy.DISABLED), "OverrideDisabled"),
+            ({}, make_override(policy=names.Policy.DISABLED), "OverrideDisabled"),
         ],
     )
     def test_no_pod_has_swap(
         self, behavior: names.Behavior, fields: dict[str, Any], override: compiled.Override | None, reason: str
     ) -> None:
         row = pod(container(request=GI, swap_limit="1Gi"), **fields)
-        decision = limits.decide(profile(behavior, require=ALL), self.FACTS, row, override)
+        decision = limits.decide(
+            swap(behavior, require=ALL), self.FACTS, row, None if override is None else override.swap
+        )
         assert (decision.swap_max, decision.reason) == ("0", reason)
         assert not any(one.write for one in decision.containers)
 
     def test_nothing_is_written_where_nothing_can_be(self) -> None:
         found = node(device(encrypted=False), compatible=False)
-        assert limits.decide(requiring(), found, pod(container())).swap_max is None
+        assert limits.decide(requiring().swap, found, pod(container())).swap_max is None
 
     def test_a_pod_that_is_not_known_yet_has_none_either(self) -> None:
         allowing = requiring(before_plan=names.BeforePlan.UNMANAGED)
@@ -147,10 +151,10 @@ class TestUnmet:
         row = nodes.NodeRow(name="n", uid="u", labels={}, swap_bytes=1, memory_bytes=1)
         giving = requiring(taint_effect=names.TaintEffect.NO_SCHEDULE, extended_resource=True)
         for found, gives in ((self.FACTS, False), (node(device()), True)):
-            wanted = labels.desired(giving, found, attested=None)
+            wanted = labels.desired(giving.node, giving.swap, found, attested=None)
             assert wanted[names.SWAP_LABEL] == ("true" if gives else None)
             assert wanted[names.UNMET_LABEL] == (None if gives else "encrypted")
             assert wanted[names.BEHAVIOR_LABEL] == ("WorkloadControlled" if gives else "NoSwap")
             assert wanted[names.NFD_SWAP_LABEL] == "true"
-            assert (taints.desired(giving, found, row, enforced=True) is not None) is gives
-            assert (extended_resource.capacity(giving, found) is not None) is gives
+            assert (taints.desired(giving.node, giving.swap, found, row, enforced=True) is not None) is gives
+            assert (extended_resource.capacity(giving.node, giving.swap, found) is not None) is gives
