@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 import swapwarden
+from swapwarden.api import decoding
 from swapwarden.cli import profiles, uninstall, wire
-from swapwarden.kube import client, config, decoding, errors
+from swapwarden.kube import client, config, errors
 
 POLL_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 10.0

@@ -19,13 +19,13 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 import swapwarden
-from swapwarden.api import names, runtime_link, state
+from swapwarden.api import decoding, names, runtime_link, state
 from swapwarden.api.conditions import AppliedReason, ConditionType
 from swapwarden.cli import profiles, wire
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.writers import fenced, finalizers
 from swapwarden.controller.writers import nodes as node_writer
-from swapwarden.kube import backoff, client, config, decoding, errors, paging
+from swapwarden.kube import backoff, client, config, errors, paging
 from swapwarden.policy.node import taints
 from swapwarden.policy.observed import nodes
 

@@ -20,7 +20,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from swapwarden.kube import backoff, decoding, errors, paging, transport, watch
+from swapwarden.api import decoding
+from swapwarden.kube import backoff, errors, paging, transport, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

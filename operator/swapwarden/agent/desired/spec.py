@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent.host import cgroup_files, cgroupfs
-from swapwarden.api import names, state
-from swapwarden.kube import decoding
+from swapwarden.api import decoding, names, state
 
 
 class ReceivedState(msgspec.Struct, frozen=True):

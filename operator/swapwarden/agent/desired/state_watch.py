@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent.desired import spec
-from swapwarden.api import names
-from swapwarden.kube import backoff, decoding, errors, transport, watch
+from swapwarden.api import decoding, names
+from swapwarden.kube import backoff, errors, transport, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

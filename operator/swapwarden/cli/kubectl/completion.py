@@ -13,8 +13,9 @@ import click
 import msgspec
 from click import shell_completion
 
+from swapwarden.api import decoding
 from swapwarden.cli.kubectl.cluster import session
-from swapwarden.kube import decoding, errors, kubeconfig
+from swapwarden.kube import errors, kubeconfig
 
 WAIT_SECONDS: Final = 2.0
 """Nobody waits longer for the names after a Tab."""

@@ -10,10 +10,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pydantic
 
-from swapwarden.api import names, state
+from swapwarden.api import decoding, names, state
 from swapwarden.api import profile as api
 from swapwarden.controller.inventory import revisions
-from swapwarden.kube import decoding
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
 

@@ -7,10 +7,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from swapwarden.api import state
+from swapwarden.api import decoding, state
 from swapwarden.api.conditions import AppliedReason, ConditionType, is_abnormal
 from swapwarden.api.violations import PRESENT, ViolationReason
-from swapwarden.kube import decoding
 
 SETTLED: Final = frozenset[str](
     {

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from swapwarden.api import names, state
+from swapwarden.api import decoding, names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import label_publisher, pressure_taint
@@ -18,7 +18,7 @@ from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
-from swapwarden.kube import decoding, errors, events, transport
+from swapwarden.kube import errors, events, transport
 from swapwarden.policy.node import extended_resource, taints
 from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import nodes

@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import state, times
+from swapwarden.api import decoding, state, times
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers import victims
-from swapwarden.kube import decoding, errors, events, transport
+from swapwarden.kube import errors, events, transport
 from swapwarden.policy.observed import pods
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import decoding, names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pressure_notices
@@ -20,7 +20,7 @@ from swapwarden.controller.pressure import evictor
 from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.workqueue import WorkQueue
-from swapwarden.kube import decoding, errors, events, paging, transport
+from swapwarden.kube import errors, events, paging, transport
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.pressure import candidates, choice, ranking

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from swapwarden.api import merge, names, times
+from swapwarden.api import decoding, merge, names, times
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
-from swapwarden.kube import decoding, errors, events, transport
+from swapwarden.kube import errors, events, transport
 
 
 class StatusPublisher:

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import decoding, names
 from swapwarden.controller.inventory import profile_store
-from swapwarden.kube import backoff, decoding, errors, informer, paging, transport
+from swapwarden.kube import backoff, errors, informer, paging, transport
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import state
-from swapwarden.kube import backoff, decoding, errors, events, transport
+from swapwarden.api import decoding, state
+from swapwarden.kube import backoff, errors, events, transport
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

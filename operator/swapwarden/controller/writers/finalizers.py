@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import decoding, names
 from swapwarden.controller.writers.fenced import Writes, unless_superseded
-from swapwarden.kube import decoding, transport
+from swapwarden.kube import transport
 
 INVALID: Final = 422
 """Status of a patch with a failed test."""

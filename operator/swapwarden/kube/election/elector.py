@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 import swapwarden
-from swapwarden.api import times
-from swapwarden.kube import backoff, client, config, decoding, errors
+from swapwarden.api import decoding, times
+from swapwarden.kube import backoff, client, config, errors
 from swapwarden.kube.election import election
 from swapwarden.telemetry import metrics
 

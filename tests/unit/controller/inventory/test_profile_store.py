@@ -5,9 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.api import names, state
+from swapwarden.api import decoding, names, state
 from swapwarden.controller.inventory import profile_store, revisions
-from swapwarden.kube import decoding
 
 from tests.unit.controller.objects import profile_object
 

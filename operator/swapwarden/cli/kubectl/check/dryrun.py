@@ -10,12 +10,11 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import decoding, names
 from swapwarden.cli import wire
 from swapwarden.cli.kubectl.check import installation
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import session
-from swapwarden.kube import decoding
 
 _FAILED: Final = re.compile(r'failed calling webhook "([^"]{1,253})": (.*)', re.DOTALL)
 _TRUST: Final = re.compile(r"x509|tls:|certificate")

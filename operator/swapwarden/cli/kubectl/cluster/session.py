@@ -15,11 +15,11 @@ import click
 import msgspec
 
 import swapwarden
-from swapwarden.api import names
+from swapwarden.api import decoding, names
 from swapwarden.cli.kubectl import loading
 from swapwarden.cli.kubectl.cluster import connection
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.kube import client, config, decoding, errors, paging, transport
+from swapwarden.kube import client, config, errors, paging, transport
 
 T = TypeVar("T")
 Renew = Callable[[], Awaitable[client.Client]]

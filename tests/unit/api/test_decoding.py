@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
+from swapwarden.api import decoding
 from swapwarden.controller.inventory import states
 from swapwarden.controller.watches import node_features, restore_request
-from swapwarden.kube import decoding, errors, watch
+from swapwarden.kube import errors, watch
 from swapwarden.policy.observed import namespaces, nodes, pods
 
 LEVELS = [990, 1_005, 9_985, 9_995, 100_000]
