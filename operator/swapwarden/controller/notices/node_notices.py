@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.notices import Notice, Regarding
 from swapwarden.controller.inventory import states
-from swapwarden.kube.events import Notice, Regarding
 from swapwarden.policy.node.observations import NodeObservation, NodeProblem
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from swapwarden.api import names, state
+from swapwarden.api.notices import Notice, Regarding
 from swapwarden.api.violations import PRESENT, ViolationReason
 from swapwarden.controller.inventory import states
-from swapwarden.kube.events import Notice, Regarding
 from swapwarden.policy.observed import pods
 from swapwarden.telemetry import metrics
 

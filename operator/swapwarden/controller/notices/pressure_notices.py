@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.api import state
+from swapwarden.api.notices import Notice, Regarding
 from swapwarden.controller.inventory import states
-from swapwarden.kube.events import Notice, Regarding
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.pressure import words
 from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import decoding, state, times
+from swapwarden.api.notices import Notice
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure.budgets import EvictionAnswer
@@ -69,7 +70,7 @@ class _Attempt(msgspec.Struct):
 
     victim: state.EvictedPod
     since: float
-    notices: tuple[events.Notice, ...] = ()
+    notices: tuple[Notice, ...] = ()
     """About it; none unless this instance asked for it."""
     counted: bool = False
     unsure: bool = False
@@ -78,7 +79,7 @@ class _Attempt(msgspec.Struct):
 
 Rank = Callable[[], Awaitable[Sequence[Ranked]]]
 Evict = Callable[[Candidate, int], Awaitable[EvictionAnswer]]
-MakeNotices = Callable[[Ranked], Iterable[events.Notice]]
+MakeNotices = Callable[[Ranked], Iterable[Notice]]
 """Makes the notices of an eviction."""
 
 

@@ -9,9 +9,9 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.notices import Notice, Regarding
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
-from swapwarden.kube.events import Notice, Regarding
 from swapwarden.policy import rollout
 from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.profile import compiled

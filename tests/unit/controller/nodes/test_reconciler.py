@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
+from swapwarden.api.notices import Notice
 from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import pod_notices
@@ -19,7 +20,7 @@ from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import fenced
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.kube import client, errors, events, ratelimit
+from swapwarden.kube import client, errors, ratelimit
 from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Known, Led, node, profile, state_object, state_row, term
@@ -42,7 +43,7 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str]] = []
 
-    def post(self, notice: events.Notice) -> None:
+    def post(self, notice: Notice) -> None:
         assert notice.urgent == (notice.reason == pod_notices.NOT_PLANNED)
         assert notice.type == "Warning"
         assert notice.message

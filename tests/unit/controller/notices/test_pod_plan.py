@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
+from swapwarden.api.notices import Notice
 from swapwarden.controller.notices import pod_notices
-from swapwarden.kube.events import Notice
 from swapwarden.policy import plan
 from swapwarden.policy.observed import pods, resources
 from swapwarden.policy.profile import compiled

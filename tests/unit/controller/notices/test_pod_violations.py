@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from swapwarden.api.notices import Notice
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_notices
-from swapwarden.kube.events import Notice
 
 from tests.unit.controller.notices.reports import told
 from tests.unit.policy.rows import container, pod

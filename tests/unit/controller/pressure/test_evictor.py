@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from swapwarden.api import names, state
+from swapwarden.api.notices import Notice
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import budgets, evictor, observer
@@ -165,7 +166,7 @@ class Leader:
     ) -> None:
         self.server = server
         self.now = 0.0
-        self.events: list[events.Notice] = []
+        self.events: list[Notice] = []
         self.stepped_down = asyncio.Event()
         self.meanwhile: Callable[[], object] | None = None
         """Called between the decision and the record."""
@@ -211,7 +212,7 @@ class Leader:
     def wrote(self, row: states.StateRow) -> None:
         self.known.wrote(msgspec.structs.replace(row, pressure=None) if self.ended else row)
 
-    def post(self, notice: events.Notice) -> None:
+    def post(self, notice: Notice) -> None:
         self.events.append(notice)
 
     def kubelet_reports_pressure(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from swapwarden.api import names, state
+from swapwarden.api.notices import Notice
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import evictor, observer
@@ -42,7 +43,7 @@ class Cluster:
         self.known = cluster.Cluster()
         self.read: list[dict[str, str]] = []
         self.asked: list[str] = []
-        self.events: list[events.Notice] = []
+        self.events: list[Notice] = []
         self.listed = list(listed)
         self.now = 0.0
         self.led = Led()
@@ -61,7 +62,7 @@ class Cluster:
         self.read.append(params)
         return msgspec.json.encode({"items": self.listed, "metadata": {}})
 
-    def post(self, notice: events.Notice) -> None:
+    def post(self, notice: Notice) -> None:
         self.events.append(notice)
 
     async def _ask(self, pod: Candidate) -> EvictionAnswer:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names, state
+from swapwarden.api.notices import Notice
 from swapwarden.controller import cluster, supervise, workqueue
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.planning import fleet
@@ -18,7 +19,7 @@ from swapwarden.controller.planning.view import Planner
 from swapwarden.controller.profiles import desired_status, rollouts, status_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
-from swapwarden.kube import backoff, client, errors, events, ratelimit
+from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
 
@@ -32,7 +33,7 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str, str]] = []
 
-    def post(self, notice: events.Notice) -> None:
+    def post(self, notice: Notice) -> None:
         assert notice.message
         assert (notice.regarding.kind, notice.regarding.namespace) == ("NodeSwapProfile", "")
         self.reasons.append((notice.regarding.uid, notice.type, notice.reason))

@@ -17,6 +17,7 @@ from unittest import mock
 import msgspec
 from swapwarden.api import names, state
 from swapwarden.api import profile as api
+from swapwarden.api.notices import Notice
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import budgets, evictor, observer
@@ -110,7 +111,7 @@ class Instance:
             self.receive(machine.name, machine.wire(), first=True)
         self.job = asyncio.create_task(self.observer.run())
 
-    def post(self, _: events.Notice) -> None:
+    def post(self, _: Notice) -> None:
         """In place of the recorder."""
 
     def receive(self, name: str, wire: bytes, *, first: bool = False) -> None:
