@@ -6,13 +6,13 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from swapwarden.api import names, state
+from swapwarden.api import names, sizes, state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.check import catalogue
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan, pod_annotations
 from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import pods

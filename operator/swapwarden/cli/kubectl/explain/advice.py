@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.api.sizes import exact
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy.observed import pods, resources
 from swapwarden.policy.swap import limits
 

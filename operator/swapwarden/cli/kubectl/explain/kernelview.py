@@ -12,9 +12,9 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.sizes import exact, with_bytes
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.cluster import health
-from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy.observed import pods
 
 

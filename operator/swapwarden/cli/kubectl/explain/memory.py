@@ -9,9 +9,9 @@ import msgspec
 
 from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.sizes import exact
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy.memory import amounts, protection, qos, settings
 
 Protection = names.ProtectionReason

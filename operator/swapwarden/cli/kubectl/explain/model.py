@@ -13,13 +13,13 @@ import msgspec
 
 from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.sizes import exact, with_bytes
 from swapwarden.cli.kubectl.cluster import usage, workloads
 from swapwarden.cli.kubectl.explain import kernelview, memory, pressure, reclaim, remedies, rules
 from swapwarden.cli.kubectl.explain.advice import Advice
 from swapwarden.cli.kubectl.explain.memory import MemoryLine
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.explain.rules import Number
-from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import plan
 from swapwarden.policy.memory import settings as memory_settings
 from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods, resources

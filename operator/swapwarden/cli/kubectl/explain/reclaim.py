@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.api import names, state
+from swapwarden.api.sizes import rounded
 from swapwarden.cli.kubectl.explain.memory import MemoryLine
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.cli.kubectl.output.sizes import rounded
 from swapwarden.policy.reclaim import decisions
 
 Reason = names.ReclaimReason

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, quantity
+from swapwarden.api.sizes import exact
 from swapwarden.cli import behaviors
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, own_limit, wrong_limits
-from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import pod_annotations
 from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled

@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from swapwarden.api import names
+from swapwarden.api import names, sizes
 from swapwarden.cli.kubectl.explain import kernelview, memory, model
-from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.output.tables import Cell
 from swapwarden.policy.observed import pod_conditions
 
@@ -111,8 +111,8 @@ def _facts(explained: model.PodExplanation, now: datetime.datetime) -> Iterator[
         yield _label("DESIRED"), Cell(explained.desired_text, "yellow")
     if explained.kernel is not None:
         yield _label("KERNEL"), _kernel(explained.kernel, now)
-        used = sizes.rounded(explained.used_bytes)
-        each = ", ".join(f"{name} {sizes.rounded(number)}" for name, number in explained.used_containers.items())
+        used = tables.size(explained.used_bytes)
+        each = ", ".join(f"{name} {tables.size(number)}" for name, number in explained.used_containers.items())
         yield _label("IN USE"), Cell(f"{used} ({each})" if each else used)
         if explained.kernel.exposed_text:
             yield _label("EXPOSED"), Cell(explained.kernel.exposed_text, "yellow")
@@ -127,7 +127,7 @@ def _facts(explained: model.PodExplanation, now: datetime.datetime) -> Iterator[
 
 
 def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> Cell:
-    old = sizes.age(kernel.since, now) if kernel.since else ""
+    old = tables.age(kernel.since, now) if kernel.since else ""
     return Cell(kernel.text + (f", for {old} at least" if old else ""), _HELD.get(kernel.status, ""))
 
 

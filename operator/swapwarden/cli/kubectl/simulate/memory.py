@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.cli.kubectl.output import sizes
+from swapwarden.api import sizes
 from swapwarden.policy import plan
 from swapwarden.policy.memory import qos
 from swapwarden.policy.pod_settings import text

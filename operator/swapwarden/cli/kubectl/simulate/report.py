@@ -10,11 +10,11 @@ from typing import Any, Final
 import click
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, sizes
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.cluster import reading, session, snapshot
-from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import memory, simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
 
@@ -73,7 +73,7 @@ PODS: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
     tables.Column("CHANGE", lambda one: tables.Cell(one.direction, _STYLES[one.direction])),
     tables.Column("SWAP", lambda one: _change(_swap(one.before), _swap(one.after))),
     tables.Column("REASON", lambda one: _change(_reason(one.before), _reason(one.after))),
-    tables.Column("USED", lambda one: sizes.rounded(one.used), right=True),
+    tables.Column("USED", lambda one: tables.size(one.used), right=True),
     tables.Column("ABOVE", _above, right=True),
     tables.Column("PROFILE", lambda one: _change(one.before.profile, one.after.profile), wide=True),
 )

@@ -14,7 +14,7 @@ from swapwarden.api import names, state
 from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import agents, health, session, usage
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
-from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.wire import WireProfile
 from swapwarden.policy.node import observations
 from swapwarden.policy.node.settings import MIN_FREE, NodeOptions
@@ -225,8 +225,8 @@ COLUMNS: Final[tuple[tables.Column[NodeReport], ...]] = (
     tables.Column("PROFILE", lambda shown: _or(shown.profile)),
     tables.Column("BEHAVIOR", lambda shown: _or(shown.behavior)),
     tables.Column("GUARANTEE", lambda shown: _or(shown.guarantee)),
-    tables.Column("SWAP", lambda shown: sizes.rounded(shown.swap_bytes), right=True),
-    tables.Column("USED", lambda shown: sizes.rounded(shown.used_bytes), right=True),
+    tables.Column("SWAP", lambda shown: tables.size(shown.swap_bytes), right=True),
+    tables.Column("USED", lambda shown: tables.size(shown.used_bytes), right=True),
     tables.Column("USED%", _share, right=True),
     tables.Column(
         "BACKING", lambda shown: tables.UNKNOWN if shown.backing is None else _or(shown.backing, tables.NONE)
@@ -234,10 +234,10 @@ COLUMNS: Final[tuple[tables.Column[NodeReport], ...]] = (
     tables.Column("ENCRYPTED", _encrypted_text),
     tables.Column("MODE", lambda shown: _or(shown.mode), wide=True),
     tables.Column("KERNEL", lambda shown: _or(shown.kernel), wide=True),
-    tables.Column("PROTECTED", lambda shown: sizes.rounded(shown.protected_bytes), right=True, wide=True),
+    tables.Column("PROTECTED", lambda shown: tables.size(shown.protected_bytes), right=True, wide=True),
     tables.Column("PROTECTED%", _protected_share, right=True, wide=True),
     tables.Column("PRESSURE", _pressure_text, wide=True),
-    tables.Column("HEADROOM", lambda shown: sizes.rounded(shown.headroom_bytes), right=True, wide=True),
+    tables.Column("HEADROOM", lambda shown: tables.size(shown.headroom_bytes), right=True, wide=True),
     tables.Column("STALL", lambda shown: tables.permille(shown.stall_permille), right=True, wide=True),
     tables.Column("WHY", lambda shown: shown.why, wide=True),
 )

@@ -16,7 +16,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl import completion, flags, groups
 from swapwarden.cli.kubectl.cluster import agents, session, usage
-from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy.observed import nodes, pods
 
@@ -162,7 +162,7 @@ async def _measured(asked: session.Session, paths: Sequence[str], kind: type[T],
 
 
 def _limit(limit: usage.Limit) -> str:
-    return limit if isinstance(limit, str) else sizes.rounded(limit)
+    return limit if isinstance(limit, str) else tables.size(limit)
 
 
 def _share(used: int | None, limit: usage.Limit) -> tables.Cell:
@@ -177,7 +177,7 @@ def _share(used: int | None, limit: usage.Limit) -> tables.Cell:
 
 
 def _at_least(row: usage.NamespaceUse) -> str:
-    text = sizes.rounded(row.swap_bytes)
+    text = tables.size(row.swap_bytes)
     return f">={text}" if row.swap_bytes is not None and row.pods_unknown else text
 
 
@@ -191,7 +191,7 @@ def _measures(rows: Sequence[Row], use: Callable[[Row], usage.Use]) -> list[tabl
         return []
     return [
         tables.Column("CPU", lambda row: _cores(use(row).cpu_millicores), right=True),
-        tables.Column("MEMORY", lambda row: sizes.rounded(use(row).memory_bytes), right=True),
+        tables.Column("MEMORY", lambda row: tables.size(use(row).memory_bytes), right=True),
     ]
 
 
@@ -205,7 +205,7 @@ def _pod_columns(rows: Sequence[_Listed], *, containers: bool, all_namespaces: b
     return [
         *columns,
         *_measures(rows, lambda row: row.use),
-        tables.Column("SWAP", lambda row: sizes.rounded(row.use.swap_bytes), right=True),
+        tables.Column("SWAP", lambda row: tables.size(row.use.swap_bytes), right=True),
         tables.Column("LIMIT", lambda row: _limit(row.use.limit_bytes), right=True),
         tables.Column("SWAP%", lambda row: _share(row.use.swap_bytes, row.use.limit_bytes), right=True),
         *_memory_columns(rows),
@@ -240,13 +240,13 @@ def _node_columns(rows: Sequence[usage.NodeUse]) -> list[tables.Column[usage.Nod
     return [
         tables.Column("NAME", lambda row: row.name),
         *_measures(rows, lambda row: row),
-        tables.Column("SWAP", lambda row: sizes.rounded(row.swap_bytes), right=True),
+        tables.Column("SWAP", lambda row: tables.size(row.swap_bytes), right=True),
         tables.Column("SWAP%", lambda row: _share(row.swap_bytes, row.total_bytes), right=True),
-        tables.Column("TOTAL", lambda row: sizes.rounded(row.total_bytes), right=True),
-        tables.Column("ACCESSIBLE", lambda row: sizes.rounded(row.accessible_bytes), right=True),
-        tables.Column("UNASSIGNED", lambda row: sizes.rounded(row.unassigned_bytes), right=True),
-        tables.Column("RESERVED", lambda row: sizes.rounded(row.reserved_bytes), wide=True, right=True),
-        tables.Column("HEADROOM", lambda row: sizes.rounded(row.headroom_bytes), wide=True, right=True),
+        tables.Column("TOTAL", lambda row: tables.size(row.total_bytes), right=True),
+        tables.Column("ACCESSIBLE", lambda row: tables.size(row.accessible_bytes), right=True),
+        tables.Column("UNASSIGNED", lambda row: tables.size(row.unassigned_bytes), right=True),
+        tables.Column("RESERVED", lambda row: tables.size(row.reserved_bytes), wide=True, right=True),
+        tables.Column("HEADROOM", lambda row: tables.size(row.headroom_bytes), wide=True, right=True),
     ]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from swapwarden.api import sizes
 from swapwarden.cli.kubectl.cluster.usage import MemoryUse
-from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.output import tables
 
 
 def protected(found: MemoryUse | None) -> str:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from swapwarden.api import names, quantity, state
+from swapwarden.api.sizes import exact
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
 from swapwarden.cli.kubectl.explain.advice import Advice, AdviceKind
-from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled

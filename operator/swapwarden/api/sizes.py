@@ -1,20 +1,16 @@
-"""Sizes and ages as people write them."""
+"""Sizes as people write them."""
 
 from __future__ import annotations
 
-import datetime
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.output import tables
 
 _UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
-def rounded(number: int | None) -> str:
-    """Return bytes for tables, in the largest unit with a digit before the point: 1.5Gi, 20Mi, 0, <unknown>."""
-    if number is None:
-        return tables.UNKNOWN
+def rounded(number: int) -> str:
+    """Return bytes for tables, in the largest unit with a digit before the point: 1.5Gi, 20Mi, 0."""
     value, unit = float(number), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -45,18 +41,3 @@ def with_bytes(swap_max: str | None) -> str:
     if swap_max in {"0", names.MAX_SWAP} or int(swap_max) < 10_000:
         return swap_max
     return f"{swap_max} ({exact(int(swap_max))})"
-
-
-def age(since: str, now: datetime.datetime) -> str:
-    """Return how long ago an RFC 3339 time was, as kubectl shows it: 35s, 5m, 2h5m, 3d; empty if it is none."""
-    try:
-        seconds = int((now - datetime.datetime.fromisoformat(since)).total_seconds())
-    except (TypeError, ValueError):
-        return ""
-    seconds = max(0, seconds)
-    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
-    if days:
-        return f"{days}d" if days > 7 or not hours else f"{days}d{hours}h"
-    if hours:
-        return f"{hours}h{minutes}m" if minutes and hours < 8 else f"{hours}h"
-    return f"{minutes}m" if minutes > 9 else f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"
