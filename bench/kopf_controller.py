@@ -19,11 +19,10 @@ import kopf
 import msgspec
 from swapwarden.api import names, profile
 from swapwarden.controller import cluster, workqueue
-from swapwarden.controller.inventory import states
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, errors
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.policy.profile import compiled
 
 EPOCH = 1

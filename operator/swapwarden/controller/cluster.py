@@ -7,12 +7,12 @@ from typing import Final, NamedTuple, NoReturn
 
 from swapwarden.api import state
 from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.controller.planning.fleet import Overdue
 from swapwarden.controller.planning.view import Planner
 from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed.states import StateRow
 from swapwarden.policy.profile import compiled
 
 COALESCE_SECONDS: Final = 0.025

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from swapwarden.api import names
 from swapwarden.controller import cluster, supervise, workqueue
 from swapwarden.controller.certificates import manager
-from swapwarden.controller.inventory import profile_store, states
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import admissions, fleet
@@ -31,7 +31,7 @@ from swapwarden.controller.watches import node_features, profile_list, restore_r
 from swapwarden.controller.writers import finalizers, victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ import sys
 
 from swapwarden import __main__ as program
 from swapwarden.api import state
-from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import budgets
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import victims
 from swapwarden.kube import client, errors
+from swapwarden.policy.observed import states
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from swapwarden.controller.inventory import revisions
+from swapwarden.policy.observed import revisions
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests

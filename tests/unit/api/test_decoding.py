@@ -12,10 +12,9 @@ import pytest
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
 from swapwarden.api import decoding
-from swapwarden.controller.inventory import states
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.kube import errors, watch
-from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed import namespaces, nodes, pods, states
 
 LEVELS = [990, 1_005, 9_985, 9_995, 100_000]
 """Where Python 3.11 gives up, where 3.13 does, what an API server stores at most, and more."""

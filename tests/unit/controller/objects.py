@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
 from swapwarden.controller.planning import decisions, fleet
 from swapwarden.controller.term import Term
 from swapwarden.policy import plan, rollout
-from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed import namespaces, nodes, pods, states
 from swapwarden.policy.profile import compiled
 
 from tests.unit.policy import rows

@@ -10,12 +10,11 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.node.settings import MIN_FREE, NodeOptions
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import pods, states
 from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Known, node, profile, rollouts, state_row

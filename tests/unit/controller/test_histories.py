@@ -11,9 +11,8 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.policy.observed import nodes, pods, resources
+from swapwarden.policy.observed import nodes, pods, resources, states
 from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Known, node, profile, rollouts, state_row

@@ -17,7 +17,6 @@ from typing import Any, cast
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import app, leader, leadership, main, supervise, term, workqueue
-from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import reconciler
 from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.pods import condition_publisher, plan_latency
@@ -27,6 +26,7 @@ from swapwarden.controller.watches import profile_list
 from swapwarden.kube import client, config, errors
 from swapwarden.kube.election import election, elector
 from swapwarden.policy import plan
+from swapwarden.policy.observed import states
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import exposition, logs
 

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import states
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, states
 
 
 class NodeInventory:

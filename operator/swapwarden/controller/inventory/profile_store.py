@@ -12,7 +12,7 @@ import pydantic
 
 from swapwarden.api import decoding, names, state
 from swapwarden.api import profile as api
-from swapwarden.controller.inventory import revisions
+from swapwarden.policy.observed import revisions
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
 

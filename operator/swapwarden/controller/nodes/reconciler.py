@@ -9,7 +9,6 @@ from typing import Any
 
 from swapwarden.api import decoding, names, state
 from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import label_publisher, pressure_taint
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.planning import decisions
@@ -21,7 +20,7 @@ from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superse
 from swapwarden.kube import errors, events, transport
 from swapwarden.policy.node import extended_resource, taints
 from swapwarden.policy.node.observations import observe
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

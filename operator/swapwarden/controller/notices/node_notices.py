@@ -7,9 +7,8 @@ from typing import Final
 
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.notices import Notice, Regarding
-from swapwarden.controller.inventory import states
 from swapwarden.policy.node.observations import NodeObservation, NodeProblem
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
 from swapwarden.telemetry import metrics
 
 _CONDITION_EVENTS: Final[dict[str, str]] = {

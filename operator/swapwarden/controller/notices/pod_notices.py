@@ -8,8 +8,7 @@ from typing import Final
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice, Regarding
 from swapwarden.api.violations import PRESENT, ViolationReason
-from swapwarden.controller.inventory import states
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import pods, states
 from swapwarden.telemetry import metrics
 
 _VIOLATION_MESSAGES: Final[dict[str, str]] = {

@@ -7,8 +7,7 @@ from typing import Final
 
 from swapwarden.api import state
 from swapwarden.api.notices import Notice, Regarding
-from swapwarden.controller.inventory import states
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
 from swapwarden.policy.pressure import words
 from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim
 from swapwarden.policy.pressure.ranking import Ranked

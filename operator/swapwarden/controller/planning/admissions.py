@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from swapwarden.controller.inventory.states import StateRow
 from swapwarden.policy import plan
+from swapwarden.policy.observed.states import StateRow
 from swapwarden.policy.profile import compiled
 
 

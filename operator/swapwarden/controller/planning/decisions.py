@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from swapwarden.api import state
-from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning.view import NodeView
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.node.observations import NodeProblem
+from swapwarden.policy.observed.states import StateRow
 from swapwarden.policy.plan import NodePlan
 from swapwarden.policy.profile import compiled
 

@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import Planner
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.node import observations, settings
+from swapwarden.policy.observed.states import StateRow
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import requirements
 

@@ -8,11 +8,11 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.inventory.states import StateRow
 from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.policy import plan
 from swapwarden.policy.node import labels, settings
 from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed.states import StateRow
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits
 

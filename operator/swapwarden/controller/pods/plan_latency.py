@@ -10,8 +10,7 @@ from collections.abc import Callable, Container
 
 import msgspec
 
-from swapwarden.controller.inventory import states
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import pods, states
 from swapwarden.telemetry import metrics
 
 ENFORCED = metrics.histogram(

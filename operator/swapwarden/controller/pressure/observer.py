@@ -14,7 +14,6 @@ import msgspec
 
 from swapwarden.api import decoding, names, state
 from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pressure_notices
 from swapwarden.controller.pressure import evictor
 from swapwarden.controller.pressure.budgets import EvictionAnswer
@@ -22,7 +21,7 @@ from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.workqueue import WorkQueue
 from swapwarden.kube import errors, events, paging, transport
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.policy.pressure import candidates, choice, ranking
 from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim
 from swapwarden.policy.profile import compiled

@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import decoding
-from swapwarden.controller.inventory import profile_store, revisions
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.kube import errors, paging, transport
+from swapwarden.policy.observed import revisions
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import states
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers.fenced import Fenced, owned_by
 from swapwarden.kube import errors
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

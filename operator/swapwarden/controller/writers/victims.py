@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import states
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.controller.writers.states import NO_FIELD_RECORDS, STRICT
 from swapwarden.kube import errors
+from swapwarden.policy.observed import states
 
 
 class VictimWriter:

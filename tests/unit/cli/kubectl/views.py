@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from swapwarden.api import state
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.controller.inventory import states
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, states
 
 from tests.unit.controller.objects import state_row
 

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import decoding, names, state
-from swapwarden.controller.inventory import profile_store, revisions
+from swapwarden.controller.inventory import profile_store
+from swapwarden.policy.observed import revisions
 
 from tests.unit.controller.objects import profile_object
 

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice
-from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.pods import plan_latency
@@ -21,6 +20,7 @@ from swapwarden.controller.writers import fenced
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, errors, ratelimit
+from swapwarden.policy.observed import states
 from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Known, Led, node, profile, state_object, state_row, term

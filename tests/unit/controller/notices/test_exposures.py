@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_notices
+from swapwarden.policy.observed import states
 
 from tests.unit.policy.rows import container, pod
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import node_notices
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
 
 from tests.unit.controller.notices.reports import told
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 from swapwarden.api.notices import Notice
-from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_notices
+from swapwarden.policy.observed import states
 
 from tests.unit.controller.notices.reports import told
 from tests.unit.policy.rows import container, pod

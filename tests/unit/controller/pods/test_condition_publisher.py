@@ -13,13 +13,12 @@ from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import PRESENT
 from swapwarden.controller import supervise
-from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.pods import condition_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, errors, ratelimit
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, states
 
 from tests.unit.controller.objects import Known, Led, term
 from tests.unit.kube.scripted import until

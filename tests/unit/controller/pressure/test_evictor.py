@@ -12,13 +12,12 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice
 from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import budgets, evictor, observer
 from swapwarden.controller.writers import victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import client, errors, events, ratelimit
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.policy.pressure import choice
 from swapwarden.policy.pressure.choice import HoldReason
 from swapwarden.policy.pressure.thresholds import Eviction, Pressure

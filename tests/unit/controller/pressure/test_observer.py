@@ -9,10 +9,10 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice
 from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import evictor, observer
 from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.kube import errors, events, transport
+from swapwarden.policy.observed import states
 from swapwarden.policy.pressure import choice, thresholds
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.choice import HoldReason

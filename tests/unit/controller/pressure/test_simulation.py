@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import budgets, evictor, observer
 from swapwarden.controller.term import Term
 from swapwarden.kube import client
+from swapwarden.policy.observed import states
 from swapwarden.policy.pressure import choice, limits, ranking
 from swapwarden.policy.pressure.candidates import Candidate
 

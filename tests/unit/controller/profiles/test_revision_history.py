@@ -9,10 +9,11 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from swapwarden.controller.inventory import profile_store, revisions
+from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.profiles import revision_history
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import client, errors, ratelimit
+from swapwarden.policy.observed import revisions
 
 from tests.unit.controller.objects import profile_object, term
 from tests.unit.kube.scripted import Request, Scripted, failure, page, reply, until

@@ -10,7 +10,7 @@ from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
-from swapwarden.controller.inventory import revisions
+from swapwarden.policy.observed import revisions
 from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view

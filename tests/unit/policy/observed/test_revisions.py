@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names
-from swapwarden.controller.inventory import revisions
+from swapwarden.policy.observed import revisions
 
 DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}
 SPEC = {"nodeSelector": {}, "swap": {"behavior": "NoSwap"}}

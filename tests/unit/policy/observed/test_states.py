@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import states
+from swapwarden.policy.observed import states
 
 BODY: dict[str, Any] = {
     "apiVersion": names.API_VERSION,
