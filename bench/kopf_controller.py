@@ -18,10 +18,11 @@ import aiohttp
 import kopf
 import msgspec
 from swapwarden.api import names, profile
-from swapwarden.controller import cluster, workqueue
+from swapwarden.controller import workqueue
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, errors
 from swapwarden.policy import plan
+from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.policy.profile import compiled
 

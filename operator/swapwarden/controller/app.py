@@ -11,7 +11,7 @@ import socket
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.controller import cluster, leader, leadership, supervise
+from swapwarden.controller import leader, leadership, supervise
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.nodes import stale_agents
 from swapwarden.controller.notices import pod_notices
@@ -20,6 +20,7 @@ from swapwarden.controller.watches import node_features, profile_list, restore_r
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.kube import client, config, events, informer, ratelimit
 from swapwarden.kube.election import elector
+from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import namespaces, nodes, pods, states
 
 log = logging.getLogger(__name__)

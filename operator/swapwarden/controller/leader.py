@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from swapwarden.api import names
-from swapwarden.controller import cluster, supervise, workqueue
+from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.certificates import manager
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
-from swapwarden.controller.planning import admissions, fleet
 from swapwarden.controller.pods import condition_publisher, plan_latency
 from swapwarden.controller.pressure import budgets, evictor, observer
 from swapwarden.controller.profiles import (
@@ -31,6 +30,7 @@ from swapwarden.controller.watches import node_features, profile_list, restore_r
 from swapwarden.controller.writers import finalizers, victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
+from swapwarden.policy.fleet import admissions, cluster, progress
 from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.telemetry import metrics
 
@@ -116,7 +116,7 @@ class Leader:
             arguments.namespace,
             shared.profiles,
             writes,
-            named=lambda: fleet.generations(shared.known.planner),
+            named=lambda: progress.generations(shared.known.planner),
             on_change=shared.profiles_changed,
         )
         self._rollouts = rollouts.Rollouts(

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 from swapwarden.api import names, state
-from swapwarden.controller import cluster
-from swapwarden.controller.planning import decisions, fleet
 from swapwarden.controller.term import Term
-from swapwarden.policy import plan, rollout
+from swapwarden.policy import plan
+from swapwarden.policy.fleet import cluster, decisions, progress, rollout
 from swapwarden.policy.observed import namespaces, nodes, pods, states
 from swapwarden.policy.profile import compiled
 
@@ -111,12 +110,12 @@ def state_object(row: states.StateRow) -> dict[str, Any]:
     }
 
 
-def rollouts(known: Known, overdue: fleet.Overdue = frozenset()) -> dict[str, rollout.RolloutProgress]:
+def rollouts(known: Known, overdue: progress.Overdue = frozenset()) -> dict[str, rollout.RolloutProgress]:
     """Where the rollouts of all profiles stand that govern a node."""
     members: dict[str, tuple[compiled.Profile, list[str]]] = {}
-    for name, selection in fleet.selections(known.planner):
+    for name, selection in progress.selections(known.planner):
         members.setdefault(selection.profile.name, (selection.profile, []))[1].append(name)
-    return {name: fleet.rollout_of(known.planner, found, named, overdue) for name, (found, named) in members.items()}
+    return {name: progress.rollout_of(known.planner, found, named, overdue) for name, (found, named) in members.items()}
 
 
 class Known:
@@ -161,7 +160,7 @@ class Known:
             self.apply(changes)
         return changes is not None
 
-    def admit(self, judged: compiled.Profile, found: Collection[str], overdue: fleet.Overdue = frozenset()) -> None:
+    def admit(self, judged: compiled.Profile, found: Collection[str], overdue: progress.Overdue = frozenset()) -> None:
         self.apply(self.cluster.admit(judged, found, overdue))
 
     @property

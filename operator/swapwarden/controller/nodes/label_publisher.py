@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.planning.view import NodeView
 from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers.fenced import Fenced, Writes, owned_by, unless_superseded
 from swapwarden.kube import errors
+from swapwarden.policy.fleet.inventory import NodeInventory
+from swapwarden.policy.fleet.view import NodeView
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import nodes
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.planning.view import NodeView
+from swapwarden.policy.fleet.inventory import NodeInventory
+from swapwarden.policy.fleet.view import NodeView
 from swapwarden.policy.node import taints
 
 KEPT_SECONDS: Final = 300.0

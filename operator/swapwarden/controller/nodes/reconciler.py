@@ -8,16 +8,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from swapwarden.api import decoding, names, state
-from swapwarden.controller import cluster
 from swapwarden.controller.nodes import label_publisher, pressure_taint
 from swapwarden.controller.notices import node_notices, pod_notices
-from swapwarden.controller.planning import decisions
-from swapwarden.controller.planning.view import NodeView
 from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
 from swapwarden.kube import errors, events, transport
+from swapwarden.policy.fleet import cluster, decisions
+from swapwarden.policy.fleet.view import NodeView
 from swapwarden.policy.node import extended_resource, taints
 from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import nodes, states

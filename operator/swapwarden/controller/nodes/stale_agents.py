@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from swapwarden.controller.inventory.nodes import NodeInventory
+from swapwarden.policy.fleet.inventory import NodeInventory
 from swapwarden.telemetry import metrics
 
 SILENT = metrics.gauge(

@@ -19,11 +19,11 @@ from swapwarden.api import names, runtime_link, times
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import supervise, workqueue
-from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
 from swapwarden.kube import errors
+from swapwarden.policy.fleet.inventory import NodeInventory
 from swapwarden.policy.observed import pods, states
 
 log = logging.getLogger(__name__)

@@ -17,11 +17,11 @@ import msgspec
 
 from swapwarden.api import decoding, state, times
 from swapwarden.api.notices import Notice
-from swapwarden.controller import cluster
 from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers import victims
 from swapwarden.kube import errors, events, transport
+from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import pods, states
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from swapwarden.api import decoding, names, state
-from swapwarden.controller import cluster
 from swapwarden.controller.notices import pressure_notices
 from swapwarden.controller.pressure import evictor
 from swapwarden.controller.pressure.budgets import EvictionAnswer
@@ -21,6 +20,7 @@ from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.workqueue import WorkQueue
 from swapwarden.kube import errors, events, paging, transport
 from swapwarden.policy import plan
+from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.policy.pressure import candidates, choice, ranking
 from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim

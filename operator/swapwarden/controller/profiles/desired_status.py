@@ -11,8 +11,8 @@ from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.notices import Notice, Regarding
 from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.planning import fleet
-from swapwarden.policy import rollout
+from swapwarden.policy.fleet import progress as fleet
+from swapwarden.policy.fleet import rollout
 from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.profile import compiled
 

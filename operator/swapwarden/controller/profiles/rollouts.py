@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.controller import cluster, supervise, workqueue
+from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.planning import fleet
 from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.profiles.desired_status import Judged
 from swapwarden.controller.profiles.revision_history import RevisionHistory
 from swapwarden.controller.profiles.status_publisher import StatusPublisher
 from swapwarden.controller.term import TermOver
 from swapwarden.kube import backoff, errors
-from swapwarden.policy import rollout
+from swapwarden.policy.fleet import cluster, rollout
+from swapwarden.policy.fleet import progress as fleet
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice
-from swapwarden.controller import cluster
 from swapwarden.controller.pressure import budgets, evictor, observer
 from swapwarden.controller.writers import victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import client, errors, events, ratelimit
 from swapwarden.policy import plan
+from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.policy.pressure import choice
 from swapwarden.policy.pressure.choice import HoldReason

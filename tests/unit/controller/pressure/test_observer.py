@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice
-from swapwarden.controller import cluster
 from swapwarden.controller.pressure import evictor, observer
 from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.kube import errors, events, transport
+from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import states
 from swapwarden.policy.pressure import choice, thresholds
 from swapwarden.policy.pressure.candidates import Candidate

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from swapwarden.api import profile as api
 from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.planning import fleet
 from swapwarden.controller.profiles import desired_status
-from swapwarden.policy import rollout
+from swapwarden.policy.fleet import progress as fleet
+from swapwarden.policy.fleet import rollout
 from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.swap import requirements
 

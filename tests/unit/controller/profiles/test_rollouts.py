@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice
-from swapwarden.controller import cluster, supervise, workqueue
+from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.planning import fleet
-from swapwarden.controller.planning.view import Planner
 from swapwarden.controller.profiles import desired_status, rollouts, status_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, errors, ratelimit
-from swapwarden.policy import rollout
+from swapwarden.policy.fleet import cluster, progress, rollout
+from swapwarden.policy.fleet.view import Planner
 from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Known, Led, node, profile_object, state_row, term
@@ -269,14 +268,14 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
     # So short that it is over before the rollouts look for the next time at which something is due.
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 1e-9)
     faults = supervise.FAULTS.value(rollouts.PART)
-    judge, odd = fleet.rollout_of, {"odd"}
+    judge, odd = progress.rollout_of, {"odd"}
 
     def fails(planner: Planner, found: compiled.Profile, *others: Any) -> rollout.RolloutProgress:
         if found.name in odd:
             raise KeyError("nobody thought of it")
         return judge(planner, found, *others)
 
-    monkeypatch.setattr(fleet, "rollout_of", fails)
+    monkeypatch.setattr(progress, "rollout_of", fails)
     bench.known.node_changed("node-2", None, node("node-2", labels={"pool": "odd"}))
     bench.offer(profile_object("odd", nodeSelector={"matchLabels": {"pool": "odd"}}, priority=200))
     bench.offer(profile_object("well"))
@@ -292,14 +291,14 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
 async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
     faults = supervise.FAULTS.value(rollouts.PART)
-    whole = fleet.generations
+    whole = progress.generations
 
     def fails(planner: Planner) -> Any:
         if supervise.FAULTS.value(rollouts.PART) < faults + 2:
             raise KeyError("nobody thought of it")
         return whole(planner)
 
-    monkeypatch.setattr(fleet, "generations", fails)
+    monkeypatch.setattr(progress, "generations", fails)
     bench.offer(profile_object())
     async with bench.running():
         await bench.server.seen(1)

@@ -13,12 +13,11 @@ import msgspec
 
 from swapwarden.api import decoding, names, state
 from swapwarden.cli.kubectl.cluster import agents
-from swapwarden.controller import cluster
 from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.notices.pod_notices import notices_about
-from swapwarden.controller.planning import decisions
-from swapwarden.controller.planning import view as planner
 from swapwarden.policy import pod_annotations
+from swapwarden.policy.fleet import cluster, decisions
+from swapwarden.policy.fleet import view as planner
 from swapwarden.policy.observed import namespaces, nodes, pods, revisions, states
 from swapwarden.policy.profile import compiled
 from swapwarden.webhook import review

@@ -18,7 +18,8 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import memory
-from swapwarden.policy import plan, rollout
+from swapwarden.policy import plan
+from swapwarden.policy.fleet import rollout
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import compiled

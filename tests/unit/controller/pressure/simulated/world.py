@@ -18,12 +18,12 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.api.notices import Notice
-from swapwarden.controller import cluster
 from swapwarden.controller.pressure import budgets, evictor, observer
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import fenced, victims
 from swapwarden.kube import backoff, client, errors, events, ratelimit, transport
 from swapwarden.policy import plan
+from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, states
 from swapwarden.policy.profile import compiled
 

@@ -10,8 +10,8 @@ import msgspec
 from hypothesis import stateful
 from hypothesis import strategies as st
 from swapwarden.api import names, state
-from swapwarden.controller import cluster
 from swapwarden.controller.writers import states as state_writer
+from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, resources, states
 from swapwarden.policy.profile import compiled
 

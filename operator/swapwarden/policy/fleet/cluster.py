@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple, NoReturn
 
 from swapwarden.api import state
-from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.planning import fleet
-from swapwarden.controller.planning.admissions import Admissions
-from swapwarden.controller.planning.fleet import Overdue
-from swapwarden.controller.planning.view import Planner
+from swapwarden.policy.fleet.admissions import Admissions
+from swapwarden.policy.fleet.inventory import NodeInventory
+from swapwarden.policy.fleet.progress import Overdue, end_of, leaving, rollout_of, selections
+from swapwarden.policy.fleet.view import Planner
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.observed.states import StateRow
 from swapwarden.policy.profile import compiled
@@ -157,14 +156,14 @@ class Cluster:
         if not found:
             return Changes()
         if self.planner.ending.get(judged.name) == judged:
-            progress = fleet.end_of(self.planner, judged, fleet.leaving(self.planner, judged), overdue)
+            progress = end_of(self.planner, judged, leaving(self.planner, judged), overdue)
             released = [name for name in progress.next if name in found]
             self.planner.admissions.release(released, judged)
             return Changes(_due(released))
         if self.planner.profiles.get(judged.name) != judged:
             return Changes()
-        members = [name for name, one in fleet.selections(self.planner) if one.profile.name == judged.name]
-        progress = fleet.rollout_of(self.planner, judged, members, overdue)
+        members = [name for name, one in selections(self.planner) if one.profile.name == judged.name]
+        progress = rollout_of(self.planner, judged, members, overdue)
         admitted = [name for name in progress.next if name in found]
         self.planner.admissions.admit(admitted, judged)
         return Changes(_due(admitted))

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster
-from swapwarden.controller.planning import fleet
-from swapwarden.controller.planning.admissions import Admissions
-from swapwarden.policy import plan, rollout
+from swapwarden.policy import plan
+from swapwarden.policy.fleet import cluster, progress, rollout
+from swapwarden.policy.fleet.admissions import Admissions
 from swapwarden.policy.node.settings import MIN_FREE, NodeOptions
 from swapwarden.policy.observed import pods, states
 from swapwarden.policy.profile import compiled
@@ -496,8 +495,8 @@ def test_a_profile_that_disappears_in_the_middle_leaves_all_nodes_at_once(waves:
 def end(found: Seen) -> None:
     """Have those leave the profile p whose turn it is, as the leader does."""
     ending = found.planner.ending["p"]
-    leaving = fleet.leaving(found.planner, ending)
-    found.admit(ending, fleet.end_of(found.planner, ending, leaving).next)
+    leaving = progress.leaving(found.planner, ending)
+    found.admit(ending, progress.end_of(found.planner, ending, leaving).next)
 
 
 def test_a_profile_that_is_deleted_leaves_its_nodes_in_waves(waves: Seen) -> None:
@@ -537,7 +536,7 @@ def test_nodes_that_another_profile_takes_over_wait_for_its_turn(waves: Seen) ->
     for name in waves.nodes:
         heard(waves, name, LIMITED)
     waves.profiles_changed({"q": other}, HISTORY, {"p": msgspec.structs.replace(NONE, generation=3)})
-    assert fleet.leaving(waves.planner, waves.planner.ending["p"]) == []
+    assert progress.leaving(waves.planner, waves.planner.ending["p"]) == []
     assert follows(waves) == {"node-1": 1, "node-2": 1}
 
 
@@ -747,7 +746,7 @@ def test_a_state_that_is_deleted_in_a_rollout_is_recreated_with_what_its_node_ha
     heard(waves, "node-1", NONE, generation=2, observed=1)  # its agent has yet to answer
     deleted(waves, "node-1", "node-2")
     assert follows(waves) == {"node-1": 2, "node-2": 1}
-    assert fleet.generations(waves.planner) == {"p": {1: 1, 2: 1}}, "the earlier report must not be forgotten"
+    assert progress.generations(waves.planner) == {"p": {1: 1, 2: 1}}, "the earlier report must not be forgotten"
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 1}, "the wave is full"
     for name in waves.nodes:
@@ -830,7 +829,7 @@ def test_settings_that_the_profile_before_had_and_the_node_refused_stop_nobody(s
     seen.profiles_changed({"p": first})
     for name in seen.nodes:
         heard(seen, name, first)
-    assert fleet.governed(seen.planner, "node-1").refused.startswith("vm.min_free_kbytes: ")
+    assert progress.governed(seen.planner, "node-1").refused.startswith("vm.min_free_kbytes: ")
     seen.profiles_changed({"p": later}, {plan.reference(first): first})
     cost = state.PreviewCost(plan.reference(later))
     for name in seen.nodes:
@@ -854,11 +853,11 @@ def test_that_an_agent_did_not_answer_before_stands_in_the_state(seen: Seen) -> 
 
 def test_which_generations_nodes_follow(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
-    assert fleet.generations(waves.planner) == {"p": {1: 1, 2: 1}}
+    assert progress.generations(waves.planner) == {"p": {1: 1, 2: 1}}
 
 
-def governed(seen: Seen) -> dict[str, fleet.Governed]:
-    return {name: fleet.governed(seen.planner, name) for name, _ in fleet.selections(seen.planner)}
+def governed(seen: Seen) -> dict[str, progress.Governed]:
+    return {name: progress.governed(seen.planner, name) for name, _ in progress.selections(seen.planner)}
 
 
 def test_a_node_has_applied_a_profile_once_its_agent_saw_a_plan_that_names_it(seen: Seen) -> None:
@@ -888,11 +887,11 @@ def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
         seen.state_changed("node-1", seen.inventory.state_of("node-1"), state_row(**fields))
         return governed(seen)["node-1"].pending
 
-    assert governed(seen)["node-1"].pending == fleet.NOT_WRITTEN
-    assert pending(version=1) == fleet.NOT_WRITTEN, "that is another profile's"
-    assert pending(version=2, spec=spec, generation=2, observed=1) == fleet.NOT_SEEN
+    assert governed(seen)["node-1"].pending == progress.NOT_WRITTEN
+    assert pending(version=1) == progress.NOT_WRITTEN, "that is another profile's"
+    assert pending(version=2, spec=spec, generation=2, observed=1) == progress.NOT_SEEN
     told = {"version": 3, "spec": spec, "generation": 2, "observed": 2}
-    assert pending(**told) == fleet.NOT_REPORTED
+    assert pending(**told) == progress.NOT_REPORTED
     assert pending(**{**told, "version": 4}, unapplied="Draining: 1 cgroup") == "Draining: 1 cgroup"
     assert pending(**{**told, "version": 5}, applied=True) == ""
 
@@ -942,8 +941,8 @@ def test_what_an_agent_found_on_an_earlier_node_of_the_name_counts_for_nothing(s
     seen.node_changed("node-1", node(), node(uid="new"))
     assert seen.take() == [("node-1", LATER)]
     assert (seen.planner.facts("node-1").swap_bytes, seen.planner.facts("node-1").compatible) == (2**30, True)
-    assert governed(seen)["node-1"] == fleet.Governed(
-        "node-1", applied=False, degraded="", pending=fleet.NOT_WRITTEN, has_agent=False
+    assert governed(seen)["node-1"] == progress.Governed(
+        "node-1", applied=False, degraded="", pending=progress.NOT_WRITTEN, has_agent=False
     )
     mine = state_row(version=9, uid="mine", owner="new", spec=spec, observed=1, applied=True)
     seen.state_changed("node-1", row, None)

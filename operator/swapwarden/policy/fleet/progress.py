@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller.planning import decisions
-from swapwarden.controller.planning.view import Planner
-from swapwarden.policy import plan, rollout
+from swapwarden.policy import plan
+from swapwarden.policy.fleet import decisions, rollout
+from swapwarden.policy.fleet.view import Planner
 from swapwarden.policy.node import observations, settings
 from swapwarden.policy.observed.states import StateRow
 from swapwarden.policy.profile import compiled

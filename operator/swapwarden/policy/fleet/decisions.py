@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from swapwarden.api import state
-from swapwarden.controller.planning.view import NodeView
-from swapwarden.policy import plan, rollout
+from swapwarden.policy import plan
+from swapwarden.policy.fleet import rollout
+from swapwarden.policy.fleet.view import NodeView
 from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.observed.states import StateRow
 from swapwarden.policy.plan import NodePlan

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
-from swapwarden.policy import rollout
-from swapwarden.policy.rollout import NO_ANSWER, RolloutNode, RolloutProgress, Taken
+from swapwarden.policy.fleet import rollout
+from swapwarden.policy.fleet.rollout import NO_ANSWER, RolloutNode, RolloutProgress, Taken
 
 
 def old(*names: str) -> list[RolloutNode]:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.planning.admissions import Admissions
 from swapwarden.policy import plan
+from swapwarden.policy.fleet.admissions import Admissions
+from swapwarden.policy.fleet.inventory import NodeInventory
 from swapwarden.policy.node import labels, settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.observed.states import StateRow
