@@ -34,7 +34,7 @@ class App:
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self.known = cluster.Cluster(agent_pods=arguments.namespace if arguments.agent_pods else None)
-        self.store = profile_store.ProfileStore()
+        self.store = profile_store.ProfileStore(profile_list.report)
         self.namespaces = namespace_watch.NamespaceWatch(
             api, known=self._namespaces_known, on_change=self._namespace_changed
         )

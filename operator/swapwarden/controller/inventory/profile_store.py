@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import collections
-import logging
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pydantic
 
-from swapwarden.api import decoding, names, state
+from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.policy.observed import revisions
 from swapwarden.policy.profile import compiled
-from swapwarden.telemetry import metrics
-
-log = logging.getLogger(__name__)
-
-
-VALID = metrics.gauge(
-    "swapwarden_profile_valid",
-    "1 if the newest version of a profile is in use, 0 if an older one is, or none.",
-    ("profile",),
-)
 
 MAX_TOMBSTONES: Final = 1024
 MAX_REMEMBERED: Final = 10
@@ -77,21 +66,19 @@ class Replaced(NamedTuple):
 
     changed: bool
     """Whether anything was newer than the known version, or gone."""
-    failed: set[str]
-    """Names of the invalid ones."""
+    failed: dict[str, Exception]
+    """Why profiles cannot be read, by name: their last known versions stay."""
     newer: int = 0
     """How many have a spec that was unknown."""
     gone: int = 0
 
 
 class ProfileStore:
-    """Takes objects from kopf, lists and writes, in any order, and keeps the newest of each name.
+    """Takes objects from kopf, lists and writes, in any order, and keeps the newest of each name."""
 
-    A `quiet` one logs no invalid profiles: its reader reports them.
-    """
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def __init__(self, on_change: Callable[[Entry | None, Entry | None], None] = lambda _before, _after: None) -> None:
+        """`on_change` is called with an object's former and present entry after each change; None: there is none."""
+        self._on_change = on_change
         self.entries: dict[str, Entry] = {}
         # A late event of a deleted object must not restore it.
         self._gone: collections.deque[str] = collections.deque(maxlen=MAX_TOMBSTONES)
@@ -130,10 +117,7 @@ class ProfileStore:
         past = _revisions(meta.generation, body["spec"], None if ending else compiled, same)
         if compiled is None and past:
             compiled = past[0].profile
-        if error and not self._quiet and (known is None or known.generation != meta.generation):
-            instead = f"generation {compiled.generation} stays in force" if compiled else "none is known that can"
-            log.error("generation %d of profile %s cannot be used: %s; %s", meta.generation, meta.name, error, instead)
-        self.entries[meta.name] = Entry(
+        entry = self.entries[meta.name] = Entry(
             name=meta.name,
             uid=meta.uid,
             version=int(meta.resource_version),
@@ -145,7 +129,7 @@ class ProfileStore:
             created=meta.creation_timestamp,
             ending=ending,
         )
-        VALID.set(0 if error else 1, meta.name)
+        self._on_change(known, entry)
         return True
 
     def set_stored(self, found: Iterable[revisions.Stored]) -> bool:
@@ -200,7 +184,7 @@ class ProfileStore:
         if known is None or known.uid != uid:
             return False
         del self.entries[name]
-        VALID.remove(name)
+        self._on_change(known, None)
         return True
 
     def replace(
@@ -210,7 +194,7 @@ class ProfileStore:
 
         Profiles of the names `left_out` exist, but could not be decoded: their known versions stay.
         """
-        changed, failed, newer, gone = False, set[str](), 0, 0
+        changed, failed, newer, gone = False, dict[str, Exception](), 0, 0
         known = {(entry.uid, entry.generation) for entry in self.entries.values()}
         found = {body["metadata"]["uid"]: body for body in bodies}
         for entry in list(self.entries.values()):
@@ -221,10 +205,8 @@ class ProfileStore:
                 if self.offer(body):
                     changed = True
                     newer += (body["metadata"]["uid"], body["metadata"]["generation"]) not in known
-            except Exception:  # one invalid profile must not hide all others
-                name = str(body["metadata"].get("name"))
-                failed.add(name)
-                log.exception("profile %s cannot be read; its last known version stays", decoding.shown(name))
+            except Exception as error:  # noqa: BLE001 one invalid profile must not hide all others
+                failed[str(body["metadata"].get("name"))] = error
         return Replaced(changed or gone > 0, failed, newer, gone)
 
 

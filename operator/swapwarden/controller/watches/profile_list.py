@@ -19,6 +19,12 @@ log = logging.getLogger(__name__)
 
 FAILURES = metrics.counter("swapwarden_profile_list_failures_total", "Lists of profiles that failed.")
 
+VALID = metrics.gauge(
+    "swapwarden_profile_valid",
+    "1 if the newest version of a profile is in use, 0 if an older one is, or none.",
+    ("profile",),
+)
+
 MENDED = metrics.counter(
     "swapwarden_profile_mended_total",
     "Changes of profiles that a list found before kopf, by kind: changed, gone, or released (its finalizer remained)."
@@ -30,6 +36,19 @@ MENDED = metrics.counter(
 LIST_SECONDS: Final = 60.0
 """Seconds between two lists, within which a change that kopf missed is found."""
 BACKOFF_SECONDS: Final = (0.5, 30.0)
+
+
+def report(before: profile_store.Entry | None, after: profile_store.Entry | None) -> None:
+    """Count and log whether the newest version of a profile can be used."""
+    if after is None:
+        if before is not None:
+            VALID.remove(before.name)
+        return
+    VALID.set(0 if after.error else 1, after.name)
+    if after.error and (before is None or before.generation != after.generation):
+        used, which = after.profile, f"generation {after.generation} of profile {after.name}"
+        instead = f"generation {used.generation} stays in force" if used else "none is known that can"
+        log.error("%s cannot be used: %s; %s", which, after.error, instead)
 
 
 class ProfileList:
@@ -113,7 +132,10 @@ class ProfileList:
 
         listed = await paging.read(self._api.get, names.PROFILES_PATH, take, {})
         replaced = self._store.replace(found, int(listed.resource_version), left_out)
-        left_out |= replaced.failed
+        for name, error in replaced.failed.items():
+            shown = decoding.shown(name)
+            log.error("profile %s cannot be read; its last known version stays", shown, exc_info=error)
+            left_out.add(name)
         if mends:
             MENDED.inc("changed", by=replaced.newer)
             MENDED.inc("gone", by=replaced.gone)

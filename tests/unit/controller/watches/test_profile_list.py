@@ -133,3 +133,21 @@ async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: py
         site.token_file.write_text(site.server.token)
         await asyncio.wait_for(watch.synced.wait(), WAIT)
         assert set(site.store.entries) == {"p"}
+
+
+def test_a_version_that_cannot_be_used_is_logged_once_and_counted_until_it_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = profile_store.ProfileStore(profile_list.report)
+    odd = profile_object("odd", swap={"behavior": "Newfangled"})
+    store.offer(profile_object("sound"))
+    for version in (1, 2):
+        store.offer(odd | {"metadata": odd["metadata"] | {"resourceVersion": str(version)}})
+    [record] = caplog.records
+    assert record.levelname == "ERROR"
+    assert "generation 1 of profile odd cannot be used: spec.swap.behavior" in record.getMessage()
+    assert "none is known that can" in record.getMessage()
+    assert [profile_list.VALID.value(name) for name in ("sound", "odd")] == [1, 0]
+    store.remove("odd", "uid-of-odd")
+    store.remove("sound", "uid-of-sound")
+    assert not list(profile_list.VALID.samples())

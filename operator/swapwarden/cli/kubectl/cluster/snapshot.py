@@ -187,7 +187,7 @@ class ClusterSnapshot:
 
 def known_profiles(bodies: Iterable[Mapping[str, Any]], past: Iterable[WireRevision] = ()) -> KnownProfiles:
     """Compile profiles as they were read; `past` are ControllerRevisions."""
-    store = profile_store.ProfileStore(quiet=True)
+    store = profile_store.ProfileStore()
     for body in bodies:
         store.offer(body)
     store.set_stored(filter(None, map(revisions.project, past)))
