@@ -12,7 +12,6 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.controller import leader, leadership, supervise
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.nodes import stale_agents
 from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.watches import namespaces as namespace_watch
@@ -22,6 +21,7 @@ from swapwarden.kube import client, config, events, informer, ratelimit
 from swapwarden.kube.election import elector
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import namespaces, nodes, pods, states
+from swapwarden.policy.profile.store import ProfileStore
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class App:
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self.known = cluster.Cluster(agent_pods=arguments.namespace if arguments.agent_pods else None)
-        self.store = profile_store.ProfileStore(profile_list.report)
+        self.store = ProfileStore(profile_list.report)
         self.namespaces = namespace_watch.NamespaceWatch(
             api, known=self._namespaces_known, on_change=self._namespace_changed
         )

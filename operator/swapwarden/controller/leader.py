@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from swapwarden.api import names
 from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.certificates import manager
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.pods import condition_publisher, plan_latency
@@ -32,6 +31,7 @@ from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
 from swapwarden.policy.fleet import admissions, cluster, progress
 from swapwarden.policy.observed import nodes, pods, states
+from swapwarden.policy.profile.store import ProfileStore
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Shared(NamedTuple):
     api: client.Client
     throttle: ratelimit.Throttle
     known: cluster.Cluster
-    profiles: profile_store.ProfileStore
+    profiles: ProfileStore
     profile_list: profile_list.ProfileList
     profiles_changed: Callable[[], None]
     """Call it after a change of the store."""

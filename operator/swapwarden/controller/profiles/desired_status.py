@@ -10,11 +10,11 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.notices import Notice, Regarding
-from swapwarden.controller.inventory import profile_store
 from swapwarden.policy.fleet import progress as fleet
 from swapwarden.policy.fleet import rollout
 from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile.store import Entry
 
 NAMED: Final = 10
 """How many nodes or profiles of a kind a message names; it counts the rest."""
@@ -81,7 +81,7 @@ class Rights(NamedTuple):
     """Whether it evicts pods."""
 
 
-def build(entry: profile_store.Entry, judged: Judged, now: str, rights: Rights) -> dict[str, Any]:
+def build(entry: Entry, judged: Judged, now: str, rights: Rights) -> dict[str, Any]:
     """Return the status as JSON. `now` is RFC 3339, for changed conditions."""
     nodes = sorted(judged.governed, key=lambda node: node.node)
     tally = _tally(nodes)
@@ -158,7 +158,7 @@ def _since(condition: Mapping[str, Any], before: Mapping[str, Any] | None, now: 
     return str(before.get("lastTransitionTime", now))
 
 
-def _ready(entry: profile_store.Entry, tally: _Tally) -> tuple[str, str, str]:
+def _ready(entry: Entry, tally: _Tally) -> tuple[str, str, str]:
     if entry.error:
         fallback = STAYS_IN_FORCE.format(entry.profile.generation) if entry.profile else NONE_IN_FORCE
         return "False", "Invalid", f"{entry.error}; {fallback}"
@@ -178,7 +178,7 @@ def _ready(entry: profile_store.Entry, tally: _Tally) -> tuple[str, str, str]:
     return "False", bad[0][0], "; ".join(texts)
 
 
-def _progressing(entry: profile_store.Entry, judged: Judged) -> tuple[str, str, str]:
+def _progressing(entry: Entry, judged: Judged) -> tuple[str, str, str]:
     progress = judged.progress
     pending = progress.pending + len(progress.next)
     generation = entry.profile.generation if entry.profile else entry.generation
@@ -224,7 +224,7 @@ def _wrong(node: fleet.Governed) -> str:
 
 
 def _degraded(
-    entry: profile_store.Entry, nodes: Iterable[fleet.Governed], degraded: Sequence[str], rights: Rights
+    entry: Entry, nodes: Iterable[fleet.Governed], degraded: Sequence[str], rights: Rights
 ) -> tuple[str, str, str]:
     more = [_list(degraded)] if degraded else []
     if lacking := list(_lacking(entry.profile, rights)):
@@ -244,7 +244,7 @@ def _lacking(profile: compiled.Profile | None, rights: Rights) -> Iterator[tuple
         yield "NoEviction", NO_EVICTION
 
 
-def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _required(entry: Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the condition for the profile's requirements; nothing if it has none."""
     if entry.profile is None or entry.profile.swap.require is None:
         return
@@ -263,7 +263,7 @@ def _list(found: Sequence[str]) -> str:
     return ", ".join(found[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def notices(entry: profile_store.Entry, after: Mapping[str, Any]) -> Iterator[Notice]:
+def notices(entry: Entry, after: Mapping[str, Any]) -> Iterator[Notice]:
     """Yield the notices about a profile whose status becomes `after`.
 
     That all nodes applied a generation is reported once, however many nodes come later.

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from swapwarden.controller import supervise, workqueue
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.profiles.desired_status import Judged
 from swapwarden.controller.profiles.revision_history import RevisionHistory
@@ -21,6 +20,7 @@ from swapwarden.controller.term import TermOver
 from swapwarden.kube import backoff, errors
 from swapwarden.policy.fleet import cluster, rollout
 from swapwarden.policy.fleet import progress as fleet
+from swapwarden.policy.profile.store import Entry, ProfileStore
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Rollouts:
     def __init__(
         self,
         known: cluster.Cluster,
-        store: profile_store.ProfileStore,
+        store: ProfileStore,
         statuses: StatusPublisher,
         kept: RevisionHistory,
         *,
@@ -211,9 +211,7 @@ class Rollouts:
         # By the time of this judgement: one that has passed since is due at once.
         return min((end for end in [*self._barred.values(), *self.waits.ends()] if end > now), default=None)
 
-    def _progress(
-        self, entry: profile_store.Entry, members: Sequence[str], overdue: fleet.Overdue
-    ) -> rollout.RolloutProgress:
+    def _progress(self, entry: Entry, members: Sequence[str], overdue: fleet.Overdue) -> rollout.RolloutProgress:
         planner, profile = self._known.planner, entry.profile
         if profile is not None and entry.ending:
             return fleet.end_of(planner, profile, fleet.leaving(planner, profile), overdue)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from swapwarden.api import decoding, merge, names, times
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
 from swapwarden.kube import errors, events, transport
+from swapwarden.policy.profile.store import Entry, ProfileStore
 
 
 class StatusPublisher:
@@ -19,7 +19,7 @@ class StatusPublisher:
     def __init__(
         self,
         api: transport.Reader,
-        store: profile_store.ProfileStore,
+        store: ProfileStore,
         writes: Fenced,
         recorder: events.Recorder,
         rights: desired_status.Rights,
@@ -54,7 +54,7 @@ class StatusPublisher:
         self._store.offer(decoding.decode(answer, dict[str, Any]))
         return self._writes.term.is_valid()
 
-    async def _read(self, entry: profile_store.Entry) -> None:
+    async def _read(self, entry: Entry) -> None:
         """Take in a profile as it is now: kopf says nothing of changes that are none of its spec."""
         try:
             body = await self._api.get(f"{names.PROFILES_PATH}/{entry.name}")
@@ -66,7 +66,7 @@ class StatusPublisher:
             self._store.offer(decoding.decode(body, dict[str, Any]))
 
 
-async def _write_status(writes: Writes, entry: profile_store.Entry, patch: Mapping[str, Any]) -> bytes:
+async def _write_status(writes: Writes, entry: Entry, patch: Mapping[str, Any]) -> bytes:
     """Patch a profile's status as it was read. Raise ApiError: 404 if it was deleted, 409 if it has another version."""
     metadata = {"uid": entry.uid, "resourceVersion": str(entry.version)}
     return await writes.merge_patch(

@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import decoding, names
-from swapwarden.controller.inventory import profile_store
 from swapwarden.kube import backoff, errors, informer, paging, transport
+from swapwarden.policy.profile.store import Entry, ProfileStore
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ LIST_SECONDS: Final = 60.0
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 
 
-def report(before: profile_store.Entry | None, after: profile_store.Entry | None) -> None:
+def report(before: Entry | None, after: Entry | None) -> None:
     """Count and log whether the newest version of a profile can be used."""
     if after is None:
         if before is not None:
@@ -57,7 +57,7 @@ class ProfileList:
     def __init__(
         self,
         api: transport.Reader,
-        store: profile_store.ProfileStore,
+        store: ProfileStore,
         *,
         on_change: Callable[[], None],
         mends: Callable[[], bool] = lambda: False,

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import profile as api
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.profiles import desired_status
 from swapwarden.policy.fleet import progress as fleet
 from swapwarden.policy.fleet import rollout
 from swapwarden.policy.pressure import thresholds
+from swapwarden.policy.profile.store import Entry
 from swapwarden.policy.swap import requirements
 
 from tests.unit.controller.objects import profile
@@ -19,9 +19,9 @@ NOTHING = dict.fromkeys(COUNTS, 0)
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
 
-def entry(**fields: Any) -> profile_store.Entry:
+def entry(**fields: Any) -> Entry:
     defaults: dict[str, Any] = {"uid": "u", "version": 1, "generation": 3, "error": "", "status": {}}
-    return profile_store.Entry(**{"name": "p", "profile": profile(generation=2), **defaults, **fields})
+    return Entry(**{"name": "p", "profile": profile(generation=2), **defaults, **fields})
 
 
 def node(name: str, **fields: Any) -> fleet.Governed:
@@ -34,7 +34,7 @@ def nodes(count: int, **fields: Any) -> list[fleet.Governed]:
 
 
 def build(
-    which: profile_store.Entry,
+    which: Entry,
     governed: list[fleet.Governed],
     contested: list[desired_status.Contest],
     now: str,

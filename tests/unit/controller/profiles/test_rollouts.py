@@ -13,7 +13,6 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice
 from swapwarden.controller import supervise, workqueue
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.profiles import desired_status, rollouts, status_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
@@ -21,6 +20,7 @@ from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.policy.fleet import cluster, progress, rollout
 from swapwarden.policy.fleet.view import Planner
 from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile.store import Entry, ProfileStore
 
 from tests.unit.controller.objects import Known, Led, node, profile_object, state_row, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
@@ -68,7 +68,7 @@ class Bench:
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
         self.known = Known()
-        self.store = profile_store.ProfileStore()
+        self.store = ProfileStore()
         self.told = Told()
         self.now = 0.0
         self.writes = ratelimit.Throttle(100.0, lambda: self.now)
@@ -248,7 +248,7 @@ async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_i
 ) -> None:
     build = desired_status.build
 
-    def odd(entry: profile_store.Entry, *others: Any, **more: Any) -> dict[str, Any]:
+    def odd(entry: Entry, *others: Any, **more: Any) -> dict[str, Any]:
         if entry.name == "odd":
             raise KeyError("nobody thought of it")
         return build(entry, *others, **more)

@@ -11,9 +11,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.watches import profile_list
 from swapwarden.kube import client, config, informer
+from swapwarden.policy.profile.store import ProfileStore
 
 from testbed.controlplane import pki
 from tests.unit.controller.objects import profile_object
@@ -38,7 +38,7 @@ class Site:
             tls_server_name=NAME,
             token_file=config.TokenFile(self.token_file),
         )
-        self.store = profile_store.ProfileStore()
+        self.store = ProfileStore()
         self.changes = 0
         self.leads = True
 
@@ -138,7 +138,7 @@ async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: py
 def test_a_version_that_cannot_be_used_is_logged_once_and_counted_until_it_is_gone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = profile_store.ProfileStore(profile_list.report)
+    store = ProfileStore(profile_list.report)
     odd = profile_object("odd", swap={"behavior": "Newfangled"})
     store.offer(profile_object("sound"))
     for version in (1, 2):

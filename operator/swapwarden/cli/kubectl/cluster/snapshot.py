@@ -13,20 +13,20 @@ import msgspec
 
 from swapwarden.api import decoding, names, state
 from swapwarden.cli.kubectl.cluster import agents
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.notices.pod_notices import notices_about
 from swapwarden.policy import pod_annotations
 from swapwarden.policy.fleet import cluster, decisions
 from swapwarden.policy.fleet import view as planner
 from swapwarden.policy.observed import namespaces, nodes, pods, revisions, states
 from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile.store import Entry, ProfileStore
 from swapwarden.webhook import review
 
 WireState = states.WireState
 WireRevision = revisions.WireRevision
 PAST: Final = "/apis/apps/v1/controllerrevisions"
 PAST_SELECTOR: Final = revisions.OWNER_LABEL
-ProfileEntry = profile_store.Entry
+ProfileEntry = Entry
 pod_notices: Final = notices_about
 """As the controller writes them to pods' events."""
 
@@ -187,7 +187,7 @@ class ClusterSnapshot:
 
 def known_profiles(bodies: Iterable[Mapping[str, Any]], past: Iterable[WireRevision] = ()) -> KnownProfiles:
     """Compile profiles as they were read; `past` are ControllerRevisions."""
-    store = profile_store.ProfileStore()
+    store = ProfileStore()
     for body in bodies:
         store.offer(body)
     store.set_stored(filter(None, map(revisions.project, past)))
