@@ -17,19 +17,13 @@ from swapwarden.controller.nodes import label_publisher, reconciler
 from swapwarden.controller.notices import node_notices, pod_notices
 from swapwarden.controller.pods import condition_publisher, plan_latency
 from swapwarden.controller.pressure import budgets, evictor, observer
-from swapwarden.controller.profiles import (
-    desired_status,
-    kopf_operator,
-    revision_history,
-    rollouts,
-    status_publisher,
-)
+from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts, status_publisher
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features, profile_list, restore_request
 from swapwarden.controller.writers import finalizers, victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
-from swapwarden.policy.fleet import admissions, cluster, progress
+from swapwarden.policy.fleet import admissions, cluster, profile_status, progress
 from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.policy.profile.store import ProfileStore
 from swapwarden.telemetry import metrics
@@ -106,7 +100,7 @@ class Leader:
             shared.profiles,
             writes,
             shared.recorder,
-            desired_status.Rights(
+            profile_status.Rights(
                 extended_resource=arguments.extended_resource,
                 eviction=arguments.eviction == names.EvictionUse.ENFORCE,
             ),

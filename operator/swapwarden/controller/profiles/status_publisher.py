@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from swapwarden.api import decoding, merge, names, times
-from swapwarden.controller.profiles import desired_status
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
 from swapwarden.kube import errors, events, transport
+from swapwarden.policy.fleet import profile_status
 from swapwarden.policy.profile.store import Entry, ProfileStore
 
 
@@ -22,7 +22,7 @@ class StatusPublisher:
         store: ProfileStore,
         writes: Fenced,
         recorder: events.Recorder,
-        rights: desired_status.Rights,
+        rights: profile_status.Rights,
     ) -> None:
         self._api = api
         self._store = store
@@ -30,7 +30,7 @@ class StatusPublisher:
         self._recorder = recorder
         self._rights = rights
 
-    async def write(self, name: str, judged: desired_status.Judged) -> bool:
+    async def write(self, name: str, judged: profile_status.Judged) -> bool:
         """Write a verdict into the profile's status; return whether it holds and the term lasts.
 
         Raise errors.KubeError if it should be retried, and TermOver.
@@ -39,7 +39,7 @@ class StatusPublisher:
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
             return False  # it is gone, or about to be looked at again
         now = times.rfc3339(time.time())
-        status = desired_status.build(entry, judged, now, self._rights)
+        status = profile_status.build(entry, judged, now, self._rights)
         patch = merge.merge_patch(entry.status, status)
         if not patch:
             return self._writes.term.is_valid()
@@ -49,7 +49,7 @@ class StatusPublisher:
             await self._read(entry)
             return False
         # After the write: each leader reports the news of the statuses that it wrote.
-        for notice in desired_status.notices(entry, status):
+        for notice in profile_status.notices(entry, status):
             self._recorder.post(notice)
         self._store.offer(decoding.decode(answer, dict[str, Any]))
         return self._writes.term.is_valid()

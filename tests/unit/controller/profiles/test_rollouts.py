@@ -13,11 +13,11 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.api.notices import Notice
 from swapwarden.controller import supervise, workqueue
-from swapwarden.controller.profiles import desired_status, rollouts, status_publisher
+from swapwarden.controller.profiles import rollouts, status_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, errors, ratelimit
-from swapwarden.policy.fleet import cluster, progress, rollout
+from swapwarden.policy.fleet import cluster, profile_status, progress, rollout
 from swapwarden.policy.fleet.view import Planner
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.profile.store import Entry, ProfileStore
@@ -85,7 +85,7 @@ class Bench:
             self.store,
             Fenced(self._api, term, self.writes),
             self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
-            desired_status.Rights(extended_resource=False, eviction=False),
+            profile_status.Rights(extended_resource=False, eviction=False),
         )
         self.kept = Kept()
         self.rollouts = rollouts.Rollouts(
@@ -246,14 +246,14 @@ async def test_a_status_that_hangs_keeps_no_other_profile_from_its_own_again_and
 async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_its_status(
     bench: Bench, waits: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = desired_status.build
+    build = profile_status.build
 
     def odd(entry: Entry, *others: Any, **more: Any) -> dict[str, Any]:
         if entry.name == "odd":
             raise KeyError("nobody thought of it")
         return build(entry, *others, **more)
 
-    monkeypatch.setattr(desired_status, "build", odd)
+    monkeypatch.setattr(profile_status, "build", odd)
     for name in ("odd", "well"):
         bench.offer(profile_object(name))
     async with bench.running():
@@ -470,8 +470,8 @@ async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:
         name: next(one for one in status["conditions"] if one["type"] == "Conflicted") for name, status in found.items()
     }
     assert {name: one["status"] for name, one in conflicts.items()} == {"older": "True", "younger": "True"}
-    assert conflicts["older"]["message"] == desired_status.SAME_PRIORITY.format("younger", "node-1")
-    assert conflicts["younger"]["message"] == desired_status.SAME_PRIORITY.format("older", "node-1")
+    assert conflicts["older"]["message"] == profile_status.SAME_PRIORITY.format("younger", "node-1")
+    assert conflicts["younger"]["message"] == profile_status.SAME_PRIORITY.format("older", "node-1")
     assert {name: status["nodes"]["matched"] for name, status in found.items()} == {"older": 1, "younger": 0}
 
 
@@ -529,8 +529,8 @@ async def test_a_conflict_names_the_nodes_that_no_third_profile_governs(bench: B
         await bench.server.seen(3)
     nodes = ", ".join(f"node-{number:02}" for number in range(4, 14)) + " and 1 more"
     assert conflicts(bench.server.requests) == {
-        "p": ("True", desired_status.SAME_PRIORITY.format("q", nodes)),
-        "q": ("True", desired_status.SAME_PRIORITY.format("p", nodes)),
+        "p": ("True", profile_status.SAME_PRIORITY.format("q", nodes)),
+        "q": ("True", profile_status.SAME_PRIORITY.format("p", nodes)),
         "third": ("False", ""),
     }
 

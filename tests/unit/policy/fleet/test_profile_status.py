@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import profile as api
-from swapwarden.controller.profiles import desired_status
+from swapwarden.policy.fleet import profile_status, rollout
 from swapwarden.policy.fleet import progress as fleet
-from swapwarden.policy.fleet import rollout
 from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile.store import Entry
 from swapwarden.policy.swap import requirements
@@ -36,7 +35,7 @@ def nodes(count: int, **fields: Any) -> list[fleet.Governed]:
 def build(
     which: Entry,
     governed: list[fleet.Governed],
-    contested: list[desired_status.Contest],
+    contested: list[profile_status.Contest],
     now: str,
     *,
     progress: rollout.RolloutProgress | None = None,
@@ -47,9 +46,9 @@ def build(
     """Return the status; by default no rollout is under way."""
     progress = progress or rollout.RolloutProgress(updated=len(governed), pending=0)
     overdue = {(waiting, True) for waiting in progress.waiting if stalled}
-    judged = desired_status.Judged(which.uid, which.generation, which.profile, governed, contested, progress, overdue)
-    rights = desired_status.Rights(extended_resource=extended_resource, eviction=eviction)
-    return desired_status.build(which, judged, now, rights)
+    judged = profile_status.Judged(which.uid, which.generation, which.profile, governed, contested, progress, overdue)
+    rights = profile_status.Rights(extended_resource=extended_resource, eviction=eviction)
+    return profile_status.build(which, judged, now, rights)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -150,7 +149,7 @@ def test_a_message_fits_whatever_agents_say() -> None:
         {"incompatible": long},
     ]
     found = [node(f"{at}-{number}-{'n' * 240}", **kinds[at]) for at in range(3) for number in range(500)]
-    contested = [desired_status.Contest(f"{number}-{'p' * 240}", f"{number}-{'n' * 240}") for number in range(500)]
+    contested = [profile_status.Contest(f"{number}-{'p' * 240}", f"{number}-{'n' * 240}") for number in range(500)]
     status = build(entry(), found, contested, NOW)
     conditions(status)
     assert all(len(one["message"]) < 16_000 for one in status["conditions"])
@@ -170,7 +169,7 @@ def test_settings_that_are_unsafe_for_a_node_count_as_degraded() -> None:
     status = build(entry(), found, [], NOW)
     assert conditions(status)["Degraded"] == ("True", "SettingsRefused")
     assert message(status, "Degraded") == "a (SettingsRefused: vm.min_free_kbytes: too much)"
-    assert status["nodes"]["degraded"] == desired_status.counted(found)[("degraded",)] == 1
+    assert status["nodes"]["degraded"] == profile_status.counted(found)[("degraded",)] == 1
     both = build(entry(), [*found, node("c", degraded="Polling: x")], [], NOW)
     assert conditions(both)["Degraded"] == ("True", "NodesDegraded")
 
@@ -179,7 +178,7 @@ def test_a_resource_that_this_controller_does_not_offer_is_in_the_status() -> No
     asking = entry(profile=profile(extended_resource=True))
     status = build(asking, nodes(1, degraded="WriteFailed: no"), [], NOW)
     assert conditions(status)["Degraded"] == ("True", "NoExtendedResource")
-    assert message(status, "Degraded").startswith(desired_status.NO_EXTENDED_RESOURCE)
+    assert message(status, "Degraded").startswith(profile_status.NO_EXTENDED_RESOURCE)
     assert message(status, "Degraded").endswith("; node-00 (WriteFailed: no)")
     assert conditions(build(asking, nodes(1), [], NOW))["Degraded"] == ("True", "NoExtendedResource")
     assert conditions(build(asking, nodes(1), [], NOW, extended_resource=True))["Degraded"] == ("False", "AsExpected")
@@ -199,16 +198,16 @@ def test_evictions_that_this_controller_may_not_make_are_in_the_status() -> None
 def test_an_invalid_version_says_what_stays_in_force() -> None:
     status = build(entry(error="spec.swap: bad"), nodes(1), [], NOW)
     assert conditions(status)["Ready"] == ("False", "Invalid")
-    assert message(status, "Ready") == f"spec.swap: bad; {desired_status.STAYS_IN_FORCE.format(2)}"
+    assert message(status, "Ready") == f"spec.swap: bad; {profile_status.STAYS_IN_FORCE.format(2)}"
     never = build(entry(error="spec.swap: bad", profile=None), [], [], NOW)
-    assert message(never, "Ready") == f"spec.swap: bad; {desired_status.NONE_IN_FORCE}"
+    assert message(never, "Ready") == f"spec.swap: bad; {profile_status.NONE_IN_FORCE}"
 
 
 def test_a_conflict_names_the_others_and_the_nodes() -> None:
-    contested = [desired_status.Contest("q", "node-2"), desired_status.Contest("q", "node-1")]
+    contested = [profile_status.Contest("q", "node-2"), profile_status.Contest("q", "node-1")]
     status = build(entry(), [], contested, NOW)
     assert conditions(status)["Conflicted"] == ("True", "SamePriority")
-    assert message(status, "Conflicted") == desired_status.SAME_PRIORITY.format("q", "node-1, node-2")
+    assert message(status, "Conflicted") == profile_status.SAME_PRIORITY.format("q", "node-1, node-2")
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
@@ -271,7 +270,7 @@ def test_the_cost_of_a_change_is_in_the_status() -> None:
 
 
 def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
-    found = list(desired_status.notices(entry(status=before), after))
+    found = list(profile_status.notices(entry(status=before), after))
     assert {(notice.regarding.kind, notice.regarding.name) for notice in found} <= {("NodeSwapProfile", entry().name)}
     return [(notice.type, notice.reason, notice.message) for notice in found]
 
@@ -291,13 +290,13 @@ def test_an_applied_generation_is_reported_once() -> None:
 
 def test_a_fault_is_reported_when_it_begins() -> None:
     fine = build(entry(), nodes(2), [], THEN)
-    contested = [desired_status.Contest("q", "node-00")]
+    contested = [profile_status.Contest("q", "node-00")]
     bad = build(entry(status=fine), nodes(1, degraded="Polling: no"), contested, NOW)
     assert told(fine, bad) == [
-        ("Warning", "Conflicted", desired_status.SAME_PRIORITY.format("q", "node-00")),
+        ("Warning", "Conflicted", profile_status.SAME_PRIORITY.format("q", "node-00")),
         ("Warning", "NodesDegraded", "node-00 (Polling: no)"),
     ]
-    contested.append(desired_status.Contest("q", "node-01"))
+    contested.append(profile_status.Contest("q", "node-01"))
     worse = build(entry(status=bad), nodes(2, degraded="Polling: no"), contested, NOW)
     assert told(bad, worse) == [], "it goes on"
     better = build(entry(status=worse), nodes(2), [], NOW)
@@ -307,7 +306,7 @@ def test_a_fault_is_reported_when_it_begins() -> None:
 
 def test_each_invalid_version_is_reported_once() -> None:
     first = build(entry(error="spec: bad"), nodes(1), [], THEN)
-    assert told({}, first) == [("Warning", "Invalid", f"spec: bad; {desired_status.STAYS_IN_FORCE.format(2)}")]
+    assert told({}, first) == [("Warning", "Invalid", f"spec: bad; {profile_status.STAYS_IN_FORCE.format(2)}")]
     assert told(first, build(entry(error="spec: bad", status=first), nodes(2), [], NOW)) == []
     next_one = build(entry(error="spec: bad", status=first, generation=4), nodes(1), [], NOW)
     assert [reason for _, reason, _ in told(first, next_one)] == ["Invalid"]
@@ -327,7 +326,7 @@ def test_nodes_are_counted_by_state() -> None:
         fleet.Governed("c", applied=False, degraded="", incompatible="NoSwap: x", unmet="encrypted: no"),
         fleet.Governed("d", applied=False, degraded="", has_agent=False),
     ]
-    assert desired_status.counted(nodes) == {
+    assert profile_status.counted(nodes) == {
         ("applied",): 1,
         ("pending",): 1,
         ("incompatible",): 1,
