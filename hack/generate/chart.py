@@ -7,8 +7,7 @@ from typing import Any
 
 import yaml
 from swapwarden.api import names, quantity, throttling
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import required_plugins
+from swapwarden.policy.admission import pod_annotations, required_plugins
 
 from hack.generate import crd, files
 from monitoring import alerts

@@ -1,4 +1,4 @@
-"""A core/v1 Event before it is sent: the object, and what is said about it. kube.events sends them."""
+"""Words about an object, to be sent as a core/v1 Event by kube.events."""
 
 from __future__ import annotations
 

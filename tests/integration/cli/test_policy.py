@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import pod_annotations
 
 from tests.integration.cli.conftest import Cluster
 

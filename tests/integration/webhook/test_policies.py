@@ -14,8 +14,7 @@ import msgspec
 import pytest
 import yaml
 from swapwarden.kube import errors
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import memory, review, validation
+from swapwarden.policy.admission import memory, pod_annotations, reviewed, validation
 
 from testbed.base import paths
 from testbed.base.process import ProcessError
@@ -179,7 +178,7 @@ def generated(source: random.Random) -> dict[str, str]:
 
 def refused_by_webhook(body: pods.Json) -> set[str]:
     """The keys that the webhook refuses: those of invalid values, else those of contradictions about memory."""
-    pod = msgspec.convert(body, review.ReviewedPod)
+    pod = msgspec.convert(body, reviewed.ReviewedPod)
     return {cause.field for cause in validation.wrong_values(pod)} or {
         cause.field for cause in memory.contradictions(pod)
     }

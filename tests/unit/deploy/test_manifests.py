@@ -18,7 +18,7 @@ from swapwarden.api import names, quantity, runtime_link
 from swapwarden.controller import app
 from swapwarden.controller.watches import restore_request
 from swapwarden.kube import config
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import pod_annotations
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import bodies, connections, review, server
 

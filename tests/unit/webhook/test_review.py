@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies
+from swapwarden.policy.admission import answers
 from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
@@ -147,7 +148,7 @@ def test_an_allowing_answer_says_no_more_than_it_must() -> None:
 
 def test_a_refusing_answer_carries_a_status() -> None:
     details = review.Details(
-        name="web-0", kind="Pod", causes=[review.StatusCause("FieldValueInvalid", "too big", "spec.x")]
+        name="web-0", kind="Pod", causes=[answers.StatusCause("FieldValueInvalid", "too big", "spec.x")]
     )
     status = review.Status(message="spec.x: too big", reason="Invalid", code=422, details=details)
     answer = json.loads(review.encode(review.Response(uid="u", allowed=False, status=status)))
@@ -169,7 +170,7 @@ def test_a_refusing_answer_carries_a_status() -> None:
 
 
 def test_a_patch_travels_as_base64() -> None:
-    patch = review.encode_patch([review.Operation("add", "/a", "b")])
+    patch = review.encode_patch([answers.Operation("add", "/a", "b")])
     answer = json.loads(review.encode(review.Response(uid="u", allowed=True, patch=patch, patch_type="JSONPatch")))
     assert json.loads(base64.b64decode(answer["response"]["patch"])) == [{"op": "add", "path": "/a", "value": "b"}]
     assert answer["response"]["patchType"] == "JSONPatch"
@@ -177,7 +178,7 @@ def test_a_patch_travels_as_base64() -> None:
 
 @hypothesis.given(strategies.lists(strategies.text(), min_size=1, max_size=4))
 def test_a_pointer_leads_back_to_its_keys(keys: list[str]) -> None:
-    pointer = review.pointer(*keys)
+    pointer = answers.pointer(*keys)
     assert [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]] == keys
 
 

@@ -15,9 +15,9 @@ from swapwarden.api import profile as api
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import checks, kinds
 from swapwarden.cli.wire import ReportedState
+from swapwarden.policy.admission import decide, memory, reviewed, validation
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
-from swapwarden.webhook import admission, memory, review, validation
 
 Struct = TypeVar("Struct")
 Object = TypeVar("Object")
@@ -42,7 +42,7 @@ class Inputs:
     profiles: dict[str, compiled.Profile] = dataclasses.field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
-    admission_view: dict[str, review.ReviewedPod] = dataclasses.field(default_factory=dict)
+    admission_view: dict[str, reviewed.ReviewedPod] = dataclasses.field(default_factory=dict)
     """The same pods with the fields that admission reads."""
     existing: set[str] = dataclasses.field(default_factory=set)
     """Those of the pods that a workload would make which exists already, and so has pods of its own."""
@@ -108,15 +108,12 @@ def admission_of(inputs: Inputs, wire: pods.WirePod) -> Admission:
         path = f"label {names.DEFAULT_POLICY_LABEL} of namespace {wire.metadata.namespace}"
         reason = f"Unsupported value: {checks.shown(default)}: supported values: {', '.join(names.Policy)}"
         refusals.append((path, reason))
-    request = review.Request("", review.Resource(), "CREATE", object=asked)
-    answer = admission.admit(request, names.Policy(default) if default is not None and understood else None)
-    if answer.status is not None:
-        refusals += ((cause.field, cause.message) for cause in answer.status.details.causes)
-    # An answer that refuses the pod need not have any, and a misspelt key is reported all the same.
-    return Admission(refusals, list(answer.warnings) if answer.allowed else _warnings_beside(refusals, asked))
+    decision = decide.decide(asked, names.Policy(default) if default is not None and understood else None)
+    refusals += ((cause.field, cause.message) for cause in decision.causes)
+    return Admission(refusals, _warnings_beside(refusals, asked) if decision.causes else decision.warnings)
 
 
-def _warnings_beside(refusals: Iterable[tuple[str, str]], asked: review.ReviewedPod) -> list[str]:
+def _warnings_beside(refusals: Iterable[tuple[str, str]], asked: reviewed.ReviewedPod) -> list[str]:
     """Return warnings about fields that are not refused anyway."""
     refused = {path for path, _ in refusals}
     return [warning for warning in validation.warnings(asked) if warning.partition(": ")[0] not in refused]
@@ -183,7 +180,7 @@ def pod_of_workload(workload: documents.Json, namespace: str) -> documents.Json:
 def _log_annotations(one: documents.Found, log: documents.Log) -> None:
     """Report the annotations also of a pod that is invalid for another reason."""
     try:
-        asked = _struct(checks.with_texts_only(one.object), review.ReviewedPod)
+        asked = _struct(checks.with_texts_only(one.object), reviewed.ReviewedPod)
     except checks.InvalidError:
         return
     if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
@@ -242,7 +239,7 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     if wrong:
         raise checks.InvalidError(*wrong)
     name = f"{wire.metadata.namespace}/{wire.metadata.name}"
-    inputs.admission_view[name] = _struct(document, review.ReviewedPod)
+    inputs.admission_view[name] = _struct(document, reviewed.ReviewedPod)
     return _put(inputs.pods, name, wire)
 
 

@@ -1,1 +1,1 @@
-"""All nodes with their profiles: what is known of them, and what follows for each of them and for rollouts."""
+"""All nodes with their profiles: their inventory, the views of each, and the progress of rollouts."""

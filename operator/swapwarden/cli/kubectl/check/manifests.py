@@ -14,7 +14,8 @@ from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, problem
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy import plan, pod_annotations
+from swapwarden.policy import plan
+from swapwarden.policy.admission import pod_annotations
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED

@@ -13,12 +13,12 @@ from swapwarden.cli.kubectl.check import catalogue
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy import plan, pod_annotations
+from swapwarden.policy import plan
+from swapwarden.policy.admission import pod_annotations, validation
 from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED
 from swapwarden.policy.profile import compiled
-from swapwarden.webhook import validation
 
 _Specs = Mapping[str, state.StateSpec]
 """Plans by node."""

@@ -14,13 +14,12 @@ import msgspec
 from swapwarden.api import decoding, names, state
 from swapwarden.cli.kubectl.cluster import agents
 from swapwarden.controller.notices.pod_notices import notices_about
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import pod_annotations, reviewed
 from swapwarden.policy.fleet import cluster, decisions
 from swapwarden.policy.fleet import view as planner
 from swapwarden.policy.observed import namespaces, nodes, pods, revisions, states
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.profile.store import Entry, ProfileStore
-from swapwarden.webhook import review
 
 WireState = states.WireState
 WireRevision = revisions.WireRevision
@@ -99,7 +98,7 @@ class UnknownProfileError(Exception):
 
 
 _PODS = decoding.Decoder(pods.WirePod)
-_ASKED = decoding.Decoder(review.ReviewedPod)
+_ASKED = decoding.Decoder(reviewed.ReviewedPod)
 _REPORTS = decoding.Decoder(AgentReport)
 
 
@@ -109,7 +108,7 @@ class ClusterSnapshot:
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     pods: dict[tuple[str, str], pods.PodRow] = dataclasses.field(default_factory=dict)
-    admitted_pods: dict[tuple[str, str], review.ReviewedPod] = dataclasses.field(default_factory=dict)
+    admitted_pods: dict[tuple[str, str], reviewed.ReviewedPod] = dataclasses.field(default_factory=dict)
     """Of the pods those with a label or an annotation of Swapwarden's, as admission reads them."""
     parts: list[ComponentPod] = dataclasses.field(default_factory=list)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)

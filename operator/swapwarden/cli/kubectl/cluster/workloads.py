@@ -10,8 +10,8 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.inputs.kinds import KINDS, WorkloadKind
+from swapwarden.policy.admission import reviewed
 from swapwarden.policy.observed import pod_conditions, pods
-from swapwarden.webhook import review
 
 POD_TEMPLATE_HASH: Final = "pod-template-hash"
 """A Deployment's ReplicaSets have it as label, and as the end of their names (k/k: pkg/controller/deployment)."""
@@ -39,8 +39,8 @@ class DetailedPodSpec(pods.WirePodSpec, frozen=True, rename="camel"):
 
     volumes: list[Volume] = []  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
     node_selector: dict[str, str] | None = None
-    affinity: review.Affinity | None = None
-    tolerations: list[review.Toleration] | None = None
+    affinity: reviewed.Affinity | None = None
+    tolerations: list[reviewed.Toleration] | None = None
 
 
 class DetailedPod(pods.WirePod, frozen=True):

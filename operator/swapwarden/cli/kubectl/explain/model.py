@@ -21,11 +21,11 @@ from swapwarden.cli.kubectl.explain.memory import MemoryLine
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.explain.rules import Number
 from swapwarden.policy import plan
+from swapwarden.policy.admission import reviewed, scheduling, validation
 from swapwarden.policy.memory import settings as memory_settings
 from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods, resources
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits, requirements
-from swapwarden.webhook import review, scheduling, validation
 
 Reason = names.Reason
 MAX_LISTED: Final = 3
@@ -369,7 +369,7 @@ def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[
     default = labels.get(pod.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
     if names.POLICY_ANNOTATION not in pod.metadata.annotations and default in frozenset[str](names.Policy):
         yield f"the default {default} of its namespace is not in the pod"
-    seen = msgspec.convert(pod, review.ReviewedPod, from_attributes=True)
+    seen = msgspec.convert(pod, reviewed.ReviewedPod, from_attributes=True)
     # By now the scheduler has chosen a node, which must not look as if the pod had come with it.
     asked = msgspec.structs.replace(seen, spec=msgspec.structs.replace(seen.spec, node_name=""))
     policy = asked.annotations.get(names.POLICY_ANNOTATION, "")

@@ -11,11 +11,10 @@ from swapwarden.api import names, quantity
 from swapwarden.api.sizes import exact
 from swapwarden.cli import behaviors
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, own_limit, wrong_limits
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import pod_annotations, validation
 from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits, requirements
-from swapwarden.webhook import validation
 
 Reason = names.Reason
 _POLICIES: Final = sorted(names.Policy)

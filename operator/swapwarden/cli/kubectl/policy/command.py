@@ -15,8 +15,8 @@ from swapwarden.cli import wire
 from swapwarden.cli.inputs import kinds
 from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import session, workloads
+from swapwarden.policy.admission import reviewed, validation
 from swapwarden.policy.observed import namespaces
-from swapwarden.webhook import review, validation
 
 Json = dict[str, Any]
 
@@ -43,7 +43,7 @@ class Workload(wire.Named, frozen=True):
 
 def wrong_value(value: str) -> str | None:
     """Return the error of admission for an invalid policy; None for a valid one."""
-    pod = review.ReviewedPod(review.ReviewedMetadata(annotations={names.POLICY_ANNOTATION: value}))
+    pod = reviewed.ReviewedPod(reviewed.ReviewedMetadata(annotations={names.POLICY_ANNOTATION: value}))
     return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
@@ -99,13 +99,13 @@ def problems(kind: kinds.WorkloadKind, workload: Workload, value: str | None) ->
     annotations = {key: text for key, text in _annotations(template).items() if key != names.POLICY_ANNOTATION}
     if value is not None:
         annotations[names.POLICY_ANNOTATION] = value
-    owners = [review.Owner(kind.name, controller=True)]
-    metadata = review.ReviewedMetadata(annotations=annotations, owner_references=owners)
+    owners = [reviewed.Owner(kind.name, controller=True)]
+    metadata = reviewed.ReviewedMetadata(annotations=annotations, owner_references=owners)
     try:
-        spec = msgspec.convert(template.get("spec") or {}, review.ReviewedPodSpec)
+        spec = msgspec.convert(template.get("spec") or {}, reviewed.ReviewedPodSpec)
     except msgspec.ValidationError:
-        spec = review.ReviewedPodSpec()
-    return [f"{cause.field}: {cause.message}" for cause in validation.errors(review.ReviewedPod(metadata, spec))]
+        spec = reviewed.ReviewedPodSpec()
+    return [f"{cause.field}: {cause.message}" for cause in validation.errors(reviewed.ReviewedPod(metadata, spec))]
 
 
 def _template(kind: kinds.WorkloadKind, workload: Workload) -> Mapping[str, Any]:

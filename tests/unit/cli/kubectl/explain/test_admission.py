@@ -10,7 +10,7 @@ import pytest
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
-from swapwarden.webhook import review, scheduling
+from swapwarden.policy.admission import reviewed, scheduling
 
 from tests.unit.cli.kubectl.explained import container, pod
 
@@ -27,7 +27,7 @@ def missing(labels: dict[str, str] | None = None, **fields: Any) -> str:
 def completed(policy: str) -> dict[str, Any]:
     """The parts of a spec that the webhook gives to a pod that has none of them."""
     spec: dict[str, Any] = {}
-    for operation in scheduling.operations(review.ReviewedPod(), policy):
+    for operation in scheduling.operations(reviewed.ReviewedPod(), policy):
         spec[operation.path.split("/")[2]] = json.loads(msgspec.json.encode(operation.value))
     return spec
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import admission, review
+from swapwarden.policy.admission import pod_annotations
+from swapwarden.webhook import review
 
 from tests.contract import pod_memory
 from tests.unit.webhook import reviews
@@ -15,7 +15,7 @@ from tests.unit.webhook import reviews
 
 def admit(case: pod_memory.Case, **more: str) -> review.Response:
     body = reviews.pod({**case.annotations, **more})
-    return admission.admit(review.decode(reviews.raw({**body, "spec": case.spec})))
+    return review.answer(review.decode(reviews.raw({**body, "spec": case.spec})))
 
 
 @pytest.mark.parametrize("case", pod_memory.ACCEPTED)

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import review
+from swapwarden.policy.admission import answers, pod_annotations
+from swapwarden.policy.admission.reviewed import Affinity, PreferredTerm, ReviewedPod, Toleration
 
 _TRUE: Final = "true"
 TOLERATION: Final = {"key": names.SWAP_TAINT, "operator": "Exists"}
@@ -26,13 +26,13 @@ def term(policy: names.Policy) -> dict[str, Any]:
     return {"weight": pod_annotations.PREFERENCE_WEIGHT, "preference": {"matchExpressions": [expression]}}
 
 
-def contradicts(pod: review.ReviewedPod) -> str | None:
+def contradicts(pod: ReviewedPod) -> str | None:
     """Return the value that the pod's own node selector asks of the label, if Required can never ask the same."""
     found = (pod.spec.node_selector or {}).get(names.SWAP_LABEL, _TRUE)
     return None if found == _TRUE else found
 
 
-def operations(pod: review.ReviewedPod, policy: str) -> Iterator[review.Operation]:
+def operations(pod: ReviewedPod, policy: str) -> Iterator[answers.Operation]:
     """Yield the patch for a new pod with this policy. Nothing if its node is chosen already."""
     if pod.spec.node_name or pod.is_of_daemon_set:
         return
@@ -53,7 +53,7 @@ def operations(pod: review.ReviewedPod, policy: str) -> Iterator[review.Operatio
             yield _add(TOLERATION, "tolerations", "-")
 
 
-def _preference(affinity: review.Affinity | None, wanted: dict[str, Any]) -> Iterator[review.Operation]:
+def _preference(affinity: Affinity | None, wanted: dict[str, Any]) -> Iterator[answers.Operation]:
     if affinity is None:
         yield _add({"nodeAffinity": {_PREFERRED: [wanted]}}, "affinity")
     elif affinity.node_affinity is None:
@@ -62,14 +62,14 @@ def _preference(affinity: review.Affinity | None, wanted: dict[str, Any]) -> Ite
         terms = affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
         if terms is None:
             yield _add([wanted], "affinity", "nodeAffinity", _PREFERRED)
-        elif msgspec.convert(wanted, review.PreferredTerm) not in terms:
+        elif msgspec.convert(wanted, PreferredTerm) not in terms:
             yield _add(wanted, "affinity", "nodeAffinity", _PREFERRED, "-")
 
 
-def _tolerates(tolerations: list[review.Toleration]) -> bool:
+def _tolerates(tolerations: list[Toleration]) -> bool:
     """Return whether the pod tolerates our taint, whatever its value and effect (core/v1 Toleration)."""
     return any(one.operator == "Exists" and one.key in {"", names.SWAP_TAINT} and not one.effect for one in tolerations)
 
 
-def _add(value: Any, *keys: str) -> review.Operation:
-    return review.Operation("add", review.pointer("spec", *keys), value)
+def _add(value: Any, *keys: str) -> answers.Operation:
+    return answers.Operation("add", answers.pointer("spec", *keys), value)

@@ -9,7 +9,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 from swapwarden.api import names
-from swapwarden.webhook import admission, review, scheduling
+from swapwarden.policy.admission import reviewed, scheduling
+from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
 
@@ -23,7 +24,7 @@ def placed(policy: str, **spec: Any) -> dict[str, Any]:
     """The spec of a pod after admission."""
     pod = reviews.pod({"swapwarden.dev/swap-policy": policy})
     pod["spec"].update(spec)
-    response = admission.admit(review.decode(reviews.raw(pod)))
+    response = review.answer(review.decode(reviews.raw(pod)))
     result: dict[str, Any] = reviews.patched(pod, response)["spec"]
     return result
 
@@ -89,7 +90,9 @@ def test_a_toleration_of_something_else_is_not(toleration: dict[str, str]) -> No
 
 def test_what_contradicts_required() -> None:
     for selector, found in (({LABEL: "false"}, "false"), ({LABEL: "true"}, None), ({}, None), (None, None)):
-        assert scheduling.contradicts(review.ReviewedPod(spec=review.ReviewedPodSpec(node_selector=selector))) == found
+        assert (
+            scheduling.contradicts(reviewed.ReviewedPod(spec=reviewed.ReviewedPodSpec(node_selector=selector))) == found
+        )
 
 
 TEXT = strategies.text("ab./-", max_size=4)
@@ -185,10 +188,10 @@ def test_admission_adds_only_its_own_and_only_once(
     pod["spec"].update(spec)
     pod["metadata"]["ownerReferences"] = owners
     default = None if given else policy
-    answer = admission.admit(review.decode(reviews.raw(pod)), default)
+    answer = review.answer(review.decode(reviews.raw(pod)), default)
     hypothesis.assume(answer.allowed)
     once = reviews.patched(pod, answer)
-    again = admission.admit(review.decode(reviews.raw(once)), default)
+    again = review.answer(review.decode(reviews.raw(once)), default)
     assert again.allowed
     assert again.patch is None
     assert without_ours(once["spec"]) == without_ours(pod["spec"])

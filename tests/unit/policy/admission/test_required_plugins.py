@@ -10,9 +10,11 @@ import pytest
 import yaml
 from hypothesis import strategies
 from swapwarden.api import names, runtime_link
-from swapwarden.webhook import admission, required_plugins, review
+from swapwarden.policy.admission import required_plugins
+from swapwarden.webhook import review
 
-from tests.unit.webhook import required_lists, reviews
+from tests.unit.policy.admission import required_lists
+from tests.unit.webhook import reviews
 
 KEY = required_plugins.KEY
 POLICY = names.POLICY_ANNOTATION
@@ -21,7 +23,7 @@ DISABLED = {POLICY: "Disabled"}
 
 def admitted(pod: reviews.Json, default: names.Policy | None = None, *, on: bool = True) -> dict[str, str]:
     """The annotations of a pod after admission."""
-    response = admission.admit(review.decode(reviews.raw(pod)), default, require_plugin=on)
+    response = review.answer(review.decode(reviews.raw(pod)), default, require_plugin=on)
     found: dict[str, str] = reviews.patched(pod, response)["metadata"].get("annotations") or {}
     return found
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.api import names, quantity, throttling
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import review
+from swapwarden.policy.admission import answers, pod_annotations
+from swapwarden.policy.admission.reviewed import Amounts, ReviewedPod, ReviewedResources
 
 _INVALID: Final = "FieldValueInvalid"
 _NANO: Final = 10**9
 
 
-def contradictions(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
+def contradictions(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
     """Yield contradictions by key. Invalid values contradict nothing: they are refused by themselves."""
     found = pod.annotations
     request, limit = _of_pod(pod)
@@ -43,7 +43,7 @@ def contradictions(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
             yield _cause(pod, key, f"{pod_annotations.ABOVE_LIMIT}, {_bytes(most)}")
 
 
-def without_effect(pod: review.ReviewedPod) -> Iterator[tuple[str, str]]:
+def without_effect(pod: ReviewedPod) -> Iterator[tuple[str, str]]:
     """Yield the keys of valid annotations without effect, and why."""
     found = pod.annotations
     apps, inits = pod.spec.containers or [], pod.spec.init_containers or []
@@ -80,7 +80,7 @@ def _has_room(request: int, limit: int | None) -> bool:
     return limit is not None and limit > request
 
 
-def _of_pod(pod: review.ReviewedPod) -> tuple[int, int | None]:
+def _of_pod(pod: ReviewedPod) -> tuple[int, int | None]:
     """Return the memory request and limit of the whole pod, the limit None if there is none.
 
     The request is that of all sidecars with either the app containers or the largest init container: never less than
@@ -102,17 +102,17 @@ def _of_pod(pod: review.ReviewedPod) -> tuple[int, int | None]:
     return request + overhead, None if limit is None else limit + overhead
 
 
-def _request(resources: review.ReviewedResources | None) -> int:
+def _request(resources: ReviewedResources | None) -> int:
     request = _stated(resources.requests) if resources else None
     # A file lacks the API server's defaults.
     return (_limit(resources) or 0) if request is None else request
 
 
-def _limit(resources: review.ReviewedResources | None) -> int | None:
+def _limit(resources: ReviewedResources | None) -> int | None:
     return (_stated(resources.limits) or None) if resources else None
 
 
-def _stated(amounts: review.Amounts | None) -> int | None:
+def _stated(amounts: Amounts | None) -> int | None:
     return None if amounts is None or amounts.memory is None else _amount(amounts.memory)
 
 
@@ -126,6 +126,6 @@ def _bytes(amount: int) -> int:
     return -(-amount // _NANO)
 
 
-def _cause(pod: review.ReviewedPod, key: str, why: str) -> review.StatusCause:
+def _cause(pod: ReviewedPod, key: str, why: str) -> answers.StatusCause:
     shown = pod_annotations.quoted(pod.annotations[key])
-    return review.StatusCause(_INVALID, f"Invalid value: {shown}: {why}", f"metadata.annotations[{key}]")
+    return answers.StatusCause(_INVALID, f"Invalid value: {shown}: {why}", f"metadata.annotations[{key}]")

@@ -10,8 +10,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 from swapwarden.api import names
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import admission, review, validation
+from swapwarden.policy.admission import decide, pod_annotations, reviewed, validation
+from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
 
@@ -48,7 +48,7 @@ def fields(response: review.Response) -> list[str]:
 
 @pytest.mark.parametrize("policy", list(names.Policy))
 def test_policies_that_are_understood(policy: names.Policy) -> None:
-    response = admission.admit(reviews.create({POLICY: policy.value}))
+    response = review.answer(reviews.create({POLICY: policy.value}))
     assert (response.uid, response.allowed) == ("c0ffee00-0000-4000-8000-000000000001", True)
     assert (response.status, response.warnings) == (None, [])
 
@@ -57,7 +57,7 @@ def test_policies_that_are_understood(policy: names.Policy) -> None:
     ("value", "meant"), [("disabled", "Disabled"), ("Disabled ", "Disabled"), ("", None), ("true", None)]
 )
 def test_an_unknown_policy_is_refused_with_key_value_and_accepted_values(value: str, meant: str | None) -> None:
-    status = refused(admission.admit(reviews.create({POLICY: value})))
+    status = refused(review.answer(reviews.create({POLICY: value})))
     assert (status.code, status.reason, status.status) == (422, "Invalid", "Failure")
     assert status.message == (
         f'metadata.annotations[swapwarden.dev/swap-policy]: Unsupported value: "{value}": '
@@ -74,13 +74,13 @@ def test_an_unknown_policy_is_refused_with_key_value_and_accepted_values(value: 
 @pytest.mark.parametrize("value", ["0", "1", "512Mi", "2Gi", "1G"])
 @pytest.mark.parametrize("key", [LIMIT, APP_LIMIT])
 def test_limits_that_are_quantities(key: str, value: str) -> None:
-    assert admission.admit(reviews.create({key: value})).allowed
+    assert review.answer(reviews.create({key: value})).allowed
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1 Gi", "lots", "1Gb", "max"])
 @pytest.mark.parametrize("key", [LIMIT, APP_LIMIT])
 def test_limits_that_are_none_are_refused(key: str, value: str) -> None:
-    status = refused(admission.admit(reviews.create({key: value})))
+    status = refused(review.answer(reviews.create({key: value})))
     (cause,) = status.details.causes
     assert (cause.reason, cause.field) == ("FieldValueInvalid", f"metadata.annotations[{key}]")
     assert cause.message.startswith(f"Invalid value: {json.dumps(value)}: ")
@@ -92,7 +92,7 @@ def test_a_limit_for_a_container_that_is_not_there() -> None:
         {"swap-limit.swapwarden.dev/ap": "1Gi", "swap-limit.swapwarden.dev/setup": "1Gi", APP_LIMIT: "1Gi"},
         init=["setup"],
     )
-    status = refused(admission.admit(request))
+    status = refused(review.answer(request))
     (cause,) = status.details.causes
     assert cause.field == "metadata.annotations[swap-limit.swapwarden.dev/ap]"
     expected = f'Invalid value: "ap": {pod_annotations.NO_CONTAINER}; it has: "setup", "app"; did you mean "app"?'
@@ -101,7 +101,7 @@ def test_a_limit_for_a_container_that_is_not_there() -> None:
 
 def test_all_errors_come_at_once_in_a_stable_order() -> None:
     wrong = {LIMIT: "x", POLICY: "y", "swap-limit.swapwarden.dev/z": "-1", SOURCE: "me"}
-    response = admission.admit(reviews.create(wrong))
+    response = review.answer(reviews.create(wrong))
     assert fields(response) == [
         "metadata.annotations[swap-limit.swapwarden.dev/z]",
         "metadata.annotations[swap-limit.swapwarden.dev/z]",
@@ -115,25 +115,25 @@ def test_all_errors_come_at_once_in_a_stable_order() -> None:
 
 def test_a_flood_of_errors_is_cut() -> None:
     wrong = {f"swap-limit.swapwarden.dev/c{number}": "1" for number in range(200)}
-    status = refused(admission.admit(reviews.create(wrong)))
-    assert len(status.details.causes) == admission.MAX_CAUSES
+    status = refused(review.answer(reviews.create(wrong)))
+    assert len(status.details.causes) == decide.MAX_CAUSES
     assert status.message.endswith("; and more")
 
 
 def test_a_flood_of_warnings_is_cut() -> None:
-    response = admission.admit(reviews.create({f"swapwarden.dev/x{number}": "" for number in range(500)}))
-    assert len(response.warnings) == admission.MAX_WARNINGS
+    response = review.answer(reviews.create({f"swapwarden.dev/x{number}": "" for number in range(500)}))
+    assert len(response.warnings) == decide.MAX_WARNINGS
 
 
 def test_many_containers_are_not_all_listed() -> None:
     names_of_many = [f"c{number}" for number in range(100)]
-    status = refused(admission.admit(reviews.create({APP_LIMIT: "1"}, containers=names_of_many)))
+    status = refused(review.answer(reviews.create({APP_LIMIT: "1"}, containers=names_of_many)))
     assert '"c18", "c19" and 80 more' in status.message
     assert '"c20"' not in status.message
 
 
 def test_a_huge_value_is_cut_in_the_message() -> None:
-    assert len(refused(admission.admit(reviews.create({POLICY: "x" * 200_000}))).message) < 300
+    assert len(refused(review.answer(reviews.create({POLICY: "x" * 200_000}))).message) < 300
 
 
 FORGED = 'x"\n{"level":"error"}\x7f\u202e'
@@ -145,7 +145,7 @@ def test_text_of_any_length_is_shortened_and_escaped_wherever_it_stands(long: st
     pod = reviews.pod({limit: long, POLICY: long, label: long}, containers=[long, f"{long}x"])
     pod["metadata"]["name"] = long
     pod["spec"]["nodeSelector"] = {SWAP: long}
-    response = admission.admit(review.decode(reviews.raw(pod, name=long)))
+    response = review.answer(review.decode(reviews.raw(pod, name=long)))
     assert len(review.encode(response)) < 8000
     status = refused(response)
     assert len(status.details.name) <= 6 * 260
@@ -156,24 +156,24 @@ def test_text_of_any_length_is_shortened_and_escaped_wherever_it_stands(long: st
 def test_so_it_is_in_warnings(long: str) -> None:
     pod = reviews.pod({f"swapwarden.dev/{long}": "", f"swap-limit.swapwarden.dev.{long}/a": ""})
     pod["metadata"]["labels"] = {f"swap-limit.swapwarden.dev/{long}": "1"}
-    warnings = admission.admit(review.decode(reviews.raw(pod))).warnings
+    warnings = review.answer(review.decode(reviews.raw(pod))).warnings
     assert len(warnings) >= 2
     assert all(warning.isprintable() and len(warning) < 2000 for warning in warnings)
 
 
 def test_the_longest_key_of_a_limit_is_shown_whole() -> None:
     key = f"swap-limit.swapwarden.dev/{'x' * 63}"
-    assert fields(admission.admit(reviews.create({key: "1"}))) == [f"metadata.annotations[{key}]"]
+    assert fields(review.answer(reviews.create({key: "1"}))) == [f"metadata.annotations[{key}]"]
 
 
 def test_a_pod_with_more_of_our_annotations_than_anybody_needs_is_refused_at_once() -> None:
     many = [f"c{number}" for number in range(validation.MAX_OWN + 1)]
     limits = {f"swap-limit.swapwarden.dev/{name}": "1Gi" for name in many}
-    (cause,) = refused(admission.admit(reviews.create(limits, containers=many))).details.causes
+    (cause,) = refused(review.answer(reviews.create(limits, containers=many))).details.causes
     assert (cause.reason, cause.field) == ("FieldValueTooMany", "metadata.annotations")
     assert "at most 256" in cause.message
     del limits["swap-limit.swapwarden.dev/c0"]
-    assert admission.admit(reviews.create(limits, containers=many)).allowed
+    assert review.answer(reviews.create(limits, containers=many)).allowed
 
 
 # --- work ---
@@ -195,8 +195,10 @@ class Counted(str):
 def test_a_limit_is_not_looked_for_container_by_container() -> None:
     known = [f"container-{number}" for number in range(250)]
     limits = {f"swap-limit.swapwarden.dev/{name}": "1Gi" for name in known}
-    containers = [review.ReviewedContainer(name=Counted(name)) for name in known * 20]
-    pod = review.ReviewedPod(review.ReviewedMetadata(annotations=limits), review.ReviewedPodSpec(containers=containers))
+    containers = [reviewed.ReviewedContainer(name=Counted(name)) for name in known * 20]
+    pod = reviewed.ReviewedPod(
+        reviewed.ReviewedMetadata(annotations=limits), reviewed.ReviewedPodSpec(containers=containers)
+    )
     Counted.compared = 0
     assert list(validation.errors(pod)) == []
     assert Counted.compared < 3 * len(containers)
@@ -213,26 +215,26 @@ def test_the_most_expensive_suggestions_are_not_made(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(difflib.SequenceMatcher, "ratio", ratio)
     limits = {f"swap-limit.swapwarden.dev/{'ab' * 30}{number:02}": "1" for number in range(21)}
     request = reviews.create(limits, containers=[f"{'ba' * 30}{number:02}" for number in range(63)])
-    assert len(fields(admission.admit(request))) == admission.MAX_CAUSES
+    assert len(fields(review.answer(request))) == decide.MAX_CAUSES
     assert len(looked) < 8
 
 
 def test_the_source_is_not_for_people_to_write() -> None:
-    assert admission.admit(reviews.create({SOURCE: "namespace", POLICY: "Disabled"})).allowed
-    assert fields(admission.admit(reviews.create({SOURCE: "cluster", POLICY: "Disabled"}))) == [
+    assert review.answer(reviews.create({SOURCE: "namespace", POLICY: "Disabled"})).allowed
+    assert fields(review.answer(reviews.create({SOURCE: "cluster", POLICY: "Disabled"}))) == [
         f"metadata.annotations[{SOURCE}]"
     ]
 
 
 def test_other_annotations_are_nobodys_business_here() -> None:
     strange = {"swapwarden.dev/note": "x", "example.com/swap-policy": "y", "swap-limit.swapwarden.dev.example/app": "z"}
-    assert admission.admit(reviews.create(strange)).allowed
-    assert admission.admit(reviews.create(None)).allowed
+    assert review.answer(reviews.create(strange)).allowed
+    assert review.answer(reviews.create(None)).allowed
 
 
 def test_a_pod_without_a_name_is_called_by_its_prefix() -> None:
     pod = {"metadata": {"generateName": "web-", "annotations": {POLICY: "x"}}, "spec": {}}
-    status = refused(admission.admit(review.decode(reviews.raw(pod, name=""))))
+    status = refused(review.answer(review.decode(reviews.raw(pod, name=""))))
     assert status.details.name == "web-"
 
 
@@ -241,17 +243,17 @@ def test_a_pod_without_a_name_is_called_by_its_prefix() -> None:
 
 def test_no_swap_and_a_limit() -> None:
     wrong = reviews.create({POLICY: "Disabled", LIMIT: "1Gi", APP_LIMIT: "1Gi"})
-    assert fields(admission.admit(wrong)) == [f"metadata.annotations[{key}]" for key in (APP_LIMIT, LIMIT)]
-    assert pod_annotations.DISABLED_HAS_NONE in refused(admission.admit(wrong)).message
-    assert admission.admit(reviews.create({POLICY: "Disabled", LIMIT: "0", APP_LIMIT: "0"})).warnings == []
+    assert fields(review.answer(wrong)) == [f"metadata.annotations[{key}]" for key in (APP_LIMIT, LIMIT)]
+    assert pod_annotations.DISABLED_HAS_NONE in refused(review.answer(wrong)).message
+    assert review.answer(reviews.create({POLICY: "Disabled", LIMIT: "0", APP_LIMIT: "0"})).warnings == []
 
 
 def test_a_container_with_more_than_its_pod() -> None:
-    status = refused(admission.admit(reviews.create({LIMIT: "1Gi", APP_LIMIT: "1025Mi"})))
+    status = refused(review.answer(reviews.create({LIMIT: "1Gi", APP_LIMIT: "1025Mi"})))
     (cause,) = status.details.causes
     assert cause.message == f'Invalid value: "1025Mi": {pod_annotations.MORE_THAN_POD}, "1Gi"'
     assert cause.field == f"metadata.annotations[{APP_LIMIT}]"
-    assert admission.admit(reviews.create({LIMIT: "1Gi", APP_LIMIT: "1024Mi"})).allowed
+    assert review.answer(reviews.create({LIMIT: "1Gi", APP_LIMIT: "1024Mi"})).allowed
 
 
 DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1", "controller": True}]
@@ -266,15 +268,15 @@ def asked(annotations: dict[str, str], **spec: Any) -> review.Request:
 
 
 def test_required_for_a_pod_of_a_daemon_set() -> None:
-    status = refused(admission.admit(asked({POLICY: "Required"}, owners=DAEMON)))
+    status = refused(review.answer(asked({POLICY: "Required"}, owners=DAEMON)))
     (cause,) = status.details.causes
     assert (cause.reason, cause.field) == ("FieldValueForbidden", f"metadata.annotations[{POLICY}]")
     assert cause.message == pod_annotations.OF_DAEMON_SET
-    assert admission.admit(asked({POLICY: "Required"}, owners=[{**DAEMON[0], "kind": "ReplicaSet"}])).allowed
+    assert review.answer(asked({POLICY: "Required"}, owners=[{**DAEMON[0], "kind": "ReplicaSet"}])).allowed
 
 
 def test_required_for_a_pod_that_selects_nodes_without() -> None:
-    response = admission.admit(asked({POLICY: "Required"}, nodeSelector={SWAP: "false"}))
+    response = review.answer(asked({POLICY: "Required"}, nodeSelector={SWAP: "false"}))
     assert fields(response) == [f"spec.nodeSelector[{SWAP}]"]
 
 
@@ -290,27 +292,27 @@ def test_required_for_a_pod_that_selects_nodes_without() -> None:
     ],
 )
 def test_a_key_that_is_misspelt(key: str, meant: str) -> None:
-    response = admission.admit(reviews.create({key: "x"}))
+    response = review.answer(reviews.create({key: "x"}))
     assert response.allowed
     assert response.warnings == [f"metadata.annotations[{key}]: {pod_annotations.NO_SUCH_KEY}{meant}"]
 
 
 def test_a_key_that_is_misspelt_beside_an_error() -> None:
-    response = admission.admit(reviews.create({"swapwarden.dev/swap-polcy": "Disabled", LIMIT: "lots"}))
+    response = review.answer(reviews.create({"swapwarden.dev/swap-polcy": "Disabled", LIMIT: "lots"}))
     assert response.status is not None
-    assert response.warnings == admission.admit(reviews.create({"swapwarden.dev/swap-polcy": "Disabled"})).warnings
+    assert response.warnings == review.answer(reviews.create({"swapwarden.dev/swap-polcy": "Disabled"})).warnings
 
 
 def test_a_policy_as_a_label() -> None:
     pod = reviews.pod(None)
     pod["metadata"]["labels"] = {POLICY: "Disabled", "app": "web"}
-    (warning,) = admission.admit(review.decode(reviews.raw(pod))).warnings
+    (warning,) = review.answer(review.decode(reviews.raw(pod))).warnings
     assert warning == f"metadata.labels[{POLICY}]: {pod_annotations.AS_LABEL}"
 
 
 @pytest.mark.parametrize("policy", ["Required", "Preferred", "Avoid"])
 def test_placement_of_a_pod_that_has_its_place(policy: str) -> None:
-    response = admission.admit(asked({POLICY: policy}, nodeName="n"))
+    response = review.answer(asked({POLICY: policy}, nodeName="n"))
     assert response.allowed
     assert response.patch is None
     (warning,) = response.warnings
@@ -319,7 +321,7 @@ def test_placement_of_a_pod_that_has_its_place(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["Preferred", "Avoid"])
 def test_placement_of_a_pod_of_a_daemon_set(policy: str) -> None:
-    response = admission.admit(asked({POLICY: policy}, owners=DAEMON))
+    response = review.answer(asked({POLICY: policy}, owners=DAEMON))
     assert response.patch is None
     assert [warning.rpartition(": ")[2] for warning in response.warnings] == [pod_annotations.DAEMON_SET_CHOOSES]
 
@@ -328,14 +330,14 @@ def test_placement_of_a_pod_of_a_daemon_set(policy: str) -> None:
 
 
 def test_a_default_does_not_contradict_a_limit() -> None:
-    response = admission.admit(reviews.create({LIMIT: "1Gi", APP_LIMIT: "0"}), names.Policy.DISABLED)
+    response = review.answer(reviews.create({LIMIT: "1Gi", APP_LIMIT: "0"}), names.Policy.DISABLED)
     assert response.allowed
     (warning,) = response.warnings
     assert warning == f"metadata.annotations[{LIMIT}]: {pod_annotations.OVERRULED}"
 
 
 def test_a_default_does_not_stop_a_daemon_set() -> None:
-    response = admission.admit(asked({}, owners=DAEMON), names.Policy.REQUIRED)
+    response = review.answer(asked({}, owners=DAEMON), names.Policy.REQUIRED)
     assert response.allowed
     paths = [operation["path"] for operation in json.loads(response.patch or b"[]")]
     assert all(path.startswith("/metadata/annotations/") for path in paths)
@@ -349,9 +351,9 @@ def test_a_default_does_not_stop_a_daemon_set() -> None:
 
 
 def test_mirror_pods_are_never_refused_and_never_changed() -> None:
-    assert admission.admit(reviews.create({**MIRROR, POLICY: "x", LIMIT: "y"})).allowed
-    assert admission.admit(reviews.update({**MIRROR, POLICY: "x"}, {**MIRROR, POLICY: "y"})).allowed
-    assert admission.admit(reviews.create(MIRROR), names.Policy.DISABLED).patch is None
+    assert review.answer(reviews.create({**MIRROR, POLICY: "x", LIMIT: "y"})).allowed
+    assert review.answer(reviews.update({**MIRROR, POLICY: "x"}, {**MIRROR, POLICY: "y"})).allowed
+    assert review.answer(reviews.create(MIRROR), names.Policy.DISABLED).patch is None
 
 
 # --- the namespace's default ---
@@ -360,7 +362,7 @@ def test_mirror_pods_are_never_refused_and_never_changed() -> None:
 @pytest.mark.parametrize("policy", list(names.Policy))
 @pytest.mark.parametrize("annotations", [None, {}, {"example.com/a": "b"}])
 def test_a_pod_without_a_policy_gets_the_default(policy: names.Policy, annotations: dict[str, str] | None) -> None:
-    response = admission.admit(reviews.create(annotations), policy)
+    response = review.answer(reviews.create(annotations), policy)
     assert response.patch_type == "JSONPatch"
     result = reviews.patched(reviews.pod(annotations), response)
     assert result["metadata"]["annotations"] == {**(annotations or {}), POLICY: policy.value, SOURCE: "namespace"}
@@ -368,25 +370,25 @@ def test_a_pod_without_a_policy_gets_the_default(policy: names.Policy, annotatio
 
 @pytest.mark.parametrize("own", ["NoPreference", "Disabled"])
 def test_a_pod_with_a_policy_keeps_it(own: str) -> None:
-    response = admission.admit(reviews.create({POLICY: own}), names.Policy.DISABLED)
+    response = review.answer(reviews.create({POLICY: own}), names.Policy.DISABLED)
     assert response.allowed
     assert response.patch is None
     assert response.patch_type is None
 
 
 def test_an_update_gets_no_default() -> None:
-    assert admission.admit(reviews.update({}, {}), names.Policy.DISABLED).patch is None
+    assert review.answer(reviews.update({}, {}), names.Policy.DISABLED).patch is None
 
 
 @hypothesis.given(ANNOTATIONS, strategies.sampled_from(names.Policy))
 def test_what_admission_made_is_accepted_as_it_is(annotations: dict[str, str] | None, policy: names.Policy) -> None:
     pod = reviews.pod(annotations)
-    response = admission.admit(review.decode(reviews.raw(pod)), policy)
+    response = review.answer(review.decode(reviews.raw(pod)), policy)
     hypothesis.assume(response.allowed)
     once = reviews.patched(pod, response)
     had = annotations or {}
     added = {} if POLICY in had else {POLICY: policy.value, SOURCE: "namespace"}
     assert once["metadata"].get("annotations", {}) == {**had, **added}
-    again = admission.admit(review.decode(reviews.raw(once)), policy)
+    again = review.answer(review.decode(reviews.raw(once)), policy)
     assert again.allowed
     assert again.patch is None

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.api import names, runtime_link
-from swapwarden.webhook import review
+from swapwarden.policy.admission import answers
+from swapwarden.policy.admission.reviewed import ReviewedPod
 
 KEY: Final = runtime_link.REQUIRED_ANNOTATION
 VALUE: Final = f'["{runtime_link.PLUGIN}"]'
@@ -28,7 +29,7 @@ EMPTY: Final = rf"{_BLANK}\[{_BLANK}\]{_BLANK}"
 NAMED: Final = rf"""(?s:.*)[\[, \t\r\n]["']?{runtime_link.PLUGIN}["']?{_BLANK}[,\]](?s:.*)"""
 
 
-def operations(pod: review.ReviewedPod) -> Iterator[review.Operation]:
+def operations(pod: ReviewedPod) -> Iterator[answers.Operation]:
     """Yield the patch for a new pod with annotations, for those that a policy keeps from all swap; nothing for others.
 
     Pods of DaemonSets in the node's network are left out: the plugin's own pod may need them to start.
@@ -52,5 +53,5 @@ def with_plugin(listed: str) -> str:
     return f"{PREFIX}{listed.partition('[')[2]}"
 
 
-def _add(key: str, value: str) -> review.Operation:
-    return review.Operation("add", review.pointer("metadata", "annotations", key), value)
+def _add(key: str, value: str) -> answers.Operation:
+    return answers.Operation("add", answers.pointer("metadata", "annotations", key), value)

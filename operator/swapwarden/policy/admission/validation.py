@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from swapwarden.api import names, quantity
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import memory, review, scheduling
+from swapwarden.policy.admission import answers, memory, pod_annotations, scheduling
+from swapwarden.policy.admission.reviewed import ReviewedPod
 
 MAX_OWN: Final = 256
 """Limit of our annotations on a pod: more than anybody has containers, and quick to read."""
@@ -28,12 +28,12 @@ _Own = list[tuple[str, str, pod_annotations.AnnotationRule]]
 quoted: Final = pod_annotations.quoted
 
 
-def errors(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
+def errors(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
     """Yield all errors, by key: invalid values, then contradictions."""
     own = _own(pod)
     if len(own) > MAX_OWN:
         message = f"Too many: {len(own)} with keys of {names.GROUP}: must have at most {MAX_OWN} items"
-        yield review.StatusCause(_TOO_MANY, message, "metadata.annotations")
+        yield answers.StatusCause(_TOO_MANY, message, "metadata.annotations")
         del own[MAX_OWN:]
     suggester = pod_annotations.Suggester()
     containers = dict.fromkeys(pod.containers) if any(rule.per_container for _, _, rule in own) else {}
@@ -46,14 +46,14 @@ def errors(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
         yield from memory.contradictions(pod)
 
 
-def wrong_values(pod: review.ReviewedPod) -> Iterator[review.StatusCause]:
+def wrong_values(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
     """Yield invalid values: the policies inside the API server refuse the same."""
     suggester = pod_annotations.Suggester()
     for key, value, rule in _own(pod):
         yield from _value(key, value, rule, suggester)
 
 
-def _own(pod: review.ReviewedPod) -> _Own:
+def _own(pod: ReviewedPod) -> _Own:
     """Return the annotations that have a meaning, by key."""
     found = (
         (key, value, pod_annotations.rule_of(key))
@@ -63,7 +63,7 @@ def _own(pod: review.ReviewedPod) -> _Own:
     return sorted((key, value, rule) for key, value, rule in found if rule is not None)
 
 
-def warnings(pod: review.ReviewedPod) -> Iterator[str]:
+def warnings(pod: ReviewedPod) -> Iterator[str]:
     """Yield a warning for each annotation or label without effect."""
     suggester = pod_annotations.Suggester()
     for key in sorted(key for key in pod.annotations if pod_annotations.is_of_domain(key)):
@@ -86,7 +86,7 @@ def warnings(pod: review.ReviewedPod) -> Iterator[str]:
                 yield f"{_at(key)}: {pod_annotations.OVERRULED}"
 
 
-def _contradictions(pod: review.ReviewedPod, own: _Own) -> Iterator[review.StatusCause]:
+def _contradictions(pod: ReviewedPod, own: _Own) -> Iterator[answers.StatusCause]:
     policy = pod.annotations.get(names.POLICY_ANNOTATION)
     limits = dict(_limits(own))
     # A namespace's default contradicts nobody: the limit has no effect there, with a warning.
@@ -94,20 +94,20 @@ def _contradictions(pod: review.ReviewedPod, own: _Own) -> Iterator[review.Statu
         for key, value in limits.items():
             if value:
                 message = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.DISABLED_HAS_NONE}"
-                yield review.StatusCause(_INVALID, message, _at(key))
+                yield answers.StatusCause(_INVALID, message, _at(key))
     whole = limits.pop(names.LIMIT_ANNOTATION, None)
     for key, value in limits.items():
         if whole is not None and value > whole:
             message = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.MORE_THAN_POD}"
-            yield review.StatusCause(
+            yield answers.StatusCause(
                 _INVALID, f"{message}, {quoted(pod.annotations[names.LIMIT_ANNOTATION])}", _at(key)
             )
     if policy == names.Policy.REQUIRED and not _is_by_default(pod):
         if pod.is_of_daemon_set:
-            yield review.StatusCause(_FORBIDDEN, pod_annotations.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
+            yield answers.StatusCause(_FORBIDDEN, pod_annotations.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
         elif (found := scheduling.contradicts(pod)) is not None:
             message = f"Invalid value: {quoted(found)}: {pod_annotations.SELECTS_ANOTHER}"
-            yield review.StatusCause(_INVALID, message, f"spec.nodeSelector[{names.SWAP_LABEL}]")
+            yield answers.StatusCause(_INVALID, message, f"spec.nodeSelector[{names.SWAP_LABEL}]")
 
 
 def _limits(own: _Own) -> Iterator[tuple[str, int]]:
@@ -117,42 +117,42 @@ def _limits(own: _Own) -> Iterator[tuple[str, int]]:
             yield key, quantity.nano(value)
 
 
-def _is_by_default(pod: review.ReviewedPod) -> bool:
+def _is_by_default(pod: ReviewedPod) -> bool:
     return pod.annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE
 
 
 def _value(
     key: str, value: str, rule: pod_annotations.AnnotationRule, suggester: pod_annotations.Suggester
-) -> Iterator[review.StatusCause]:
+) -> Iterator[answers.StatusCause]:
     if pod_annotations.accepts(rule, value):
         return
     if rule.allowed_values:
         listed = ", ".join(map(pod_annotations.quoted, rule.allowed_values))
         message = f"Unsupported value: {quoted(value)}: supported values: {listed}"
         meant = _did_you_mean(suggester.closest(value, rule.allowed_values))
-        yield review.StatusCause(_NOT_SUPPORTED, message + meant, _at(key))
+        yield answers.StatusCause(_NOT_SUPPORTED, message + meant, _at(key))
     elif rule.is_throttling:
         meant = _did_you_mean(pod_annotations.closest_throttling(value))
         message = f"Invalid value: {quoted(value)}: {pod_annotations.NO_THROTTLING}"
-        yield review.StatusCause(_INVALID, message + meant, _at(key))
+        yield answers.StatusCause(_INVALID, message + meant, _at(key))
     else:
         message = (
             f"Invalid value: {quoted(value)}: not a quantity, which is a number without a sign, with a"
             " unit such as Mi, Gi or M"
         )
         meant = _did_you_mean(pod_annotations.closest_quantity(value)) or "; write for example 512Mi or 2Gi"
-        yield review.StatusCause(_INVALID, message + meant, _at(key))
+        yield answers.StatusCause(_INVALID, message + meant, _at(key))
 
 
 def _container(
     key: str, name: str, containers: Collection[str], suggester: pod_annotations.Suggester
-) -> Iterator[review.StatusCause]:
+) -> Iterator[answers.StatusCause]:
     if name not in containers:
         listed = ", ".join(map(pod_annotations.quoted, itertools.islice(containers, _MAX_LISTED))) or "none"
         if len(containers) > _MAX_LISTED:
             listed += f" and {len(containers) - _MAX_LISTED} more"
         message = f"Invalid value: {quoted(name)}: {pod_annotations.NO_CONTAINER}; it has: {listed}"
-        yield review.StatusCause(_INVALID, message + _did_you_mean(suggester.closest(name, containers)), _at(key))
+        yield answers.StatusCause(_INVALID, message + _did_you_mean(suggester.closest(name, containers)), _at(key))
 
 
 def _did_you_mean(word: str | None) -> str:

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 from swapwarden.api import names
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import pod_annotations
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from swapwarden.webhook import required_plugins
+from swapwarden.policy.admission import required_plugins
 
 OURS: Final = required_plugins.VALUE
 
