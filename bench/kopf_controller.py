@@ -24,6 +24,7 @@ from swapwarden.kube import client, config, errors
 from swapwarden.policy import plan
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.profile import compiled
 
 EPOCH = 1
@@ -43,7 +44,7 @@ class Controller:
     def register(self, registry: kopf.OperatorRegistry) -> None:
         @kopf.index("pods", registry=registry, id="pods")
         async def by_node(body: kopf.Body, **_: Any) -> dict[str, pods.PodRow]:
-            row = pods.project(msgspec.convert(_plain(body), pods.WirePod))
+            row = pods.project(msgspec.convert(_plain(body), WirePod))
             return {row.node: row}
 
         @kopf.index("nodes", registry=registry, id="nodes")

@@ -44,7 +44,7 @@ def place(
             # An export of a whole cluster has thousands of them, and of nodes.
             notes.append(f"{pod}: its workload exists, and its pods count; --node NAME plans its template")
             continue
-        selector = found.admission_view[f"{row.namespace}/{row.name}"].spec.node_selector or {}
+        selector = found.pods[f"{row.namespace}/{row.name}"].spec.node_selector or {}
         fitting = [name for name in sorted(chosen) if selector.items() <= found.nodes[name].labels.items()]
         if not fitting:
             notes.append(f"{pod}: no Node that it may be planned on has all labels of its spec.nodeSelector")

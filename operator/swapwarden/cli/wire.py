@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.wire_pods import WireOwner
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -23,58 +23,13 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] = {}
     deletion_timestamp: str | None = None
     generation: int = 0
-    owner_references: list[pods.WireOwner] = []
+    owner_references: list[WireOwner] = []
 
 
 class Named(msgspec.Struct, frozen=True):
     """An object of any kind."""
 
     metadata: Meta
-
-
-class _Port(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    container_port: int = 0
-
-
-class _Container(msgspec.Struct, frozen=True):
-    ports: list[_Port] = []
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    node_selector: dict[str, str] = {}
-    affinity: dict[str, Any] | None = None
-    containers: list[_Container] = []
-
-
-class _Condition(msgspec.Struct, frozen=True):
-    type: str = ""
-    status: str = ""
-
-
-class _PodStatus(msgspec.Struct, frozen=True):
-    phase: str = ""
-    conditions: list[_Condition] = []
-
-
-class LenientPod(Named, frozen=True):
-    """A Pod."""
-
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all of its containers are ready."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
-
-    @property
-    def required_terms(self) -> list[dict[str, Any]]:
-        """The terms of its required node affinity."""
-        affinity = (self.spec.affinity or {}).get("nodeAffinity") or {}
-        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-        return required.get("nodeSelectorTerms") or []
 
 
 class ReportedFacts(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from swapwarden.kube import client, config, events, informer, ratelimit
 from swapwarden.kube.election import elector
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import namespaces, nodes, pods, states
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.profile.store import ProfileStore
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class App:
         )
         self.informers = (
             informer.Informer(
-                api, "/api/v1/pods", wire=pods.WirePod, project=pods.project, name="pods", on_change=self.pod_changed
+                api, "/api/v1/pods", wire=WirePod, project=pods.project, name="pods", on_change=self.pod_changed
             ),
             informer.Informer(
                 api,

@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy.admission import answers, decide, pod_annotations
-from swapwarden.policy.admission.reviewed import ReviewedPod
+from swapwarden.policy.observed.wire_pods import NewPod
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -38,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     dry_run: bool | None = None
-    object: ReviewedPod | None = None
+    object: NewPod | None = None
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):

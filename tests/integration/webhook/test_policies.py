@@ -14,7 +14,8 @@ import msgspec
 import pytest
 import yaml
 from swapwarden.kube import errors
-from swapwarden.policy.admission import memory, pod_annotations, reviewed, validation
+from swapwarden.policy.admission import memory, pod_annotations, validation
+from swapwarden.policy.observed.wire_pods import NewPod
 
 from testbed.base import paths
 from testbed.base.process import ProcessError
@@ -178,7 +179,7 @@ def generated(source: random.Random) -> dict[str, str]:
 
 def refused_by_webhook(body: pods.Json) -> set[str]:
     """The keys that the webhook refuses: those of invalid values, else those of contradictions about memory."""
-    pod = msgspec.convert(body, reviewed.ReviewedPod)
+    pod = msgspec.convert(body, NewPod)
     return {cause.field for cause in validation.wrong_values(pod)} or {
         cause.field for cause in memory.contradictions(pod)
     }

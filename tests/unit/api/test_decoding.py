@@ -14,7 +14,8 @@ from swapwarden.agent.desired import spec
 from swapwarden.api import decoding
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.kube import errors, watch
-from swapwarden.policy.observed import namespaces, nodes, pods, states
+from swapwarden.policy.observed import namespaces, nodes, states
+from swapwarden.policy.observed.wire_pods import WirePod
 
 LEVELS = [990, 1_005, 9_985, 9_995, 100_000]
 """Where Python 3.11 gives up, where 3.13 does, what an API server stores at most, and more."""
@@ -41,14 +42,14 @@ def listed(*items: bytes) -> bytes:
 @pytest.mark.parametrize("levels", LEVELS)
 def test_managed_fields_of_any_depth_hide_nothing(levels: int) -> None:
     body = pod(fields=nested(levels))
-    found = decoding.decode(body, pods.WirePod)
+    found = decoding.decode(body, WirePod)
     assert (found.metadata.name, found.spec.node_name) == ("a", "here")
     assert found.metadata.annotations == {"x": '"managedFields":[{'}
     assert [each.metadata.name for each in _all(listed(pod("b"), body, pod("c")))] == ["b", "a", "c"]
 
 
-def _all(page: bytes) -> list[pods.WirePod]:
-    return [decoding.decode(item, pods.WirePod) for item in decoding.page(page).items or ()]
+def _all(page: bytes) -> list[WirePod]:
+    return [decoding.decode(item, WirePod) for item in decoding.page(page).items or ()]
 
 
 @pytest.mark.parametrize("levels", LEVELS[1:])
@@ -58,10 +59,10 @@ def test_an_object_that_is_too_deep_hides_no_neighbour(levels: int) -> None:
     assert [decoding.identity(item) for item in items] == [
         decoding.Identity(one, "n", "7") for one in ("b", "bad", "c")
     ]
-    assert decoding.decode(items[2], pods.WirePod).metadata.name == "c"
+    assert decoding.decode(items[2], WirePod).metadata.name == "c"
     if levels > 10_000:
         with pytest.raises(msgspec.DecodeError, match="nested too deeply"):
-            decoding.decode(items[1], pods.WirePod)
+            decoding.decode(items[1], WirePod)
 
 
 def test_a_page_keeps_its_metadata() -> None:
@@ -219,9 +220,7 @@ def _reads(*kinds: Any) -> list[Callable[[bytes], object]]:
 
 
 DECODERS: list[Callable[[bytes], object]] = [
-    *_reads(
-        pods.WirePod, nodes.WireNode, namespaces.WireNamespace, states.WireState, states.WireStatus, states.SpecView
-    ),
+    *_reads(WirePod, nodes.WireNode, namespaces.WireNamespace, states.WireState, states.WireStatus, states.SpecView),
     *_reads(node_features.WireFeature, spec.ReceivedState, dict[str, Any], msgspec.Raw),
     *(decoding.page, decoding.identity, decoding.members, decoding.elements, decoding.without_managed_fields),
     restore_request.is_order,

@@ -10,6 +10,7 @@ from swapwarden.api import names
 from swapwarden.cli import profiles, uninstall
 from swapwarden.kube import client, transport
 from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed.wire_pods import WirePod
 
 from tests.unit.kube.scripted import Scripted, failure, page, plain, reply
 
@@ -50,13 +51,13 @@ def test_when_a_node_has_answered(found: uninstall.RestoringState, answered: boo
 
 def pod(
     name: str, phase: str = "Running", node: str = "one", annotations: dict[str, str] | None = None, **spec: Any
-) -> uninstall.BoundPod:
+) -> WirePod:
     body = {
         "metadata": {"name": name, "namespace": "ns"} | ({} if annotations is None else {"annotations": annotations}),
         "spec": {"nodeName": node, **spec},
         "status": {"phase": phase},
     }
-    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.BoundPod)
+    return msgspec.json.decode(msgspec.json.encode(body), type=WirePod)
 
 
 def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:

@@ -10,7 +10,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 from swapwarden.api import names
-from swapwarden.policy.admission import decide, pod_annotations, reviewed, validation
+from swapwarden.policy.admission import decide, pod_annotations, validation
+from swapwarden.policy.observed.wire_pods import NewPod, WireContainer, WirePodMeta, WirePodSpec
 from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
@@ -195,10 +196,8 @@ class Counted(str):
 def test_a_limit_is_not_looked_for_container_by_container() -> None:
     known = [f"container-{number}" for number in range(250)]
     limits = {f"swap-limit.swapwarden.dev/{name}": "1Gi" for name in known}
-    containers = [reviewed.ReviewedContainer(name=Counted(name)) for name in known * 20]
-    pod = reviewed.ReviewedPod(
-        reviewed.ReviewedMetadata(annotations=limits), reviewed.ReviewedPodSpec(containers=containers)
-    )
+    containers = [WireContainer(name=Counted(name)) for name in known * 20]
+    pod = NewPod(WirePodMeta(annotations=limits), WirePodSpec(containers=containers))
     Counted.compared = 0
     assert list(validation.errors(pod)) == []
     assert Counted.compared < 3 * len(containers)
@@ -262,7 +261,7 @@ DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1"
 def asked(annotations: dict[str, str], **spec: Any) -> review.Request:
     """A request for a pod with more in its spec; `owners` are those of its metadata."""
     pod = reviews.pod(annotations)
-    pod["metadata"]["ownerReferences"] = spec.pop("owners", None)
+    pod["metadata"]["ownerReferences"] = spec.pop("owners", [])
     pod["spec"].update(spec)
     return review.decode(reviews.raw(pod))
 
@@ -340,7 +339,7 @@ def test_a_default_does_not_stop_a_daemon_set() -> None:
     response = review.answer(asked({}, owners=DAEMON), names.Policy.REQUIRED)
     assert response.allowed
     paths = [operation["path"] for operation in json.loads(response.patch or b"[]")]
-    assert all(path.startswith("/metadata/annotations/") for path in paths)
+    assert all(path.startswith("/metadata/annotations") for path in paths)
     assert len(response.warnings) == 1
 
 

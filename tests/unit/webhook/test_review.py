@@ -28,14 +28,14 @@ def test_decodes_what_decisions_need() -> None:
     assert (request.namespace, request.name, request.dry_run) == ("shop", "web-0", True)
     assert request.object is not None
     assert request.object.annotations == {"a": "b"}
-    assert request.object.containers == ["setup", "app", "log"]
+    assert [one.name for _, one in request.object.spec.created()] == ["setup", "app", "log"]
 
 
 def test_a_pod_that_a_go_client_left_half_empty() -> None:
     request = review.decode(reviews.raw({"metadata": {"generateName": "web-"}, "spec": {"containers": None}}))
     assert request.object is not None
     assert request.object.annotations == {}
-    assert request.object.containers == []
+    assert list(request.object.spec.created()) == []
 
 
 @pytest.mark.parametrize(

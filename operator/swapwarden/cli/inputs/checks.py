@@ -11,7 +11,7 @@ import pydantic
 
 from swapwarden.api import names, quantity, values
 from swapwarden.cli import documents
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.wire_pods import WirePod
 
 _VERSIONS: Final = {"": "v1", names.GROUP: names.API_VERSION}
 """By group; of all others that count it is the group's v1."""
@@ -94,7 +94,7 @@ def from_msgspec(message: str) -> tuple[str, str]:
     return path, text.replace("`", "")
 
 
-def wrong_names(wire: pods.WirePod) -> Iterator[tuple[str, str]]:
+def wrong_names(wire: WirePod) -> Iterator[tuple[str, str]]:
     spec = wire.spec
     namespace = wire.metadata.namespace
     if not _is_label(namespace):
@@ -107,7 +107,7 @@ def wrong_names(wire: pods.WirePod) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for part, containers in (
         ("initContainers", spec.init_containers),
-        ("containers", spec.containers),
+        ("containers", spec.containers or ()),
         ("ephemeralContainers", spec.ephemeral_containers),
     ):
         for index, name in enumerate(one.name for one in containers):

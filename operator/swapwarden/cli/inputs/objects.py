@@ -15,8 +15,9 @@ from swapwarden.api import profile as api
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import checks, kinds
 from swapwarden.cli.wire import ReportedState
-from swapwarden.policy.admission import decide, memory, reviewed, validation
+from swapwarden.policy.admission import decide, memory, validation
 from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed.wire_pods import NewPod, WirePod
 from swapwarden.policy.profile import compiled
 
 Struct = TypeVar("Struct")
@@ -41,9 +42,7 @@ class Inputs:
     """Memory in status.allocatable of those Nodes that have it, in bytes."""
     profiles: dict[str, compiled.Profile] = dataclasses.field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
-    pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
-    admission_view: dict[str, reviewed.ReviewedPod] = dataclasses.field(default_factory=dict)
-    """The same pods with the fields that admission reads."""
+    pods: dict[str, WirePod] = dataclasses.field(default_factory=dict)
     existing: set[str] = dataclasses.field(default_factory=set)
     """Those of the pods that a workload would make which exists already, and so has pods of its own."""
 
@@ -57,17 +56,17 @@ def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
         yield row
 
 
-def _default(inputs: Inputs, wire: pods.WirePod) -> str | None:
+def _default(inputs: Inputs, wire: WirePod) -> str | None:
     """Return the policy that the pod's namespace gives to those that have none."""
     return inputs.namespaces.get(wire.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
 
 
-def is_not_created(wire: pods.WirePod) -> bool:
+def is_not_created(wire: WirePod) -> bool:
     """Return whether the pod does not exist yet and will be checked when it is created."""
     return not wire.metadata.uid and names.CONFIG_MIRROR_ANNOTATION not in wire.metadata.annotations
 
 
-def _is_sent(wire: pods.WirePod) -> bool:
+def _is_sent(wire: WirePod) -> bool:
     """Return whether the webhook is asked about new pods of the namespace, not only the API server's policies."""
     return wire.metadata.namespace not in namespaces.UNDEFAULTED
 
@@ -95,25 +94,24 @@ class Admission(NamedTuple):
     """Settings without effect, whether or not the pod is refused for another reason."""
 
 
-def admission_of(inputs: Inputs, wire: pods.WirePod) -> Admission:
+def admission_of(inputs: Inputs, wire: WirePod) -> Admission:
     """Return what admission would answer about an awaited pod."""
-    asked = inputs.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
     if not _is_sent(wire):
-        causes = (*validation.wrong_values(asked), *memory.contradictions(asked))
+        causes = (*validation.wrong_values(wire), *memory.contradictions(wire))
         wrong = [(cause.field, cause.message) for cause in causes]
-        return Admission(wrong, _warnings_beside(wrong, asked))
+        return Admission(wrong, _warnings_beside(wrong, wire))
     refusals, default = [], _default(inputs, wire)
     understood = default in frozenset[str](names.Policy)
     if names.POLICY_ANNOTATION not in wire.metadata.annotations and default is not None and not understood:
         path = f"label {names.DEFAULT_POLICY_LABEL} of namespace {wire.metadata.namespace}"
         reason = f"Unsupported value: {checks.shown(default)}: supported values: {', '.join(names.Policy)}"
         refusals.append((path, reason))
-    decision = decide.decide(asked, names.Policy(default) if default is not None and understood else None)
+    decision = decide.decide(wire, names.Policy(default) if default is not None and understood else None)
     refusals += ((cause.field, cause.message) for cause in decision.causes)
-    return Admission(refusals, _warnings_beside(refusals, asked) if decision.causes else decision.warnings)
+    return Admission(refusals, _warnings_beside(refusals, wire) if decision.causes else decision.warnings)
 
 
-def _warnings_beside(refusals: Iterable[tuple[str, str]], asked: reviewed.ReviewedPod) -> list[str]:
+def _warnings_beside(refusals: Iterable[tuple[str, str]], asked: NewPod) -> list[str]:
     """Return warnings about fields that are not refused anyway."""
     refused = {path for path, _ in refusals}
     return [warning for warning in validation.warnings(asked) if warning.partition(": ")[0] not in refused]
@@ -180,7 +178,7 @@ def pod_of_workload(workload: documents.Json, namespace: str) -> documents.Json:
 def _log_annotations(one: documents.Found, log: documents.Log) -> None:
     """Report the annotations also of a pod that is invalid for another reason."""
     try:
-        asked = _struct(checks.with_texts_only(one.object), reviewed.ReviewedPod)
+        asked = _struct(checks.with_texts_only(one.object), NewPod)
     except checks.InvalidError:
         return
     if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
@@ -232,14 +230,13 @@ def _read_namespace(inputs: Inputs, document: documents.Json) -> bool:
 
 def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     document = {**document, "metadata": {"namespace": DEFAULT_NAMESPACE, **document["metadata"]}}
-    wire = _struct(document, pods.WirePod)
+    wire = _struct(document, WirePod)
     if not wire.spec.containers:
         raise checks.InvalidError(("spec.containers", "Required value"))
     wrong = [*checks.wrong_names(wire), *checks.wrong_quantities(pods.quantities(wire))]
     if wrong:
         raise checks.InvalidError(*wrong)
     name = f"{wire.metadata.namespace}/{wire.metadata.name}"
-    inputs.admission_view[name] = _struct(document, reviewed.ReviewedPod)
     return _put(inputs.pods, name, wire)
 
 

@@ -22,7 +22,8 @@ from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers import victims
 from swapwarden.kube import errors, events, transport
 from swapwarden.policy.fleet import cluster
-from swapwarden.policy.observed import pods, states
+from swapwarden.policy.observed import states
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.choice import HoldReason, Limited, NoVictim
@@ -275,7 +276,7 @@ class Evictor:
         path = f"/api/v1/namespaces/{urllib.parse.quote(victim.namespace, safe='')}/pods"
         body = await self._api.get(path, params={"fieldSelector": f"metadata.name={victim.name}"})
         for item in decoding.page(body).items or ():
-            pod = decoding.decode(item, pods.WirePod)
+            pod = decoding.decode(item, WirePod)
             if pod.metadata.uid == victim.uid and pod.status.phase not in {"Succeeded", "Failed"}:
                 return PodLife.ENDING if pod.metadata.deletion_timestamp else PodLife.ALIVE
         return PodLife.GONE

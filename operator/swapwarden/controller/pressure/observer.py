@@ -22,6 +22,7 @@ from swapwarden.kube import errors, events, paging, transport
 from swapwarden.policy import plan
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.pressure import candidates, choice, ranking
 from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim
 from swapwarden.policy.profile import compiled
@@ -321,7 +322,7 @@ class PressureObserver:
             page = decoding.page(body)
             for item in page.items or ():
                 try:
-                    one = candidates.read(decoding.decode(item, pods.WirePod), facts, node.uid, spec.pods)
+                    one = candidates.read(decoding.decode(item, WirePod), facts, node.uid, spec.pods)
                 except ValueError as error:  # of one pod: the others are decided on without it
                     log.warning("a pod of node %s is not understood, and is never chosen: %s", node.name, error)
                     continue

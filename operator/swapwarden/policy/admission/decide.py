@@ -12,7 +12,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy.admission import answers, required_plugins, scheduling, validation
-from swapwarden.policy.admission.reviewed import ReviewedPod
+from swapwarden.policy.observed.wire_pods import NewPod
 
 MAX_CAUSES = 20
 """Errors in an answer."""
@@ -32,7 +32,7 @@ class PodAdmission(msgspec.Struct, frozen=True):
     """The fields to add, as a JSON patch."""
 
 
-def decide(pod: ReviewedPod, default: names.Policy | None = None, *, require_plugin: bool = False) -> PodAdmission:
+def decide(pod: NewPod, default: names.Policy | None = None, *, require_plugin: bool = False) -> PodAdmission:
     """Refuse a new pod with invalid or contradictory annotations, with all errors at once; else complete it.
 
     A pod without a policy gets the namespace's DEFAULT. The policy's terms for the scheduler are added as a JSON patch;
@@ -58,13 +58,13 @@ def decide(pod: ReviewedPod, default: names.Policy | None = None, *, require_plu
     return PodAdmission(warnings=warnings, operations=operations)
 
 
-def _annotated(pod: ReviewedPod, added: Mapping[str, str]) -> ReviewedPod:
+def _annotated(pod: NewPod, added: Mapping[str, str]) -> NewPod:
     metadata = msgspec.structs.replace(pod.metadata, annotations={**pod.annotations, **added})
     return msgspec.structs.replace(pod, metadata=metadata)
 
 
-def _annotate(pod: ReviewedPod, added: Mapping[str, str]) -> Iterator[answers.Operation]:
-    if added and pod.metadata.annotations is None:
+def _annotate(pod: NewPod, added: Mapping[str, str]) -> Iterator[answers.Operation]:
+    if added and not pod.annotations:
         yield answers.Operation("add", answers.pointer("metadata", "annotations"), added)
         return
     for key, value in added.items():

@@ -10,13 +10,14 @@ from typing import Final
 
 from swapwarden.api import names, quantity, throttling
 from swapwarden.policy.admission import answers, pod_annotations
-from swapwarden.policy.admission.reviewed import Amounts, ReviewedPod, ReviewedResources
+from swapwarden.policy.observed.resources import Kind, ResourceList, Resources, peak_at_most
+from swapwarden.policy.observed.wire_pods import NewPod
 
 _INVALID: Final = "FieldValueInvalid"
 _NANO: Final = 10**9
 
 
-def contradictions(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
+def contradictions(pod: NewPod) -> Iterator[answers.StatusCause]:
     """Yield contradictions by key. Invalid values contradict nothing: they are refused by themselves."""
     found = pod.annotations
     request, limit = _of_pod(pod)
@@ -28,7 +29,7 @@ def contradictions(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
         if low > request:
             yield _cause(pod, key, f"{pod_annotations.ABOVE_REQUEST}, {_bytes(request)}")
     bounds = {names.MEMORY_HIGH_ANNOTATION: (request, limit)}
-    for one in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
+    for _, one in pod.spec.created():
         bounds[names.CONTAINER_HIGH_PREFIX + one.name] = (_request(one.resources), _limit(one.resources))
     disabled = found.get(names.MEMORY_THROTTLING_ANNOTATION) == throttling.DISABLED
     for key in sorted(key for key in bounds if key in found):
@@ -43,10 +44,10 @@ def contradictions(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
             yield _cause(pod, key, f"{pod_annotations.ABOVE_LIMIT}, {_bytes(most)}")
 
 
-def without_effect(pod: ReviewedPod) -> Iterator[tuple[str, str]]:
+def without_effect(pod: NewPod) -> Iterator[tuple[str, str]]:
     """Yield the keys of valid annotations without effect, and why."""
     found = pod.annotations
-    apps, inits = pod.spec.containers or [], pod.spec.init_containers or []
+    containers = [one for _, one in pod.spec.created()]
     request, limit = _of_pod(pod)
     if (
         found.get(names.POLICY_ANNOTATION) == names.Policy.DISABLED
@@ -58,13 +59,13 @@ def without_effect(pod: ReviewedPod) -> Iterator[tuple[str, str]]:
             yield names.MEMORY_LOW_ANNOTATION, pod_annotations.NO_REQUEST
         if found.get(names.MEMORY_RESERVATION_ANNOTATION) == names.ReservationPolicy.SOFT:
             yield names.MEMORY_RESERVATION_ANNOTATION, pod_annotations.NO_REQUEST
-    several = len(apps) + len(inits) > 1
+    several = len(containers) > 1
     if _amount(found.get(names.MEMORY_HIGH_ANNOTATION)) is not None:
         if several:
             yield names.MEMORY_HIGH_ANNOTATION, pod_annotations.SEVERAL_CONTAINERS
         elif not _has_room(request, limit):
             yield names.MEMORY_HIGH_ANNOTATION, pod_annotations.NO_LIMIT
-    bounds = {one.name: (_request(one.resources), _limit(one.resources)) for one in (*inits, *apps)}
+    bounds = {one.name: (_request(one.resources), _limit(one.resources)) for one in containers}
     for name, own in bounds.items():
         key = names.CONTAINER_HIGH_PREFIX + name
         if _amount(found.get(key)) is not None and not _has_room(*own):
@@ -80,40 +81,38 @@ def _has_room(request: int, limit: int | None) -> bool:
     return limit is not None and limit > request
 
 
-def _of_pod(pod: ReviewedPod) -> tuple[int, int | None]:
+def _of_pod(pod: NewPod) -> tuple[int, int | None]:
     """Return the memory request and limit of the whole pod, the limit None if there is none.
 
-    The request is that of all sidecars with either the app containers or the largest init container: never less than
-    what the pod has.
+    The request is never less than the pod's own: see `resources.peak_at_most`.
     """
     spec = pod.spec
-    apps, inits = spec.containers or [], spec.init_containers or []
-    sidecars = [one for one in inits if one.restart_policy == "Always"]
-    largest = max((_request(one.resources) for one in inits if one.restart_policy != "Always"), default=0)
     overhead = _stated(spec.overhead) or 0
     request = _stated(spec.resources.requests) if spec.resources else None
     if request is None:
-        running = sum(_request(one.resources) for one in apps)
-        request = sum(_request(one.resources) for one in sidecars) + max(running, largest)
+        # A pod is refused only for what it can have in no order of its containers: CEL, which decides alone on pods
+        # that ask for nothing but memory, cannot see which sidecars start before an init container. The plan has the
+        # exact request, and protects no more than that.
+        request = peak_at_most((kind, _request(one.resources)) for kind, one in spec.created())
     limit = _limit(spec.resources)
-    limits = [_limit(one.resources) for one in (*apps, *sidecars)]
+    limits = [_limit(one.resources) for kind, one in spec.created() if kind is not Kind.INIT]
     if limit is None and limits and None not in limits:
         limit = sum(one for one in limits if one is not None)
     return request + overhead, None if limit is None else limit + overhead
 
 
-def _request(resources: ReviewedResources | None) -> int:
-    request = _stated(resources.requests) if resources else None
+def _request(asked: Resources | None) -> int:
+    request = _stated(asked.requests) if asked else None
     # A file lacks the API server's defaults.
-    return (_limit(resources) or 0) if request is None else request
+    return (_limit(asked) or 0) if request is None else request
 
 
-def _limit(resources: ReviewedResources | None) -> int | None:
-    return (_stated(resources.limits) or None) if resources else None
+def _limit(asked: Resources | None) -> int | None:
+    return (_stated(asked.limits) or None) if asked else None
 
 
-def _stated(amounts: Amounts | None) -> int | None:
-    return None if amounts is None or amounts.memory is None else _amount(amounts.memory)
+def _stated(amounts: ResourceList) -> int | None:
+    return None if amounts.memory is None else _amount(amounts.memory)
 
 
 def _amount(written: str | float | None) -> int | None:
@@ -126,6 +125,6 @@ def _bytes(amount: int) -> int:
     return -(-amount // _NANO)
 
 
-def _cause(pod: ReviewedPod, key: str, why: str) -> answers.StatusCause:
+def _cause(pod: NewPod, key: str, why: str) -> answers.StatusCause:
     shown = pod_annotations.quoted(pod.annotations[key])
     return answers.StatusCause(_INVALID, f"Invalid value: {shown}: {why}", f"metadata.annotations[{key}]")

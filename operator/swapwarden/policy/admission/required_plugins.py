@@ -14,7 +14,7 @@ from typing import Final
 
 from swapwarden.api import names, runtime_link
 from swapwarden.policy.admission import answers
-from swapwarden.policy.admission.reviewed import ReviewedPod
+from swapwarden.policy.observed.wire_pods import NewPod
 
 KEY: Final = runtime_link.REQUIRED_ANNOTATION
 VALUE: Final = f'["{runtime_link.PLUGIN}"]'
@@ -29,7 +29,7 @@ EMPTY: Final = rf"{_BLANK}\[{_BLANK}\]{_BLANK}"
 NAMED: Final = rf"""(?s:.*)[\[, \t\r\n]["']?{runtime_link.PLUGIN}["']?{_BLANK}[,\]](?s:.*)"""
 
 
-def operations(pod: ReviewedPod) -> Iterator[answers.Operation]:
+def operations(pod: NewPod) -> Iterator[answers.Operation]:
     """Yield the patch for a new pod with annotations, for those that a policy keeps from all swap; nothing for others.
 
     Pods of DaemonSets in the node's network are left out: the plugin's own pod may need them to start.

@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy.admission import answers, pod_annotations
-from swapwarden.policy.admission.reviewed import Affinity, PreferredTerm, ReviewedPod, Toleration
+from swapwarden.policy.observed.wire_pods import NewPod, WireAffinity, WirePreferredTerm, WireToleration
 
 _TRUE: Final = "true"
 TOLERATION: Final = {"key": names.SWAP_TAINT, "operator": "Exists"}
@@ -26,13 +26,13 @@ def term(policy: names.Policy) -> dict[str, Any]:
     return {"weight": pod_annotations.PREFERENCE_WEIGHT, "preference": {"matchExpressions": [expression]}}
 
 
-def contradicts(pod: ReviewedPod) -> str | None:
+def contradicts(pod: NewPod) -> str | None:
     """Return the value that the pod's own node selector asks of the label, if Required can never ask the same."""
     found = (pod.spec.node_selector or {}).get(names.SWAP_LABEL, _TRUE)
     return None if found == _TRUE else found
 
 
-def operations(pod: ReviewedPod, policy: str) -> Iterator[answers.Operation]:
+def operations(pod: NewPod, policy: str) -> Iterator[answers.Operation]:
     """Yield the patch for a new pod with this policy. Nothing if its node is chosen already."""
     if pod.spec.node_name or pod.is_of_daemon_set:
         return
@@ -53,7 +53,7 @@ def operations(pod: ReviewedPod, policy: str) -> Iterator[answers.Operation]:
             yield _add(TOLERATION, "tolerations", "-")
 
 
-def _preference(affinity: Affinity | None, wanted: dict[str, Any]) -> Iterator[answers.Operation]:
+def _preference(affinity: WireAffinity | None, wanted: dict[str, Any]) -> Iterator[answers.Operation]:
     if affinity is None:
         yield _add({"nodeAffinity": {_PREFERRED: [wanted]}}, "affinity")
     elif affinity.node_affinity is None:
@@ -62,11 +62,11 @@ def _preference(affinity: Affinity | None, wanted: dict[str, Any]) -> Iterator[a
         terms = affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
         if terms is None:
             yield _add([wanted], "affinity", "nodeAffinity", _PREFERRED)
-        elif msgspec.convert(wanted, PreferredTerm) not in terms:
+        elif msgspec.convert(wanted, WirePreferredTerm) not in terms:
             yield _add(wanted, "affinity", "nodeAffinity", _PREFERRED, "-")
 
 
-def _tolerates(tolerations: list[Toleration]) -> bool:
+def _tolerates(tolerations: list[WireToleration]) -> bool:
     """Return whether the pod tolerates our taint, whatever its value and effect (core/v1 Toleration)."""
     return any(one.operator == "Exists" and one.key in {"", names.SWAP_TAINT} and not one.effect for one in tolerations)
 

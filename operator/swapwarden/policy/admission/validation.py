@@ -8,7 +8,7 @@ from typing import Final
 
 from swapwarden.api import names, quantity
 from swapwarden.policy.admission import answers, memory, pod_annotations, scheduling
-from swapwarden.policy.admission.reviewed import ReviewedPod
+from swapwarden.policy.observed.wire_pods import NewPod
 
 MAX_OWN: Final = 256
 """Limit of our annotations on a pod: more than anybody has containers, and quick to read."""
@@ -28,7 +28,7 @@ _Own = list[tuple[str, str, pod_annotations.AnnotationRule]]
 quoted: Final = pod_annotations.quoted
 
 
-def errors(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
+def errors(pod: NewPod) -> Iterator[answers.StatusCause]:
     """Yield all errors, by key: invalid values, then contradictions."""
     own = _own(pod)
     if len(own) > MAX_OWN:
@@ -36,7 +36,11 @@ def errors(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
         yield answers.StatusCause(_TOO_MANY, message, "metadata.annotations")
         del own[MAX_OWN:]
     suggester = pod_annotations.Suggester()
-    containers = dict.fromkeys(pod.containers) if any(rule.per_container for _, _, rule in own) else {}
+    containers = (
+        dict.fromkeys(one.name for _, one in pod.spec.created())
+        if any(rule.per_container for _, _, rule in own)
+        else {}
+    )
     for key, value, rule in own:
         if rule.per_container:
             yield from _container(key, key.removeprefix(rule.key), containers, suggester)
@@ -46,14 +50,14 @@ def errors(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
         yield from memory.contradictions(pod)
 
 
-def wrong_values(pod: ReviewedPod) -> Iterator[answers.StatusCause]:
+def wrong_values(pod: NewPod) -> Iterator[answers.StatusCause]:
     """Yield invalid values: the policies inside the API server refuse the same."""
     suggester = pod_annotations.Suggester()
     for key, value, rule in _own(pod):
         yield from _value(key, value, rule, suggester)
 
 
-def _own(pod: ReviewedPod) -> _Own:
+def _own(pod: NewPod) -> _Own:
     """Return the annotations that have a meaning, by key."""
     found = (
         (key, value, pod_annotations.rule_of(key))
@@ -63,14 +67,14 @@ def _own(pod: ReviewedPod) -> _Own:
     return sorted((key, value, rule) for key, value, rule in found if rule is not None)
 
 
-def warnings(pod: ReviewedPod) -> Iterator[str]:
+def warnings(pod: NewPod) -> Iterator[str]:
     """Yield a warning for each annotation or label without effect."""
     suggester = pod_annotations.Suggester()
     for key in sorted(key for key in pod.annotations if pod_annotations.is_of_domain(key)):
         if pod_annotations.rule_of(key) is None:
             meant = suggester.closest_key(key)
             yield f"{_at(key)}: {pod_annotations.NO_SUCH_KEY}{_did_you_mean(meant)}"
-    for key in sorted(key for key in pod.metadata.labels or {} if pod_annotations.DOMAIN in key):
+    for key in sorted(key for key in pod.metadata.labels if pod_annotations.DOMAIN in key):
         if pod_annotations.rule_of(key) is not None:
             yield f"metadata.labels[{pod_annotations.shown(key, _MAX_KEY)}]: {pod_annotations.AS_LABEL}"
     if any(rule.about_memory for _, _, rule in _own(pod)):
@@ -86,7 +90,7 @@ def warnings(pod: ReviewedPod) -> Iterator[str]:
                 yield f"{_at(key)}: {pod_annotations.OVERRULED}"
 
 
-def _contradictions(pod: ReviewedPod, own: _Own) -> Iterator[answers.StatusCause]:
+def _contradictions(pod: NewPod, own: _Own) -> Iterator[answers.StatusCause]:
     policy = pod.annotations.get(names.POLICY_ANNOTATION)
     limits = dict(_limits(own))
     # A namespace's default contradicts nobody: the limit has no effect there, with a warning.
@@ -117,7 +121,7 @@ def _limits(own: _Own) -> Iterator[tuple[str, int]]:
             yield key, quantity.nano(value)
 
 
-def _is_by_default(pod: ReviewedPod) -> bool:
+def _is_by_default(pod: NewPod) -> bool:
     return pod.annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE
 
 

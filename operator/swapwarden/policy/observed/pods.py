@@ -1,11 +1,11 @@
-"""Pods: the fields that are read, and the compact row that is kept of each of 150,000 pods."""
+"""Rows of pods, as compact as 150,000 of them need."""
 
 from __future__ import annotations
 
 import functools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,8 +13,9 @@ import msgspec
 from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
-from swapwarden.policy.observed import memory_asks, pod_conditions, pod_memory
-from swapwarden.policy.observed.resources import Class, Kind, ResourceList, Resources, compute
+from swapwarden.policy.observed import memory_asks, resources
+from swapwarden.policy.observed.resources import Class, Kind
+from swapwarden.policy.observed.wire_pods import WireContainer, WireContainerStatus, WirePod, WirePodCondition
 
 CRITICAL_PRIORITY = 2_000_000_000
 """From this priority on, the kubelet considers a pod critical (k/k: pkg/kubelet/types/pod_update.go)."""
@@ -32,90 +33,10 @@ _CONTAINER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 """Runtimes use 64 hexadecimal digits. Any other id must at least not grow in JSON."""
 
 
-class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """A container of a pod's spec: the fields that are read."""
-
-    name: str
-    resources: Resources = Resources()
-    restart_policy: str = ""
-
-
-class WireRunning(msgspec.Struct, frozen=True):
-    """state.running of a container's status: only its presence counts."""
-
-
-class WireContainerState(msgspec.Struct, frozen=True):
-    """State of a container: the fields that are read."""
-
-    running: WireRunning | None = None
-
-
-class WireContainerStatus(msgspec.Struct, frozen=True):
-    """Status of a container: the fields that are read."""
-
-    name: str
-    container_id: str = msgspec.field(default="", name="containerID")
-    state: WireContainerState = WireContainerState()
-    resources: Resources | None = None
-    """All resources in force, if the kubelet reports them (k/k: pkg/kubelet/kubelet_pods.go)."""
-
-
-class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Spec of a pod: the fields that are read."""
-
-    containers: list[WireContainer]
-    init_containers: list[WireContainer] = []
-    ephemeral_containers: list[WireContainer] = []
-    node_name: str = ""
-    priority: int | None = None
-    priority_class_name: str = ""
-    resources: Resources | None = None
-    overhead: ResourceList = ResourceList()
-    termination_grace_period_seconds: int | None = None
-
-
-class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a pod: the fields that are read."""
-
-    phase: str = ""
-    start_time: str = ""
-    qos_class: Class | None = None
-    conditions: list[pod_conditions.WirePodCondition] = []
-    container_statuses: list[WireContainerStatus] = []
-    init_container_statuses: list[WireContainerStatus] = []
-    ephemeral_container_statuses: list[WireContainerStatus] = []
-
-
-class WireOwner(msgspec.Struct, frozen=True, rename="camel"):
-    """A reference to the owner of a pod: the fields that are read."""
-
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
-
-
-class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """Metadata of a pod: the fields that are read."""
-
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    creation_timestamp: str = ""
-    deletion_timestamp: str = ""
-    resource_version: str = ""
-    owner_references: list[WireOwner] = []
-
-
-class WirePod(msgspec.Struct, frozen=True):
-    """A pod as received from the API server or read from a file."""
-
-    metadata: WirePodMeta
-    spec: WirePodSpec
-    status: WirePodStatus = WirePodStatus()
+_BY_KUBELET: Final = ("DisruptionTarget", "True", "TerminationByKubelet")
+_FOR_MEMORY: Final = "The node was low on resource: memory"
+"""The begin of the message (k/k: pkg/kubelet/eviction/helpers.go). With another, it evicts a pod that exceeds its own
+limit of a disk: a tenant could have that at any time."""
 
 
 class ContainerRow(msgspec.Struct, frozen=True, gc=False):
@@ -187,7 +108,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """None without such a condition."""
     mirror: Mirror | None = None
     """None except for mirrors of static pods, and pods that pretend to be one."""
-    whole: pod_memory.WholePod = pod_memory.NOTHING
+    whole: resources.WholePod = resources.NOTHING
     asks: memory_asks.MemoryAsks | None = None
     """Its annotations about memory.low and memory.high; None without any."""
     ending: bool = False
@@ -219,7 +140,7 @@ def project(wire: WirePod) -> PodRow:
     meta, spec, status = wire.metadata, wire.spec, wire.status
     annotations = meta.annotations
     policy = _written(annotations, names.POLICY_ANNOTATION)
-    mirror = _mirror(wire)
+    mirror, containers = _mirror(wire), tuple(spec.created())
     return PodRow(
         key=(mirror.key if mirror else meta.uid) or f"{meta.namespace}/{meta.name}",
         uid=meta.uid,
@@ -231,14 +152,15 @@ def project(wire: WirePod) -> PodRow:
         qos=_qos_class(wire),
         policy=policy if policy is None else sys.intern(policy),
         swap_limit=_written(annotations, names.LIMIT_ANNOTATION),
-        created=meta.creation_timestamp,
+        created=meta.creation_timestamp or "",
         started=sys.intern(status.start_time),
         containers=(
-            *_rows(spec.init_containers, status.init_container_statuses, annotations),
-            *_rows(spec.containers, status.container_statuses, annotations, Kind.APP),
-            *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, Kind.EPHEMERAL),
+            *_rows(containers, (*status.init_container_statuses, *status.container_statuses), annotations),
+            *_rows(
+                ((Kind.EPHEMERAL, one) for one in spec.ephemeral_containers), status.ephemeral_container_statuses, {}
+            ),
         ),
-        agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
+        agent=names.AGENT_LABELS.items() <= meta.labels.items() and status.is_ready,
         defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE,
         labels=_labels(meta.labels),
         enforced=next(
@@ -250,13 +172,11 @@ def project(wire: WirePod) -> PodRow:
             None,
         ),
         mirror=mirror,
-        whole=pod_memory.of_pod(
-            spec.resources, spec.overhead, (one.resources for one in (*spec.init_containers, *spec.containers))
-        ),
-        asks=memory_asks.read(annotations, (one.name for one in (*spec.init_containers, *spec.containers))),
+        whole=resources.of_pod(spec.resources, spec.overhead, (one.resources for _, one in containers)),
+        asks=memory_asks.read(annotations, (one.name for _, one in containers)),
         ending=bool(meta.deletion_timestamp),
         reclaim=_reclaim(annotations),
-        evicted=pod_conditions.is_evicted(status.conditions),
+        evicted=is_evicted(status.conditions),
     )
 
 
@@ -340,7 +260,7 @@ def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
         yield "spec.overhead.memory", str(spec.overhead.memory)
     lists: tuple[tuple[str, Sequence[WireContainer | WireContainerStatus]], ...] = (
         ("spec.initContainers", spec.init_containers),
-        ("spec.containers", spec.containers),
+        ("spec.containers", spec.containers or ()),
         ("status.initContainerStatuses", status.init_container_statuses),
         ("status.containerStatuses", status.container_statuses),
     )
@@ -377,17 +297,20 @@ def _is_left_behind(wire: WirePod) -> bool:
     return forged and bool(meta.deletion_timestamp)
 
 
-def _is_static(annotations: dict[str, str]) -> bool:
-    return annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
+def is_evicted(conditions: Iterable[WirePodCondition]) -> bool:
+    """Return whether the kubelet evicted the pod for want of memory of the node.
 
-
-def _is_ready(status: WirePodStatus) -> bool:
-    return any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions)
+    It says so once the pod has ended, and not before (k/k: pkg/kubelet/status/status_manager.go).
+    """
+    return any(
+        (each.type, each.status, each.reason) == _BY_KUBELET and each.message.startswith(_FOR_MEMORY)
+        for each in conditions
+    )
 
 
 def _is_critical(wire: WirePod) -> bool:
-    annotations, spec = wire.metadata.annotations, wire.spec
-    if names.CONFIG_MIRROR_ANNOTATION in annotations or _is_static(annotations):
+    spec = wire.spec
+    if wire.is_static:
         return True
     if spec.priority is None:
         return spec.priority_class_name in CRITICAL_CLASSES
@@ -397,33 +320,25 @@ def _is_critical(wire: WirePod) -> bool:
 def _qos_class(wire: WirePod) -> Class:
     if wire.status.qos_class is not None:
         return wire.status.qos_class
-    spec = wire.spec
-    containers = [(_init_kind(container), container.resources) for container in spec.init_containers]
-    containers += [(Kind.APP, container.resources) for container in spec.containers]
-    return compute(spec.resources, containers)
-
-
-def _init_kind(container: WireContainer) -> Kind:
-    return Kind.SIDECAR if container.restart_policy == "Always" else Kind.INIT
+    return resources.compute(wire.spec.resources, [(kind, one.resources) for kind, one in wire.spec.created()])
 
 
 def _rows(
-    containers: list[WireContainer],
-    statuses: list[WireContainerStatus],
+    containers: Iterable[tuple[Kind, WireContainer]],
+    statuses: Iterable[WireContainerStatus],
     annotations: dict[str, str],
-    kind: Kind | None = None,
 ) -> Iterator[ContainerRow]:
     by_name = {status.name: status for status in statuses}
-    for container in containers:
+    for kind, container in containers:
         status = by_name.get(container.name)
         in_force = status.resources if status is not None else None
-        request, limit = pod_memory.of_container(container.resources if in_force is None else in_force)
+        request, limit = resources.of_container(container.resources if in_force is None else in_force)
         running = status is not None and status.state.running is not None
         # The field is immutable, so the spec is in force.
         asked = container.resources.limits.swap
         yield ContainerRow(
             name=sys.intern(container.name),
-            kind=kind or _init_kind(container),
+            kind=kind,
             request=request,
             limit=limit,
             swap_limit=_written(annotations, names.CONTAINER_LIMIT_PREFIX + container.name) if annotations else None,

@@ -9,6 +9,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.policy.memory import amounts
 from swapwarden.policy.observed import nodes, pods, resources
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.swap import limits
 
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -51,7 +52,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def read(
-    wire: pods.WirePod, facts: nodes.NodeFacts, node_uid: str, planned: dict[str, state.PodSettings]
+    wire: WirePod, facts: nodes.NodeFacts, node_uid: str, planned: dict[str, state.PodSettings]
 ) -> Candidate | None:
     """Return a pod of the node; None if it has ended. QuantityError if a resource is no quantity.
 

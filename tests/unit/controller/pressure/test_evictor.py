@@ -18,6 +18,7 @@ from swapwarden.kube import client, errors, events, ratelimit
 from swapwarden.policy import plan
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.pressure import choice
 from swapwarden.policy.pressure.choice import HoldReason
 from swapwarden.policy.pressure.thresholds import Eviction, Pressure
@@ -220,7 +221,7 @@ class Leader:
     def kubelet_evicts(self, name: str) -> None:
         """Be the kubelet, which evicted a pod."""
         self.server.pods[name]["status"] = {"phase": "Failed"}
-        before = pods.project(msgspec.convert(pod(name) | {"spec": {"containers": [], "nodeName": "n"}}, pods.WirePod))
+        before = pods.project(msgspec.convert(pod(name) | {"spec": {"containers": [], "nodeName": "n"}}, WirePod))
         self.observer.pod_changed(before, msgspec.structs.replace(before, terminal=True, evicted=True))
 
     def syncs(self) -> None:

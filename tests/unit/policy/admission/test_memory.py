@@ -96,8 +96,8 @@ def test_what_the_pod_has_beside_its_containers_counts(more: dict[str, Any]) -> 
     "container",
     [
         {"name": "app"},
-        {"name": "app", "resources": None},
-        {"name": "app", "resources": {"requests": None, "limits": {}}},
+        {"name": "app", "resources": {}},
+        {"name": "app", "resources": {"requests": {}, "limits": {}}},
     ],
 )
 def test_a_container_without_resources_requests_nothing(container: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 from swapwarden.api import names
-from swapwarden.policy.admission import reviewed, scheduling
+from swapwarden.policy.admission import scheduling
+from swapwarden.policy.observed.wire_pods import NewPod, WirePodMeta, WirePodSpec
 from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
@@ -90,9 +91,7 @@ def test_a_toleration_of_something_else_is_not(toleration: dict[str, str]) -> No
 
 def test_what_contradicts_required() -> None:
     for selector, found in (({LABEL: "false"}, "false"), ({LABEL: "true"}, None), ({}, None), (None, None)):
-        assert (
-            scheduling.contradicts(reviewed.ReviewedPod(spec=reviewed.ReviewedPodSpec(node_selector=selector))) == found
-        )
+        assert scheduling.contradicts(NewPod(WirePodMeta(), WirePodSpec(node_selector=selector))) == found
 
 
 TEXT = strategies.text("ab./-", max_size=4)
@@ -176,13 +175,13 @@ def without_ours(spec: dict[str, Any]) -> dict[str, Any]:
     return left
 
 
-OWNERS = strategies.sampled_from([None, [], [{"kind": "DaemonSet", "controller": True}], [{"kind": "ReplicaSet"}]])
+OWNERS = strategies.sampled_from([[], [{"kind": "DaemonSet", "controller": True}], [{"kind": "ReplicaSet"}]])
 LIMITS = strategies.sampled_from([{}, {"swapwarden.dev/swap-limit": "1Gi"}, {"swap-limit.swapwarden.dev/app": "0"}])
 
 
 @hypothesis.given(SPECS, strategies.sampled_from(names.Policy), strategies.booleans(), OWNERS, LIMITS)
 def test_admission_adds_only_its_own_and_only_once(
-    spec: dict[str, Any], policy: names.Policy, given: bool, owners: list[Any] | None, limits: dict[str, str]
+    spec: dict[str, Any], policy: names.Policy, given: bool, owners: list[Any], limits: dict[str, str]
 ) -> None:
     pod = reviews.pod({**limits, **({"swapwarden.dev/swap-policy": policy.value} if given else {})} or None)
     pod["spec"].update(spec)

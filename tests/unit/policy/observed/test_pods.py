@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from swapwarden.agent.inventory import records
 from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import memory_asks, pods, resources
-from swapwarden.policy.observed.pod_memory import WholePod
+from swapwarden.policy.observed.resources import WholePod
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.swap import limits
 
 from tests.unit.policy.rows import MI, Kind, container, pod
@@ -25,7 +26,7 @@ def project(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = 
         "spec": {"containers": [{"name": "app", "image": "web:1"}], **(spec or {})},
         "status": status or {},
     }
-    return pods.project(msgspec.json.decode(msgspec.json.encode(document), type=pods.WirePod))
+    return pods.project(msgspec.json.decode(msgspec.json.encode(document), type=WirePod))
 
 
 def memory(request: str | None = None, limit: str | None = None) -> dict[str, Any]:
@@ -311,7 +312,7 @@ def test_quantities_names_all_of_them() -> None:
             },
             "status": {"containerStatuses": [{"name": "a", "resources": {"limits": {"memory": 5}}}]},
         },
-        pods.WirePod,
+        WirePod,
     )
     assert dict(pods.quantities(wire)) == {
         "spec.resources.limits.cpu": "1",

@@ -13,6 +13,7 @@ from swapwarden.api import profile as profiles
 from swapwarden.api.profile import reclaim as api
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import settings
 
@@ -131,6 +132,6 @@ def test_off_is_the_same_as_nothing() -> None:
 def test_an_invalid_annotation_asks_for_nothing() -> None:
     def read(text: str) -> names.ReclaimMode | None:
         metadata = {"name": "a", "annotations": {"swapwarden.dev/reclaim": text}}
-        return pods.project(msgspec.convert({"metadata": metadata, "spec": {"containers": []}}, pods.WirePod)).reclaim
+        return pods.project(msgspec.convert({"metadata": metadata, "spec": {"containers": []}}, WirePod)).reclaim
 
     assert [read(text) for text in ("startup", "", "Startup")] == [OFF, OFF, STARTUP]

@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import decoding, names
-from swapwarden.cli import wire
 from swapwarden.cli.kubectl.check import installation
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import session
+from swapwarden.policy.observed.wire_pods import WirePod
 
 _FAILED: Final = re.compile(r'failed calling webhook "([^"]{1,253})": (.*)', re.DOTALL)
 _TRUST: Final = re.compile(r"x509|tls:|certificate")
@@ -56,10 +56,10 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
 def admitted(namespace: str, answer: bytes) -> Trial:
     """Return the result if the pod would have been created like this."""
     try:
-        found = decoding.decode(answer, wire.LenientPod)
+        found = decoding.decode(answer, WirePod)
     except msgspec.MsgspecError as error:
         return f"the API server's answer is invalid: {error}"
-    if found.spec.node_selector.get(names.SWAP_LABEL) == "true":
+    if (found.spec.node_selector or {}).get(names.SWAP_LABEL) == "true":
         return None
     return _problem(
         "NotCompleted",

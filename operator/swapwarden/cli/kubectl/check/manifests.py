@@ -146,9 +146,8 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
             yield problem(Check.NO_EFFECT, here, f"{called}: {text}", remedy=catalogue.CORRECT)
         if refused:
             continue
-        asked = read.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
         (row,) = objects.pod_rows(read)
-        yield from _effect(row, asked.spec.node_selector or {}, setting, str(one.place), called)
+        yield from _effect(row, wire.spec.node_selector or {}, setting, str(one.place), called)
 
 
 def _effect(

@@ -14,10 +14,11 @@ import msgspec
 from swapwarden.api import decoding, names, state
 from swapwarden.cli.kubectl.cluster import agents
 from swapwarden.controller.notices.pod_notices import notices_about
-from swapwarden.policy.admission import pod_annotations, reviewed
+from swapwarden.policy.admission import pod_annotations
 from swapwarden.policy.fleet import cluster, decisions
 from swapwarden.policy.fleet import view as planner
 from swapwarden.policy.observed import namespaces, nodes, pods, revisions, states
+from swapwarden.policy.observed.wire_pods import NewPod, WirePod
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.profile.store import Entry, ProfileStore
 
@@ -97,8 +98,7 @@ class UnknownProfileError(Exception):
         super().__init__(f"there is no NodeSwapProfile {name!r}; there are: {there}")
 
 
-_PODS = decoding.Decoder(pods.WirePod)
-_ASKED = decoding.Decoder(reviewed.ReviewedPod)
+_PODS = decoding.Decoder(WirePod)
 _REPORTS = decoding.Decoder(AgentReport)
 
 
@@ -108,7 +108,7 @@ class ClusterSnapshot:
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     pods: dict[tuple[str, str], pods.PodRow] = dataclasses.field(default_factory=dict)
-    admitted_pods: dict[tuple[str, str], reviewed.ReviewedPod] = dataclasses.field(default_factory=dict)
+    admitted_pods: dict[tuple[str, str], NewPod] = dataclasses.field(default_factory=dict)
     """Of the pods those with a label or an annotation of Swapwarden's, as admission reads them."""
     parts: list[ComponentPod] = dataclasses.field(default_factory=list)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
@@ -150,11 +150,10 @@ class ClusterSnapshot:
         place = meta.namespace, meta.name
         self.pods[place] = row
         if any(map(pod_annotations.is_of_domain, (*meta.annotations, *meta.labels))):
-            self.admitted_pods[place] = _ASKED.decode(item)
+            self.admitted_pods[place] = wire
         if meta.labels.get(_NAME_LABEL) == names.AGENT_LABELS[_NAME_LABEL]:
             component = meta.labels.get(_COMPONENT_LABEL, "")
-            ready = any(one.type == "Ready" and one.status == "True" for one in wire.status.conditions)
-            self.parts.append(ComponentPod(component, meta.namespace, meta.name, row.node, ready))
+            self.parts.append(ComponentPod(component, meta.namespace, meta.name, row.node, wire.status.is_ready))
 
     def agent_namespace(self) -> str | None:
         """Return the namespace of the agents; None if there are none."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 
 from swapwarden.api import names
 from swapwarden.api.sizes import exact
-from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.policy.observed import pods, resources
+from swapwarden.policy.observed import resources
+from swapwarden.policy.observed.wire_pods import WireContainer, WirePod
 from swapwarden.policy.swap import limits
 
 MOST_OVERCOMMIT: Final = 10_000
@@ -111,7 +111,7 @@ _COMMANDS: Final[dict[AdviceKind, str]] = {
 _EDIT: Final = "kubectl edit nodeswapprofile {profile}"
 
 
-def policy(pod: workloads.DetailedPod, value: names.Policy, outcome: str = "") -> Advice:
+def policy(pod: WirePod, value: names.Policy, outcome: str = "") -> Advice:
     """Advise another policy of the pod, on any node."""
     return _worded(
         AdviceKind.POLICY_IN_FILE if pod.is_mirror else AdviceKind.POLICY, pod, outcome=outcome, target=value.value
@@ -126,7 +126,7 @@ def advise(planned: PlannedPod, kind: AdviceKind, text: str = "", **fields: Any)
     return _worded(kind, planned.pod, words, **fields)
 
 
-def _worded(kind: AdviceKind, pod: workloads.DetailedPod, words: dict[str, str] | None = None, **fields: Any) -> Advice:
+def _worded(kind: AdviceKind, pod: WirePod, words: dict[str, str] | None = None, **fields: Any) -> Advice:
     advice = Advice(how="", kind=kind, **fields)
     above = "" if advice.above is None else exact(advice.above)
     below = "" if advice.below is None else exact(advice.below)
@@ -192,14 +192,14 @@ def _container(
 ) -> PlannedPod:
     """Return the pod recreated with other resources of a container."""
 
-    def changed(every: list[pods.WireContainer]) -> list[pods.WireContainer]:
+    def changed(every: Iterable[WireContainer]) -> list[WireContainer]:
         return [
             msgspec.structs.replace(one, resources=change(one.resources)) if one.name == advice.target else one
             for one in every
         ]
 
     spec = it.pod.spec
-    return _respecified(it, containers=changed(spec.containers), init_containers=changed(spec.init_containers))
+    return _respecified(it, containers=changed(spec.containers or ()), init_containers=changed(spec.init_containers))
 
 
 def _resources(found: resources.Resources, limit: int | None = None, request: int | None = None) -> resources.Resources:

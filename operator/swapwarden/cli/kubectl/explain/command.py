@@ -8,8 +8,9 @@ from typing import Final
 import click
 
 from swapwarden.cli.kubectl import completion, flags, loading
-from swapwarden.cli.kubectl.cluster import session, workloads
+from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
+from swapwarden.policy.observed.wire_pods import WirePod
 
 EXAMPLES: Final = """\b
 Examples:
@@ -19,14 +20,14 @@ Examples:
 _PREFIXES: Final = ("pod/", "pods/", "po/")
 
 
-async def _pod(asked: session.Session, name: str) -> workloads.DetailedPod:
+async def _pod(asked: session.Session, name: str) -> WirePod:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     path = asked.namespaced("api/v1", "pods")
     if "/" in name:
         raise click.UsageError(f"{name!r} is no pod: give the name of one (kubectl get pods -n {asked.namespace})")
     try:
-        return await asked.get(f"{path}/{session.quote(name)}", workloads.DetailedPod)
+        return await asked.get(f"{path}/{session.quote(name)}", WirePod)
     except session.NotFoundError as error:
         raise session.NotFoundError(
             f"{error.message} in namespace {asked.namespace}; see kubectl get pods -n {asked.namespace}"

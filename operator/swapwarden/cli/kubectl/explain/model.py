@@ -14,16 +14,17 @@ import msgspec
 from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.sizes import exact, with_bytes
-from swapwarden.cli.kubectl.cluster import usage, workloads
+from swapwarden.cli.kubectl.cluster import usage
 from swapwarden.cli.kubectl.explain import kernelview, memory, pressure, reclaim, remedies, rules
 from swapwarden.cli.kubectl.explain.advice import Advice
 from swapwarden.cli.kubectl.explain.memory import MemoryLine
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.explain.rules import Number
 from swapwarden.policy import plan
-from swapwarden.policy.admission import reviewed, scheduling, validation
+from swapwarden.policy.admission import scheduling, validation
 from swapwarden.policy.memory import settings as memory_settings
-from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods, resources
+from swapwarden.policy.observed import namespaces, nodes, pods, resources
+from swapwarden.policy.observed.wire_pods import WirePod, WirePodCondition
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits, requirements
 
@@ -40,7 +41,7 @@ _PodRow = pods.PodRow
 class Observed(msgspec.Struct, frozen=True):
     """Everything that was read of a cluster for one pod."""
 
-    pod: workloads.DetailedPod
+    pod: WirePod
     node: nodes.NodeRow | None = None
     """None if the pod has no node yet, it is gone, or may not be seen."""
     profiles: Mapping[str, _Profile] | None = None
@@ -53,7 +54,7 @@ class Observed(msgspec.Struct, frozen=True):
     """Labels of the pod's namespace; None if they may not be seen."""
     others: tuple[_PodRow, ...] | None = None
     """The other pods of the node; None if they may not be seen, or were not asked for."""
-    neighbours: tuple[pods.WirePod, ...] | None = None
+    neighbours: tuple[WirePod, ...] | None = None
     """The other pods as they are; only while the node is under memory pressure."""
     has_agent: bool | None = None
     """Whether a Ready agent is on the node; None if unknown."""
@@ -128,7 +129,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     """By the rules now."""
     desired_text: str = ""
     kernel: kernelview.KernelState | None = None
-    enforced: pod_conditions.WirePodCondition | None = None
+    enforced: WirePodCondition | None = None
     """For those who may not see the node's state, the pod's condition SwapPolicyEnforced."""
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
@@ -174,7 +175,7 @@ def explain(seen: Observed) -> PodExplanation:
         planned=_given(planned.trace.decision) if planned else None,
         desired_text=waiting or _difference(seen, row, planned, desired),
         kernel=kernel,
-        enforced=pod.enforced if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
+        enforced=_enforced(pod) if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
         used_bytes=used.swap_bytes,
         used_containers={one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None},
         secrets=_secrets(seen),
@@ -332,12 +333,17 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
     return f"{row.node}: {exact(facts.memory_bytes)} memory, {swap_text}{on}{said}"
 
 
+def _enforced(pod: WirePod) -> WirePodCondition | None:
+    """Return the controller's condition on whether the policy is enforced; None if it wrote none."""
+    return next((each for each in pod.status.conditions if each.type == ConditionType.SWAP_POLICY_ENFORCED), None)
+
+
 def _secrets(seen: Observed) -> str:
     """Return whether Secrets of the pod can reach a disk; empty if the node does not report it."""
     status = seen.state.status if seen.state else None
     if status is None or status.facts is None:
         return ""
-    volumes = [each.name for each in seen.pod.spec.volumes if each.secret is not None or each.projected is not None]
+    volumes = [one.name for one in seen.pod.spec.volumes or () if one.secret is not None or one.projected is not None]
     has = f"it mounts {len(volumes)} volumes with secrets or tokens" if volumes else "it mounts none"
     if not status.facts.swap_bytes:
         return "cannot reach a disk: the node has no swap"
@@ -354,7 +360,7 @@ def _secrets(seen: Observed) -> str:
 # Whether the pod looks like an admitted one
 
 
-def missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> str:
+def missing(pod: WirePod, labels: namespaces.Labels) -> str:
     """Return how the pod differs from an admitted one, and the likely cause; empty if it does not.
 
     `labels` are those of namespaces by name, as far as they are known. The pod does not show the cause: one that was
@@ -365,13 +371,12 @@ def missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> str:
     return f"{found}: {_cause(pod)}" if found else ""
 
 
-def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[str]:
+def _missing(pod: WirePod, labels: namespaces.Labels) -> Iterator[str]:
     default = labels.get(pod.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
     if names.POLICY_ANNOTATION not in pod.metadata.annotations and default in frozenset[str](names.Policy):
         yield f"the default {default} of its namespace is not in the pod"
-    seen = msgspec.convert(pod, reviewed.ReviewedPod, from_attributes=True)
     # By now the scheduler has chosen a node, which must not look as if the pod had come with it.
-    asked = msgspec.structs.replace(seen, spec=msgspec.structs.replace(seen.spec, node_name=""))
+    asked = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
     policy = asked.annotations.get(names.POLICY_ANNOTATION, "")
     lacks = {operation.path.split("/")[2]: None for operation in scheduling.operations(asked, policy)}
     if lacks:
@@ -380,7 +385,7 @@ def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[
         yield f"admission would refuse it: {cause.field}: {cause.message}"
 
 
-def _cause(pod: workloads.DetailedPod) -> str:
+def _cause(pod: WirePod) -> str:
     space = pod.metadata.namespace
     if pod.is_mirror:
         return "it is a static pod, of which the API server only has a mirror"

@@ -8,13 +8,14 @@ from swapwarden.api import names, quantity
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed.wire_pods import WirePod, WirePodStatus
 from swapwarden.policy.profile import compiled
 
 
 class PlannedPod(msgspec.Struct, frozen=True):
     """A pod that is planned, and how."""
 
-    pod: workloads.DetailedPod
+    pod: WirePod
     row: pods.PodRow
     profile: compiled.Profile
     chosen: str
@@ -28,9 +29,9 @@ class PlannedPod(msgspec.Struct, frozen=True):
     known: namespaces.Labels = {}
     """Labels of the pod's namespace, if they were read."""
 
-    def recreated(self, pod: workloads.DetailedPod) -> PlannedPod:
+    def recreated(self, pod: WirePod) -> PlannedPod:
         """Plan POD in this one's place once it is created: its template counts, its status does not."""
-        bare = msgspec.structs.replace(pod, status=pods.WirePodStatus())
+        bare = msgspec.structs.replace(pod, status=WirePodStatus())
         return self._planned(pod=bare, row=msgspec.structs.replace(pods.project(bare), node=self.row.node))
 
     def with_profile(self, **fields: object) -> PlannedPod:

@@ -9,7 +9,7 @@ import msgspec
 
 from swapwarden.api import quantity, state
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.pressure import candidates, ranking, words
 from swapwarden.policy.pressure.ranking import Ranked, Spared
 
@@ -29,7 +29,7 @@ class PodPressure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 def of_pod(
-    planned: PlannedPod, node_uid: str, found: state.NodeSwapState | None, neighbours: Iterable[pods.WirePod] | None
+    planned: PlannedPod, node_uid: str, found: state.NodeSwapState | None, neighbours: Iterable[WirePod] | None
 ) -> PodPressure | None:
     """Return the decision on a pod; None if its node is not under pressure, or if its profile does not ask.
 

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, quantity
-from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain.advice import (
     EXAMPLE_BYTES,
     MOST_OVERCOMMIT,
@@ -25,6 +24,7 @@ from swapwarden.cli.kubectl.explain.advice import (
 )
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
 from swapwarden.policy.observed import pods, resources
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.swap import limits, requirements
 
 Reason = names.Reason
@@ -33,7 +33,7 @@ _SHOWN: Final = 2
 """How many ways to one outcome are shown."""
 
 
-def changes(pod: workloads.DetailedPod, row: pods.PodRow, planned: PlannedPod | None) -> Iterator[Advice]:
+def changes(pod: WirePod, row: pods.PodRow, planned: PlannedPod | None) -> Iterator[Advice]:
     """Yield advice for other outcomes, the likeliest first."""
     if planned is not None:
         yield from _by_plan(planned)

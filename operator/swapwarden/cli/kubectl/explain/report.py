@@ -12,15 +12,16 @@ from typing import TypeVar
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot, usage, workloads
+from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot, usage
 from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed.wire_pods import WirePod
 
 T = TypeVar("T")
 
 
-async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Observed:
+async def read(asked: session.Session, pod: WirePod) -> model.Observed:
     """Read a pod's node, profiles, state and usage; skip those that the user may not read."""
     unseen: list[str] = []
     hidden: list[str] = []
@@ -42,7 +43,7 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
     labels, others, neighbours = namespaces.project(space) if space else None, None, None
     pressed = found is not None and found.status.pressure is not None
     if node and (pressed or any(profile.swap.overcommit_percent is not None for profile in valid.values())):
-        on_node = asked.collect(session.PODS, pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
+        on_node = asked.collect(session.PODS, WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
         listed = await _seen(unseen, "pods of all namespaces", on_node)
         if listed is not None:
             neighbours = tuple(each for each in listed if each.metadata.uid != pod.metadata.uid)
@@ -86,7 +87,7 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
     return None
 
 
-async def run(asked: session.Session, pod: workloads.DetailedPod, output: str, form: tables.Form) -> None:
+async def run(asked: session.Session, pod: WirePod, output: str, form: tables.Form) -> None:
     """Explain a pod as text, JSON or YAML."""
     explained = model.explain(await read(asked, pod))
     if output != "text":

@@ -12,7 +12,7 @@ from swapwarden.api import names, sizes
 from swapwarden.cli.kubectl.explain import kernelview, memory, model
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.output.tables import Cell
-from swapwarden.policy.observed import pod_conditions
+from swapwarden.policy.observed.wire_pods import WirePodCondition
 
 MAX_WIDTH: Final = 120
 """Columns of text that are read with ease."""
@@ -131,7 +131,7 @@ def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> Cell:
     return Cell(kernel.text + (f", for {old} at least" if old else ""), _HELD.get(kernel.status, ""))
 
 
-def _enforced(explained: pod_conditions.WirePodCondition) -> Cell:
+def _enforced(explained: WirePodCondition) -> Cell:
     style = {"True": "green", "False": "bold red"}.get(explained.status, "yellow")
     return Cell(f"{explained.status}, {explained.reason}: {explained.message}", style)
 

@@ -15,8 +15,9 @@ from swapwarden.cli import wire
 from swapwarden.cli.inputs import kinds
 from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import session, workloads
-from swapwarden.policy.admission import reviewed, validation
+from swapwarden.policy.admission import validation
 from swapwarden.policy.observed import namespaces
+from swapwarden.policy.observed.wire_pods import NewPod, WireOwner, WirePod, WirePodMeta, WirePodSpec
 
 Json = dict[str, Any]
 
@@ -43,7 +44,7 @@ class Workload(wire.Named, frozen=True):
 
 def wrong_value(value: str) -> str | None:
     """Return the error of admission for an invalid policy; None for a valid one."""
-    pod = reviewed.ReviewedPod(reviewed.ReviewedMetadata(annotations={names.POLICY_ANNOTATION: value}))
+    pod = NewPod(WirePodMeta(annotations={names.POLICY_ANNOTATION: value}), WirePodSpec())
     return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
@@ -75,7 +76,7 @@ def of_namespace(name: str) -> Iterator[str]:
         yield f"pods of {name} get no default: the namespace must start without Swapwarden's webhook"
 
 
-def recreating(pod: workloads.DetailedPod, value: str | None, options: Sequence[str] = ()) -> str:
+def recreating(pod: WirePod, value: str | None, options: Sequence[str] = ()) -> str:
     """Return the commands that end a pod which nobody manages, and make it again with another policy."""
     of_ours = (names.POLICY_ANNOTATION, names.POLICY_SOURCE_ANNOTATION)
     words = [] if value is None else [f"{names.POLICY_ANNOTATION}={value}"]
@@ -99,13 +100,13 @@ def problems(kind: kinds.WorkloadKind, workload: Workload, value: str | None) ->
     annotations = {key: text for key, text in _annotations(template).items() if key != names.POLICY_ANNOTATION}
     if value is not None:
         annotations[names.POLICY_ANNOTATION] = value
-    owners = [reviewed.Owner(kind.name, controller=True)]
-    metadata = reviewed.ReviewedMetadata(annotations=annotations, owner_references=owners)
+    owners = [WireOwner(kind=kind.name, controller=True)]
+    metadata = WirePodMeta(annotations=annotations, owner_references=owners)
     try:
-        spec = msgspec.convert(template.get("spec") or {}, reviewed.ReviewedPodSpec)
+        spec = msgspec.convert(template.get("spec") or {}, WirePodSpec)
     except msgspec.ValidationError:
-        spec = reviewed.ReviewedPodSpec()
-    return [f"{cause.field}: {cause.message}" for cause in validation.errors(reviewed.ReviewedPod(metadata, spec))]
+        spec = WirePodSpec()
+    return [f"{cause.field}: {cause.message}" for cause in validation.errors(NewPod(metadata, spec))]
 
 
 def _template(kind: kinds.WorkloadKind, workload: Workload) -> Mapping[str, Any]:
@@ -228,7 +229,7 @@ async def _pod(asked: session.Session, name: str, change: _PolicyRequest) -> Non
     """Follow the pod to who made it."""
     path = f"{asked.namespaced('api/v1', 'pods')}/{session.quote(name)}"
     try:
-        pod = await asked.get(path, workloads.DetailedPod)
+        pod = await asked.get(path, WirePod)
     except session.NotFoundError as error:
         hint = f"name the kind of a workload: deployment/{name}"
         raise session.NotFoundError(f"{error.message} in namespace {asked.namespace}; {hint}") from error

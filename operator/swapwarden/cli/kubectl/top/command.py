@@ -19,6 +19,7 @@ from swapwarden.cli.kubectl.cluster import agents, session, usage
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed.wire_pods import WirePod
 
 T = TypeVar("T")
 Row = TypeVar("Row", bound="_Listed | usage.Use")
@@ -61,7 +62,7 @@ async def pods_of(
 ) -> list[usage.PodUse]:
     """Return usage and limits of the running pods of these namespaces ("": of all); `with_memory` their memory QoS."""
     paths = [asked.namespaced("api/v1", "pods", space) for space in spaces]
-    found = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
+    found = await asyncio.gather(*(asked.objects(path, WirePod, chosen, selector=selector) for path in paths))
     rows = [row for each in found for row in map(pods.project, each) if row.node and not row.terminal]
     desired = {row.node for row in rows}
     (scraped, why), (measured, unmeasured) = await asyncio.gather(

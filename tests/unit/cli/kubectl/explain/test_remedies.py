@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from swapwarden.api import names, quantity, state
 from swapwarden.api.sizes import exact
-from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
 from swapwarden.cli.kubectl.explain.advice import Advice, AdviceKind
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits, requirements
 
@@ -39,14 +39,14 @@ class Case:
     others: tuple[pods.PodRow, ...] = ()
 
     def decision(self) -> limits.PodDecision:
-        row = pods.project(msgspec.convert(self.pod, workloads.DetailedPod))
+        row = pods.project(msgspec.convert(self.pod, WirePod))
         return plan.trace_pod(self.profile, nodes.facts(NODE, self.facts), row, self.others).decision
 
     def swap(self) -> int:
         return limits.in_bytes(self.decision().swap_max or names.MAX_SWAP)
 
     def told(self) -> model.PodExplanation:
-        found = msgspec.convert(self.pod, workloads.DetailedPod)
+        found = msgspec.convert(self.pod, WirePod)
         rows = [pods.project(found), *self.others]
         spec = plan.plan_node(self.profile, nodes.facts(NODE, self.facts), rows)
         known = {} if self.profile.name == names.BUILT_IN_PROFILE else {self.profile.name: self.profile}
@@ -342,7 +342,7 @@ def cases(draw: st.DrawFn) -> Case:
                 "spec": {"nodeName": "batch-1", "containers": [{"name": "a"}]},
                 "status": {"startTime": draw(st.sampled_from(["2020-01-01T00:00:00Z", "2027-01-01T00:00:00Z"]))},
             },
-            workloads.DetailedPod,
+            WirePod,
         )
     )
     return Case(
