@@ -31,6 +31,8 @@ quoted: Final = pod_annotations.quoted
 def errors(pod: NewPod) -> Iterator[answers.StatusCause]:
     """Yield all errors, by key: invalid values, then contradictions."""
     own = _own(pod)
+    if not own:
+        return
     if len(own) > MAX_OWN:
         message = f"Too many: {len(own)} with keys of {names.GROUP}: must have at most {MAX_OWN} items"
         yield answers.StatusCause(_TOO_MANY, message, "metadata.annotations")
@@ -69,15 +71,16 @@ def _own(pod: NewPod) -> _Own:
 
 def warnings(pod: NewPod) -> Iterator[str]:
     """Yield a warning for each annotation or label without effect."""
-    suggester = pod_annotations.Suggester()
+    suggester, own = pod_annotations.Suggester(), _own(pod)
+    known = {key for key, _, _ in own}
     for key in sorted(key for key in pod.annotations if pod_annotations.is_of_domain(key)):
-        if pod_annotations.rule_of(key) is None:
+        if key not in known:
             meant = suggester.closest_key(key)
             yield f"{_at(key)}: {pod_annotations.NO_SUCH_KEY}{_did_you_mean(meant)}"
     for key in sorted(key for key in pod.metadata.labels if pod_annotations.DOMAIN in key):
         if pod_annotations.rule_of(key) is not None:
             yield f"metadata.labels[{pod_annotations.shown(key, _MAX_KEY)}]: {pod_annotations.AS_LABEL}"
-    if any(rule.about_memory for _, _, rule in _own(pod)):
+    if any(rule.about_memory for _, _, rule in own):
         for key, why in memory.without_effect(pod):
             yield f"{_at(key)}: {why}"
     policy = pod.annotations.get(names.POLICY_ANNOTATION)
@@ -85,7 +88,7 @@ def warnings(pod: NewPod) -> Iterator[str]:
         why = pod_annotations.NODE_CHOSEN if pod.spec.node_name else pod_annotations.DAEMON_SET_CHOOSES
         yield f"{_at(names.POLICY_ANNOTATION)}: {policy} {pod_annotations.NOT_PLACED}{why}"
     if policy == names.Policy.DISABLED and _is_by_default(pod):
-        for key, value in _limits(_own(pod)):
+        for key, value in _limits(own):
             if value:
                 yield f"{_at(key)}: {pod_annotations.OVERRULED}"
 
