@@ -24,7 +24,7 @@ from swapwarden.kube import client, config, errors
 from swapwarden.policy import plan
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 
 EPOCH = 1

@@ -19,7 +19,7 @@ import swapwarden
 from swapwarden.api import decoding
 from swapwarden.cli import profiles, uninstall, wire
 from swapwarden.kube import client, config, errors
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 POLL_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 10.0

@@ -28,7 +28,8 @@ from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.kube import backoff, client, config, errors, paging
 from swapwarden.policy.node import taints
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.observed.wire_pods import WirePod, WirePodMeta, WirePodSpec, WirePodStatus
+from swapwarden.policy.observed.new_pods import WirePodMeta
+from swapwarden.policy.observed.pods import WirePod, WirePodSpec, WirePodStatus
 
 T = TypeVar("T")
 

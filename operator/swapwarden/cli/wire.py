@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.policy.observed.wire_pods import WireOwner
+from swapwarden.policy.observed.new_pods import WireOwner
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):

@@ -21,7 +21,7 @@ from swapwarden.kube import client, config, events, informer, ratelimit
 from swapwarden.kube.election import elector
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import namespaces, nodes, pods, states
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile.store import ProfileStore
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy.admission import answers, decide, pod_annotations
-from swapwarden.policy.observed.wire_pods import NewPod
+from swapwarden.policy.observed.new_pods import NewPod
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from swapwarden.kube import errors
 from swapwarden.policy.admission import memory, pod_annotations, validation
-from swapwarden.policy.observed.wire_pods import NewPod
+from swapwarden.policy.observed.new_pods import NewPod
 
 from testbed.base import paths
 from testbed.base.process import ProcessError

@@ -15,7 +15,7 @@ from swapwarden.api import decoding
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.kube import errors, watch
 from swapwarden.policy.observed import namespaces, nodes, states
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 LEVELS = [990, 1_005, 9_985, 9_995, 100_000]
 """Where Python 3.11 gives up, where 3.13 does, what an API server stores at most, and more."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.cli import daemonset
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 DAEMONS: dict[str, Any] = {"metadata": {"name": "d", "uid": "d", "generation": 2}}
 

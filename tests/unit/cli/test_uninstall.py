@@ -10,7 +10,7 @@ from swapwarden.api import names
 from swapwarden.cli import profiles, uninstall
 from swapwarden.kube import client, transport
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 from tests.unit.kube.scripted import Scripted, failure, page, plain, reply
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies
 from swapwarden.api import names
 from swapwarden.policy.admission import decide, pod_annotations, validation
-from swapwarden.policy.observed.wire_pods import NewPod, WireContainer, WirePodMeta, WirePodSpec
+from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WireContainer, WirePodMeta
 from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
@@ -197,7 +197,7 @@ def test_a_limit_is_not_looked_for_container_by_container() -> None:
     known = [f"container-{number}" for number in range(250)]
     limits = {f"swap-limit.swapwarden.dev/{name}": "1Gi" for name in known}
     containers = [WireContainer(name=Counted(name)) for name in known * 20]
-    pod = NewPod(WirePodMeta(annotations=limits), WirePodSpec(containers=containers))
+    pod = NewPod(WirePodMeta(annotations=limits), NewPodSpec(containers=containers))
     Counted.compared = 0
     assert list(validation.errors(pod)) == []
     assert Counted.compared < 3 * len(containers)

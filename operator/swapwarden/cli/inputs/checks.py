@@ -11,7 +11,7 @@ import pydantic
 
 from swapwarden.api import names, quantity, values
 from swapwarden.cli import documents
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 _VERSIONS: Final = {"": "v1", names.GROUP: names.API_VERSION}
 """By group; of all others that count it is the group's v1."""

@@ -17,7 +17,8 @@ from swapwarden.cli.inputs import checks, kinds
 from swapwarden.cli.wire import ReportedState
 from swapwarden.policy.admission import decide, memory, validation
 from swapwarden.policy.observed import namespaces, nodes, pods
-from swapwarden.policy.observed.wire_pods import NewPod, WirePod
+from swapwarden.policy.observed.new_pods import NewPod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 
 Struct = TypeVar("Struct")

@@ -23,7 +23,7 @@ from swapwarden.controller.writers import victims
 from swapwarden.kube import errors, events, transport
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import states
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.choice import HoldReason, Limited, NoVictim

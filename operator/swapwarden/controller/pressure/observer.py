@@ -22,7 +22,7 @@ from swapwarden.kube import errors, events, paging, transport
 from swapwarden.policy import plan
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.pressure import candidates, choice, ranking
 from swapwarden.policy.pressure.choice import Choice, Evict, HoldReason, NoVictim
 from swapwarden.policy.profile import compiled

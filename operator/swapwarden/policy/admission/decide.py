@@ -12,7 +12,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy.admission import answers, required_plugins, scheduling, validation
-from swapwarden.policy.observed.wire_pods import NewPod
+from swapwarden.policy.observed.new_pods import NewPod
 
 MAX_CAUSES = 20
 """Errors in an answer."""

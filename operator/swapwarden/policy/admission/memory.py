@@ -10,8 +10,8 @@ from typing import Final
 
 from swapwarden.api import names, quantity, throttling
 from swapwarden.policy.admission import answers, pod_annotations
+from swapwarden.policy.observed.new_pods import NewPod
 from swapwarden.policy.observed.resources import Kind, ResourceList, Resources, peak_at_most
-from swapwarden.policy.observed.wire_pods import NewPod
 
 _INVALID: Final = "FieldValueInvalid"
 _NANO: Final = 10**9
@@ -30,7 +30,9 @@ def contradictions(pod: NewPod) -> Iterator[answers.StatusCause]:
             yield _cause(pod, key, f"{pod_annotations.ABOVE_REQUEST}, {_bytes(request)}")
     bounds = {names.MEMORY_HIGH_ANNOTATION: (request, limit)}
     for _, one in pod.spec.created():
-        bounds[names.CONTAINER_HIGH_PREFIX + one.name] = (_request(one.resources), _limit(one.resources))
+        key = names.CONTAINER_HIGH_PREFIX + one.name
+        if key in found:
+            bounds[key] = (_request(one.resources), _limit(one.resources))
     disabled = found.get(names.MEMORY_THROTTLING_ANNOTATION) == throttling.DISABLED
     for key in sorted(key for key in bounds if key in found):
         high, (least, most) = _amount(found[key]), bounds[key]

@@ -139,7 +139,7 @@ def rule_of(key: str) -> AnnotationRule | None:
 
 def is_of_domain(key: str) -> bool:
     """Return whether a key is reserved, whether it exists or not."""
-    return key.startswith(DOMAIN) or f".{DOMAIN}" in key
+    return DOMAIN in key and (key.startswith(DOMAIN) or f".{DOMAIN}" in key)
 
 
 def accepts(rule: AnnotationRule, value: str) -> bool:

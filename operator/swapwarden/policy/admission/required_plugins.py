@@ -14,7 +14,7 @@ from typing import Final
 
 from swapwarden.api import names, runtime_link
 from swapwarden.policy.admission import answers
-from swapwarden.policy.observed.wire_pods import NewPod
+from swapwarden.policy.observed.new_pods import NewPod
 
 KEY: Final = runtime_link.REQUIRED_ANNOTATION
 VALUE: Final = f'["{runtime_link.PLUGIN}"]'

@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy.admission import answers, pod_annotations
-from swapwarden.policy.observed.wire_pods import NewPod, WireAffinity, WirePreferredTerm, WireToleration
+from swapwarden.policy.observed.new_pods import NewPod, WireAffinity, WirePreferredTerm, WireToleration
 
 _TRUE: Final = "true"
 TOLERATION: Final = {"key": names.SWAP_TAINT, "operator": "Exists"}

@@ -8,7 +8,7 @@ from typing import Final
 
 from swapwarden.api import names, quantity
 from swapwarden.policy.admission import answers, memory, pod_annotations, scheduling
-from swapwarden.policy.observed.wire_pods import NewPod
+from swapwarden.policy.observed.new_pods import NewPod
 
 MAX_OWN: Final = 256
 """Limit of our annotations on a pod: more than anybody has containers, and quick to read."""
@@ -46,7 +46,8 @@ def errors(pod: NewPod) -> Iterator[answers.StatusCause]:
     for key, value, rule in own:
         if rule.per_container:
             yield from _container(key, key.removeprefix(rule.key), containers, suggester)
-        yield from _value(key, value, rule, suggester)
+        if not pod_annotations.accepts(rule, value):
+            yield _wrong_value(key, value, rule, suggester)
     yield from _contradictions(pod, own)
     if any(rule.about_memory for _, _, rule in own):
         yield from memory.contradictions(pod)
@@ -56,7 +57,8 @@ def wrong_values(pod: NewPod) -> Iterator[answers.StatusCause]:
     """Yield invalid values: the policies inside the API server refuse the same."""
     suggester = pod_annotations.Suggester()
     for key, value, rule in _own(pod):
-        yield from _value(key, value, rule, suggester)
+        if not pod_annotations.accepts(rule, value):
+            yield _wrong_value(key, value, rule, suggester)
 
 
 def _own(pod: NewPod) -> _Own:
@@ -71,12 +73,13 @@ def _own(pod: NewPod) -> _Own:
 
 def warnings(pod: NewPod) -> Iterator[str]:
     """Yield a warning for each annotation or label without effect."""
-    suggester, own = pod_annotations.Suggester(), _own(pod)
+    own = _own(pod)
     known = {key for key, _, _ in own}
-    for key in sorted(key for key in pod.annotations if pod_annotations.is_of_domain(key)):
-        if key not in known:
-            meant = suggester.closest_key(key)
-            yield f"{_at(key)}: {pod_annotations.NO_SUCH_KEY}{_did_you_mean(meant)}"
+    unknown = [key for key in pod.annotations if key not in known and pod_annotations.is_of_domain(key)]
+    suggester = pod_annotations.Suggester()
+    for key in sorted(unknown):
+        meant = suggester.closest_key(key)
+        yield f"{_at(key)}: {pod_annotations.NO_SUCH_KEY}{_did_you_mean(meant)}"
     for key in sorted(key for key in pod.metadata.labels if pod_annotations.DOMAIN in key):
         if pod_annotations.rule_of(key) is not None:
             yield f"metadata.labels[{pod_annotations.shown(key, _MAX_KEY)}]: {pod_annotations.AS_LABEL}"
@@ -128,27 +131,24 @@ def _is_by_default(pod: NewPod) -> bool:
     return pod.annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE
 
 
-def _value(
+def _wrong_value(
     key: str, value: str, rule: pod_annotations.AnnotationRule, suggester: pod_annotations.Suggester
-) -> Iterator[answers.StatusCause]:
-    if pod_annotations.accepts(rule, value):
-        return
+) -> answers.StatusCause:
     if rule.allowed_values:
         listed = ", ".join(map(pod_annotations.quoted, rule.allowed_values))
         message = f"Unsupported value: {quoted(value)}: supported values: {listed}"
         meant = _did_you_mean(suggester.closest(value, rule.allowed_values))
-        yield answers.StatusCause(_NOT_SUPPORTED, message + meant, _at(key))
-    elif rule.is_throttling:
+        return answers.StatusCause(_NOT_SUPPORTED, message + meant, _at(key))
+    if rule.is_throttling:
         meant = _did_you_mean(pod_annotations.closest_throttling(value))
         message = f"Invalid value: {quoted(value)}: {pod_annotations.NO_THROTTLING}"
-        yield answers.StatusCause(_INVALID, message + meant, _at(key))
-    else:
-        message = (
-            f"Invalid value: {quoted(value)}: not a quantity, which is a number without a sign, with a"
-            " unit such as Mi, Gi or M"
-        )
-        meant = _did_you_mean(pod_annotations.closest_quantity(value)) or "; write for example 512Mi or 2Gi"
-        yield answers.StatusCause(_INVALID, message + meant, _at(key))
+        return answers.StatusCause(_INVALID, message + meant, _at(key))
+    message = (
+        f"Invalid value: {quoted(value)}: not a quantity, which is a number without a sign, with a"
+        " unit such as Mi, Gi or M"
+    )
+    meant = _did_you_mean(pod_annotations.closest_quantity(value)) or "; write for example 512Mi or 2Gi"
+    return answers.StatusCause(_INVALID, message + meant, _at(key))
 
 
 def _container(

@@ -1,4 +1,4 @@
-"""Rows of pods, as compact as 150,000 of them need."""
+"""Pods: the fields that are read, and the compact row that is kept of each of 150,000 pods."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
 from swapwarden.policy.observed import memory_asks, resources
-from swapwarden.policy.observed.resources import Class, Kind
-from swapwarden.policy.observed.wire_pods import WireContainer, WireContainerStatus, WirePod, WirePodCondition
+from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WireContainer
+from swapwarden.policy.observed.resources import Class, Kind, ResourceList, Resources
 
 CRITICAL_PRIORITY = 2_000_000_000
 """From this priority on, the kubelet considers a pod critical (k/k: pkg/kubelet/types/pod_update.go)."""
@@ -31,6 +31,115 @@ _MAX_SHARED = 1024
 
 _CONTAINER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 """Runtimes use 64 hexadecimal digits. Any other id must at least not grow in JSON."""
+
+
+class WireRunning(msgspec.Struct, frozen=True):
+    """state.running of a container's status: only its presence counts."""
+
+
+class WireContainerState(msgspec.Struct, frozen=True):
+    """State of a container: the fields that are read."""
+
+    running: WireRunning | None = None
+
+
+class WireContainerStatus(msgspec.Struct, frozen=True):
+    """Status of a container: the fields that are read."""
+
+    name: str
+    container_id: str = msgspec.field(default="", name="containerID")
+    state: WireContainerState = WireContainerState()
+    resources: Resources | None = None
+    """All resources in force, if the kubelet reports them (k/k: pkg/kubelet/kubelet_pods.go)."""
+
+
+class WireVolume(msgspec.Struct, frozen=True):
+    """A volume of a pod: whether it may hold secrets."""
+
+    name: str = ""
+    secret: WireRunning | None = None
+    projected: WireRunning | None = None
+
+
+class WirePodSpec(NewPodSpec, frozen=True, rename="camel"):
+    """Spec of a pod: the fields that are read."""
+
+    ephemeral_containers: list[WireContainer] = []  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
+    priority: int | None = None
+    priority_class_name: str = ""
+    termination_grace_period_seconds: int | None = None
+    volumes: list[WireVolume] | None = None
+
+
+class WirePodCondition(msgspec.Struct, frozen=True):
+    """A condition of a pod: the fields that are read."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """Status of a pod: the fields that are read."""
+
+    phase: str = ""
+    start_time: str = ""
+    qos_class: Class | None = None
+    conditions: list[WirePodCondition] = []
+    container_statuses: list[WireContainerStatus] = []
+    init_container_statuses: list[WireContainerStatus] = []
+    ephemeral_container_statuses: list[WireContainerStatus] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all containers of the pod are ready."""
+        return any(each.type == "Ready" and each.status == "True" for each in self.conditions)
+
+
+class WirePod(NewPod, frozen=True):
+    """A pod as received from the API server or read from a file."""
+
+    spec: WirePodSpec
+    status: WirePodStatus = WirePodStatus()
+
+
+class WholePod(NamedTuple):
+    """The memory of a pod's spec beside that of its containers."""
+
+    stated: bool = False
+    """Whether the pod as a whole has resources, of whatever kind (KEP-2837)."""
+    request: int = 0
+    limit: int = 0
+    overhead: int = 0
+    """Added by its runtime class."""
+
+
+NOTHING: Final = WholePod()
+"""Of nearly all pods."""
+
+
+def of_container(resources: Resources) -> tuple[int, int]:
+    """Return the request and the limit. QuantityError if one is no quantity."""
+    limit = resources.limits.memory or 0
+    request = resources.requests.memory
+    if request is None:  # A file lacks the API server's defaults.
+        request = limit
+    return quantity.capped(str(request)), quantity.capped(str(limit))
+
+
+def of_pod(resources: Resources | None, overhead: ResourceList, containers: Iterable[Resources]) -> WholePod:
+    """Return the memory of a pod with these resources as a whole. QuantityError if an amount is no quantity."""
+    added = quantity.capped(str(overhead.memory or 0))
+    if resources is None or not any(True for _ in resources.quantities("")):
+        return WholePod(overhead=added) if added else NOTHING
+    request, limit = of_container(resources)
+    if resources.requests.memory is None and any(
+        one.requests.memory is not None or one.limits.memory is not None for one in containers
+    ):
+        # The API server fills in the sum of the containers' requests (k/k: pkg/apis/core/v1/defaults.go).
+        request = 0
+    return WholePod(stated=True, request=request, limit=limit, overhead=added)
 
 
 _BY_KUBELET: Final = ("DisruptionTarget", "True", "TerminationByKubelet")
@@ -108,7 +217,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """None without such a condition."""
     mirror: Mirror | None = None
     """None except for mirrors of static pods, and pods that pretend to be one."""
-    whole: resources.WholePod = resources.NOTHING
+    whole: WholePod = NOTHING
     asks: memory_asks.MemoryAsks | None = None
     """Its annotations about memory.low and memory.high; None without any."""
     ending: bool = False
@@ -172,7 +281,7 @@ def project(wire: WirePod) -> PodRow:
             None,
         ),
         mirror=mirror,
-        whole=resources.of_pod(spec.resources, spec.overhead, (one.resources for _, one in containers)),
+        whole=of_pod(spec.resources, spec.overhead, (one.resources for _, one in containers)),
         asks=memory_asks.read(annotations, (one.name for _, one in containers)),
         ending=bool(meta.deletion_timestamp),
         reclaim=_reclaim(annotations),
@@ -332,7 +441,7 @@ def _rows(
     for kind, container in containers:
         status = by_name.get(container.name)
         in_force = status.resources if status is not None else None
-        request, limit = resources.of_container(container.resources if in_force is None else in_force)
+        request, limit = of_container(container.resources if in_force is None else in_force)
         running = status is not None and status.state.running is not None
         # The field is immutable, so the spec is in force.
         asked = container.resources.limits.swap

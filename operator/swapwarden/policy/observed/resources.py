@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
 
 import msgspec
 
@@ -50,13 +49,15 @@ def peak(amounts: Iterable[tuple[Kind, int]]) -> int:
 
 def peak_at_most(amounts: Iterable[tuple[Kind, int]]) -> int:
     """Return the largest `peak` that these containers have in any order: the kind of each counts, and not its place."""
-    sums = dict.fromkeys(Kind, 0)
-    largest = 0
+    apps = sidecars = largest = 0
     for kind, amount in amounts:
-        sums[kind] += amount
-        if kind is Kind.INIT:
+        if kind is Kind.APP:
+            apps += amount
+        elif kind is Kind.SIDECAR:
+            sidecars += amount
+        elif kind is Kind.INIT:
             largest = max(largest, amount)
-    return sums[Kind.SIDECAR] + max(sums[Kind.APP], largest)
+    return sidecars + max(apps, largest)
 
 
 class Class(enum.StrEnum):
@@ -90,44 +91,6 @@ class Resources(msgspec.Struct, frozen=True):
                     yield f"{path}.{part}.{name}", str(value)
             if amounts.swap is not None:
                 yield f"{path}.{part}[{names.SWAP_RESOURCE}]", str(amounts.swap)
-
-
-class WholePod(NamedTuple):
-    """The memory of a pod's spec beside that of its containers."""
-
-    stated: bool = False
-    """Whether the pod as a whole has resources, of whatever kind (KEP-2837)."""
-    request: int = 0
-    limit: int = 0
-    overhead: int = 0
-    """Added by its runtime class."""
-
-
-NOTHING: Final = WholePod()
-"""Of nearly all pods."""
-
-
-def of_container(resources: Resources) -> tuple[int, int]:
-    """Return the request and the limit. QuantityError if one is no quantity."""
-    limit = resources.limits.memory or 0
-    request = resources.requests.memory
-    if request is None:  # A file lacks the API server's defaults.
-        request = limit
-    return quantity.capped(str(request)), quantity.capped(str(limit))
-
-
-def of_pod(resources: Resources | None, overhead: ResourceList, containers: Iterable[Resources]) -> WholePod:
-    """Return the memory of a pod with these resources as a whole. QuantityError if an amount is no quantity."""
-    added = quantity.capped(str(overhead.memory or 0))
-    if resources is None or not any(True for _ in resources.quantities("")):
-        return WholePod(overhead=added) if added else NOTHING
-    request, limit = of_container(resources)
-    if resources.requests.memory is None and any(
-        one.requests.memory is not None or one.limits.memory is not None for one in containers
-    ):
-        # The API server fills in the sum of the containers' requests (k/k: pkg/apis/core/v1/defaults.go).
-        request = 0
-    return WholePod(stated=True, request=request, limit=limit, overhead=added)
 
 
 _Amounts = dict[str, int]

@@ -9,7 +9,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.policy.memory import amounts
 from swapwarden.policy.observed import nodes, pods, resources
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.swap import limits
 
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"

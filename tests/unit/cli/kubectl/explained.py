@@ -9,7 +9,7 @@ from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import model
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 
 from tests.unit.policy import rows

@@ -18,7 +18,7 @@ from swapwarden.kube import client, errors, events, ratelimit
 from swapwarden.policy import plan
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, states
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.pressure import choice
 from swapwarden.policy.pressure.choice import HoldReason
 from swapwarden.policy.pressure.thresholds import Eviction, Pressure

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.api import names
+from swapwarden.policy import plan
 from swapwarden.policy.admission import pod_annotations
+from swapwarden.policy.memory.settings import MemoryQoS
+from swapwarden.policy.observed import pods
 from swapwarden.webhook import review
 
 from tests.contract import pod_memory
+from tests.unit.policy import rows
 from tests.unit.webhook import reviews
 
 
@@ -103,3 +108,14 @@ def test_what_the_pod_has_beside_its_containers_counts(more: dict[str, Any]) -> 
 def test_a_container_without_resources_requests_nothing(container: dict[str, Any]) -> None:
     case = pod_memory.Case({pod_memory.RESERVATION: "Soft"}, {"containers": [container]})
     assert admit(case).warnings == [f"metadata.annotations[{pod_memory.RESERVATION}]: {pod_annotations.NO_REQUEST}"]
+
+
+def test_a_pod_is_refused_for_what_it_has_in_no_order_and_the_plan_protects_what_it_requests() -> None:
+    init = (pod_memory.container("setup", "150Mi"), pod_memory.container("side", "50Mi", restartPolicy="Always"))
+    spec = pod_memory.spec(pod_memory.container(request="100Mi"), init=init)
+    assert admit(pod_memory.Case({pod_memory.LOW: "200Mi"}, spec)).allowed
+    assert not admit(pod_memory.Case({pod_memory.LOW: "201Mi"}, spec)).allowed
+    body = {**reviews.pod({pod_memory.LOW: "200Mi"}), "spec": spec}
+    row = pods.project(msgspec.convert(body, pods.WirePod))
+    planned = plan.plan_node(rows.profile(memory_qos=MemoryQoS()), rows.facts(), [row]).pods[row.key]
+    assert planned.memory_low == str(150 * rows.MI)

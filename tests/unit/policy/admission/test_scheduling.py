@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies
 from swapwarden.api import names
 from swapwarden.policy.admission import scheduling
-from swapwarden.policy.observed.wire_pods import NewPod, WirePodMeta, WirePodSpec
+from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WirePodMeta
 from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
@@ -91,7 +91,7 @@ def test_a_toleration_of_something_else_is_not(toleration: dict[str, str]) -> No
 
 def test_what_contradicts_required() -> None:
     for selector, found in (({LABEL: "false"}, "false"), ({LABEL: "true"}, None), ({}, None), (None, None)):
-        assert scheduling.contradicts(NewPod(WirePodMeta(), WirePodSpec(node_selector=selector))) == found
+        assert scheduling.contradicts(NewPod(WirePodMeta(), NewPodSpec(node_selector=selector))) == found
 
 
 TEXT = strategies.text("ab./-", max_size=4)

@@ -10,7 +10,7 @@ from swapwarden.api import names
 from swapwarden.policy.memory import kubelet
 from swapwarden.policy.memory.kubelet import MemoryFiles, Version
 from swapwarden.policy.observed import pods, resources
-from swapwarden.policy.observed.resources import WholePod
+from swapwarden.policy.observed.pods import WholePod
 
 from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from swapwarden.api import names, throttling
 from swapwarden.policy.memory import kubelet, qos, settings
 from swapwarden.policy.observed import memory_asks, nodes, pods
-from swapwarden.policy.observed.resources import Class, WholePod
+from swapwarden.policy.observed.pods import WholePod
+from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.swap import limits
 
 from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod

@@ -41,3 +41,14 @@ def test_peak_is_the_largest_sum_of_what_runs_at_one_time(
     ]
     moments.append(sum(amount for kind, amount in starting if kind is SIDECAR) + sum(amount for _, amount in running))
     assert resources.peak(starting + running) == max(moments)
+
+
+@given(STARTING, RUNNING)
+def test_the_bound_is_the_peak_of_the_worst_order(
+    starting: list[tuple[resources.Kind, int]], running: list[tuple[resources.Kind, int]]
+) -> None:
+    """In it, all sidecars start first."""
+    worst = sorted(starting, key=lambda each: each[0] is INIT)
+    bound = resources.peak_at_most(starting + running)
+    assert bound == resources.peak(worst + running) >= resources.peak(starting + running)
+    assert resources.peak_at_most([*starting, *running, (EPHEMERAL, 1000)]) == bound

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from swapwarden.agent.inventory import records
 from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import memory_asks, pods, resources
-from swapwarden.policy.observed.resources import WholePod
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WholePod, WirePod
 from swapwarden.policy.swap import limits
 
 from tests.unit.policy.rows import MI, Kind, container, pod

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.policy import plan
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.observed.resources import Kind
-from swapwarden.policy.observed.wire_pods import WirePod
 from swapwarden.policy.pressure import candidates
 
 from tests.unit.policy.rows import GI, MI, container, facts, pod, profile

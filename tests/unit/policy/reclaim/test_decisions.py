@@ -13,7 +13,7 @@ from swapwarden.api import profile as profiles
 from swapwarden.api.profile import reclaim as api
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import settings
 

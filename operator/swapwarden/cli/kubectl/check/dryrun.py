@@ -14,7 +14,7 @@ from swapwarden.api import decoding, names
 from swapwarden.cli.kubectl.check import installation
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import session
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 _FAILED: Final = re.compile(r'failed calling webhook "([^"]{1,253})": (.*)', re.DOTALL)
 _TRUST: Final = re.compile(r"x509|tls:|certificate")

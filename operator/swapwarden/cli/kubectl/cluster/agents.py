@@ -15,7 +15,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import session
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 NAMESPACE: Final = "swapwarden-system"
 """The usual namespace of a release; users who may not list pods of all namespaces may list those there."""

@@ -18,7 +18,8 @@ from swapwarden.policy.admission import pod_annotations
 from swapwarden.policy.fleet import cluster, decisions
 from swapwarden.policy.fleet import view as planner
 from swapwarden.policy.observed import namespaces, nodes, pods, revisions, states
-from swapwarden.policy.observed.wire_pods import NewPod, WirePod
+from swapwarden.policy.observed.new_pods import NewPod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.profile.store import Entry, ProfileStore
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from swapwarden.cli.inputs.kinds import KINDS, WorkloadKind
-from swapwarden.policy.observed.wire_pods import WireOwner, WirePod
+from swapwarden.policy.observed.new_pods import WireOwner
+from swapwarden.policy.observed.pods import WirePod
 
 POD_TEMPLATE_HASH: Final = "pod-template-hash"
 """A Deployment's ReplicaSets have it as label, and as the end of their names (k/k: pkg/controller/deployment)."""

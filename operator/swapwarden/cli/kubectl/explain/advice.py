@@ -12,7 +12,8 @@ from swapwarden.api import names
 from swapwarden.api.sizes import exact
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.policy.observed import resources
-from swapwarden.policy.observed.wire_pods import WireContainer, WirePod
+from swapwarden.policy.observed.new_pods import WireContainer
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.swap import limits
 
 MOST_OVERCOMMIT: Final = 10_000

@@ -10,7 +10,7 @@ import click
 from swapwarden.cli.kubectl import completion, flags, loading
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 EXAMPLES: Final = """\b
 Examples:

@@ -24,7 +24,7 @@ from swapwarden.policy import plan
 from swapwarden.policy.admission import scheduling, validation
 from swapwarden.policy.memory import settings as memory_settings
 from swapwarden.policy.observed import namespaces, nodes, pods, resources
-from swapwarden.policy.observed.wire_pods import WirePod, WirePodCondition
+from swapwarden.policy.observed.pods import WirePod, WirePodCondition
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits, requirements
 

@@ -8,7 +8,7 @@ from swapwarden.api import names, quantity
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
-from swapwarden.policy.observed.wire_pods import WirePod, WirePodStatus
+from swapwarden.policy.observed.pods import WirePod, WirePodStatus
 from swapwarden.policy.profile import compiled
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from swapwarden.api import quantity, state
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.pressure import candidates, ranking, words
 from swapwarden.policy.pressure.ranking import Ranked, Spared
 

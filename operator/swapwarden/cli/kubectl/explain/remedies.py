@@ -24,7 +24,7 @@ from swapwarden.cli.kubectl.explain.advice import (
 )
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
 from swapwarden.policy.observed import pods, resources
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.swap import limits, requirements
 
 Reason = names.Reason

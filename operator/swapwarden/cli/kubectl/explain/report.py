@@ -16,7 +16,7 @@ from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot, u
 from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy.observed import namespaces, nodes, pods
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from swapwarden.api import names, sizes
 from swapwarden.cli.kubectl.explain import kernelview, memory, model
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.output.tables import Cell
-from swapwarden.policy.observed.wire_pods import WirePodCondition
+from swapwarden.policy.observed.pods import WirePodCondition
 
 MAX_WIDTH: Final = 120
 """Columns of text that are read with ease."""

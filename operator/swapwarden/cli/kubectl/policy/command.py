@@ -17,7 +17,8 @@ from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import session, workloads
 from swapwarden.policy.admission import validation
 from swapwarden.policy.observed import namespaces
-from swapwarden.policy.observed.wire_pods import NewPod, WireOwner, WirePod, WirePodMeta, WirePodSpec
+from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WireOwner, WirePodMeta
+from swapwarden.policy.observed.pods import WirePod
 
 Json = dict[str, Any]
 
@@ -44,7 +45,7 @@ class Workload(wire.Named, frozen=True):
 
 def wrong_value(value: str) -> str | None:
     """Return the error of admission for an invalid policy; None for a valid one."""
-    pod = NewPod(WirePodMeta(annotations={names.POLICY_ANNOTATION: value}), WirePodSpec())
+    pod = NewPod(WirePodMeta(annotations={names.POLICY_ANNOTATION: value}), NewPodSpec())
     return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
@@ -103,9 +104,9 @@ def problems(kind: kinds.WorkloadKind, workload: Workload, value: str | None) ->
     owners = [WireOwner(kind=kind.name, controller=True)]
     metadata = WirePodMeta(annotations=annotations, owner_references=owners)
     try:
-        spec = msgspec.convert(template.get("spec") or {}, WirePodSpec)
+        spec = msgspec.convert(template.get("spec") or {}, NewPodSpec)
     except msgspec.ValidationError:
-        spec = WirePodSpec()
+        spec = NewPodSpec()
     return [f"{cause.field}: {cause.message}" for cause in validation.errors(NewPod(metadata, spec))]
 
 

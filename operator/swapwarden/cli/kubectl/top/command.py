@@ -19,7 +19,7 @@ from swapwarden.cli.kubectl.cluster import agents, session, usage
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import memory
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 T = TypeVar("T")
 Row = TypeVar("Row", bound="_Listed | usage.Use")

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 from swapwarden.cli.kubectl.cluster import agents
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 
 def pod(name: str, node: str, namespace: str = "release", *, ready: bool = True, **meta: Any) -> WirePod:

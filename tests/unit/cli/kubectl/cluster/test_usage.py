@@ -10,7 +10,7 @@ from swapwarden.agent.node import swap_metrics as agent_usage
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import agents, usage
 from swapwarden.policy.observed import pods
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 
 MIB = 1 << 20
 INF = float("inf")

@@ -10,7 +10,8 @@ import pytest
 from swapwarden.api import names
 from swapwarden.cli.kubectl.explain import model
 from swapwarden.policy.admission import scheduling
-from swapwarden.policy.observed.wire_pods import NewPod, WirePod, WirePodMeta, WirePodSpec
+from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WirePodMeta
+from swapwarden.policy.observed.pods import WirePod
 
 from tests.unit.cli.kubectl.explained import container, pod
 
@@ -27,7 +28,7 @@ def missing(labels: dict[str, str] | None = None, **fields: Any) -> str:
 def completed(policy: str) -> dict[str, Any]:
     """The parts of a spec that the webhook gives to a pod that has none of them."""
     spec: dict[str, Any] = {}
-    for operation in scheduling.operations(NewPod(WirePodMeta(), WirePodSpec()), policy):
+    for operation in scheduling.operations(NewPod(WirePodMeta(), NewPodSpec()), policy):
         spec[operation.path.split("/")[2]] = json.loads(msgspec.json.encode(operation.value))
     return spec
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from swapwarden.api import state
 from swapwarden.cli.kubectl.explain import model, screen
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.pressure import thresholds
 
 from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen

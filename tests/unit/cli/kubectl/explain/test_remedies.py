@@ -17,7 +17,7 @@ from swapwarden.cli.kubectl.explain import model
 from swapwarden.cli.kubectl.explain.advice import Advice, AdviceKind
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.observed.wire_pods import WirePod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits, requirements
 

@@ -1,4 +1,4 @@
-"""Pods as the API server sends them or as files have them: the fields that are read, for all readers."""
+"""Pods before they are created: the fields that are read of any pod, and those that admission reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy.observed.resources import Class, Kind, ResourceList, Resources
+from swapwarden.policy.observed.resources import Kind, ResourceList, Resources
 
 
 class WirePort(msgspec.Struct, frozen=True, rename="camel"):
@@ -24,34 +24,6 @@ class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
     resources: Resources = Resources()
     restart_policy: str = ""
     ports: list[WirePort] = []
-
-
-class WireRunning(msgspec.Struct, frozen=True):
-    """state.running of a container's status: only its presence counts."""
-
-
-class WireContainerState(msgspec.Struct, frozen=True):
-    """State of a container: the fields that are read."""
-
-    running: WireRunning | None = None
-
-
-class WireContainerStatus(msgspec.Struct, frozen=True):
-    """Status of a container: the fields that are read."""
-
-    name: str
-    container_id: str = msgspec.field(default="", name="containerID")
-    state: WireContainerState = WireContainerState()
-    resources: Resources | None = None
-    """All resources in force, if the kubelet reports them (k/k: pkg/kubelet/kubelet_pods.go)."""
-
-
-class WireVolume(msgspec.Struct, frozen=True):
-    """A volume of a pod: whether it may hold secrets."""
-
-    name: str = ""
-    secret: WireRunning | None = None
-    projected: WireRunning | None = None
 
 
 class WireToleration(msgspec.Struct, frozen=True):
@@ -103,24 +75,19 @@ class WireAffinity(msgspec.Struct, frozen=True, rename="camel"):
     node_affinity: WireNodeAffinity | None = None
 
 
-class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Spec of a pod: the fields that are read."""
+class NewPodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """Spec of a pod: the fields that admission reads."""
 
     # Without any, the API server writes null: it leaves out all other lists and maps of a pod that are empty.
     containers: list[WireContainer] | None = None
     init_containers: list[WireContainer] = []
-    ephemeral_containers: list[WireContainer] = []
     node_name: str = ""
-    priority: int | None = None
-    priority_class_name: str = ""
     resources: Resources | None = None
     overhead: ResourceList = ResourceList()
-    termination_grace_period_seconds: int | None = None
     host_network: bool | None = None
     node_selector: dict[str, str] | None = None
     affinity: WireAffinity | None = None
     tolerations: list[WireToleration] | None = None
-    volumes: list[WireVolume] | None = None
 
     def created(self) -> Iterator[tuple[Kind, WireContainer]]:
         """Yield the containers that a pod is created with, init containers first, each with its kind."""
@@ -128,32 +95,6 @@ class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
             yield (Kind.SIDECAR if one.restart_policy == "Always" else Kind.INIT), one
         for one in self.containers or ():
             yield Kind.APP, one
-
-
-class WirePodCondition(msgspec.Struct, frozen=True):
-    """A condition of a pod: the fields that are read."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-
-
-class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a pod: the fields that are read."""
-
-    phase: str = ""
-    start_time: str = ""
-    qos_class: Class | None = None
-    conditions: list[WirePodCondition] = []
-    container_statuses: list[WireContainerStatus] = []
-    init_container_statuses: list[WireContainerStatus] = []
-    ephemeral_container_statuses: list[WireContainerStatus] = []
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all containers of the pod are ready."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.conditions)
 
 
 class WireOwner(msgspec.Struct, frozen=True, rename="camel"):
@@ -186,7 +127,7 @@ class NewPod(msgspec.Struct, frozen=True):
     """A pod before it is created: it has no status, and whatever its author wrote there is not read."""
 
     metadata: WirePodMeta
-    spec: WirePodSpec
+    spec: NewPodSpec
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -214,9 +155,3 @@ class NewPod(msgspec.Struct, frozen=True):
         affinity = self.spec.affinity and self.spec.affinity.node_affinity
         required = affinity and affinity.required_during_scheduling_ignored_during_execution
         return (required and required.node_selector_terms) or []
-
-
-class WirePod(NewPod, frozen=True):
-    """A pod as received from the API server or read from a file."""
-
-    status: WirePodStatus = WirePodStatus()
