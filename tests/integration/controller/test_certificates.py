@@ -21,7 +21,7 @@ from testbed.product.controller import Controller
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.unit.controller.certificates.test_key_pairs import handshake
-from tests.unit.controller.objects import Led, term
+from tests.unit.controller.known import Led, term
 
 Json = dict[str, Any]
 Keep = Callable[..., contextlib.AbstractAsyncContextManager[manager.CertificateManager]]

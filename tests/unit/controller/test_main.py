@@ -30,9 +30,18 @@ from swapwarden.policy.observed import states
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import exposition, logs
 
-from tests.unit.controller.objects import Led, node, profile, profile_object, state_object, state_row
+from tests.unit.controller.known import Led
 from tests.unit.kube.scripted import CUT, HANG, STREAM, Request, Scripted, failure, page, reply, until
-from tests.unit.policy.rows import container, make_override, pod
+from tests.unit.objects import (
+    container,
+    make_override,
+    named_profile,
+    node,
+    pod,
+    profile_object,
+    state_object,
+    state_row,
+)
 
 LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
 
@@ -393,8 +402,8 @@ async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_
     monkeypatch.setattr(leadership, "SYNC_SECONDS", 0.0)
     bench.synced()
     bench.node_comes()
-    earlier = profile(overrides=(make_override(namespaces=TEAM, policy=names.Policy.DISABLED),))
-    bench.known.profiles_changed({"p": profile(generation=2)}, {plan.reference(earlier): earlier})
+    earlier = named_profile(overrides=(make_override(namespaces=TEAM, policy=names.Policy.DISABLED),))
+    bench.known.profiles_changed({"p": named_profile(generation=2)}, {plan.reference(earlier): earlier})
     await until(lambda: bench.lease.candidate)
     bench.state_comes(state_row(spec=state.StateSpec(profile_ref=plan.reference(earlier)), observed=1))
     await until(lambda: bench.controller.readiness.unready() == "waiting for namespaces")

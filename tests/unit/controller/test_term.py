@@ -9,7 +9,7 @@ import pytest
 from swapwarden.controller.term import LANDING_SECONDS, Term, TermOver
 from swapwarden.kube import errors
 
-from tests.unit.controller.objects import Led, term
+from tests.unit.controller.known import Led, term
 from tests.unit.kube.scripted import until
 
 

@@ -10,7 +10,7 @@ from swapwarden.policy.memory import qos, settings
 from swapwarden.policy.swap import limits
 
 from testbed.base import paths
-from tests.unit.policy.rows import GI, container, facts, pod
+from tests.unit.objects import GI, container, facts, pod
 
 PICTURE = paths.ROOT / "docs/images/memory-high.svg"
 Attributes = dict[str, str]

@@ -16,8 +16,8 @@ from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import requirements
 
+from tests.unit.objects import GI, changed, container, facts, make_override, pod, profile
 from tests.unit.policy.profile.test_overrides import PROFILES
-from tests.unit.policy.rows import GI, changed, container, facts, make_override, pod, profile
 from tests.unit.policy.swap.test_limits import FACTS, PODS
 
 LIMITED, KUBELET = names.Behavior.LIMITED_SWAP, names.Behavior.KUBELET

@@ -16,7 +16,7 @@ from swapwarden.policy.observed import memory_asks, nodes, pods
 from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.profile import compiled
 
-from tests.unit.policy.rows import GI, MI, container, facts, make_override, pod, profile
+from tests.unit.objects import GI, MI, container, facts, make_override, pod, profile
 
 Reservation = names.ReservationPolicy
 LIMITED = names.Behavior.LIMITED_SWAP

@@ -24,11 +24,11 @@ from swapwarden.api import state as api
 from swapwarden.policy import plan
 from swapwarden.policy.profile import compiled
 
+from tests.unit import objects
 from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, apply, compare, reasons, settle, snapshot, until
 from tests.unit.agent.cgroup_tree import PAGE, swap_max, uid, write
-from tests.unit.policy import rows
 
-FACTS = rows.facts(page_size=PAGE)
+FACTS = objects.facts(page_size=PAGE)
 LESS, LIMIT, MORE = 8 * MIB, 64 * MIB, 256 * MIB
 ENFORCED = cgroup_reconciler.ENFORCED_SECONDS
 
@@ -42,7 +42,7 @@ def planned(
     named: bool = True,
 ) -> spec.NodeSpec:
     """A controller's plan for pod 1 on a node without a profile, as an agent reads it."""
-    row = rows.pod(uid=uid(1), policy=policy, swap_limit=None if limit is None else str(limit))
+    row = objects.pod(uid=uid(1), policy=policy, swap_limit=None if limit is None else str(limit))
     made = msgspec.structs.replace(plan.plan_node(compiled.BUILT_IN, FACTS, [row] if named else []), mode=mode)
     return parsed(made, generation)
 

@@ -12,7 +12,7 @@ from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 
-from tests.unit.policy import rows
+from tests.unit import objects
 
 GI = 2**30
 MI = 2**20
@@ -62,7 +62,7 @@ def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fie
 
 def profile(behavior: names.Behavior = names.Behavior.LIMITED_SWAP, **fields: Any) -> compiled.Profile:
     made: dict[str, Any] = {"name": "batch-nodes", "generation": 3, "priority": 100, "selector": POOL, **fields}
-    return rows.profile(behavior, **made)
+    return objects.profile(behavior, **made)
 
 
 def reported(

@@ -23,9 +23,9 @@ from swapwarden.kube import client, errors, ratelimit
 from swapwarden.policy.observed import states
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import Known, Led, node, profile, state_object, state_row, term
+from tests.unit.controller.known import Known, Led, term
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply
-from tests.unit.policy.rows import container, make_override, pod
+from tests.unit.objects import container, make_override, named_profile, node, pod, state_object, state_row
 
 TERM = 7
 RATE = 10.0
@@ -34,7 +34,7 @@ NODE = f"{node_writer.NODES}/node-1"
 LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
 OFF = state.Facts(2, swap_controller=True, swap_bytes=0, memory_bytes=2**33)
 TRUSTED = "node-restriction.kubernetes.io/trusted"
-NO_SWAP = profile(behavior=names.Behavior.NO_SWAP)
+NO_SWAP = named_profile(behavior=names.Behavior.NO_SWAP)
 
 
 class Told:
@@ -551,7 +551,7 @@ async def test_a_node_whose_name_no_label_can_hold_is_labelled_directly(bench: B
 # --- events ---
 
 
-OFFERING = profile(behavior=names.Behavior.WORKLOAD_CONTROLLED, extended_resource=True)
+OFFERING = named_profile(behavior=names.Behavior.WORKLOAD_CONTROLLED, extended_resource=True)
 
 
 def offers(request: Request) -> object:
@@ -582,7 +582,7 @@ async def test_the_extended_resource_appears_with_the_applied_profile_and_disapp
     bench.server.answer(reply({}))
     [made] = await bench.reconcile()
     assert offers(made) == str(2**30)
-    bench.known.profiles_changed({"p": profile(behavior=names.Behavior.WORKLOAD_CONTROLLED)})
+    bench.known.profiles_changed({"p": named_profile(behavior=names.Behavior.WORKLOAD_CONTROLLED)})
     bench.planned(version=3, applied=True, observed=1)
     bench.server.answer(reply({}))
     [made] = await bench.reconcile()
@@ -642,9 +642,9 @@ TAINT = {"key": names.SWAP_TAINT, "effect": "NoSchedule"}
 @pytest.mark.parametrize(
     ("given", "labels", "body"),
     [
-        (profile(), {}, {}),
+        (named_profile(), {}, {}),
         (OFFERING, OFFERED, {}),
-        (profile(taint_effect=names.TaintEffect.NO_SCHEDULE), LABELED, {"spec": {"taints": [TAINT]}}),
+        (named_profile(taint_effect=names.TaintEffect.NO_SCHEDULE), LABELED, {"spec": {"taints": [TAINT]}}),
     ],
     ids=["labels", "resource", "taint"],
 )
@@ -694,7 +694,7 @@ async def test_another_leader_does_not_repeat_notices(bench: Bench) -> None:
 
 
 async def test_a_notice_in_audit_does_not_replace_one_in_enforce(bench: Bench) -> None:
-    bench.known.profiles_changed({"p": profile(behavior=names.Behavior.NO_SWAP, mode=names.Mode.AUDIT)})
+    bench.known.profiles_changed({"p": named_profile(behavior=names.Behavior.NO_SWAP, mode=names.Mode.AUDIT)})
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.pod_comes("forbidden", policy="Disabled")
     bench.server.answer(answer(2))
@@ -738,7 +738,7 @@ async def test_a_write_that_failed_posts_no_notice(bench: Bench) -> None:
 
 async def test_a_node_that_needs_namespaces_is_left_as_it_is_until_they_are_known(bench: Bench) -> None:
     entry = make_override(namespaces=(compiled.LabelExpression("team", "Exists"),), policy=names.Policy.DISABLED)
-    bench.known.profiles_changed({"p": profile(overrides=(entry,))})
+    bench.known.profiles_changed({"p": named_profile(overrides=(entry,))})
     bench.pod_comes()
     assert await bench.reconcile() == []
     bench.known.namespaces_known({"default": {"team": "a"}})
@@ -855,7 +855,7 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     now = 1000.0
     bench.clock = lambda: now
     bench.planned(version=1)
-    bench.known.profiles_changed({"p": profile(guarantee=names.Guarantee.STRICT)})
+    bench.known.profiles_changed({"p": named_profile(guarantee=names.Guarantee.STRICT)})
 
     def written(version: int, **fields: Any) -> bytes:
         reason = names.Reason.KUBELET_DECIDES

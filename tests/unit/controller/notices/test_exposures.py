@@ -9,7 +9,7 @@ from swapwarden.api import names, state
 from swapwarden.controller.notices import pod_notices
 from swapwarden.policy.observed import states
 
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, pod
 
 PODS = {
     "x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0"),

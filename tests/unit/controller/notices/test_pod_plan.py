@@ -11,7 +11,7 @@ from swapwarden.policy.observed import pods, resources
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import requirements
 
-from tests.unit.policy.rows import container, facts, make_override, pod, profile
+from tests.unit.objects import container, facts, make_override, pod, profile
 
 NO_SWAP, KUBELET, WORKLOAD = names.Behavior.NO_SWAP, names.Behavior.KUBELET, names.Behavior.WORKLOAD_CONTROLLED
 

@@ -8,7 +8,7 @@ from swapwarden.controller.notices import pod_notices
 from swapwarden.policy.observed import states
 
 from tests.unit.controller.notices.reports import told
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, pod
 
 PODS = [pod(container(), key=key, name=f"pod-{key}", node="n") for key in "xy"]
 

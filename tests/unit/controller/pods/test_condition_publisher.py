@@ -20,9 +20,9 @@ from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.policy.observed import nodes, pods, states
 
-from tests.unit.controller.objects import Known, Led, term
+from tests.unit.controller.known import Known, Led, term
 from tests.unit.kube.scripted import until
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, pod
 
 X = pod(container(), key="x", name="pod-x", node="n", policy="Disabled")
 PLANNED = {"x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")}

@@ -8,8 +8,7 @@ import pytest
 from swapwarden.controller.pods import plan_latency
 from swapwarden.policy.observed import pods
 
-from tests.unit.controller.objects import state_row
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, pod, state_row
 
 NODE = "node-1"
 

@@ -23,12 +23,13 @@ from swapwarden.policy.pressure import choice
 from swapwarden.policy.pressure.choice import HoldReason
 from swapwarden.policy.pressure.thresholds import Eviction, Pressure
 
-from tests.unit.controller.objects import node, profile, term
+from tests.unit.controller.known import term
+from tests.unit.objects import named_profile, node
 
 MI = 2**20
 NODE = node("n")
 PRESSURE = Pressure("400Mi", "800Mi", 5, 40, 10, enforce=True)
-ENFORCED = profile(behavior=names.Behavior.NO_SWAP, pressure=PRESSURE)
+ENFORCED = named_profile(behavior=names.Behavior.NO_SWAP, pressure=PRESSURE)
 OWNER = {"kind": "ReplicaSet", "controller": True}
 OVERLOAD = errors.ApiError(429, "TooManyRequests", "busy", 7.0)
 BUDGET = errors.ApiError(429, "TooManyRequests", "...", causes=frozenset({"DisruptionBudget"}))

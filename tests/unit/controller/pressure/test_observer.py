@@ -17,7 +17,8 @@ from swapwarden.policy.pressure import choice, thresholds
 from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.choice import HoldReason
 
-from tests.unit.controller.objects import Led, node, state_row, term
+from tests.unit.controller.known import Led, term
+from tests.unit.objects import node, state_row
 
 MI = 2**20
 THRESHOLDS = state.PressureSettings(

@@ -15,8 +15,9 @@ from swapwarden.kube import client, errors, ratelimit
 from swapwarden.policy.observed import revisions
 from swapwarden.policy.profile.store import ProfileStore
 
-from tests.unit.controller.objects import profile_object, term
+from tests.unit.controller.known import term
 from tests.unit.kube.scripted import Request, Scripted, failure, page, reply, until
+from tests.unit.objects import profile_object
 
 PATH = "/apis/apps/v1/namespaces/here/controllerrevisions"
 NO_SWAP, LIMITED = {"behavior": "NoSwap"}, {"behavior": "LimitedSwap"}

@@ -22,8 +22,9 @@ from swapwarden.policy.fleet.view import Planner
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.profile.store import Entry, ProfileStore
 
-from tests.unit.controller.objects import Known, Led, node, profile_object, state_row, term
+from tests.unit.controller.known import Known, Led, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
+from tests.unit.objects import node, profile_object, state_row
 
 
 class Told:

@@ -13,9 +13,9 @@ from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.kube import client, informer
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import Known, node, profile
+from tests.unit.controller.known import Known
 from tests.unit.kube.scripted import END, HANG, STREAM, Scripted, error, event, failure, page, until
-from tests.unit.policy.rows import container, make_override, pod
+from tests.unit.objects import container, make_override, named_profile, node, pod
 
 TEAM = (compiled.LabelExpression("team", "In", frozenset({"a"})),)
 BY_TEAM = make_override(namespaces=TEAM, policy=names.Policy.DISABLED)
@@ -35,7 +35,7 @@ class Bench:
         self.known.pod_changed("default/pod", None, pod(container()))
 
     def overrides(self, *entries: compiled.Override) -> None:
-        self.known.profiles_changed({"p": profile(overrides=entries)})
+        self.known.profiles_changed({"p": named_profile(overrides=entries)})
         self.known.due.clear()
         self.watch.update(needed=self.known.planner.needs_namespaces())
 

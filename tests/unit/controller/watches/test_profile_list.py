@@ -16,9 +16,9 @@ from swapwarden.kube import client, config, informer
 from swapwarden.policy.profile.store import ProfileStore
 
 from testbed.controlplane import pki
-from tests.unit.controller.objects import profile_object
 from tests.unit.controller.profileapi import NAME, ProfileApi
 from tests.unit.kube.scripted import until
+from tests.unit.objects import profile_object
 
 WAIT = 20.0
 RESOURCE = "nodeswapprofiles"

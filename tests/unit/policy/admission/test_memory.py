@@ -14,7 +14,7 @@ from swapwarden.policy.observed import pods
 from swapwarden.webhook import review
 
 from tests.contract import pod_memory
-from tests.unit.policy import rows
+from tests.unit import objects
 from tests.unit.webhook import reviews
 
 
@@ -117,5 +117,5 @@ def test_a_pod_is_refused_for_what_it_has_in_no_order_and_the_plan_protects_what
     assert not admit(pod_memory.Case({pod_memory.LOW: "201Mi"}, spec)).allowed
     body = {**reviews.pod({pod_memory.LOW: "200Mi"}), "spec": spec}
     row = pods.project(msgspec.convert(body, pods.WirePod))
-    planned = plan.plan_node(rows.profile(memory_qos=MemoryQoS()), rows.facts(), [row]).pods[row.key]
-    assert planned.memory_low == str(150 * rows.MI)
+    planned = plan.plan_node(objects.profile(memory_qos=MemoryQoS()), objects.facts(), [row]).pods[row.key]
+    assert planned.memory_low == str(150 * objects.MI)

@@ -16,8 +16,8 @@ from swapwarden.policy.node.settings import MIN_FREE, NodeOptions
 from swapwarden.policy.observed import pods, states
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import Known, node, profile, rollouts, state_row
-from tests.unit.policy.rows import container, make_override, pod
+from tests.unit.controller.known import Known, rollouts
+from tests.unit.objects import container, make_override, named_profile, node, pod, state_row
 
 
 class Seen(Known):
@@ -277,7 +277,7 @@ def test_a_container_with_a_limit_of_its_own_gets_it_when_it_starts(seen: Seen) 
 def test_the_plan_follows_profile_facts_and_pods(seen: Seen) -> None:
     seen.pod_changed("default/pod", None, pod(container(request=2**30)))
     assert seen.plan("node-1").profile_ref.name == names.BUILT_IN_PROFILE
-    seen.profiles_changed({"p": profile(behavior=names.Behavior.LIMITED_SWAP)})
+    seen.profiles_changed({"p": named_profile(behavior=names.Behavior.LIMITED_SWAP)})
     assert set(seen.take()) == {("node-1", LATER), ("node-2", LATER)}
     assert seen.plan("node-1").pods["uid-1"].swap_max == str(2**27)
     found = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=2**31, memory_bytes=2**33)
@@ -287,14 +287,14 @@ def test_the_plan_follows_profile_facts_and_pods(seen: Seen) -> None:
 
 
 def test_the_same_profiles_are_no_news(seen: Seen) -> None:
-    seen.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": named_profile()})
     seen.take()
-    seen.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": named_profile()})
     assert seen.take() == []
 
 
 def test_a_node_that_gets_another_label_gets_another_profile(seen: Seen) -> None:
-    chosen = profile(selector=(compiled.LabelExpression("pool", "In", frozenset({"x"})),))
+    chosen = named_profile(selector=(compiled.LabelExpression("pool", "In", frozenset({"x"})),))
     seen.profiles_changed({"p": chosen})
     assert seen.planner.selection("node-1").profile.name == names.BUILT_IN_PROFILE
     seen.node_changed("node-1", node(), node(labels={"pool": "x"}))
@@ -377,8 +377,8 @@ def test_a_node_that_is_gone_is_looked_at_once_more(seen: Seen) -> None:
 
 def test_a_profile_that_changes_concerns_the_nodes_that_it_governs(seen: Seen) -> None:
     seen.node_changed("node-2", node("node-2"), node("node-2", labels={"pool": "x"}))
-    everywhere = profile("everywhere")
-    chosen = profile("chosen", selector=(compiled.LabelExpression("pool", "In", frozenset({"x"})),), priority=1)
+    everywhere = named_profile("everywhere")
+    chosen = named_profile("chosen", selector=(compiled.LabelExpression("pool", "In", frozenset({"x"})),), priority=1)
     seen.profiles_changed({"everywhere": everywhere})
     for name in seen.nodes:
         seen.plan(name)
@@ -440,8 +440,8 @@ def governing(seen: Seen) -> Callable[[str], compiled.Profile]:
     return lambda name: seen.planner.selection(name).profile
 
 
-LIMITED = profile(behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
-NONE = profile(generation=2, behavior=names.Behavior.NO_SWAP, max_unavailable="1")
+LIMITED = named_profile(behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
+NONE = named_profile(generation=2, behavior=names.Behavior.NO_SWAP, max_unavailable="1")
 HISTORY = {state.ProfileRef("p", 1): LIMITED}
 
 
@@ -532,7 +532,7 @@ def test_who_leads_in_the_middle_of_an_end_waits_for_those_under_way(waves: Seen
 
 
 def test_nodes_that_another_profile_takes_over_wait_for_its_turn(waves: Seen) -> None:
-    other = profile("q", max_unavailable="1")
+    other = named_profile("q", max_unavailable="1")
     for name in waves.nodes:
         heard(waves, name, LIMITED)
     waves.profiles_changed({"q": other}, HISTORY, {"p": msgspec.structs.replace(NONE, generation=3)})
@@ -590,7 +590,7 @@ def test_a_forgotten_generation_is_not_waited_for(seen: Seen) -> None:
 
 
 def test_another_profile_takes_nodes_over_in_waves(waves: Seen) -> None:
-    other = profile("q", priority=200, max_unavailable="1")
+    other = named_profile("q", priority=200, max_unavailable="1")
     waves.profiles_changed({"p": NONE, "q": other}, HISTORY)
     for name in waves.nodes:
         heard(waves, name, LIMITED, proposed=other, cost=state.PreviewCost(plan.reference(other)))
@@ -673,7 +673,7 @@ def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
         answered(seen, name)
     judged = rollouts(seen)["p"].next
     assert judged == ("node-1",)
-    third = profile(generation=3, behavior=names.Behavior.NO_SWAP, hold=True)
+    third = named_profile(generation=3, behavior=names.Behavior.NO_SWAP, hold=True)
     history = {**HISTORY, plan.reference(NONE): NONE}
     seen.profiles_changed({"p": third}, history)
     seen.admit(NONE, judged)
@@ -691,7 +691,7 @@ def test_no_node_is_reconciled_for_a_turn_of_an_earlier_generation(seen: Seen) -
     seen.profiles_changed({"p": LIMITED})
     for name in seen.nodes:
         heard(seen, name, LIMITED)
-    seen.profiles_changed({"p": profile(generation=3, behavior=names.Behavior.NO_SWAP)}, HISTORY)
+    seen.profiles_changed({"p": named_profile(generation=3, behavior=names.Behavior.NO_SWAP)}, HISTORY)
     seen.dirty.clear()
     seen.admit(NONE, ["node-1"], frozenset({("node-1", False), ("node-2", False)}))
     assert seen.dirty == []
@@ -721,7 +721,7 @@ def test_a_turn_is_gone_once_another_profile_governs_the_node(waves: Seen) -> No
     turns = waves.planner.admissions.turns
     advance(waves)
     assert turns == {"node-1": NONE}
-    other = profile("q", priority=200, max_unavailable="1")
+    other = named_profile("q", priority=200, max_unavailable="1")
     waves.profiles_changed({"p": NONE, "q": other}, HISTORY)
     waves.profiles_changed({"p": NONE}, HISTORY)
     assert turns == {}
@@ -862,7 +862,7 @@ def governed(seen: Seen) -> dict[str, progress.Governed]:
 
 def test_a_node_has_applied_a_profile_once_its_agent_saw_a_plan_that_names_it(seen: Seen) -> None:
     spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
-    seen.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": named_profile()})
     seen.state_changed("node-1", None, state_row(version=1, generation=4, observed=4, applied=True))
     assert not governed(seen)["node-1"].applied, "that plan was made from another profile"
     seen.wrote(state_row(version=2, spec=spec, generation=5, observed=4, applied=True))
@@ -881,7 +881,7 @@ def test_nodes_without_a_profile_are_nobodys(seen: Seen) -> None:
 
 def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
     spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
-    seen.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": named_profile()})
 
     def pending(**fields: Any) -> str:
         seen.state_changed("node-1", seen.inventory.state_of("node-1"), state_row(**fields))
@@ -897,7 +897,7 @@ def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
 
 
 def test_an_agent_outside_of_pods_counts_once_it_has_observed_a_state(seen: Seen) -> None:
-    seen.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": named_profile()})
     assert not governed(seen)["node-1"].has_agent
     seen.state_changed("node-1", None, state_row(version=1))
     assert not governed(seen)["node-1"].has_agent
@@ -908,7 +908,7 @@ def test_an_agent_outside_of_pods_counts_once_it_has_observed_a_state(seen: Seen
 def test_an_agent_in_a_pod_counts_while_a_pod_of_it_is_ready() -> None:
     seen = Seen("swapwarden-system")
     seen.node_changed("node-1", None, node())
-    seen.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": named_profile()})
     seen.state_changed("node-1", None, state_row(observed=1))
     place = {"namespace": "swapwarden-system", "agent": True}
     old, new = pod(container(), name="old", **place), pod(container(), name="new", uid="2", **place)
@@ -934,7 +934,7 @@ def test_what_an_agent_found_on_an_earlier_node_of_the_name_counts_for_nothing(s
     found = state.Facts(cgroup_version=1, swap_controller=False, swap_bytes=2**40, memory_bytes=2**33)
     spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
     row = state_row(spec=spec, observed=1, applied=True, settled=True, facts=found, degraded="Polling: no")
-    seen.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": named_profile()})
     seen.state_changed("node-1", None, row)
     assert (seen.planner.facts("node-1").swap_bytes, governed(seen)["node-1"].applied) == (2**40, True)
     seen.take()
@@ -955,7 +955,7 @@ WEB = (compiled.LabelExpression("app", "In", frozenset({"web"})),)
 
 
 def overriding(*entries: compiled.Override, **fields: Any) -> dict[str, compiled.Profile]:
-    return {"p": profile(overrides=entries, **fields)}
+    return {"p": named_profile(overrides=entries, **fields)}
 
 
 @pytest.mark.parametrize(
@@ -1020,7 +1020,7 @@ def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> No
         assert seen.take() == [("node-2", LATER)], "one that is created, or deleted"
         seen.namespace_changed("empty", old, new)
         assert seen.take() == []
-    seen.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": named_profile()})
     seen.take()
     assert not seen.planner.needs_namespaces()
     seen.namespace_changed("shop", {"team": "b"}, {"team": "a"})
@@ -1030,11 +1030,11 @@ def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> No
 def test_what_a_profile_said_before_asks_for_namespaces_while_a_node_follows_it(seen: Seen) -> None:
     [asking] = overriding(make_override(namespaces=TEAM, policy=names.Policy.DISABLED)).values()
     history = {plan.reference(asking): asking}
-    seen.profiles_changed({"p": profile(generation=2)}, history)
+    seen.profiles_changed({"p": named_profile(generation=2)}, history)
     assert not seen.planner.needs_namespaces()
     heard(seen, "node-1", asking)
     assert seen.planner.needs_namespaces()
-    heard(seen, "node-1", profile(generation=2))
+    heard(seen, "node-1", named_profile(generation=2))
     assert not seen.planner.needs_namespaces()
 
 

@@ -15,8 +15,8 @@ from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, pods, resources, states
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import Known, node, profile, rollouts, state_row
-from tests.unit.policy.rows import container, pod
+from tests.unit.controller.known import Known, rollouts
+from tests.unit.objects import container, named_profile, node, pod, state_row
 
 NODES = st.sampled_from(["a", "b", "c"])
 POOLS = st.sampled_from([{}, {"pool": "x"}, {"pool": "y"}])
@@ -112,7 +112,7 @@ class Histories(stateful.RuleBasedStateMachine):
 
     @stateful.rule(fields=PROFILE)
     def profile_is(self, fields: dict[str, Any]) -> None:
-        self.profiles[fields["name"]] = profile(generation=self.next(), max_unavailable="100%", **fields)
+        self.profiles[fields["name"]] = named_profile(generation=self.next(), max_unavailable="100%", **fields)
         self.known.profiles_changed(self.profiles)
 
     @stateful.rule(name=st.sampled_from(["p", "q", "r"]))

@@ -11,7 +11,7 @@ from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile.store import Entry
 from swapwarden.policy.swap import requirements
 
-from tests.unit.controller.objects import profile
+from tests.unit.objects import named_profile
 
 COUNTS = ("matched", "updated", "applied", "pending", "incompatible", "withoutAgent", "degraded", "requirementsUnmet")
 NOTHING = dict.fromkeys(COUNTS, 0)
@@ -20,7 +20,7 @@ THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
 def entry(**fields: Any) -> Entry:
     defaults: dict[str, Any] = {"uid": "u", "version": 1, "generation": 3, "error": "", "status": {}}
-    return Entry(**{"name": "p", "profile": profile(generation=2), **defaults, **fields})
+    return Entry(**{"name": "p", "profile": named_profile(generation=2), **defaults, **fields})
 
 
 def node(name: str, **fields: Any) -> fleet.Governed:
@@ -75,7 +75,7 @@ def test_all_is_well() -> None:
 
 
 def test_nodes_with_unmet_requirements_are_named_once_by_an_event() -> None:
-    requiring = entry(profile=profile(generation=2, require=requirements.Require(encrypted=True)))
+    requiring = entry(profile=named_profile(generation=2, require=requirements.Require(encrypted=True)))
     good = build(requiring, nodes(2), [], NOW)
     assert conditions(good)["RequirementsMet"] == ("True", "AllMet")
     lacking = build(requiring, [node("a"), node("b", unmet="encrypted: sda2")], [], NOW)
@@ -175,7 +175,7 @@ def test_settings_that_are_unsafe_for_a_node_count_as_degraded() -> None:
 
 
 def test_a_resource_that_this_controller_does_not_offer_is_in_the_status() -> None:
-    asking = entry(profile=profile(extended_resource=True))
+    asking = entry(profile=named_profile(extended_resource=True))
     status = build(asking, nodes(1, degraded="WriteFailed: no"), [], NOW)
     assert conditions(status)["Degraded"] == ("True", "NoExtendedResource")
     assert message(status, "Degraded").startswith(profile_status.NO_EXTENDED_RESOURCE)
@@ -186,12 +186,12 @@ def test_a_resource_that_this_controller_does_not_offer_is_in_the_status() -> No
 
 def test_evictions_that_this_controller_may_not_make_are_in_the_status() -> None:
     pressure = thresholds.Pressure("5%", "10%", 5, 40, 10)
-    asking = entry(profile=profile(pressure=msgspec.structs.replace(pressure, enforce=True)))
+    asking = entry(profile=named_profile(pressure=msgspec.structs.replace(pressure, enforce=True)))
     status = build(asking, nodes(1), [], NOW)
     assert conditions(status)["Degraded"] == ("True", "NoEviction")
     assert "eviction: Enforce in the chart" in message(status, "Degraded")
     assert conditions(build(asking, nodes(1), [], NOW, eviction=True))["Degraded"] == ("False", "AsExpected")
-    observing = entry(profile=profile(pressure=pressure))
+    observing = entry(profile=named_profile(pressure=pressure))
     assert conditions(build(observing, nodes(1), [], NOW))["Degraded"] == ("False", "AsExpected")
 
 

@@ -12,7 +12,7 @@ from swapwarden.policy.memory.kubelet import MemoryFiles, Version
 from swapwarden.policy.observed import pods, resources
 from swapwarden.policy.observed.pods import WholePod
 
-from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod
+from tests.unit.objects import GI, MI, PAGE, Kind, container, facts, pod
 
 OLD, NEW = Version.V1_36, Version.V1_37
 BOTH = (OLD, NEW)

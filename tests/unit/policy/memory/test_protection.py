@@ -11,7 +11,7 @@ from swapwarden.policy.memory import protection, settings
 from swapwarden.policy.memory.protection import Effect, InEffect, ProtectedCgroup, Share
 from swapwarden.policy.observed.resources import Class
 
-from tests.unit.policy.rows import GI, MI, PAGE, container, facts, pod, profile
+from tests.unit.objects import GI, MI, PAGE, container, facts, pod, profile
 
 SOFT = settings.MemoryQoS(reservation=names.ReservationPolicy.SOFT, system_low="0")
 TIERED = settings.MemoryQoS(reservation=names.ReservationPolicy.TIERED_RESERVATION, system_low="0")

@@ -13,7 +13,7 @@ from swapwarden.policy.observed.pods import WholePod
 from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod
+from tests.unit.objects import GI, MI, PAGE, Kind, container, facts, pod
 
 Protection, Throttling = names.ProtectionReason, names.ThrottlingReason
 Reservation, WithoutSwap = names.ReservationPolicy, names.WithoutSwap

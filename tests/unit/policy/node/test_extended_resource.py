@@ -12,7 +12,7 @@ from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import GI, MI, Kind, container, facts, pod, profile
+from tests.unit.objects import GI, MI, Kind, container, facts, pod, profile
 
 WORKLOAD = names.Behavior.WORKLOAD_CONTROLLED
 

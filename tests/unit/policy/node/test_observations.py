@@ -13,7 +13,7 @@ from swapwarden.policy.observed import resources
 from swapwarden.policy.swap import requirements
 from swapwarden.policy.swap.settings import SwapOptions
 
-from tests.unit.policy.rows import GI, container, facts, pod, profile
+from tests.unit.objects import GI, container, facts, pod, profile
 
 ENCRYPTED = requirements.Require(encrypted=True)
 TOO_MUCH = ((MIN_FREE, "99999999"), ("vm.swappiness", "60"))

@@ -5,9 +5,9 @@ from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.node import settings
 
+from tests.unit.objects import GI, facts
+from tests.unit.objects import profile as compiled
 from tests.unit.policy.profile.test_compiled import made
-from tests.unit.policy.rows import GI, facts
-from tests.unit.policy.rows import profile as compiled
 
 ALL = {
     "swappiness": 60,

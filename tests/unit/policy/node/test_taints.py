@@ -10,7 +10,7 @@ from swapwarden.policy.observed import nodes
 from swapwarden.policy.pressure import thresholds
 from swapwarden.policy.profile import compiled
 
-from tests.unit.policy.rows import facts, profile
+from tests.unit.objects import facts, profile
 
 LIMITED, NO_SWAP = names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
 NO_SCHEDULE, PREFER = names.TaintEffect.NO_SCHEDULE, names.TaintEffect.PREFER_NO_SCHEDULE

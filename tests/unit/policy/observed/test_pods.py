@@ -14,7 +14,7 @@ from swapwarden.policy.observed import memory_asks, pods, resources
 from swapwarden.policy.observed.pods import WholePod, WirePod
 from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import MI, Kind, container, pod
+from tests.unit.objects import MI, Kind, container, pod
 
 
 def project(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> pods.PodRow:

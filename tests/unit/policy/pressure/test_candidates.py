@@ -10,7 +10,7 @@ from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.observed.resources import Kind
 from swapwarden.policy.pressure import candidates
 
-from tests.unit.policy.rows import GI, MI, container, facts, pod, profile
+from tests.unit.objects import GI, MI, container, facts, pod, profile
 
 NODE = facts()
 """8 GiB of memory, 4 GiB of swap: LimitedSwap gives half of a request."""

@@ -11,8 +11,8 @@ from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.choice import HoldReason, Situation
 from swapwarden.policy.pressure.thresholds import Eviction
 
+from tests.unit.objects import GI
 from tests.unit.policy.pressure.samples import CANDIDATES, NODE, REPORTS, candidate, report
-from tests.unit.policy.rows import GI
 
 SITUATIONS = st.builds(
     Situation,

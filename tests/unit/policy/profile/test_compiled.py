@@ -15,7 +15,7 @@ from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import requirements
 from swapwarden.policy.swap.settings import SwapOptions
 
-from tests.unit.policy.rows import make_override
+from tests.unit.objects import make_override
 
 
 def made(spec: dict[str, Any] | None = None, **metadata: Any) -> compiled.Profile:

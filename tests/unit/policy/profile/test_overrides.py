@@ -13,7 +13,7 @@ from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import GI, MI, container, facts, make_override, pod, profile, swap
+from tests.unit.objects import GI, MI, container, facts, make_override, pod, profile, swap
 from tests.unit.policy.swap.test_limits import FACTS, PODS, SETTINGS, SIZES
 
 KUBELET, NO_SWAP = names.Behavior.KUBELET, names.Behavior.NO_SWAP

@@ -9,7 +9,7 @@ from swapwarden.api import decoding, names, state
 from swapwarden.policy.observed import revisions
 from swapwarden.policy.profile.store import ProfileStore, Replaced
 
-from tests.unit.controller.objects import profile_object
+from tests.unit.objects import profile_object
 
 LIMITED = {"behavior": "LimitedSwap"}
 

@@ -17,7 +17,7 @@ from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import settings
 
-from tests.unit.policy.rows import GI, container, facts, make_override, pod, profile
+from tests.unit.objects import GI, container, facts, make_override, pod, profile
 
 Mode, Reason = names.ReclaimMode, names.ReclaimReason
 OFF, STARTUP, CONTINUOUS = Mode.OFF, Mode.STARTUP, Mode.CONTINUOUS

@@ -10,8 +10,8 @@ from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.swap import limits
 from swapwarden.policy.swap.settings import SwapOptions
 
-from tests.unit.policy import rows
-from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod, swap
+from tests.unit import objects
+from tests.unit.objects import GI, MI, PAGE, Kind, container, facts, pod, swap
 
 Behavior, Reason = names.Behavior, names.Reason
 KUBELET, NO_SWAP = Behavior.KUBELET, Behavior.NO_SWAP
@@ -450,7 +450,7 @@ class TestProperties:
         self, facts: nodes.NodeFacts, parts: list[pods.ContainerRow]
     ) -> None:
         bare = [container(f"c{i}", kind=one.kind, request=one.request, limit=one.limit) for i, one in enumerate(parts)]
-        facts = rows.facts(swap_bytes=facts.swap_bytes, memory_bytes=facts.memory_bytes)
+        facts = objects.facts(swap_bytes=facts.swap_bytes, memory_bytes=facts.memory_bytes)
         decision = limits.decide(swap(LIMITED), facts, pod(*bare))
         expected = [
             kubelet(one.request, one.limit, facts.memory_bytes, facts.swap_bytes) // PAGE * PAGE for one in bare

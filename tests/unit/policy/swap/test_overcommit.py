@@ -9,7 +9,7 @@ from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import GI, MI, PAGE, container, facts, pod, profile
+from tests.unit.objects import GI, MI, PAGE, container, facts, pod, profile
 
 WORKLOAD = names.Behavior.WORKLOAD_CONTROLLED
 

@@ -12,7 +12,7 @@ from swapwarden.policy.observed import nodes
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits, requirements
 
-from tests.unit.policy.rows import GI, container, facts, make_override, pod, profile, swap
+from tests.unit.objects import GI, container, facts, make_override, pod, profile, swap
 
 ALL = requirements.Require(encrypted=True, tmpfs_noswap=True, backing=("NVMe", "Zram"), dedicated_device=True)
 NAMES = ["encrypted", "tmpfsNoswap", "backing", "dedicatedDevice"]

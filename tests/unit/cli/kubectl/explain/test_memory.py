@@ -12,7 +12,7 @@ from swapwarden.policy.profile import compiled
 
 from testbed.base import paths
 from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported, seen
-from tests.unit.policy.rows import make_override
+from tests.unit.objects import make_override
 
 NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
 SOFT = settings.MemoryQoS(reservation=names.ReservationPolicy.SOFT, throttling_percent=80)

@@ -33,7 +33,7 @@ from tests.unit.cli.kubectl.explained import (
     reported,
     seen,
 )
-from tests.unit.policy.rows import make_override
+from tests.unit.objects import make_override
 
 Behavior = names.Behavior
 LIMITED, WORKLOAD = Behavior.LIMITED_SWAP, Behavior.WORKLOAD_CONTROLLED

@@ -13,7 +13,7 @@ from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import settings
 
 from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen
-from tests.unit.policy.rows import make_override
+from tests.unit.objects import make_override
 
 NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
 Mode = names.ReclaimMode

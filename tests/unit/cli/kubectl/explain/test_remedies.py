@@ -22,7 +22,7 @@ from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits, requirements
 
 from tests.unit.cli.kubectl.explained import DISK, FACTS, GI, MI, NODE, POOL, profile, reported
-from tests.unit.policy.rows import changed, make_override
+from tests.unit.objects import changed, make_override
 
 Behavior = names.Behavior
 Json = dict[str, Any]

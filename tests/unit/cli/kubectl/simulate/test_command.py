@@ -13,9 +13,7 @@ from swapwarden.cli.kubectl.simulate import report, simulation
 from swapwarden.policy.memory import settings
 from swapwarden.policy.reclaim import settings as offers
 
-from tests.unit.cli.kubectl.views import GI, facts, seen, view
-from tests.unit.controller.objects import node
-from tests.unit.policy.rows import changed, container, pod, profile
+from tests.unit.objects import GI, agent_facts, changed, container, node, pod, profile, reported_row, view
 
 BATCH = profile(name="batch", priority=100, behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
 
@@ -29,7 +27,7 @@ def result(**change: Any) -> simulation.Simulation:
             pod(container(request=GI), name="quiet", uid="uid-quiet", policy="Disabled"),
             pod(container(request=GI), name="big", uid="uid-big", node="node-2"),
         ],
-        [seen("node-1"), seen("node-2", facts=facts(behavior="LimitedSwap"))],
+        [reported_row("node-1"), reported_row("node-2", facts=agent_facts(behavior="LimitedSwap"))],
     )
     profile = changed(BATCH, **{"reserved": "75%", **change})
     used = {"uid-web": 2**20, "uid-big": 2**29}
@@ -96,7 +94,9 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 def memory_qos(**change: Any) -> simulation.Simulation:
     """Two pods that request memory, one of them with two containers of which one is limited."""
     two = pod(container("app", request=GI, limit=2 * GI), container("proxy"), name="two", uid="uid-two")
-    read = view([node("node-1")], [pod(container(request=GI), name="web", uid="uid-web"), two], [seen("node-1")])
+    read = view(
+        [node("node-1")], [pod(container(request=GI), name="web", uid="uid-web"), two], [reported_row("node-1")]
+    )
     memory = settings.MemoryQoS(without_swap=names.WithoutSwap.BOUNDED, **change)
     own = profile(name="kept", priority=100, memory_qos=memory)
     return simulation.simulate(read, snapshot.ProfileChange(put=(own,)), {})
@@ -144,7 +144,7 @@ def test_pods_whose_memory_alone_changes_are_listed() -> None:
 
 
 def test_nothing_of_memory_is_written_in_audit(capsys: pytest.CaptureFixture[str]) -> None:
-    read = view([node("node-1")], [pod(container(request=GI))], [seen("node-1")])
+    read = view([node("node-1")], [pod(container(request=GI))], [reported_row("node-1")])
     memory = settings.MemoryQoS(names.ReservationPolicy.SOFT)
     own = profile(name="kept", mode=names.Mode.AUDIT, memory_qos=memory)
     found = simulation.simulate(read, snapshot.ProfileChange(put=(own,)), {})
@@ -155,7 +155,7 @@ def reclaim(mode: names.Mode = names.Mode.ENFORCE) -> simulation.Simulation:
     """A pod that asks for reclaim, and one that does not, before and after a profile offers it."""
     web = pod(container(request=GI), name="web", uid="uid-web", reclaim=names.ReclaimMode.STARTUP)
     other = pod(container(request=GI), name="other", uid="uid-other")
-    read = view([node("node-1")], [web, other], [seen("node-1", facts=facts(behavior="LimitedSwap"))])
+    read = view([node("node-1")], [web, other], [reported_row("node-1", facts=agent_facts(behavior="LimitedSwap"))])
     offered = offers.Reclaim(names.ReclaimMode.CONTINUOUS)
     profile = changed(BATCH, reclaim=offered, mode=mode)
     return simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})

@@ -27,10 +27,10 @@ from swapwarden.policy.fleet import cluster
 from swapwarden.policy.observed import nodes, states
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import profile_object
 from tests.unit.controller.pressure.simulated.clock import SimulatedLoop
 from tests.unit.controller.pressure.simulated.judge import Judge, Request
 from tests.unit.controller.pressure.simulated.machines import BELOW, CLEAR, MEMORY, MI, SWAP, Json, Machine, Pod
+from tests.unit.objects import profile_object
 
 REPORT_SECONDS: Final = 5.0
 TAINT: Final = nodes.WireTaint(names.PRESSURE_TAINT, "NoSchedule")

@@ -1,20 +1,16 @@
-"""Objects and rows for tests of the controller: what a test does not mention has the simplest value."""
+"""A cluster as the process has it, and leaderships, for tests of the controller."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
 
-import msgspec
-from swapwarden.api import names, state
+from swapwarden.api import state
 from swapwarden.controller.term import Term
 from swapwarden.policy import plan
 from swapwarden.policy.fleet import cluster, decisions, progress, rollout
 from swapwarden.policy.observed import namespaces, nodes, pods, states
 from swapwarden.policy.profile import compiled
-
-from tests.unit.policy import rows
 
 
 class Led:
@@ -31,83 +27,6 @@ class Led:
 def term(epoch: int = 1, led: Led | None = None) -> Term:
     """A leadership, for ever where nothing else is said."""
     return Term(epoch, led or Led())
-
-
-def node(name: str = "node-1", **fields: Any) -> nodes.NodeRow:
-    """A node with 1 GiB of swap and 8 GiB of memory."""
-    defaults = {"uid": f"uid-of-{name}", "labels": {}, "swap_bytes": 2**30, "memory_bytes": 2**33}
-    return nodes.NodeRow(**{"name": name, **defaults, **fields})
-
-
-def state_row(
-    name: str = "node-1", version: int = 1, spec: state.StateSpec | None = None, **fields: Any
-) -> states.StateRow:
-    """A state owned by the node of the same name, with a spec as the built-in profile makes it of no pods.
-
-    Where its agent is behind, the last plan that it saw was one of another profile, if nothing else is said.
-    """
-    spec = spec or state.StateSpec(
-        profile_ref=state.ProfileRef(name=names.BUILT_IN_PROFILE), default_reason=names.Reason.KUBELET_DECIDES
-    )
-    observed = fields.get("observed", 0)
-    acted = spec.profile_ref if observed >= fields.get("generation", 1) else state.ProfileRef("earlier")
-    defaults: dict[str, Any] = {
-        "uid": f"uid-of-state-{name}",
-        "owner": f"uid-of-{name}",
-        "generation": 1,
-        "epoch": spec.epoch,
-        "profile": spec.profile_ref,
-        "spec": msgspec.json.encode(spec),
-        "before": tuple(spec.degraded_before),
-        "observed": observed,
-        "acted": acted if observed else None,
-        "facts": None,
-        "applied": False,
-        "settled": fields.get("applied", False),
-        "degraded": "",
-    }
-    return states.StateRow(**{"name": name, "version": version, **defaults, **fields})
-
-
-def profile(name: str = "p", **fields: Any) -> compiled.Profile:
-    """A profile that selects all nodes."""
-    return rows.profile(**{"name": name, "generation": 1, "uid": f"uid-of-{name}", **fields})
-
-
-def profile_object(
-    name: str = "p", version: int = 1, generation: int = 1, uid: str = "", **spec: Any
-) -> dict[str, Any]:
-    """A NodeSwapProfile as the API server gives it."""
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.PROFILE_KIND,
-        "metadata": {
-            "name": name,
-            "uid": uid or f"uid-of-{name}",
-            "generation": generation,
-            "resourceVersion": str(version),
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "managedFields": [{"manager": "kubectl"}],
-        },
-        "spec": {"nodeSelector": {}, **spec},
-    }
-
-
-def state_object(row: states.StateRow) -> dict[str, Any]:
-    """The NodeSwapState that a row was made of, as the API server gives it."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": row.name, "uid": row.owner}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.STATE_KIND,
-        "metadata": {
-            "name": row.name,
-            "uid": row.uid,
-            "generation": row.generation,
-            "resourceVersion": str(row.version),
-            "ownerReferences": [owner] if row.owner else [],
-        },
-        "spec": msgspec.json.decode(row.spec),
-    }
 
 
 def rollouts(known: Known, overdue: progress.Overdue = frozenset()) -> dict[str, rollout.RolloutProgress]:
