@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, quantity
-from swapwarden.policy.memory import amounts
 from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.swap import limits
 
@@ -273,7 +272,7 @@ def pod_files(config: KubeletSettings, row: pods.PodRow, page: int) -> MemoryFil
     if not config.memory_qos:
         return MemoryFiles()
     whole = config.pod_level_resources
-    request = amounts.pod_request(row, whole=whole)
+    request = pods.pod_request(row, whole=whole)
     high = _pod_high(config, row, page)
     if not (config.tiered and request):
         return MemoryFiles(high=high)
@@ -286,9 +285,9 @@ def _pod_high(config: KubeletSettings, row: pods.PodRow, page: int) -> str | Non
     factor = config.throttling_factor
     if factor is None or config.version is Version.V1_36:
         return None
-    if not (config.pod_level_resources and row.whole.stated and amounts.is_limited(row)):
+    if not (config.pod_level_resources and row.whole.stated and pods.is_limited(row)):
         return None
-    request, limit = amounts.pod_request(row), amounts.pod_limit(row)
+    request, limit = pods.pod_request(row), pods.pod_limit(row)
     if not limit:
         return None
     high = throttled_from(request, limit, factor, page)
@@ -307,7 +306,7 @@ def _above(config: KubeletSettings, rows: Iterable[pods.PodRow]) -> tuple[Memory
     for row in rows:
         if row.qos is not resources.Class.BEST_EFFORT:
             # These sums have the resources of whole pods whatever the gate.
-            sums[row.qos] += amounts.pod_request(row)
+            sums[row.qos] += pods.pod_request(row)
     burstable = str(sums[resources.Class.BURSTABLE])
     every = str(sum(sums.values()))
     return MemoryFiles(minimum=every, low=burstable if new else None), MemoryFiles(low=burstable)
@@ -317,7 +316,7 @@ def faults(config: KubeletSettings, rows: Iterable[pods.PodRow]) -> tuple[Fault,
     """Return the known faults of the values on a node with these pods, in the order of Fault."""
     if not (config.memory_qos and config.tiered):
         return ()
-    running = [row for row in rows if not row.terminal and amounts.pod_request(row)]
+    running = [row for row in rows if not row.terminal and pods.pod_request(row)]
     burstable = any(row.qos is resources.Class.BURSTABLE for row in running)
     found = {
         Fault.NO_KUBEPODS_LOW: burstable and config.version is Version.V1_36,

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, quantity, throttling
-from swapwarden.policy.memory import amounts, kubelet, settings
+from swapwarden.policy.memory import kubelet, settings
 from swapwarden.policy.observed import memory_asks, nodes, pods, resources
 from swapwarden.policy.swap import limits
 
@@ -162,7 +162,7 @@ def _not_offered(row: pods.PodRow) -> PodMemory:
 def _case(
     memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: settings.MemoryOverride | None
 ) -> _MemoryCase:
-    request = amounts.pod_request(row)
+    request = pods.pod_request(row)
     page, recursive = node.page_size, node.recursive_protection
     if row.asks is None and override is None:
         chosen = memory.reservation, _UNRESERVED, memory.throttling_percent or throttling.NEVER, _UNTHROTTLED

@@ -289,6 +289,35 @@ def project(wire: WirePod) -> PodRow:
     )
 
 
+def pod_request(row: PodRow, *, whole: bool = True) -> int:
+    """Return the bytes of memory that the pod requests, with its overhead; 0 if nothing is requested.
+
+    Resources of the pod as a whole (KEP-2837) replace the containers' sum unless `whole` is False. In k/k:
+    component-helpers/resource/helpers.go, PodRequests.
+    """
+    own = row.whole.request if whole else 0
+    return (own or resources.peak((one.kind, one.request) for one in row.containers)) + row.whole.overhead
+
+
+def pod_limit(row: PodRow) -> int:
+    """Return the bytes to which the pod is limited, with its overhead; 0 if nothing is limited.
+
+    As the kubelet does (PodLimits beside PodRequests), this sums the limits of the containers that have one: see
+    `is_limited`.
+    """
+    limit = row.whole.limit or resources.peak((one.kind, one.limit) for one in row.containers)
+    return limit + row.whole.overhead if limit else 0
+
+
+def is_limited(row: PodRow) -> bool:
+    """Return whether the memory of the pod's cgroup is limited: by its own limit, or because each container has one.
+
+    Ephemeral containers have no resources and do not count (k/k: pkg/kubelet/cm/helpers_linux.go).
+    """
+    counted = [one for one in row.containers if one.kind is not Kind.EPHEMERAL]
+    return bool(row.whole.limit) or all(one.limit for one in counted)
+
+
 def only_started(old: PodRow, new: PodRow) -> bool:
     """Return whether only a pod's start (and the end of containers) turned one row into the other."""
     return _not_started(old) == _not_started(new)

@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.policy.memory import amounts
 from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.swap import limits
@@ -68,7 +67,7 @@ def read(
         namespace=row.namespace,
         name=row.name,
         priority=wire.spec.priority or 0,
-        request=amounts.pod_request(row),
+        request=pods.pod_request(row),
         swap=accessible_swap(row, facts, planned.get(row.key)),
         running=wire.status.phase == "Running",
         ending=row.ending,

@@ -12,7 +12,7 @@ from swapwarden.api import profile as api
 from swapwarden.policy.memory import settings as memory_settings
 from swapwarden.policy.node import settings as node_settings
 from swapwarden.policy.pressure import thresholds
-from swapwarden.policy.reclaim import settings as reclaim_settings
+from swapwarden.policy.reclaim.decisions import Reclaim
 from swapwarden.policy.swap import requirements
 from swapwarden.policy.swap import settings as swap_settings
 
@@ -83,7 +83,7 @@ class Profile(msgspec.Struct, frozen=True):
     """None: no pod has memory QoS, whatever it asks."""
     pressure: thresholds.Pressure | None = None
     """None: memory pressure is not reported."""
-    reclaim: reclaim_settings.Reclaim | None = None
+    reclaim: Reclaim | None = None
     """None: no pod's idle memory is moved to swap, whatever it asks."""
 
     @property
@@ -200,10 +200,10 @@ def _memory_qos(model: api.memory.MemoryQoSSpec | None) -> memory_settings.Memor
     )
 
 
-def _reclaim(model: api.reclaim.ReclaimSpec | None) -> reclaim_settings.Reclaim | None:
+def _reclaim(model: api.reclaim.ReclaimSpec | None) -> Reclaim | None:
     if model is None or model.mode is names.ReclaimMode.OFF:
         return None
-    return reclaim_settings.Reclaim(
+    return Reclaim(
         mode=model.mode,
         max_stall_permille=model.max_stall_permille,
         interval=model.interval_seconds,

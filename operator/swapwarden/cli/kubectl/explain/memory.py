@@ -12,7 +12,8 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.api.sizes import exact
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.policy.memory import amounts, protection, qos, settings
+from swapwarden.policy.memory import protection, qos, settings
+from swapwarden.policy.observed import pods
 
 Protection = names.ProtectionReason
 Throttling = names.ThrottlingReason
@@ -46,7 +47,7 @@ def lines(planned: PlannedPod, found: state.NodeSwapState | None = None) -> Iter
     if memory is None:
         return
     own = profile.memory_qos or settings.MemoryQoS()
-    yield MemoryLine("requested", "with its overhead" if row.whole.overhead else "", value=amounts.pod_request(row))
+    yield MemoryLine("requested", "with its overhead" if row.whole.overhead else "", value=pods.pod_request(row))
     file = "memory.low" if memory.minimum is None else "memory.min"
     amount = memory.low if memory.minimum is None else memory.minimum
     why = _protected(planned, own)[memory.protection]

@@ -11,7 +11,7 @@ from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import report, simulation
 from swapwarden.policy.memory import settings
-from swapwarden.policy.reclaim import settings as offers
+from swapwarden.policy.reclaim.decisions import Reclaim
 
 from tests.unit.objects import GI, agent_facts, changed, container, node, pod, profile, reported_row, view
 
@@ -156,7 +156,7 @@ def reclaim(mode: names.Mode = names.Mode.ENFORCE) -> simulation.Simulation:
     web = pod(container(request=GI), name="web", uid="uid-web", reclaim=names.ReclaimMode.STARTUP)
     other = pod(container(request=GI), name="other", uid="uid-other")
     read = view([node("node-1")], [web, other], [reported_row("node-1", facts=agent_facts(behavior="LimitedSwap"))])
-    offered = offers.Reclaim(names.ReclaimMode.CONTINUOUS)
+    offered = Reclaim(names.ReclaimMode.CONTINUOUS)
     profile = changed(BATCH, reclaim=offered, mode=mode)
     return simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})
 
