@@ -71,7 +71,7 @@ class Explanation(msgspec.Struct, frozen=True):
     header: state.StateSpec
     """The plan without its pods."""
     pods: tuple[ExplainedPod, ...]
-    """By namespace and name; pods that have ended are left out."""
+    """Sorted by namespace and name; pods that have ended are left out."""
     extended_resource: int | None = None
     """The node's offer of the extended resource, in bytes; None if it has none."""
     refused: Mapping[str, str] = {}
@@ -299,7 +299,7 @@ def _units(profile: compiled.Profile, protection: memory_qos.Sums) -> dict[str, 
 
 
 def _owners(rows: Iterable[pods.PodRow]) -> list[pods.PodRow]:
-    """Return the pods that have not ended; of those that name one cgroup, the one that counts."""
+    """Return running and pending pods. If several claim one cgroup, keep its rightful owner."""
     by_key: dict[str, pods.PodRow] = {}
     for row in rows:
         if not row.terminal:

@@ -20,10 +20,10 @@ DOMAIN: Final = f"{names.GROUP}/"
 """The beginning of our keys; subdomains have it after a dot. It is reserved."""
 
 PREFERENCE_WEIGHT: Final = 50
-"""Of the preferred scheduling term, half of the largest: users' own preferences can weigh more or less."""
+"""Weight of the preferred scheduling term: half of the largest, so that users' own can weigh more or less."""
 
 PREFERRED_LABEL: Final = {names.Policy.PREFERRED: "In", names.Policy.AVOID: "NotIn"}
-"""By policy with a preferred term: the operator of node affinity for the label of nodes with swap."""
+"""Operator of the preferred node affinity for the label of nodes with swap, by policy."""
 
 TOLERATING: Final = (names.Policy.REQUIRED, names.Policy.PREFERRED)
 """Policies that add a toleration of the taint of nodes with swap."""
@@ -35,7 +35,7 @@ RECLAIM_MODES: Final = tuple(sorted(names.ReclaimMode))
 """Values of the reclaim annotation."""
 
 RECLAIMING: Final = tuple(sorted(set(names.ReclaimMode) - {names.ReclaimMode.OFF}))
-"""Those that ask for it."""
+"""Values of the reclaim annotation that ask for reclaim."""
 
 RESERVATIONS: Final = (names.ReservationPolicy.NONE.value, names.ReservationPolicy.SOFT.value)
 """Values of the memory-reservation annotation: hard protection is the administrator's."""
@@ -156,7 +156,7 @@ def shown(text: str, limit: int = _MAX_VALUE) -> str:
 
 
 def quoted(text: str, limit: int = _MAX_VALUE) -> str:
-    """Return the same in quotes, as JSON writes it."""
+    """Return a user's text in quotes, as JSON writes it: at most `limit` characters of it."""
     cut = text if len(text) <= limit else f"{text[:limit]}..."
     # DEL is the one character of ASCII that JSON leaves as it is.
     return json.dumps(cut, ensure_ascii=not cut.isprintable()).replace("\x7f", "\\u007f")

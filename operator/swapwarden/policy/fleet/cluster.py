@@ -17,8 +17,8 @@ from swapwarden.policy.profile import compiled
 COALESCE_SECONDS: Final = 0.025
 """How long changes of a node's pods are gathered before a write: etcd stores the whole object with each write."""
 PATIENT_SECONDS: Final = 1.0
-"""The same if only containers of a pod started or ended: the pod's own limit holds already, and its containers start
-one after the other."""
+"""Delay of a write if only containers of a pod started or ended: the pod's own limit holds already, and its containers
+start one after the other."""
 
 
 class Due(NamedTuple):

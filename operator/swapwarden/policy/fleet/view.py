@@ -24,9 +24,9 @@ class NodeView(msgspec.Struct, frozen=True):
     pods: Collection[pods.PodRow]
     """Ended ones included."""
     report: StateRow | None
-    """Its state, to read its agent's report; None while that belongs to an earlier Node of that name."""
+    """The node's state, to read its agent's report; None while that belongs to an earlier Node of that name."""
     standing: StateRow | None
-    """The same with the agent's last report, even if that state was deleted."""
+    """The node's state with the agent's last report, even if that state was deleted."""
     facts: nodes.NodeFacts
     target: compiled.Profile
     """The profile that selects it."""
@@ -58,7 +58,7 @@ class Planner:
         leave."""
         self._history: Mapping[state.ProfileRef, compiled.Profile] = {}
         self.admissions = Admissions()
-        """Those of this term; empty while this instance does not lead."""
+        """The admissions of this term; empty while this instance does not lead."""
         self.namespaces: namespaces.Labels | None = None
         self._selections: dict[str, compiled.Selection] = {}
 

@@ -121,7 +121,7 @@ class NodeFiles(msgspec.Struct, frozen=True):
     kubepods: MemoryFiles
     burstable: MemoryFiles
     pods: tuple[PodFiles, ...]
-    """By namespace and name; pods that have ended are left out."""
+    """Sorted by namespace and name; pods that have ended are left out."""
 
 
 def read(version: Version, document: Mapping[str, Any]) -> KubeletSettings:

@@ -28,7 +28,7 @@ class ProtectedCgroup(msgspec.Struct, frozen=True):
 
     name: str
     setting: int
-    """Its own memory.low or memory.min, all of which it uses."""
+    """The cgroup's own memory.low or memory.min, all of which it uses."""
     siblings: int = 0
     """The sum of those of the other cgroups with the same parent."""
 

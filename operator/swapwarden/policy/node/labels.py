@@ -15,7 +15,7 @@ _RESTRICTED: Final = "node-restriction.kubernetes.io"
 """Kubelets may not write labels of this domain and its subdomains (k/k: plugin/pkg/admission/noderestriction)."""
 
 Labels = dict[str, str | None]
-"""By key; None for a label that should not exist. A key that is absent here keeps its label."""
+"""Desired values by key; None for a label that should not exist. A key that is absent here keeps its label."""
 
 
 def desired(own: NodeOptions, swap: SwapOptions, facts: nodes.NodeFacts, *, attested: bool | None) -> Labels:

@@ -39,7 +39,7 @@ class KernelPlan(msgspec.Struct, frozen=True):
 
     values: dict[str, str]
     refused: dict[str, str]
-    """With the reason and the remedy."""
+    """Settings that are not written, with the reason and the remedy."""
 
 
 def plan_kernel(asked: Iterable[tuple[str, str]], facts: nodes.NodeFacts) -> KernelPlan:

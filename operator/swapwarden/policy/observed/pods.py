@@ -116,7 +116,7 @@ class WholePod(NamedTuple):
 
 
 NOTHING: Final = WholePod()
-"""Of nearly all pods."""
+"""The memory that nearly all pods have beside that of their containers."""
 
 
 def of_container(resources: Resources) -> tuple[int, int]:
@@ -212,14 +212,14 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     defaulted: bool = False
     """Whether the policy is the default of its namespace rather than the pod's own."""
     labels: str = ""
-    """As parse_labels() reads them."""
+    """Labels as text, which parse_labels() reads."""
     enforced: Enforced | None = None
     """None without such a condition."""
     mirror: Mirror | None = None
     """None except for mirrors of static pods, and pods that pretend to be one."""
     whole: WholePod = NOTHING
     asks: memory_asks.MemoryAsks | None = None
-    """Its annotations about memory.low and memory.high; None without any."""
+    """The pod's annotations about memory.low and memory.high; None without any."""
     ending: bool = False
     """Whether it was deleted, and its containers may still run."""
     reclaim: names.ReclaimMode | None = None

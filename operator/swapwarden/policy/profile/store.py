@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True):
     """The fault of the newest version; empty if it is valid."""
     status: Mapping[str, Any]
     revisions: tuple[Revision, ...] = ()
-    """Its valid generations, this one included; the newest first."""
+    """All valid generations of the profile, the present one included; the newest first."""
     created: str = ""
     """metadata.creationTimestamp."""
     ending: bool = False

@@ -32,7 +32,7 @@ class ContainerDecision(msgspec.Struct, frozen=True):
     name: str
     id: str
     swap_max: str | None
-    """Its own limit. "max": none below the pod's. None: not decided here, because the node is incompatible."""
+    """The container's own limit. "max": none below the pod's. None: not decided, because the node is incompatible."""
     reason: names.Reason
     cap: bool = False
     """Whether swap_max is the most: the kubelet may give less, and that stays."""
@@ -48,7 +48,7 @@ class PodDecision(msgspec.Struct, frozen=True):
     reason: names.Reason
     containers: tuple[ContainerDecision, ...]
     cap: bool = False
-    """As of a container. With "max", the pod has what the kubelet or systemd gives it."""
+    """Whether swap_max is the most. With "max", the pod has what the kubelet or systemd gives it."""
 
 
 def as_settings(decision: PodDecision | ContainerDecision) -> tuple[str | None, str | None]:
