@@ -63,7 +63,7 @@ test-kernel: venv ## Run the kernel tests: a VM with cgroup v2 and swap
 
 .PHONY: test-kernel-memory
 test-kernel-memory: venv ## Run what shows how the kernel swaps, protects and throttles, on two kernels (long)
-	@$(PYTHON) -m testbed setup controlplane
+	@$(PYTHON) -m testbed setup controlplane helm
 	@failed=0; for kernel in 6.1 6.12; do \
 	  KERNEL_FACTS=1 TESTBED_KERNEL=$$kernel $(PYTHON) -m pytest -q -n0 tests/kernel/test_memory_facts.py \
 	    tests/kernel/test_memory_qos.py tests/kernel/test_eviction_order.py tests/kernel/test_pressure.py \
@@ -103,8 +103,13 @@ format: venv ## Format the code and apply safe fixes
 	$(PYTHON) -m ruff format .
 
 .PHONY: generate
-generate: venv ## Make crds/, the generated pages of docs/ and files of the chart from the code
+generate: venv ## Make crds/, the generated pages of docs/ and all files of the chart from the code
 	$(PYTHON) -m hack.generate write
+	@$(MAKE) --no-print-directory chart
+
+.PHONY: chart
+chart: venv ## Make the chart's files that are not committed: CRDs, alerts, dashboard, lists for CEL
+	$(PYTHON) -m hack.generate.uncommitted chart
 
 .PHONY: pictures-kernel
 pictures-kernel: venv ## Draw memory pressure of a new run on a real kernel, for docs/memory-pressure.md
@@ -118,8 +123,8 @@ pictures: setup-cluster ## Draw what kubectl swap explain prints on a real clust
 	$(PYTHON) -m hack.docs.terminal build/shown/explain.txt docs/images/explain.svg
 
 .PHONY: manifests
-manifests: venv ## Make deploy/manifests from the Helm chart (gets helm if it is not there)
-	$(PYTHON) -m hack.generate.plain_manifests write
+manifests: venv ## Make build/manifests from the Helm chart (gets helm if it is not there), and Prometheus' rules in build/prometheus
+	$(PYTHON) -m hack.generate.uncommitted manifests
 
 .PHONY: lock
 lock: ## Resolve the dependencies again and write locks/ (needs uv)
@@ -136,7 +141,7 @@ bench-agent: venv ## Measure the agent in the kernel VM beside a loop in C: memo
 	$(PYTHON) -m bench.agent
 
 .PHONY: count-walks
-count-walks: venv ## Count the modules and calls that each kind of event goes through in the agent
+count-walks: venv ## Count the modules and calls between an event and its effect, beside their targets
 	$(PYTHON) -m hack.walks
 
 .PHONY: bench-storm
@@ -156,7 +161,7 @@ bench-memory-qos: venv ## Compare memory QoS of kubelets 1.36 and 1.37 with Swap
 
 .PHONY: bench-idle-pods
 bench-idle-pods: venv ## Measure the memory that 200 idle pods leave, with and without reclaim, and their first requests after it (6 minutes); IDLE_PODS=30 is short
-	@$(PYTHON) -m testbed setup controlplane
+	@$(PYTHON) -m testbed setup controlplane helm
 	@IDLE_PODS=$${IDLE_PODS:-200} $(PYTHON) -m pytest -q -n0 tests/kernel/test_idle_pods.py
 
 .PHONY: bench-nri
@@ -170,12 +175,12 @@ bench-cli: venv ## Measure how long kubectl swap takes to show its help; exit 1 
 
 .PHONY: bench-webhook
 bench-webhook: venv ## Measure what the webhook adds to the creation of a pod, against one in Go, as a ratio
-	@$(PYTHON) -m testbed setup controlplane
+	@$(PYTHON) -m testbed setup controlplane helm
 	$(PYTHON) -m bench.webhook
 
 .PHONY: bench-scale
 bench-scale: venv ## Measure the controller at 100, 1,000 and 5,000 nodes, beside one on kopf (half an hour); SCALE_UP_TO=100 is short
-	@$(PYTHON) -m testbed setup controlplane
+	@$(PYTHON) -m testbed setup controlplane helm
 	$(PYTHON) -m bench.scale --up-to=$(or $(SCALE_UP_TO),5000)
 
 .PHONY: bench-pressure

@@ -39,18 +39,7 @@ from swapwarden.kube import config
 
 from bench.agent_apiserver import ADDRESS, LIMIT, NODE, SERVER, serve
 from bench.agent_report import COLD_PODS, LIVE_PODS, ROUNDS, TRIES, Json, show
-from bench.cgroups import (
-    ROOT,
-    cpu_seconds,
-    floor,
-    limit_file,
-    make_pods,
-    pod_path,
-    pressure,
-    reach,
-    remove,
-    uids,
-)
+from bench.cgroups import ROOT, cpu_seconds, floor, limit_file, make_pods, pod_path, pressure, reach, remove, uids
 from testbed.base import paths, process
 from testbed.controlplane import pki
 from testbed.run import pythons
@@ -78,12 +67,7 @@ async def reconcile(count: int) -> None:
         cgroups = cgroupfs.Cgroups(str(ROOT), os.sysconf("SC_PAGE_SIZE"))
         pods = {uid: spec.PodEntry({cgroupfs.SWAP_MAX: spec.FileSetting(LIMIT)}, {}) for uid in uids(count)}
         state = spec.NodeSpec("", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, pods)
-        agent = reconciler.NodeReconciler(
-            cgroups,
-            ledger.Ledger(Path(folder)),
-            board.Board(),
-            proc=Path("/proc"),
-        )
+        agent = reconciler.NodeReconciler(cgroups, ledger.Ledger(Path(folder)), board.Board(), proc=Path("/proc"))
         begun, used = time.perf_counter(), time.process_time()
         agent.start(state)
         print(time.perf_counter() - begun, time.process_time() - used, process.resident(os.getpid()))

@@ -18,12 +18,13 @@ import aiohttp
 import kopf
 import msgspec
 from swapwarden.api import names, profile
-from swapwarden.controller import cluster, workqueue
-from swapwarden.controller.inventory import states
+from swapwarden.controller import workqueue
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, errors
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.fleet import cluster
+from swapwarden.policy.observed import nodes, pods, states
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
 
 EPOCH = 1
@@ -43,7 +44,7 @@ class Controller:
     def register(self, registry: kopf.OperatorRegistry) -> None:
         @kopf.index("pods", registry=registry, id="pods")
         async def by_node(body: kopf.Body, **_: Any) -> dict[str, pods.PodRow]:
-            row = pods.project(msgspec.convert(_plain(body), pods.WirePod))
+            row = pods.project(msgspec.convert(_plain(body), WirePod))
             return {row.node: row}
 
         @kopf.index("nodes", registry=registry, id="nodes")

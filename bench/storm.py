@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from bench import storm_report
 from deploy.build import image
-from testbed.base import host, paths, process, term
+from testbed.base import host, process, term
 from testbed.controlplane import servers
 from testbed.product import helm
 from testbed.standin import hog
@@ -241,19 +241,13 @@ class Storm:
         options = ["--install", f"--namespace={helm.NAMESPACE}", "--create-namespace", "--wait"]
         values = self._cluster.folder / "values.json"
         values.write_text(json.dumps(variant.values), encoding="ascii")
-        argv = ["upgrade", helm.RELEASE, str(paths.CHART), settings, *options, f"--values={values}"]
+        argv = ["upgrade", helm.RELEASE, str(helm.chart()), settings, *options, f"--values={values}"]
         # With another version, which does not exist, hooks would do something.
         argv += ["--no-hooks"] if self._installed else []
         self._cluster.helm(*argv, f"--timeout={TIMEOUT:.0f}s", timeout=2 * TIMEOUT)
         self._installed = True
-        status = [
-            "rollout",
-            "status",
-            f"daemonset/{AGENT}",
-            f"--namespace={helm.NAMESPACE}",
-            f"--timeout={TIMEOUT:.0f}s",
-        ]
-        self._cluster.kubectl(*status, timeout=2 * TIMEOUT)
+        named = [f"daemonset/{AGENT}", f"--namespace={helm.NAMESPACE}", f"--timeout={TIMEOUT:.0f}s"]
+        self._cluster.kubectl("rollout", "status", *named, timeout=2 * TIMEOUT)
         self._cluster.wait_for(
             lambda: len(self._of_pods(helm.NAMESPACE, "app.kubernetes.io/component=agent")) == 1, "one agent is left"
         )

@@ -1,6 +1,6 @@
 """Sizes of the code, held by `make lint`: python -m hack.count show | check | lower.
 
-No module has more than 450 lines, no class more than 20 methods or 12 attributes, and the test equipment no more lines
+No module has more than 600 lines, no class more than 20 methods or 12 attributes, and the test equipment no more lines
 than SUMS. No two classes of a folder of CODE have one name. Tests may not
 ask for more private attributes than before, nor a folder have more weak wordings (english.py). In count.yaml, `allowed`
 has exceptions, each for one class in one module, with its reason and its size, and `ratchet` has existing excesses,
@@ -20,7 +20,7 @@ import yaml
 from hack import english
 from testbed.base import paths
 
-MODULE_LINES: Final = 450
+MODULE_LINES: Final = 600
 METHODS: Final = 20
 ATTRIBUTES: Final = 12
 SUMS: Final = {("testbed", "bench"): 10_000}

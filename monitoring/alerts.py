@@ -1,6 +1,6 @@
 """The alerts: their subject, their expression, and their runbook.
 
-The one source of the chart's PrometheusRule, of deploy/prometheus/rules.yaml and of docs/alerts.md, which
+The one source of the chart's PrometheusRule, of build/prometheus/rules.yaml and of docs/alerts.md, which
 monitoring.generate makes. Numbers that differ among clusters stand as <name>, and have their defaults in the chart's
 values (`prometheusRule.thresholds`).
 

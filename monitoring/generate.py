@@ -14,7 +14,7 @@ from testbed.base import paths
 
 TEMPLATE = paths.CHART / "templates" / "_alerts.tpl"
 DASHBOARD = paths.CHART / "files" / "grafana-dashboard.json"
-RULES = paths.ROOT / "deploy" / "prometheus" / "rules.yaml"
+RULES = paths.BUILD / "prometheus" / "rules.yaml"
 PAGE = paths.DOCS / "alerts.md"
 RUNBOOKS = paths.DOCS / "runbooks"
 GROUP = "swapwarden"
@@ -77,15 +77,14 @@ def rules() -> str:
     for each in found:
         each["annotations"]["runbook_url"] = f"docs/runbooks/{each['alert']}.md"
     text = dumped({"groups": [{"name": GROUP, "rules": found}]})
-    return f"# {_MADE} The chart's prometheusRule is the same for the Prometheus operator.\n" + filled(
-        text, given["thresholds"]
-    )
+    head = "# Made by `make manifests`; do not edit. The chart's prometheusRule has the same rules.\n"
+    return head + filled(text, given["thresholds"])
 
 
 def template() -> str:
     """Return the rules as a named template of the chart."""
     values()
-    parts = [f'{{{{/* {_MADE} */}}}}\n{{{{- define "swapwarden.alerts" -}}}}\n']
+    parts = ['{{/* Made by `make chart`; do not edit. */}}\n{{- define "swapwarden.alerts" -}}\n']
     for alert in alerts.ALERTS:
         # Helm would take Prometheus' own placeholders for its own.
         text = dumped([rule(alert)]).replace("{{", "{{`{{`}}")
@@ -121,9 +120,9 @@ _HEAD = f"""\
 # Alerts
 
 With the Prometheus operator, `prometheusRule.enabled: true` in the chart makes a PrometheusRule of the alerts, and
-`podMonitor.enabled: true` collects the metrics that they need. Without it, give Prometheus
-[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), which has the same rules with the chart's defaults. Its
-`runbook_url` is the runbook's path in the repository: put the address of your site before it.
+`podMonitor.enabled: true` collects the metrics that they need. Without it, run `make manifests` in a clone and give
+Prometheus `build/prometheus/rules.yaml`, which has the same rules with the chart's defaults. Its `runbook_url` is the
+runbook's path in the repository: put the address of your site before it.
 
 | value of the chart | default | |
 |---|---|---|
@@ -172,5 +171,10 @@ def page() -> str:
 
 
 def generated() -> files.Made:
-    """Return all generated files: contents by path."""
-    return {TEMPLATE: template(), RULES: rules(), PAGE: page(), DASHBOARD: build.rendered()}
+    """Return the committed file: its content by path."""
+    return {PAGE: page()}
+
+
+def of_chart() -> files.Made:
+    """Return the files of the chart, which are not committed."""
+    return {TEMPLATE: template(), DASHBOARD: build.rendered()}

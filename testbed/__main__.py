@@ -24,7 +24,7 @@ PARTS: dict[str, Callable[[], object]] = {
     "nri": lambda: " ".join(str(runtime.program(version)) for version in (*runtime.OLDER, *runtime.VERSIONS)),
     "promtool": programs.promtool,
 }
-FOR_DEMO = ("kernel", "controlplane")
+FOR_DEMO = ("kernel", "controlplane", "helm")
 _E2E = "e2e"
 
 

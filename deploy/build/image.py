@@ -26,6 +26,9 @@ INPUTS = (
 )
 """The sources of the image; .dockerignore keeps all other files out of the build."""
 
+GENERATORS = ("hack", "monitoring", "testbed")
+"""The sources of the programs that make the chart's files, which are not committed."""
+
 TREE = "tree"
 IMAGE = "image.tar"
 
@@ -279,16 +282,9 @@ def of_commit(commit: str) -> Path:
     """
 
     def make(folder: Path) -> None:
-        tree, archive = folder / TREE, folder / "tree.tar"
-        try:
-            _archive(commit, archive)
-        except process.ProcessError as error:
-            raise NoCommitError(f"this clone lacks the commit {commit}: {error}", "git fetch --unshallow") from error
-        with tarfile.open(archive) as sources:
-            sources.extractall(tree, filter="data")
-        archive.unlink()
+        take_sources(commit, folder / TREE)
         with cache.lock("image"):  # a build removes all containers that it finds
-            _build(tree, reference_of(commit), folder / IMAGE, commit, _FILE_TIME)
+            _build(folder / TREE, reference_of(commit), folder / IMAGE, commit, _FILE_TIME)
 
     return cache.made(f"commit-{commit}", make)
 
@@ -298,9 +294,23 @@ def reference_of(commit: str) -> str:
     return f"{REFERENCE.rpartition(':')[0]}:{commit}"
 
 
-def _archive(commit: str, archive: Path) -> None:
+def take_sources(commit: str, tree: Path) -> None:
+    """Fill the new folder TREE with a commit's sources of the image and its chart; NoCommitError as in of_commit()."""
+    archive = tree.with_suffix(".tar")
     where = ["git", "-C", str(paths.ROOT), "archive", f"--output={archive}", commit]
-    process.run([*where, "--", *INPUTS, str(paths.CHART.relative_to(paths.ROOT))], timeout=60)
+    named = (*INPUTS, *GENERATORS, str(paths.CHART.relative_to(paths.ROOT)))
+    try:
+        process.run([*where, "--", *named], timeout=60)
+    except process.ProcessError as error:
+        raise NoCommitError(f"this clone lacks the commit {commit}: {error}", "git fetch --unshallow") from error
+    with tarfile.open(archive) as sources:
+        sources.extractall(tree, filter="data")
+    archive.unlink()
+    # Earlier commits have all files of the chart.
+    if (tree / "hack/generate/uncommitted.py").is_file():
+        own = {"PYTHONPATH": f"{tree / 'operator'}{os.pathsep}{tree}"}
+        command = [sys.executable, "-m", "hack.generate.uncommitted", "chart"]
+        process.run(command, cwd=tree, env=os.environ | own, timeout=60)
 
 
 def _build(tree: Path, reference: str, archive: Path, revision: str, created: int) -> None:

@@ -1,4 +1,7 @@
-"""Files of the chart that are made from others: CRDs, the schema of its profiles, CEL of its policies, its README."""
+"""Files of the chart that are made from others: CRDs, the schema of its profiles, CEL of its policies, its README.
+
+README and schema are committed: pages link to the one, and most of the other is written by hand.
+"""
 
 import json
 import re
@@ -7,8 +10,7 @@ from typing import Any
 
 import yaml
 from swapwarden.api import names, quantity, throttling
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import required_plugins
+from swapwarden.policy.admission import pod_annotations, required_plugins
 
 from hack.generate import crd, files
 from monitoring import alerts
@@ -21,6 +23,7 @@ _HEAD = """\
 <!-- Made from values.yaml by `make generate`; do not edit. -->
 # Swapwarden's Helm chart
 
+    make chart
     helm install swapwarden {path} --namespace swapwarden-system --create-namespace --set image.repository=IMAGE
 
 Kubernetes {kubernetes}, nodes with cgroup v2. In the repository, docs/install.md says what happens at installation,
@@ -153,21 +156,25 @@ def vocabulary_templates() -> str:
         "swapwarden.cel.requiredNamed": _cel(f"^({required_plugins.NAMED})$"),
         "swapwarden.cel.publicLabels": f"[{_cel(*names.PUBLIC_LABELS)}]",
     }
-    parts = ["{{/* Made by `make generate`; do not edit. */}}\n"]
+    parts = ["{{/* Made by `make chart`; do not edit. */}}\n"]
     parts += [f'{{{{- define "{name}" -}}}}\n{content}\n{{{{- end -}}}}\n' for name, content in defined.items()]
     return "".join(parts)
 
 
 def generated() -> files.Made:
-    """Return all generated files of the chart, and None for obsolete CRDs in it."""
-    crds = crd.definitions()
+    """Return the generated files of the chart that are committed."""
     chart = yaml.safe_load((paths.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     schema = (paths.CHART / "values.schema.json").read_text(encoding="utf-8")
-    copies = paths.CHART / "files" / "crds"
     return {
-        **dict.fromkeys(copies.glob("*")),
         paths.CHART / "README.md": readme((paths.CHART / "values.yaml").read_text(encoding="utf-8"), chart),
+        paths.CHART / "values.schema.json": values_schema(schema, yaml.safe_load(crd.definitions()[_PROFILE_CRD])),
+    }
+
+
+def uncommitted() -> files.Made:
+    """Return the generated files of the chart that are not committed."""
+    folder = paths.CHART / "files" / "crds"
+    return {
         paths.CHART / "templates" / "_vocabulary.tpl": vocabulary_templates(),
-        paths.CHART / "values.schema.json": values_schema(schema, yaml.safe_load(crds[_PROFILE_CRD])),
-        **{copies / name: content for name, content in crds.items()},
+        **{folder / each.name: each.read_text(encoding="utf-8") for each in paths.CRDS.glob("*.yaml")},
     }

@@ -1,10 +1,11 @@
 """Files that are made from others: write them, or compare them with the newly made content."""
 
-import sys
-from collections.abc import Callable, Mapping
+import contextlib
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.base import host, paths, process, term
+from testbed.base import paths
 
 Made = Mapping[Path, str | None]
 """Contents by path; None for a file that must no longer exist."""
@@ -16,26 +17,31 @@ def outdated(made: Made) -> list[Path]:
 
 
 def _content(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    # Another process may remove it at any time.
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8")
+    return None
 
 
-def main(make: Callable[[], Made], remedy: str) -> int:
-    """The command line `write | check`: exit status 1 for `check` if a file is out of date, which REMEDY repairs."""
-    if sys.argv[1:] not in (["write"], ["check"]):
-        print(f"{sys.argv[0]} write | check", file=sys.stderr)
-        return 2
-    try:
-        made = make()
-    except (host.SetupError, process.ProcessError) as error:
-        term.say(f"can't go on: {error}")
-        return 1
-    found = outdated(made)
-    for path in found:
-        if sys.argv[1] == "check":
-            print(f"{path.relative_to(paths.ROOT)} is out of date: run {remedy} and commit the result")
-        elif (text := made[path]) is None:
-            path.unlink()
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    return int(sys.argv[1] == "check" and bool(found))
+def alone(folder: Path, made: Made) -> Made:
+    """Return MADE, and None for each other file below FOLDER."""
+    others = {path for path in folder.rglob("*") if path.is_file()} - made.keys()
+    return {**made, **dict.fromkeys(others)}
+
+
+def write(made: Made) -> None:
+    """Write the files that differ, in their order; remove those that must no longer exist.
+
+    Other processes may write the same files or read them meanwhile: each is replaced at once, and no unfinished one is
+    ever in its folder, where helm would read it.
+    """
+    paths.BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".generated-", dir=paths.BUILD) as folder:
+        for path, text in made.items():
+            if text is None:
+                path.unlink(missing_ok=True)
+            elif _content(path) != text:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                new = Path(folder) / path.name
+                new.write_text(text, encoding="utf-8")
+                new.replace(path)

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 
 from swapwarden.api import names, state
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.swap import limits
+from swapwarden.policy.swap.settings import SwapOptions
 
 MIB = 2**20
 REQUEST, LIMIT = 1024 * MIB, 2048 * MIB
@@ -90,7 +91,7 @@ def _cells(behavior: names.Behavior, kubelet: Kubelet, policy: str | None, limit
 def _cell(behavior: names.Behavior, kubelet: Kubelet, kind: Kind, policy: str | None, limit: str | None) -> str:
     container, row = _pod(kind, policy, limit)
     reserved = None if behavior in {names.Behavior.KUBELET, names.Behavior.NO_SWAP} else RESERVED
-    profile = compiled.Profile(name="matrix", behavior=behavior, reserved=reserved)
+    profile = compiled.Profile(name="matrix", swap=SwapOptions(behavior=behavior, reserved=reserved))
     spec = plan.plan_node(profile, NODE, [row])
     planned = spec.pods[row.key]
     return (
@@ -100,10 +101,10 @@ def _cell(behavior: names.Behavior, kubelet: Kubelet, kind: Kind, policy: str | 
 
 def _pod(kind: Kind, policy: str | None, limit: str | None) -> tuple[pods.ContainerRow, pods.PodRow]:
     request, memory_limit, of_class = {
-        Kind.GUARANTEED: (LIMIT, LIMIT, qos.Class.GUARANTEED),
-        Kind.BEST_EFFORT: (0, 0, qos.Class.BEST_EFFORT),
-    }.get(kind, (REQUEST, LIMIT, qos.Class.BURSTABLE))
-    container = pods.ContainerRow("app", qos.Kind.APP, request, memory_limit, id=_ID)
+        Kind.GUARANTEED: (LIMIT, LIMIT, resources.Class.GUARANTEED),
+        Kind.BEST_EFFORT: (0, 0, resources.Class.BEST_EFFORT),
+    }.get(kind, (REQUEST, LIMIT, resources.Class.BURSTABLE))
+    container = pods.ContainerRow("app", resources.Kind.APP, request, memory_limit, id=_ID)
     row = pods.PodRow(
         key="uid",
         uid="uid",
@@ -126,7 +127,7 @@ def _from_kubelet(kubelet: Kubelet, container: pods.ContainerRow, row: pods.PodR
     """Return the kubelet's value for the container; calcSwapForBurstablePods of it is swap.container_swap."""
     if kubelet is Kubelet.NO_LIMITS:
         return math.inf
-    if kubelet is Kubelet.NO_SWAP or row.critical or row.qos is not qos.Class.BURSTABLE:
+    if kubelet is Kubelet.NO_SWAP or row.critical or row.qos is not resources.Class.BURSTABLE:
         return 0
     return limits.container_swap(container.request, container.limit, NODE.memory_bytes, NODE.swap_bytes)
 

@@ -289,13 +289,9 @@ CONTROL: Final = Row(
         ),
         Panel(
             "New pods",
-            "From when a pod is on its node to when its limit holds: 99 of 100 are faster. As the controller hears of"
-            " it, and as agents measure their part.",
+            "From an agent's first look at a pod to when its limit holds: 99 of 100 are faster.",
             units.Seconds,
-            (
-                Query(quantile(0.99, "swapwarden_pod_bind_to_enforced_seconds"), "the controller hears"),
-                Query(quantile(0.99, "swapwarden_agent_pod_enforced_seconds"), "agents"),
-            ),
+            (Query(quantile(0.99, "swapwarden_agent_pod_enforced_seconds"), "agents"),),
         ),
         Panel(
             "Controller latencies",

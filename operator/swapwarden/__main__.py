@@ -44,6 +44,18 @@ class Formatter(argparse.HelpFormatter):
         super().__init__(prog, width=_columns() - 2)
 
 
+PR_SET_THP_DISABLE: Final = 41
+"""include/uapi/linux/prctl.h"""
+
+
+def _keep_pages_small() -> None:
+    """Disable huge pages for this process; kernels without them refuse, which does not matter.
+
+    Many kernels use them wherever they fit (/sys/kernel/mm/transparent_hugepage/enabled: always): 2 MiB for a few KiB.
+    """
+    importlib.import_module("ctypes").CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+
+
 @contextlib.contextmanager
 def _lean() -> Iterator[None]:
     """Import as little as possible meanwhile."""
@@ -95,7 +107,7 @@ def _parsed(given: list[str]) -> tuple[Any, argparse.Namespace]:
         )
         if chosen:
             if name == LEAN:
-                importlib.import_module("swapwarden.agent.host.thp").disable()
+                _keep_pages_small()
             with _lean() if name == LEAN else contextlib.nullcontext():
                 module = importlib.import_module(path)
             module.add_arguments(command)

@@ -17,7 +17,7 @@ _NUMBERS = itertools.count(1)
 
 
 class Controller(part.Part):
-    """`swapwarden controller`. The rights of deploy/manifests must be applied before.
+    """`swapwarden controller`. The rights of build/manifests must be applied before.
 
     SERVER, PROGRAM and PYTHON are as in ControlPlane.kubeconfig_for() and Part.
     """

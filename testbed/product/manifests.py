@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from testbed.base import paths
+from testbed.product import helm
 
 _WEBHOOK = "webhook-registration.yaml"
 _NEEDED = (
@@ -30,13 +31,19 @@ def written(objects: Iterable[Any]) -> str:
     return yaml.dump_all(objects, Dumper=yaml.CSafeDumper, sort_keys=False)
 
 
+def folder() -> Path:
+    """Return paths.MANIFESTS, made from the chart."""
+    helm.chart()
+    return paths.MANIFESTS
+
+
 def webhook_manifests(url_base: str, ca_pem: str | bytes, registration: str | None = None) -> str:
     """Return the webhook's registration as YAML, for a webhook at URL_BASE (https://host:port) that CA_PEM vouches for.
 
     REGISTRATION is the chart's, unless it is that of the manifests.
     """
     ca = ca_pem.encode() if isinstance(ca_pem, str) else ca_pem
-    documents = read(registration or (paths.MANIFESTS / _WEBHOOK).read_text(encoding="utf-8"))
+    documents = read(registration or (folder() / _WEBHOOK).read_text(encoding="utf-8"))
     for document in documents:
         for entry in document["webhooks"]:
             path = entry["clientConfig"]["service"]["path"]
@@ -49,9 +56,9 @@ def webhook_manifests(url_base: str, ca_pem: str | bytes, registration: str | No
 
 def policies() -> list[Path]:
     """The admission policies."""
-    return sorted(paths.MANIFESTS.glob("*-policy-*.yaml"))
+    return sorted(folder().glob("*-policy-*.yaml"))
 
 
 def other_manifests() -> list[Path]:
     """Return the objects for a part outside the cluster: namespace (first), rights, policies, flows, a Secret."""
-    return [path for pattern in _NEEDED for path in sorted(paths.MANIFESTS.glob(pattern))]
+    return [path for pattern in _NEEDED for path in sorted(folder().glob(pattern))]

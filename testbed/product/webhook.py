@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from testbed.base import paths, process
+from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests, part
 
@@ -25,7 +25,7 @@ class Webhook(part.Part):
             raise
 
     def install(self) -> None:
-        """Apply rights and policies of deploy/manifests with this process as the webhook; wait until it is in force."""
+        """Apply rights and policies of build/manifests with this process as the webhook; wait until it is in force."""
         self._control_plane.apply(*manifests.other_manifests())
         self.register()
         self._control_plane.wait_for_policies()
@@ -53,7 +53,7 @@ class Webhook(part.Part):
 
     def uninstall(self) -> None:
         """Remove the registration and the admission policies; the namespace and the rights stay."""
-        files = [paths.MANIFESTS / "webhook-registration.yaml", *manifests.policies()]
+        files = [manifests.folder() / "webhook-registration.yaml", *manifests.policies()]
         named = [f"--filename={path}" for path in files]
         self._control_plane.kubectl("delete", "--ignore-not-found", "--wait=false", *named)
         self._control_plane.wait_for_policies()

@@ -64,7 +64,7 @@ def hold() -> None:
             repository = image.REFERENCE.partition(":")[0]
             options = [f"--namespace={helm.NAMESPACE}", "--create-namespace", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
             settings = f"--set=image.repository={repository},agent.kernel.vm=true"
-            made.helm("install", helm.RELEASE, str(paths.CHART), settings, *options, timeout=2 * _TIMEOUT)
+            made.helm("install", helm.RELEASE, str(helm.chart()), settings, *options, timeout=2 * _TIMEOUT)
         with term.step("applying the examples"):
             for name in EXAMPLES:
                 made.kubectl("apply", "-f", str(paths.ROOT / "examples" / name))

@@ -68,7 +68,7 @@ TIERS = {
         paths=tuple(f"tests/integration/{each}" for each in OLDEST),
         kubernetes=kubeversions.known()[0],
     ),
-    "kernel": Tier(("kernel",)),
+    "kernel": Tier(("kernel", "helm")),
     # tests/e2e/conftest.py has how many processes, and the order.
     "e2e": Tier(("e2e", "promtool"), ("--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder")),
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from swapwarden.api import names
-from swapwarden.policy import pod_annotations as rules
+from swapwarden.policy.admission import pod_annotations as rules
 
 RESERVATION, LOW = names.MEMORY_RESERVATION_ANNOTATION, names.MEMORY_LOW_ANNOTATION
 THROTTLING, HIGH = names.MEMORY_THROTTLING_ANNOTATION, names.MEMORY_HIGH_ANNOTATION

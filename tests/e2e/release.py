@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed.base import paths
 from testbed.product import helm
 from tests.e2e.provider import Provider, ProviderError
 
@@ -79,12 +78,15 @@ class Release:
 
     # --- life cycle ---
 
-    def install(self, chart: Path = paths.CHART, **values: str) -> None:
-        """Install it; it is all Ready when this returns. ProviderError where somebody else has installed it."""
+    def install(self, chart: Path | None = None, **values: str) -> None:
+        """Install it, of this version unless CHART is of another; it is all Ready when this returns.
+
+        ProviderError where somebody else has installed it.
+        """
         if self._is_there():
             raise ProviderError(f"there is a release {NAME} in {NAMESPACE}, which is left alone; uninstall it first")
         self._made = True  # a failed installation also leaves a release
-        self._helm("install", chart, "--create-namespace", **values)
+        self._helm("install", chart or helm.chart(), "--create-namespace", **values)
 
     def remove(self) -> None:
         """Uninstall the rest of the release that this object installed."""
@@ -97,7 +99,7 @@ class Release:
 
     def upgrade(self, **values: str) -> None:
         """Upgrade it in the same way. Values that are not given have their default again."""
-        self._helm("upgrade", paths.CHART, **values)
+        self._helm("upgrade", helm.chart(), **values)
 
     def rollback(self) -> None:
         """Go back to the revision before."""

@@ -61,7 +61,7 @@ def stoppable(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def ruled(crds: ControlPlane) -> Iterator[ControlPlane]:
-    """The session's control plane, with the rights and, for one module, the admission policies of deploy/manifests."""
+    """The session's control plane, with the rights and, for one module, the admission policies of build/manifests."""
     crds.apply(*manifests.other_manifests())
     crds.wait_for_policies()
     yield crds
@@ -73,7 +73,7 @@ def ruled(crds: ControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def webhook(crds: ControlPlane) -> Iterator[Webhook]:
-    """A running and registered `swapwarden webhook`, with the rights and the admission policies of deploy/manifests.
+    """A running and registered `swapwarden webhook`, with the rights and the admission policies of build/manifests.
 
     For one module: other modules want pods that no admission has looked at.
     """

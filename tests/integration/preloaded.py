@@ -55,7 +55,7 @@ _GROUPS: Final = (
             ("-m", "swapwarden.cli.kubectl"),
         ),
         ("kopf", "uvloop", "swapwarden"),
-        ("swapwarden.agent", "swapwarden.nri", "swapwarden.cli.kubectl.cluster.officialclient"),
+        ("swapwarden.agent", "swapwarden.nri"),
         "kubernetes",
     ),
     # The agent hides it from msgspec: see swapwarden.lazily.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from swapwarden.agent.drift import contention
+from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import inotify
 
 from testbed.base import paths
@@ -543,7 +543,7 @@ def test_what_a_container_does_to_a_cgroup_of_its_own_is_no_trouble_of_its_node(
         assert exposures() == 1, "it ran before it had a state"
 
         # It owns the file, above which its limits hold: what it writes there harms and helps nobody but itself.
-        argv = [sys.executable, "-c", STIR, str(inner / "memory.swap.max"), "50", str(contention.ROUNDS + 1)]
+        argv = [sys.executable, "-c", STIR, str(inner / "memory.swap.max"), "50", str(repairs.ROUNDS + 1)]
         one.vm.run(argv, timeout=PATIENCE)
         until(lambda: said() == [(tenant.uid, "Yielded")], "it is left what it gives itself")
         assert condition("Applied") == ("False", "Yielded")

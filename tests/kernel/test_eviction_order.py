@@ -40,7 +40,7 @@ def grow(cache: int, step: int) -> None:
     import select
 
     from swapwarden.agent.host import cgroupfs
-    from swapwarden.agent.node import eviction_order, memory_headroom, node_info
+    from swapwarden.agent.node import eviction_order, headroom_reader, node_info
 
     mib, page, proc = 1 << 20, os.sysconf("SC_PAGE_SIZE"), pathlib.Path("/proc")
     cgroups = cgroupfs.Cgroups("/sys/fs/cgroup", page)
@@ -57,12 +57,12 @@ def grow(cache: int, step: int) -> None:
         order = eviction_order.find(memory, lambda _: 0, limits_pods=False)
         assert order is not None
         file = sizes["Active(file)"] + sizes["Inactive(file)"]
-        of_node = memory_headroom.NodeSizes(memory.free, memory.minimum, file, memory.slab, sizes["SwapFree"])
+        of_node = headroom_reader.NodeSizes(memory.free, memory.minimum, file, memory.slab, sizes["SwapFree"])
         return {
             "available": (memory.free + memory.inactive_file + memory.kernel) / mib,
             "swaps": order.swaps / mib,
             "kills": order.kills / mib,
-            "headroom": memory_headroom.of_node(of_node, sizes["AnonPages"], ()) / memory.total,
+            "headroom": headroom_reader.node_headroom(of_node, sizes["AnonPages"], ()) / memory.total,
             "swapped": counted["pswpout"] * page / mib,
             "taken": (sizes["AnonPages"] + sizes["SwapTotal"] - sizes["SwapFree"]) / mib,
             "killed": counted["oom_kill"],

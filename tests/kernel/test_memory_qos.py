@@ -15,7 +15,7 @@ from testbed.controlplane.servers import ControlPlane
 from testbed.product.controller import Controller
 from testbed.vm.kernelvm import GuestProcess
 from tests.kernel import memory, test_agent
-from tests.unit.policy import rows
+from tests.unit import objects
 from tests.unit.policy.memory import test_qos
 
 MIB = 1 << 20
@@ -308,7 +308,7 @@ def test_a_released_pod_is_throttled_again_once_it_is_calm_and_after_three_trips
 def test_bounded_ends_in_time_without_an_agent(node: test_agent.Node, capsys: pytest.CaptureFixture[str]) -> None:
     """Once it is killed nobody watches. Other pods on the same CPUs make the way to the limit the longest."""
     pod, others = node.pod("bounded"), memory.Lab(node.vm)
-    row = rows.pod(rows.container(limit=TOP * MIB))
+    row = objects.pod(objects.container(limit=TOP * MIB))
     high = test_qos.decided(
         row, swap=0, throttling_percent=10, without_swap=names.WithoutSwap.BOUNDED, max_stall=MAX_STALL
     ).high

@@ -15,21 +15,25 @@ from typing import Any, Final
 
 import swapwarden
 from swapwarden.agent.desired import spec, state_cache, state_watch
-from swapwarden.agent.host import cgroupfs, faults, files, priority_events, worker
+from swapwarden.agent.drift import systemd_zero
+from swapwarden.agent.host import cgroupfs, faults, files, inotify, worker
 from swapwarden.agent.inventory import board
-from swapwarden.agent.ledger import heartbeat, ledger
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import headroom_reader, kubelet_config, node_watch, swap_metrics
 from swapwarden.agent.pressure import sampler
-from swapwarden.agent.reclaim import runner
-from swapwarden.agent.reconcile import dropin_view, reconciler, sysctls
+from swapwarden.agent.reclaim import reclaimer
+from swapwarden.agent.reconcile import reconciler, settings
 from swapwarden.agent.report import report, status_writer
 from swapwarden.api import names
 from swapwarden.kube import client, config
 
 log = logging.getLogger(__name__)
 
+_BYTES: Final = 32
+
+
 FAULT_SECONDS: Final = 5.0
-"""Before a part of the agent that failed unexpectedly is restarted."""
+"""Seconds before a part of the agent that failed unexpectedly is restarted."""
 ALIVE_SECONDS: Final = 30.0
 """The longest time between beats: reports of a time without an agent are exact to that. Otherwise an idle agent only
 watches its state and rarely compares all."""
@@ -56,12 +60,51 @@ def _path(text: str) -> pathlib.Path | None:
     return pathlib.Path(text) if text else None
 
 
+class Heartbeat:
+    """A file with a time of the monotonic clock, which all processes share until a reboot.
+
+    Its directory must not survive a reboot. Only one agent on the node may open it.
+    """
+
+    def __init__(self, file: pathlib.Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open or create `file`. OSError if its directory cannot be written."""
+        self._file = file
+        self._clock = clock
+        self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.last_seen = self._read()
+        """When the previous agent was last alive, or None."""
+
+    def _read(self) -> float | None:
+        text = os.pread(self._fd, _BYTES, 0).decode("ascii", "replace").strip("\x00\n ")
+        if not text.replace(".", "", 1).isdecimal():
+            return None
+        last = float(text)
+        return last if last <= self._clock() else None
+
+    def beat(self) -> None:
+        """Record that this agent is alive. A failure only makes a later report less exact."""
+        try:
+            os.pwrite(self._fd, f"{self._clock():.3f}".ljust(_BYTES - 1).encode() + b"\n", 0)
+        except OSError as error:
+            log.debug("cannot record that this agent is alive", extra={"file": str(self._file), "error": str(error)})
+
+    def close(self) -> None:
+        """Record the last time, and close the file."""
+        self.beat()
+        os.close(self._fd)
+
+    def remove(self) -> None:
+        """Remove the file, since the product is being removed. OSError if that fails."""
+        with contextlib.suppress(FileNotFoundError):
+            self._file.unlink()
+
+
 class Pulse:
     """Gives signs of life in time, with work that should not wake up the agent by itself. For the event loop only."""
 
     def __init__(
         self,
-        alive: heartbeat.Heartbeat,
+        alive: Heartbeat,
         node: node_watch.NodeWatch,
         reconciles: reconciler.NodeReconciler,
         reports: report.Report,
@@ -114,7 +157,7 @@ class Agent:
             except ledger.LedgerError as error:
                 raise StartError(str(error)) from None
             stack.callback(self._ledger.close)
-            alive = heartbeat.Heartbeat(run_dir / "alive")
+            alive = Heartbeat(run_dir / "alive")
             stack.callback(alive.close)
         with blamed("--cgroup-root", arguments.cgroup_root):
             cgroups = cgroupfs.Cgroups(arguments.cgroup_root, os.sysconf("SC_PAGE_SIZE"))
@@ -125,11 +168,11 @@ class Agent:
             stack.callback(each.close)
         self._board = board.Board()
         pods, slices = _path(arguments.drop_in_dir), _path(arguments.slice_drop_in_dir)
-        self._drop_ins = dropin_view.DropInView(pods, slices, self._board, disks)
+        self._drop_ins = systemd_zero.DropInView(pods, slices, self._board, disks)
         self._drop_ins.observe()
-        given = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
+        given = {settings.VM: arguments.vm_root, settings.ZSWAP: arguments.zswap_root}
         roots = {place: pathlib.Path(root) for place, root in given.items() if root}
-        self._sysctls = sysctls.Sysctls(self._ledger.settings, roots, self._board, kernel)
+        self._sysctls = settings.Sysctls(self._ledger.settings, roots, self._board, kernel)
         self._reconciler = reconciler.NodeReconciler(
             cgroups,
             self._ledger,
@@ -145,13 +188,13 @@ class Agent:
         sys = pathlib.Path(arguments.sys_root)
         sources = node_watch.Sources(proc, sys, kubelet_config.given(arguments), state_dir)
         self._node = node_watch.NodeWatch(sources, cgroups, known, self._ledger.limits, self._board, disks=disks)
-        stack.enter_context(priority_events.watch(proc / "swaps", self._node.check))
+        stack.enter_context(inotify.watch_priority(proc / "swaps", self._node.check))
         headroom = headroom_reader.HeadroomReader(cgroups, proc, sys / "block", known)
         self._pressure = sampler.Sampler(headroom, cgroups, proc, known, self._board)
         self._report = report.Report(
             self._reconciler, self._node, self._board, cgroups, self._ledger.runtime, pressure=self._pressure
         )
-        self._reclaim = runner.Runner(cgroups, proc, run_dir, self._board)
+        self._reclaim = reclaimer.Runner(cgroups, proc, run_dir, self._board)
         stack.callback(self._reclaim.close)
         self._usage = swap_metrics.SwapUsage(
             cgroups, proc, sys, top=arguments.metrics_top_pods, known=known, runtime=self._ledger.runtime
@@ -173,16 +216,16 @@ class Agent:
             self._pressure.set_desired(cached.pressure)
 
     async def _cached(self) -> spec.NodeSpec | None:
-        found = await self._cache.load(self._reconciler.inventory.page)
-        if found is None:
+        stored = await self._cache.load(self._reconciler.inventory.page)
+        if stored is None:
             return None
-        if self._cache.is_of_this_boot(found) and self._ledger.is_new:
+        if self._cache.is_of_this_boot(stored) and self._ledger.is_new:
             run_dir = self._arguments.run_dir
             log.warning("the ledger of this boot is gone: was --run-dir cleared?", extra={"dir": run_dir})
             self._ledger.mark_incomplete()
-        log.info("the cached state is in force", extra={"generation": found.state.metadata.generation})
-        state_watch.GENERATION.set(found.state.metadata.generation)
-        return spec.parse(found.state, self._reconciler.inventory.page)
+        log.info("the cached state is in force", extra={"generation": stored.state.metadata.generation})
+        state_watch.GENERATION.set(stored.state.metadata.generation)
+        return spec.parse(stored.state, self._reconciler.inventory.page)
 
     async def run(self, api_config: config.Config) -> None:
         """Reconcile and report until cancelled."""
@@ -204,7 +247,7 @@ class Agent:
             async for event in events:
                 match event:
                     case state_watch.Fetched(status, state):
-                        writer.found(status)
+                        writer.fetched(status)
                         self._pressure.resume(status)
                         self._accept(state)
                     case state_watch.Changed(status, state):
@@ -269,7 +312,7 @@ class Agent:
             self._cache.retry()
             self._node.check_all()
 
-    def _leave(self, alive: heartbeat.Heartbeat) -> None:
+    def _leave(self, alive: Heartbeat) -> None:
         """Remove the agent's own files once all is restored: the product is about to be removed.
 
         Without them the next agent is as one that starts for the first time: it leaves pods alone until a state says

@@ -76,11 +76,11 @@ def _install(root: str) -> Callable[[pathlib.Path], None]:
 
 
 def _folders(arguments: argparse.Namespace) -> Iterator[pathlib.Path]:
-    for given, found in (
+    for given, find in (
         (arguments.drop_in_dir, systemd_dropins.pod_folders),
         (arguments.slice_drop_in_dir, systemd_dropins.slice_folders),
     ):
-        folders = found(pathlib.Path(given)) if given else []
+        folders = find(pathlib.Path(given)) if given else []
         if given and not folders:
             log.error("%s has no systemd drop-in folder", given)
         yield from folders

@@ -21,14 +21,14 @@ from swapwarden import options
 from swapwarden.agent import agent
 from swapwarden.agent.host import realtime, systemd_dropins, worker
 from swapwarden.agent.node import swap_metrics
-from swapwarden.agent.reconcile import sysctls
+from swapwarden.agent.reconcile import settings
 from swapwarden.kube import config, errors
 from swapwarden.telemetry import logs, metrics, server
 
 log = logging.getLogger(__name__)
 
 LOCK_SECONDS: Final = 0.02
-"""Between tries while another agent runs on the node: the gap that a hand-over may leave."""
+"""Seconds between tries while another agent runs on the node: the gap that a hand-over may leave."""
 TLS_BYTES: Final = 32 << 10
 """Buffer of a connection, held in memory: asyncio's default is 256 KiB, and the agent has two connections."""
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cgroup-root", default="/sys/fs/cgroup", help="the node's cgroup v2 file system")
     parser.add_argument("--proc-root", default="/proc", help="where to read meminfo, swaps and the kernel's release")
     parser.add_argument("--sys-root", default="/sys", help="where to read the disks under swap devices")
-    for place, what in ((sysctls.VM, "vm.swappiness and the like"), (sysctls.ZSWAP, "zswap")):
+    for place, what in ((settings.VM, "vm.swappiness and the like"), (settings.ZSWAP, "zswap")):
         parser.add_argument(
             place.flag, default=None, metavar="PATH", help=f"the node's {place.host}, for {what} (default: left alone)"
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.cli import documents, placement
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import documents, objects
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy.memory import kubelet
 from swapwarden.policy.observed import nodes
@@ -26,6 +25,14 @@ _FAULTS: Final = {
     kubelet.Fault.CONTAINER_MIN: "memory.min of Guaranteed containers is their limit: one that fills it with page"
     " cache is OOM-killed",
 }
+
+
+class Printed(NamedTuple):
+    """A text for standard output, with notes for standard error; or a problem in place of both."""
+
+    text: str = ""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
 
 
 def settings(version: str | None, file: str | None, log: documents.Log) -> kubelet.KubeletSettings | None:
@@ -45,45 +52,45 @@ def settings(version: str | None, file: str | None, log: documents.Log) -> kubel
 
 
 def _read(version: kubelet.Version, file: str, log: documents.Log) -> kubelet.KubeletSettings | None:
-    found = documents.read_one(file, log)
-    if found is None:
+    document = documents.read_one(file, log)
+    if document is None:
         return None
-    kind = found.object.get("kind", _KIND)
+    kind = document.object.get("kind", _KIND)
     if kind != _KIND:
-        log.problem(found.place.below("kind"), f"expected {_KIND}, got {str(kind)[:_MAX_SHOWN]!r}")
+        log.problem(document.place.below("kind"), f"expected {_KIND}, got {str(kind)[:_MAX_SHOWN]!r}")
         return None
     try:
-        return kubelet.read(version, found.object)
+        return kubelet.read(version, document.object)
     except kubelet.KubeletConfigError as refused:
         path, reason = refused.args
-        log.problem(found.place.below(path), f"kubelet {version} refuses this: {reason}")
+        log.problem(document.place.below(path), f"kubelet {version} refuses this: {reason}")
         return None
 
 
-def printed(form: str, config: kubelet.KubeletSettings, found: objects.Inputs, only: str | None) -> placement.Printed:
+def printed(form: str, config: kubelet.KubeletSettings, inputs: objects.Inputs, only: str | None) -> Printed:
     """Return the values on each node, or on the `only` one, in one of the forms of `swapwarden plan`."""
-    if problem := placement.unknown(found, only):
-        return placement.Printed(problem=problem)
-    if not found.nodes:
+    if problem := objects.unknown(inputs, only):
+        return Printed(problem=problem)
+    if not inputs.nodes:
         problem = "--as-kubelet needs a Node in the input: its status.capacity.memory and nodeInfo.swap.capacity count"
-        return placement.Printed(problem=problem)
+        return Printed(problem=problem)
     notes: list[str] = []
-    rows = [row for row in objects.pod_rows(found) if not row.terminal]
-    bound, free = placement.place(found, rows, only, notes)
+    rows = [row for row in objects.pod_rows(inputs) if not row.terminal]
+    bound, free = objects.place(inputs, rows, only, notes)
     planned = {}
-    for name in sorted(found.nodes if only is None else [only]):
-        facts = nodes.facts(found.nodes[name], found.facts.get(name))
+    for name in sorted(inputs.nodes if only is None else [only]):
+        facts = nodes.facts(inputs.nodes[name], inputs.facts.get(name))
         each = [*bound[name], *free[name]]
         faults = (*_missing(config, facts), *(_FAULTS[fault] for fault in kubelet.faults(config, each)))
         notes += (f"node {name}: {text}" for text in faults)
-        planned[name] = _floored(kubelet.node_files(config, facts, each, found.allocatable.get(name)), facts.page_size)
+        planned[name] = _floored(kubelet.node_files(config, facts, each, inputs.allocatable.get(name)), facts.page_size)
     if form == "table":
         lines = [_COLUMNS, *(line for name, files in planned.items() for line in _lines(name, files))]
         text = tables.grid(lines)
     else:
         items = [_item(name, files) for name, files in planned.items()]
         text = tables.serialized(form, {"apiVersion": "v1", "kind": "List", "items": items})
-    return placement.Printed(text, tuple(notes))
+    return Printed(text, tuple(notes))
 
 
 def _missing(config: kubelet.KubeletSettings, facts: nodes.NodeFacts) -> Iterator[str]:

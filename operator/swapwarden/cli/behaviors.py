@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.swap import limits
 
 _NOBODY_ASKS: Final = "no swap: no container has a memory request below its limit"
 _ANYWHERE: Final = nodes.NodeFacts(compatible=True, swap_bytes=0, memory_bytes=0)
@@ -28,7 +28,7 @@ class BehaviorLimit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 def refused(row: pods.PodRow) -> names.Reason | None:
     """Return why the pod gets no swap by any behavior; None if the behavior decides."""
-    reason = limits.decide(compiled.BUILT_IN, _ANYWHERE, row).reason
+    reason = limits.decide(compiled.BUILT_IN.swap, _ANYWHERE, row).reason
     return reason if reason in _OF_THE_POD else None
 
 
@@ -39,7 +39,7 @@ def each(row: pods.PodRow) -> Iterator[BehaviorLimit]:
     yield BehaviorLimit(names.Behavior.NO_SWAP, "no swap", "0")
     if row.critical:
         yield BehaviorLimit(names.Behavior.LIMITED_SWAP, "no swap: a critical pod", "0")
-    elif row.qos is not qos.Class.BURSTABLE:
+    elif row.qos is not resources.Class.BURSTABLE:
         yield BehaviorLimit(names.Behavior.LIMITED_SWAP, f"no swap: the pod is {row.qos}, not Burstable", "0")
     else:
         asking = [one.name for one in row.containers if one.request and one.request != one.limit]

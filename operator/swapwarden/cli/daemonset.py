@@ -16,8 +16,10 @@ from typing import Final
 import msgspec
 
 import swapwarden
+from swapwarden.api import decoding
 from swapwarden.cli import profiles, uninstall, wire
-from swapwarden.kube import client, config, decoding, errors
+from swapwarden.kube import client, config, errors
+from swapwarden.policy.observed.pods import WirePod
 
 POLL_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 10.0
@@ -45,14 +47,14 @@ class DaemonSet(wire.Named, frozen=True):
         return self.is_seen and self.status.number_ready >= self.status.desired_number_scheduled
 
 
-def _node_of(pod: wire.LenientPod) -> str:
+def _node_of(pod: WirePod) -> str:
     """Return its node; before it is scheduled, the one that it is for (k/k: pkg/controller/daemon/util)."""
     named = (
         value
         for term in pod.required_terms
-        for field in term.get("matchFields") or ()
-        if field.get("key") == "metadata.name"
-        for value in field.get("values") or ()
+        for field in term.match_fields or ()
+        if field.key == "metadata.name"
+        for value in field.values or ()
     )
     return pod.spec.node_name or next(named, "")
 
@@ -68,10 +70,10 @@ class Missing(msgspec.Struct, frozen=True):
         return bool(self.nodes or self.without_pod)
 
 
-def missing(daemons: DaemonSet, pods: Iterable[wire.LenientPod]) -> Missing:
+def missing(daemons: DaemonSet, pods: Iterable[WirePod]) -> Missing:
     """Return where the DaemonSet has no ready pod."""
     ours = [each for each in pods if any(owner.uid == daemons.metadata.uid for owner in each.metadata.owner_references)]
-    ready = {_node_of(each) for each in ours if each.is_ready}
+    ready = {_node_of(each) for each in ours if each.status.is_ready}
     waiting = set(map(_node_of, ours)) - ready
     return Missing(tuple(sorted(waiting)), max(0, daemons.status.desired_number_scheduled - len(ready) - len(waiting)))
 
@@ -115,7 +117,7 @@ async def _wait(cfg: config.Config, arguments: argparse.Namespace) -> Missing | 
                 return Missing()
             if late:
                 # Once: on a large cluster all pods of a DaemonSet are much to read.
-                found = await uninstall.read_all(api, pods, wire.LenientPod, {"labelSelector": arguments.selector})
+                found = await uninstall.read_all(api, pods, WirePod, {"labelSelector": arguments.selector})
                 return missing(daemons, found) if daemons.is_seen else None
             await asyncio.sleep(POLL_SECONDS)
 

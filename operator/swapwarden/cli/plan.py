@@ -12,15 +12,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli import as_kubelet, behaviors, documents, placement
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import as_kubelet, behaviors, documents, objects
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
 from swapwarden.policy.memory import qos
 from swapwarden.policy.node import observations
 from swapwarden.policy.observed import namespaces, nodes, pods
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import limits
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, requirements
 
 BAD_INPUT: Final = 2
 CANNOT_WRITE: Final = 1
@@ -81,14 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan of every node in the input; the exit status."""
     log = documents.Log()
-    found = objects.collect(documents.read(arguments.filename, log), log)
+    inputs = objects.collect(documents.read(arguments.filename, log), log)
     kubelet = as_kubelet.settings(arguments.as_kubelet, arguments.kubelet_config, log)
-    printed = placement.Printed()
+    printed = as_kubelet.Printed()
     if not log.problems:
         if kubelet is None:
-            printed = _printed(arguments.output, found, arguments.node)
+            printed = _printed(arguments.output, inputs, arguments.node)
         else:
-            printed = as_kubelet.printed(arguments.output, kubelet, found, arguments.node)
+            printed = as_kubelet.printed(arguments.output, kubelet, inputs, arguments.node)
     problems = [*map(str, log.problems), *([printed.problem] if printed.problem else [])]
     for note in (*map(str, log.notes), *printed.notes):
         print(f"note: {note}", file=sys.stderr)
@@ -109,64 +108,64 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _printed(form: str, found: objects.Inputs, only: str | None) -> placement.Printed:
-    made, problem = _plan(found, only)
-    text = "" if problem else rendered(form, made.plans, made.unplaced, found.profiles.values())
-    return placement.Printed(text, tuple(made.notes), problem)
+def _printed(form: str, inputs: objects.Inputs, only: str | None) -> as_kubelet.Printed:
+    made, problem = _plan(inputs, only)
+    text = "" if problem else rendered(form, made.plans, made.unplaced, inputs.profiles.values())
+    return as_kubelet.Printed(text, tuple(made.notes), problem)
 
 
 class _Plan(NamedTuple):
     """The plans made from the input."""
 
     plans: dict[str, plan.Explanation]
-    """By node."""
+    """The plan of each node."""
     unplaced: Sequence[pods.PodRow]
     """Where there is no node to plan them on."""
     notes: list[str]
 
 
-def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
+def _plan(inputs: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
     """Plan the input, on one node ONLY if that is named; and the error, if any."""
     notes: list[str] = []
-    for wire in filter(objects.is_not_created, found.pods.values()):
-        refusals, warnings = objects.admission_of(found, wire)
+    for wire in filter(objects.is_not_created, inputs.pods.values()):
+        refusals, warnings = objects.admission_of(inputs, wire)
         pod = f"pod {wire.metadata.namespace}/{wire.metadata.name}"
         notes += (f"{pod} would be refused at admission: {path}: {reason}" for path, reason in refusals)
         notes += (f"{pod} {warning}" for warning in warnings)
-    if unknown := placement.unknown(found, only):
+    if unknown := objects.unknown(inputs, only):
         return _Plan({}, (), notes), unknown
-    rows = [row for row in objects.pod_rows(found) if not row.terminal]
-    if not found.nodes:
+    rows = [row for row in objects.pod_rows(inputs) if not row.terminal]
+    if not inputs.nodes:
         notes += ["no Node in the input: the limit by each behavior is shown"] if rows else []
         why = "" if rows else "nothing to plan: there is no Node, no pod and no workload in the input"
         return _Plan({}, rows, notes), why
-    chosen = [only] if only is not None else [*found.nodes]
-    bound, free = placement.place(found, rows, only, notes)
-    plans = {name: _of_node(found, name, bound[name], free[name], notes) for name in chosen}
+    chosen = [only] if only is not None else [*inputs.nodes]
+    bound, free = objects.place(inputs, rows, only, notes)
+    plans = {name: _of_node(inputs, name, bound[name], free[name], notes) for name in chosen}
     notes += (f"node {name}: {observations.OVERCOMMITTED}" for name in chosen if plans[name].protection.overcommitted)
     counted = sum(len(bound[name]) + len(free[name]) for name in chosen)
     return _Plan(plans, (), notes), f"none of {len(rows)} pods was planned" if rows and not counted else ""
 
 
 def _of_node(
-    found: objects.Inputs, name: str, bound: list[pods.PodRow], free: list[pods.PodRow], notes: list[str]
+    inputs: objects.Inputs, name: str, bound: list[pods.PodRow], free: list[pods.PodRow], notes: list[str]
 ) -> plan.Explanation:
     """Return the plan of a node, with each pod that is FREE to come as if it alone came."""
-    selection = compiled.select(found.profiles.values(), found.nodes[name].labels)
-    profile, facts = selection.profile, nodes.facts(found.nodes[name], found.facts.get(name))
+    selection = compiled.select(inputs.profiles.values(), inputs.nodes[name].labels)
+    profile, facts = selection.profile, nodes.facts(inputs.nodes[name], inputs.facts.get(name))
     if selection.conflicts:
         ties = ", ".join((profile.name, *selection.conflicts))
         notes.append(f"node {name}: {ties} have the same priority; {profile.name} governs")
     notes += (f"node {name}: {missing}" for missing in _missing(profile, facts))
-    absent = {row.namespace for row in (*bound, *free)} - found.namespaces.keys()
+    absent = {row.namespace for row in (*bound, *free)} - inputs.namespaces.keys()
     if profile.needs_namespaces():
         notes += (
             f"no Namespace {each!r} in the input: overrides of {profile.name} are applied as if it had no labels"
             for each in sorted(absent)
         )
     bare = (namespaces.WireNamespace(namespaces.WireMeta(each)) for each in absent)
-    known = {**found.namespaces, **{each.metadata.name: namespaces.project(each) for each in bare}}
-    if limits.overcommit_budget(profile, facts) is None:
+    known = {**inputs.namespaces, **{each.metadata.name: namespaces.project(each) for each in bare}}
+    if limits.overcommit_budget(profile.swap, facts) is None:
         return plan.explain_node(profile, facts, [*bound, *free], known)
     explained = plan.explain_node(profile, facts, bound, known)
     alone = [plan.explain_node(profile, facts, [*bound, row], known).pods for row in free]
@@ -177,11 +176,12 @@ def _of_node(
 
 def _missing(profile: compiled.Profile, facts: nodes.NodeFacts) -> Iterator[str]:
     """Yield features that a node lacks, or may lack, although its profile needs them, with the consequence."""
-    if profile.behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
+    behavior = profile.swap.behavior
+    if behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
         yield "no swap: its status.nodeInfo.swap.capacity and its NodeSwapState name none; its pods get 0"
-    for requirement, found in (requirements.unmet(profile.require, facts) or {}).items():
-        yield f"{profile.name} requires {requirement}, so its pods get 0: {found}"
-    if profile.behavior == names.Behavior.LIMITED_SWAP and not facts.memory_bytes:
+    for requirement, why in (requirements.unmet(profile.swap.require, facts) or {}).items():
+        yield f"{profile.name} requires {requirement}, so its pods get 0: {why}"
+    if behavior == names.Behavior.LIMITED_SWAP and not facts.memory_bytes:
         yield "status.capacity.memory is not known: LimitedSwap gives 0 to its pods"
 
 
@@ -189,7 +189,7 @@ def _missing(profile: compiled.Profile, facts: nodes.NodeFacts) -> Iterator[str]
 
 Json = dict[str, Any]
 Plans = Mapping[str, plan.Explanation]
-"""By node."""
+"""The plan of each node."""
 
 Unplaced = Sequence[pods.PodRow]
 """Pods without a node if the input has none: they are shown by behavior."""
@@ -220,7 +220,7 @@ def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compil
     if plans or not unplaced:
         shown.append(_planned(plans))
     if unplaced:
-        of = {each: sorted(one.name for one in known if one.behavior is each) for each in names.Behavior}
+        of = {each: sorted(one.name for one in known if one.swap.behavior is each) for each in names.Behavior}
         shown.append([_BY_BEHAVIOR, *(line for row in unplaced for line in _by_behavior(row, of))])
     return "\n".join(map(tables.grid, shown))
 

@@ -18,9 +18,9 @@ import msgspec
 
 import swapwarden
 from swapwarden import options
-from swapwarden.api import names
+from swapwarden.api import decoding, names
 from swapwarden.cli import wire
-from swapwarden.kube import backoff, client, config, decoding, errors, paging
+from swapwarden.kube import backoff, client, config, errors, paging
 
 T = TypeVar("T")
 

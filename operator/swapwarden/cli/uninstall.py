@@ -19,15 +19,17 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 import swapwarden
-from swapwarden.api import names, runtime_link, state
-from swapwarden.api.conditions import AppliedReason, ConditionType
+from swapwarden.api import decoding, names, runtime_link
+from swapwarden.api.conditions import AppliedReason
 from swapwarden.cli import profiles, wire
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.writers import fenced, finalizers
 from swapwarden.controller.writers import nodes as node_writer
-from swapwarden.kube import backoff, client, config, decoding, errors, paging
+from swapwarden.kube import backoff, client, config, errors, paging
 from swapwarden.policy.node import taints
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
+from swapwarden.policy.observed.new_pods import WirePodMeta
+from swapwarden.policy.observed.pods import WirePod, WirePodSpec, WirePodStatus
 
 T = TypeVar("T")
 
@@ -48,37 +50,6 @@ KEEPS_MARKS: Final = "keeps labels, taints or an extended resource of ours"
 MOST_NAMED: Final = 50
 """Pods that a line names."""
 KEEPS_FINALIZER: Final = f"keeps the finalizer {names.PROFILE_FINALIZER}"
-
-
-class _RestoreStatus(msgspec.Struct, frozen=True, rename="camel"):
-    observed_generation: int = 0
-    conditions: list[state.Condition] = []
-
-
-class _Required(msgspec.Struct, frozen=True):
-    plugins: str = msgspec.field(name=runtime_link.REQUIRED_ANNOTATION, default="")
-
-
-class _PodMeta(wire.Meta, frozen=True, rename="camel"):
-    annotations: _Required = _Required()
-
-
-class BoundPod(wire.LenientPod, frozen=True):
-    """A Pod, with the annotation of required plugins, which may bind it to the process beside the runtime."""
-
-    metadata: _PodMeta
-
-
-class _StateMode(msgspec.Struct, frozen=True):
-    mode: str = names.Mode.ENFORCE
-
-
-class RestoringState(msgspec.Struct, frozen=True):
-    """A NodeSwapState: the fields that are read."""
-
-    metadata: state.ObjectMeta
-    spec: _StateMode = _StateMode()
-    status: _RestoreStatus = _RestoreStatus()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +99,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
             daemons = f"/apis/apps/v1/namespaces/{arguments.namespace}/daemonsets/{arguments.nri_daemonset}"
             if await remove_plugins(api, daemons):
                 await asyncio.sleep(runtime_link.GONE_SECONDS + POLL_SECONDS)
-        found = [each for each in await read_all(api, PODS, BoundPod) if each.status.phase not in ENDED]
+        found = [each for each in await read_all(api, PODS, WirePod, keep=_lean) if each.status.phase not in ENDED]
         pods = [each for each in found if each.spec.node_name]
         for line in (*report(silent, pods), *requiring(found)):
             print(line)
@@ -142,16 +113,17 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _wait(api: client.Client, order: str, seconds: float) -> list[RestoringState] | None:
+async def _wait(api: client.Client, order: str, seconds: float) -> list[states.StateRow] | None:
     """Wait until all agents have restored earlier values; return the states of those that have not within SECONDS.
 
     None if the ORDER (the path of its ConfigMap) was withdrawn.
     """
 
-    async def read() -> list[RestoringState] | None:
+    async def read() -> list[states.StateRow] | None:
         if not await _stands(api, order):
             return None
-        return [each for each in await read_all(api, names.STATES_PATH, RestoringState) if not has_restored(each)]
+        known = await read_all(api, names.STATES_PATH, states.WireState)
+        return [row for row in map(states.project, known) if not has_restored(row)]
 
     deadline = time.monotonic() + seconds
     while True:
@@ -199,37 +171,48 @@ async def remove_plugins(api: client.Client, path: str, seconds: float = PLUGINS
         await asyncio.sleep(POLL_SECONDS if is_deleted else waits.next())
 
 
-def has_restored(found: RestoringState) -> bool:
+def has_restored(found: states.StateRow) -> bool:
     """Return whether a node's agent reports that it has restored earlier values, or none ever ran.
 
     The leading controller has not reached a state in another mode yet: it would recreate the state and the labels.
     """
-    if found.spec.mode != names.Mode.RESTORE:
+    if not _is_ordered(found):
         return False
-    if not found.status.observed_generation:
+    if not found.observed:
         return True
-    applied = next((each for each in found.status.conditions if each.type == ConditionType.APPLIED), None)
-    return (
-        found.status.observed_generation >= found.metadata.generation
-        and applied is not None
-        and (applied.status == "True" or applied.reason == AppliedReason.INCOMPATIBLE)
+    is_done = found.applied or found.unapplied.startswith(AppliedReason.INCOMPATIBLE)
+    return is_done and found.observed >= found.generation
+
+
+def _is_ordered(found: states.StateRow) -> bool:
+    return states.spec_view(found).mode == names.Mode.RESTORE
+
+
+def _lean(pod: WirePod) -> WirePod:
+    """Return the fields of a pod that the following functions read: a cluster may have 150,000 pods."""
+    meta, spec, key = pod.metadata, pod.spec, runtime_link.REQUIRED_ANNOTATION
+    plugins = {key: meta.annotations[key]} if key in meta.annotations else {}
+    return WirePod(
+        WirePodMeta(name=meta.name, namespace=meta.namespace, annotations=plugins),
+        WirePodSpec(node_name=spec.node_name, node_selector=spec.node_selector, affinity=spec.affinity),
+        WirePodStatus(phase=pod.status.phase),
     )
 
 
-def report(silent: Iterable[RestoringState], pods: Iterable[wire.LenientPod]) -> Iterator[str]:
+def report(silent: Iterable[states.StateRow], pods: Iterable[WirePod]) -> Iterator[str]:
     """Yield lines with the nodes that have not answered, and the number of PODS that keep their limits there."""
     running = collections.Counter(each.spec.node_name for each in pods)
-    left = sorted(silent, key=lambda each: each.metadata.name)
+    left = sorted(silent, key=lambda each: each.name)
     if not left:
         yield ALL_RESTORED
         return
     yield f"nodes that have not answered ({len(left)}); cgroups of their pods keep their values until the pods end:"
     for each in left:
-        ordered = "" if each.spec.mode == names.Mode.RESTORE else f"; {NOT_ORDERED}"
-        yield f"  {each.metadata.name}: up to {running[each.metadata.name]} pods{ordered}"
+        ordered = "" if _is_ordered(each) else f"; {NOT_ORDERED}"
+        yield f"  {each.name}: up to {running[each.name]} pods{ordered}"
 
 
-def requiring(pods: Iterable[BoundPod]) -> Iterator[str]:
+def requiring(pods: Iterable[WirePod]) -> Iterator[str]:
     """Yield lines with the pods that require the process beside the runtime, if there are any.
 
     The runtime reads a pod's annotations once, when it makes the sandbox: only a new pod is without them.
@@ -238,7 +221,7 @@ def requiring(pods: Iterable[BoundPod]) -> Iterator[str]:
     found = sorted(
         f"{each.metadata.namespace}/{each.metadata.name}"
         for each in pods
-        if named.search(each.metadata.annotations.plugins)
+        if named.search(each.annotations.get(runtime_link.REQUIRED_ANNOTATION, ""))
     )
     if not found:
         return
@@ -315,12 +298,12 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         print(f"node {each.row.name} {KEEPS_MARKS}: {error}")
 
 
-def labels_in_use(pods: Iterable[wire.LenientPod]) -> dict[tuple[str, str], set[str]]:
+def labels_in_use(pods: Iterable[WirePod]) -> dict[tuple[str, str], set[str]]:
     """Return the pods (namespace/name) that select their node by one of our labels, by node and label."""
     held: dict[tuple[str, str], set[str]] = {}
     for pod in pods:
-        keys = {one["key"] for term in pod.required_terms for one in term.get("matchExpressions") or ()}
-        for key in {*pod.spec.node_selector, *keys} & {*LABELS}:
+        keys = {one.key for term in pod.required_terms for one in term.match_expressions or ()}
+        for key in {*(pod.spec.node_selector or ()), *keys} & {*LABELS}:
             held.setdefault((pod.spec.node_name, key), set()).add(f"{pod.metadata.namespace}/{pod.metadata.name}")
     return held
 
@@ -389,11 +372,16 @@ async def retry_rounds(
 
 
 async def read_all(
-    api: client.Client, path: str, kind: type[T], selector: Mapping[str, str] = types.MappingProxyType({})
+    api: client.Client,
+    path: str,
+    kind: type[T],
+    selector: Mapping[str, str] = types.MappingProxyType({}),
+    *,
+    keep: Callable[[T], T] = lambda one: one,
 ) -> list[T]:
     """Return all objects of a collection, read in pages; none if the API server does not know the kind.
 
-    Invalid ones are left out, with a line on standard error.
+    Invalid ones are left out, with a line on standard error. `keep` returns the part of an object to hold in memory.
     """
     found: list[T] = []
     decoder = decoding.Decoder(kind)
@@ -405,7 +393,7 @@ async def read_all(
         page = decoding.page(body)
         for item in page.items or ():
             try:
-                found.append(decoder.decode(item))
+                found.append(keep(decoder.decode(item)))
             except msgspec.DecodeError as error:
                 _left_out(path, decoding.identity(item), str(error))
         return page.metadata

@@ -6,12 +6,12 @@ types of the API are in swapwarden.api.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from swapwarden.api import names, state
-from swapwarden.policy.observed import pods
+from swapwarden.api import names
+from swapwarden.policy.observed.new_pods import WireOwner
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -23,7 +23,7 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] = {}
     deletion_timestamp: str | None = None
     generation: int = 0
-    owner_references: list[pods.WireOwner] = []
+    owner_references: list[WireOwner] = []
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -32,61 +32,38 @@ class Named(msgspec.Struct, frozen=True):
     metadata: Meta
 
 
-class _Port(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    container_port: int = 0
+class WorkloadKind(msgspec.Struct, frozen=True):
+    """A kind of object with a pod template."""
 
-
-class _Container(msgspec.Struct, frozen=True):
-    ports: list[_Port] = []
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    node_selector: dict[str, str] = {}
-    affinity: dict[str, Any] | None = None
-    containers: list[_Container] = []
-
-
-class _Condition(msgspec.Struct, frozen=True):
-    type: str = ""
-    status: str = ""
-
-
-class _PodStatus(msgspec.Struct, frozen=True):
-    phase: str = ""
-    conditions: list[_Condition] = []
-
-
-class LenientPod(Named, frozen=True):
-    """A Pod."""
-
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
+    name: str
+    api_version: str
+    template: tuple[str, ...] = ("spec", "template")
+    """Path of the pod template in the object."""
+    immutable: bool = False
+    """Whether the template cannot be changed once the object exists."""
 
     @property
-    def is_ready(self) -> bool:
-        """Whether all of its containers are ready."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
+    def group(self) -> str:
+        """Return the API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
 
     @property
-    def required_terms(self) -> list[dict[str, Any]]:
-        """The terms of its required node affinity."""
-        affinity = (self.spec.affinity or {}).get("nodeAffinity") or {}
-        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-        return required.get("nodeSelectorTerms") or []
+    def word(self) -> str:
+        """Return the kind as kubectl takes it: deployment, rollout.v1alpha1.argoproj.io."""
+        word, version = self.name.lower(), self.api_version.rpartition("/")[2]
+        return word if self in WORKLOAD_KINDS or not self.group else f"{word}.{version}.{self.group}"
 
 
-class ReportedFacts(msgspec.Struct, frozen=True):
-    """The part of a NodeSwapState's status that `swapwarden plan` reads."""
-
-    facts: state.Facts | None = None
-
-
-class ReportedState(Named, frozen=True):
-    """A NodeSwapState in a file, by which `swapwarden plan` knows a node's facts."""
-
-    status: ReportedFacts = ReportedFacts()
+WORKLOAD_KINDS: Final = (
+    WorkloadKind("Deployment", "apps/v1"),
+    WorkloadKind("StatefulSet", "apps/v1"),
+    WorkloadKind("DaemonSet", "apps/v1"),
+    WorkloadKind("ReplicaSet", "apps/v1"),
+    WorkloadKind("ReplicationController", "v1"),
+    WorkloadKind("Job", "batch/v1", immutable=True),
+    WorkloadKind("CronJob", "batch/v1", template=("spec", "jobTemplate", "spec", "template")),
+)
+"""The kinds that Kubernetes itself has."""
 
 
 class StoredMeta(msgspec.Struct, frozen=True, rename="camel"):

@@ -11,16 +11,17 @@ import socket
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.controller import cluster, leader, leadership, supervise
-from swapwarden.controller.inventory import profile_store, states
+from swapwarden.controller import leader, leadership, notices, supervise
 from swapwarden.controller.nodes import stale_agents
-from swapwarden.controller.notices import pod_notices
 from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.controller.watches import node_features, profile_list, restore_request
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.kube import client, config, events, informer, ratelimit
 from swapwarden.kube.election import elector
-from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.fleet import cluster
+from swapwarden.policy.observed import namespaces, nodes, pods, states
+from swapwarden.policy.observed.pods import WirePod
+from swapwarden.policy.profile.store import ProfileStore
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class App:
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self.known = cluster.Cluster(agent_pods=arguments.namespace if arguments.agent_pods else None)
-        self.store = profile_store.ProfileStore()
+        self.store = ProfileStore(profile_list.report)
         self.namespaces = namespace_watch.NamespaceWatch(
             api, known=self._namespaces_known, on_change=self._namespace_changed
         )
@@ -46,7 +47,7 @@ class App:
         )
         self.informers = (
             informer.Informer(
-                api, "/api/v1/pods", wire=pods.WirePod, project=pods.project, name="pods", on_change=self.pod_changed
+                api, "/api/v1/pods", wire=WirePod, project=pods.project, name="pods", on_change=self.pod_changed
             ),
             informer.Informer(
                 api,
@@ -158,12 +159,12 @@ class App:
         """Take in a Node that was created, changed or deleted (None)."""
         self._apply(self.known.node_changed(name, new))
         if self.leadership.leader is not None:
-            self.leadership.leader.node_changed(name, old, new)
+            self.leadership.leader.node_changed(old, new)
 
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a NodeSwapState that was created, changed or deleted (None)."""
         self._apply(self.known.state_changed(name, old, new))
-        pod_notices.measure_swap(name, new)
+        notices.measure_swap(name, new)
         if self.leadership.leader is not None:
             self.leadership.leader.state_changed(name, old, new)
 

@@ -11,27 +11,22 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from swapwarden.api import names
-from swapwarden.controller import cluster, supervise, workqueue
+from swapwarden.controller import notices, supervise, workqueue
 from swapwarden.controller.certificates import manager
-from swapwarden.controller.inventory import profile_store, states
 from swapwarden.controller.nodes import label_publisher, reconciler
-from swapwarden.controller.notices import node_notices, pod_notices
-from swapwarden.controller.planning import admissions, fleet
-from swapwarden.controller.pods import condition_publisher, plan_latency
-from swapwarden.controller.pressure import budgets, evictor, observer
-from swapwarden.controller.profiles import (
-    desired_status,
-    kopf_operator,
-    revision_history,
-    rollouts,
-    status_publisher,
-)
+from swapwarden.controller.pods import condition_publisher, verdicts
+from swapwarden.controller.pressure import budgets, handler
+from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts, status_publisher
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features, profile_list, restore_request
 from swapwarden.controller.writers import finalizers, victims
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, ratelimit
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.fleet import cluster, profile_status, progress
+from swapwarden.policy.fleet.view import Admissions
+from swapwarden.policy.observed import nodes, pods, states
+from swapwarden.policy.profile.store import ProfileStore
+from swapwarden.policy.verdict import pod_events
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -59,7 +54,7 @@ class Shared(NamedTuple):
     api: client.Client
     throttle: ratelimit.Throttle
     known: cluster.Cluster
-    profiles: profile_store.ProfileStore
+    profiles: ProfileStore
     profile_list: profile_list.ProfileList
     profiles_changed: Callable[[], None]
     """Call it after a change of the store."""
@@ -79,8 +74,7 @@ class Leader:
         self._step_down = step_down
         self._shared = shared
         self.queue: Final = workqueue.WorkQueue("nodes", hold=writes.delay, waits=BACKOFF_SECONDS)
-        self._exposures = pod_notices.Exposures()
-        self._latency = plan_latency.PlanLatency()
+        self._exposures = pod_events.Exposures()
         self._reconciler = reconciler.Reconciler(
             shared.api,
             shared.known,
@@ -97,7 +91,6 @@ class Leader:
                 again=self.queue.add,
                 now=time.monotonic,
             ),
-            waits=self._latency,
             untaint=arguments.remove_startup_taint,
             extended_resource=arguments.extended_resource,
         )
@@ -106,7 +99,7 @@ class Leader:
             shared.profiles,
             writes,
             shared.recorder,
-            desired_status.Rights(
+            profile_status.Rights(
                 extended_resource=arguments.extended_resource,
                 eviction=arguments.eviction == names.EvictionUse.ENFORCE,
             ),
@@ -116,7 +109,7 @@ class Leader:
             arguments.namespace,
             shared.profiles,
             writes,
-            named=lambda: fleet.generations(shared.known.planner),
+            named=lambda: progress.generations(shared.known.planner),
             on_change=shared.profiles_changed,
         )
         self._rollouts = rollouts.Rollouts(
@@ -135,33 +128,32 @@ class Leader:
             release=functools.partial(_release, shared.api, writes),
             restoring=lambda: shared.order.active,
         )
-        self._pressure = observer.PressureObserver(
+        self._pressure = handler.PressureHandler(
             shared.known,
             shared.api,
             term,
             shared.recorder,
+            victims.VictimWriter(writes, self._wrote),
             ask=functools.partial(budgets.ask, shared.api) if arguments.eviction != names.EvictionUse.OFF else None,
-            evicts=evictor.Evictor(
-                shared.known,
-                shared.api,
-                victims.VictimWriter(writes, self._wrote),
-                shared.recorder,
-                evict=functools.partial(budgets.evict, shared.api, term),
-            ),
-            may_evict=arguments.eviction == names.EvictionUse.ENFORCE,
+            evict=functools.partial(budgets.evict, shared.api, term)
+            if arguments.eviction == names.EvictionUse.ENFORCE
+            else None,
             deposed=lambda error: step_down(error.term, str(error)),
         )
         self._parts: dict[str, supervise.Job] = {
             PART: self._reconcile,
-            observer.PART: self._pressure.run,
+            handler.PART: self._pressure.run,
             rollouts.PART: self._rollouts.run,
             revision_history.PART: self._revisions.run,
             kopf_operator.PART: self._operator.run,
         }
-        self._conditions: condition_publisher.ConditionPublisher | None = None
+        publish = None
         if arguments.pod_conditions:
-            self._conditions = condition_publisher.ConditionPublisher(shared.known.inventory, writes)
-            self._parts[condition_publisher.QUEUE] = self._conditions.run
+            conditions = condition_publisher.ConditionPublisher(shared.known.inventory, writes)
+            self._parts[condition_publisher.QUEUE] = conditions.run
+            publish = conditions.publish
+        self._verdicts = verdicts.PodVerdicts(shared.known.inventory, publish)
+        self._parts[verdicts.PART] = self._verdicts.run
         if arguments.webhook_service:
             self._parts["certificates"] = manager.CertificateManager(
                 shared.api,
@@ -205,7 +197,7 @@ class Leader:
     def _begin(self) -> None:
         """Queue all nodes, and post their notices."""
         inventory = self._shared.known.inventory
-        self._shared.known.begin_term(admissions.Admissions())
+        self._shared.known.begin_term(Admissions())
         log.info("this instance leads", extra={"epoch": self.term.epoch, "nodes": len(inventory.nodes)})
         self.apply(self._shared.known.all_due())
         for name in inventory.nodes:
@@ -215,8 +207,7 @@ class Leader:
                 self._post_conditions(None, row)
                 self._pressure.state_changed(name, None, row)
         self.restore_requested()
-        if self._conditions is not None:
-            self._conditions.request_sync(*inventory.nodes)
+        self._verdicts.request_sync(*inventory.nodes)
 
     def stuck(self) -> str | None:
         """Return why the process must be restarted; None if it need not."""
@@ -226,7 +217,6 @@ class Leader:
         """Stop all further writes, and forget all."""
         self.term.end()
         self.queue.close()
-        self._latency.clear()
         self._shared.known.end_term()
 
     # Changes
@@ -246,26 +236,21 @@ class Leader:
 
     def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
         """Take in a changed or deleted (None) Pod."""
-        if self.term.is_valid():
-            self._latency.pod_changed(old, new)
         if old is not None and new is not None:
             self._pressure.pod_changed(old, new)
-        if self._conditions is not None and new is not None and new.policy is not None:
-            self._conditions.request_sync(new.node)
+        agents = {self._shared.known.inventory.agent_on(row) for row in (old, new)}
+        policies = {row.node for row in (old, new) if row is not None and row.policy is not None}
+        self._verdicts.request_sync(*policies, *(agents if len(agents) > 1 else ()))
 
-    def node_changed(self, name: str, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
+    def node_changed(self, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
         """Take in a changed or deleted (None) Node."""
-        if new is None:
-            self._latency.node_went(name)
-        elif old is not None:
+        if old is not None and new is not None:
             self._pressure.node_changed(old, new)
 
     def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """Take in a changed or deleted (None) NodeSwapState."""
-        self._latency.observed(name, new)
         self._pressure.state_changed(name, old, new)
-        if self._conditions is not None:
-            self._conditions.request_sync(name)
+        self._verdicts.request_sync(name)
         if new is None:
             self._exposures.forget(name)
             return
@@ -289,13 +274,13 @@ class Leader:
         node = self._shared.known.inventory.nodes.get(new.name)
         if node is None or self._shared.known.inventory.report_of(new.name) is None:
             return
-        for notice in node_notices.condition_notices(old, new, node):
+        for notice in notices.condition_notices(old, new, node):
             self._shared.recorder.post(notice)
         if old is not None:
             known = list(self._shared.known.inventory.pods_on(new.name))
-            for notice in pod_notices.violation_notices(old, new, known):
+            for notice in pod_events.violation_notices(old, new, known):
                 self._shared.recorder.post(notice)
-            for notice in pod_notices.standstill_notices(old, new, known):
+            for notice in pod_events.standstill_notices(old, new, known):
                 self._shared.recorder.post(notice)
 
     # Nodes

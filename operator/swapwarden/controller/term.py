@@ -12,10 +12,12 @@ leader's begins a third of the Lease's duration later.
 from __future__ import annotations
 
 import asyncio
+import enum
 import math
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Protocol
 
+from swapwarden.api import state
 from swapwarden.controller import supervise
 from swapwarden.kube import errors
 
@@ -36,6 +38,38 @@ class Deposed(Exception):  # noqa: N818 the name states the problem
     def __init__(self, term: Term, message: str) -> None:
         super().__init__(message)
         self.term = term
+
+
+class Outcome(enum.Enum):
+    """The result of a write that raised an error."""
+
+    GONE = enum.auto()
+    """There is no such object: a watch will report that it was deleted."""
+    CHANGED = enum.auto()
+    """The object is another one or a newer one by now, which a watch will report."""
+    DEPOSED = enum.auto()
+    """A newer controller leads."""
+    OVERLOADED = enum.auto()
+    """The API server asks to send the request again later."""
+    REFUSED = enum.auto()
+    """The API server will not do it, as for a missing right or an invalid value."""
+    UNKNOWN = enum.auto()
+    """It may have been executed, or may yet be: the API server itself does not know of one that timed out."""
+
+
+def outcome(error: Exception, *, tested: bool = False) -> Outcome:
+    """Return the result of a write by its error. `tested`: it was a JSON patch with tests of the former value."""
+    if isinstance(error, Deposed):
+        return Outcome.DEPOSED
+    if not isinstance(error, errors.ApiError) or error.status >= 500:
+        return Outcome.UNKNOWN
+    if error.status == 422:
+        # Admission and a failed test have one status; a rule of the CustomResourceDefinition also has its message.
+        if state.EPOCH_REFUSAL in error.message:
+            return Outcome.DEPOSED
+        return Outcome.CHANGED if tested else Outcome.REFUSED
+    by_status = {404: Outcome.GONE, 409: Outcome.CHANGED, 429: Outcome.OVERLOADED}
+    return by_status.get(error.status, Outcome.REFUSED)
 
 
 class LeaseTenure(Protocol):
@@ -85,8 +119,7 @@ class Term:
                 self._writing.add(bound)
                 return await request
         except errors.ApiError as error:
-            # The API server itself does not know whether a write that timed out will be executed.
-            if error.status >= 500:
+            if outcome(error) is Outcome.UNKNOWN:
                 self._lose()
             raise
         except (asyncio.CancelledError, errors.Unreachable):

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.kube import decoding
+from swapwarden.api import decoding
 
 MAX_MESSAGE_CHARACTERS: Final = 16 * 1024
 MAX_RETRY_AFTER_SECONDS: Final = 60.0

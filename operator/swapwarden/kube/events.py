@@ -19,11 +19,12 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from swapwarden.api import times
+from swapwarden.api.notices import EventType, Notice, Regarding
 from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.telemetry import metrics
 
@@ -43,7 +44,6 @@ WAITING = metrics.gauge(
 
 K = TypeVar("K")
 V = TypeVar("V")
-EventType = Literal["Normal", "Warning"]
 
 MAX_MESSAGE_BYTES: Final = 1024
 MAX_NAME: Final = 253
@@ -63,33 +63,6 @@ TRIES: Final = 5
 BACKOFF_SECONDS: Final = (1.0, 30.0)
 PASSING: Final = {401, 408, 429}
 """Refusals, beside 500 and above, after which a retry may succeed."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Regarding:
-    """The object that an Event is about."""
-
-    api_version: str
-    kind: str
-    namespace: str
-    """Empty for objects without a namespace."""
-    name: str
-    uid: str
-
-
-class Notice(NamedTuple):
-    """An Event to be sent."""
-
-    regarding: Regarding
-    type: EventType
-    reason: str
-    """A word for programs."""
-    message: str
-    """A sentence for users, cut at MAX_MESSAGE_BYTES."""
-    key: str = ""
-    """The API server accepts one Event per key, also from several instances; it forgets Events after an hour."""
-    urgent: bool = False
-    """Of urgent events with one object and reason only the last is sent: its message must include all others."""
 
 
 class _Happening(NamedTuple):

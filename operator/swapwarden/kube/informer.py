@@ -20,7 +20,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from swapwarden.kube import backoff, decoding, errors, paging, transport, watch
+from swapwarden.api import decoding
+from swapwarden.kube import backoff, errors, paging, transport, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -362,7 +363,7 @@ def _with_remedy(error: Exception) -> str:
         case errors.ApiError(status=401):
             return f"{error}: the token is not accepted; is the service account still there?"
         case errors.ApiError(status=403):
-            return f"{error}: grant list and watch, as in deploy/manifests"
+            return f"{error}: grant list and watch, as the chart does"
         case errors.ApiError(status=404):
             return f"{error}: is the CustomResourceDefinition installed?"
         case _:

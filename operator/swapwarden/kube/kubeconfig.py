@@ -1,7 +1,7 @@
 """Read kubeconfig files: v1.Config of client-go.
 
 By hand: a process that imports the official client takes 43 MB, one on json, ssl and http.client 17. Only the
-renewal of an expired OIDC token is left to that client (cli/kubectl/cluster/officialclient.py).
+renewal of an expired OIDC token is left to that client (cli/kubectl/cluster/credentials.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from swapwarden.kube import decoding, errors, transport
+from swapwarden.api import decoding
+from swapwarden.kube import errors, transport
 
 PAGE_SIZE: Final = 500
 """Objects in one page: kubectl's own number."""

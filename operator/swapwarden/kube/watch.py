@@ -12,7 +12,8 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from swapwarden.kube import backoff, decoding, errors, transport
+from swapwarden.api import decoding
+from swapwarden.kube import backoff, errors, transport
 
 T = TypeVar("T")
 

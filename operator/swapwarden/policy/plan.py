@@ -13,13 +13,14 @@ import msgspec
 from swapwarden.api import merge, names, state
 from swapwarden.policy import pod_settings
 from swapwarden.policy.memory import qos as memory_qos
-from swapwarden.policy.memory import settings
-from swapwarden.policy.node import extended_resource, kernel_settings
+from swapwarden.policy.memory import settings as memory_settings
+from swapwarden.policy.node import extended_resource
+from swapwarden.policy.node import settings as node_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.pressure import thresholds
-from swapwarden.policy.profile import compiled, overrides, requirements
+from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.reclaim import decisions as reclaim
-from swapwarden.policy.swap import limits
+from swapwarden.policy.swap import limits, requirements
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
@@ -30,6 +31,8 @@ _NONE: Final[namespaces.Labels] = {}
 _UNPROTECTED: Final = memory_qos.Sums()
 _NO_SETTINGS: Final = state.CgroupSettings()
 _GUARD: Final = state.GuardSettings()
+_NOTHING_MORE: Final = (None, None, None, None)
+"""Neither the profile nor a pod has memory QoS or reclaim: most pods have swap limits only."""
 _USUAL_REASONS: Final = {
     names.Behavior.KUBELET: names.Reason.KUBELET_DECIDES,
     names.Behavior.NO_SWAP: names.Reason.PROFILE_NO_SWAP,
@@ -70,7 +73,7 @@ class Explanation(msgspec.Struct, frozen=True):
     header: state.StateSpec
     """The plan without its pods."""
     pods: tuple[ExplainedPod, ...]
-    """By namespace and name; pods that have ended are left out."""
+    """Sorted by namespace and name; pods that have ended are left out."""
     extended_resource: int | None = None
     """The node's offer of the extended resource, in bytes; None if it has none."""
     refused: Mapping[str, str] = {}
@@ -122,7 +125,7 @@ def plan_all(
     left: list[pods.PodRow] = []
     if len(owners) > state.MAX_PODS:
         owners, left = share_room(owners, state.MAX_PODS)
-    usual = _USUAL_REASONS[profile.behavior]
+    usual = _USUAL_REASONS[profile.swap.behavior]
     decided = {one.row.key: one for one in _decided(profile, facts, owners, known)}
     planned = {key: pod_settings.of(one.decision, one.memory, usual, one.reclaim) for key, one in decided.items()}
     if _size(planned.values()) + len(planned) * _MAX_KEYS > state.MAX_PODS_BYTES:
@@ -156,7 +159,9 @@ def _number(pod: state.PodSettings | None) -> float:
 
 def restore_node(profile: compiled.Profile) -> state.StateSpec:
     """Plan a node that must restore its earlier values: nothing is planned for any pod. The epoch is left at 0."""
-    return state.StateSpec(profile_ref=reference(profile), mode=names.Mode.RESTORE, before_plan=profile.before_plan)
+    return state.StateSpec(
+        profile_ref=reference(profile), mode=names.Mode.RESTORE, before_plan=profile.swap.before_plan
+    )
 
 
 def explain_node(
@@ -168,9 +173,9 @@ def explain_node(
     return Explanation(
         _header(profile, facts, protection),
         tuple(decided),
-        extended_resource.capacity(profile, facts),
-        kernel_settings.plan(profile.kernel, facts).refused,
-        requirements.unmet(profile.require, facts),
+        extended_resource.capacity(profile.node, profile.swap, facts),
+        node_settings.plan_kernel(profile.node.kernel, facts).refused,
+        requirements.unmet(profile.swap.require, facts),
         protection,
     )
 
@@ -188,8 +193,8 @@ def trace_pod(
     """
     place = _place(profile, row, known)
     override = None if place is None else profile.overrides[place]
-    steps = tuple(limits.trace(profile, facts, row, override))
-    total = limits.overcommit_budget(profile, facts)
+    steps = tuple(limits.trace(profile.swap, facts, row, None if override is None else override.swap))
+    total = limits.overcommit_budget(profile.swap, facts)
     if total is None:
         return Trace(steps, place)
     served = _decided(profile, facts, _owners((row, *others)), known)
@@ -241,32 +246,34 @@ def reference(profile: compiled.Profile) -> state.ProfileRef:
 
 
 def _protection(profile: compiled.Profile, facts: nodes.NodeFacts, decided: Iterable[ExplainedPod]) -> memory_qos.Sums:
-    return memory_qos.sums(profile, facts, ((one.row, one.memory) for one in decided))
+    planned = [(one.row, one.memory) for one in decided if one.memory is not None]
+    return memory_qos.sums(profile.memory_qos, facts, planned) if planned else _UNPROTECTED
 
 
 def _header(profile: compiled.Profile, facts: nodes.NodeFacts, protection: memory_qos.Sums) -> state.StateSpec:
     swap_max = None
-    if facts.compatible and profile.reserved is not None:
-        swap_max = str(limits.floor_to_page(limits.available(profile, facts), facts.page_size))
+    if facts.compatible and profile.swap.reserved is not None:
+        swap_max = str(limits.floor_to_page(limits.available(profile.swap, facts), facts.page_size))
     kubepods = state.CgroupSettings(
         swap_max, pod_settings.text(protection.kubepods_min), pod_settings.text(protection.kubepods_low)
     )
     burstable = state.CgroupSettings(memory_low=pod_settings.text(protection.burstable_low))
-    unmet = requirements.first_unmet(profile.require, facts)
+    require = profile.swap.require
+    unmet = None if require is None else requirements.first_unmet(require, facts)
     return state.StateSpec(
         profile_ref=reference(profile),
         mode=profile.mode,
         guarantee=profile.guarantee,
         # If no pod may have swap, there is nothing to wait for.
-        before_plan=profile.before_plan if unmet is None else names.BeforePlan.NO_SWAP,
-        default_reason=_USUAL_REASONS[profile.behavior],
+        before_plan=profile.swap.before_plan if unmet is None else names.BeforePlan.NO_SWAP,
+        default_reason=_USUAL_REASONS[profile.swap.behavior],
         kubepods=None if kubepods == _NO_SETTINGS else kubepods,
         burstable=None if burstable == _NO_SETTINGS else burstable,
         memory_guard=_guard(profile),
-        pressure=thresholds.of_node(profile.pressure, facts),
-        reclaim=reclaim.bounds(profile.reclaim, facts),
+        pressure=None if profile.pressure is None else thresholds.of_node(profile.pressure, facts),
+        reclaim=None if profile.reclaim is None else reclaim.bounds(profile.reclaim, facts),
         units=_units(profile, protection),
-        kernel_settings=kernel_settings.plan(profile.kernel, facts).values,
+        kernel_settings=node_settings.plan_kernel(profile.node.kernel, facts).values if profile.node.kernel else {},
     )
 
 
@@ -287,16 +294,16 @@ def _guard(profile: compiled.Profile) -> state.GuardSettings | None:
 
 
 def _units(profile: compiled.Profile, protection: memory_qos.Sums) -> dict[str, state.UnitSettings]:
-    units = dict(profile.units)
+    units = dict(profile.node.units)
     low = protection.system_low
     if low:
-        own = units.get(settings.SYSTEM_SLICE, state.UnitSettings())
-        units[settings.SYSTEM_SLICE] = msgspec.structs.replace(own, memory_low=str(low))
+        own = units.get(memory_settings.SYSTEM_SLICE, state.UnitSettings())
+        units[memory_settings.SYSTEM_SLICE] = msgspec.structs.replace(own, memory_low=str(low))
     return units
 
 
 def _owners(rows: Iterable[pods.PodRow]) -> list[pods.PodRow]:
-    """Return the pods that have not ended; of those that name one cgroup, the one that counts."""
+    """Return running and pending pods. If several claim one cgroup, keep its rightful owner."""
     by_key: dict[str, pods.PodRow] = {}
     for row in rows:
         if not row.terminal:
@@ -315,17 +322,28 @@ def _claim(row: pods.PodRow) -> tuple[bool, bool, str, str, str]:
 
 def _decided(
     profile: compiled.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow], known: namespaces.Labels
-) -> Iterator[ExplainedPod]:
+) -> list[ExplainedPod]:
     """Decide on pods that name a cgroup each."""
     explained = (_explained(profile, facts, row, known) for row in rows)
-    found = (one for one in explained if one is not None)
-    total = limits.overcommit_budget(profile, facts)
-    shared = found if total is None else _shared(found, total, facts.page_size)
-    for one in shared:
-        asks_memory = profile.memory_qos is not None or one.row.asks is not None
-        complete = _with_memory(profile, facts, one, known) if asks_memory else one
-        asks_reclaim = profile.reclaim is not None or one.row.reclaim is not None
-        yield _with_reclaim(profile, complete, known) if asks_reclaim else complete
+    served = [one for one in explained if one is not None]
+    total = limits.overcommit_budget(profile.swap, facts)
+    if total is not None:
+        served = list(_shared(served, total, facts.page_size))
+    return [
+        one
+        if (profile.memory_qos, profile.reclaim, one.row.asks, one.row.reclaim) == _NOTHING_MORE
+        else _with_features(profile, facts, one, known)
+        for one in served
+    ]
+
+
+def _with_features(
+    profile: compiled.Profile, facts: nodes.NodeFacts, one: ExplainedPod, known: namespaces.Labels
+) -> ExplainedPod:
+    if profile.memory_qos is not None or one.row.asks is not None:
+        one = _with_memory(profile, facts, one, known)
+    asks_reclaim = profile.reclaim is not None or one.row.reclaim is not None
+    return _with_reclaim(profile, one, known) if asks_reclaim else one
 
 
 def _with_reclaim(profile: compiled.Profile, one: ExplainedPod, known: namespaces.Labels) -> ExplainedPod:
@@ -347,11 +365,10 @@ def _with_memory(
     except overrides.UnknownNamespaceError:
         return one  # a pod without swap does not wait; an override may refuse it memory QoS
     override = None if place is None else profile.overrides[place]
-    if override is not None and not override.about_memory():
-        override = None
-    memory = memory_qos.decide(profile, facts, one.row, one.decision, override)
+    offered, given = profile.memory_qos, None if override is None else override.memory
+    memory = memory_qos.decide(offered, facts, one.row, one.decision, given)
     changed = one.override
-    if override is not None and memory != memory_qos.decide(profile, facts, one.row, one.decision):
+    if override is not None and given and memory != memory_qos.decide(offered, facts, one.row, one.decision):
         changed = override.name
     return ExplainedPod(one.row, one.decision, changed, memory)
 
@@ -361,13 +378,13 @@ def _explained(
 ) -> ExplainedPod | None:
     """Return the decision on a pod; None if it has to wait until its namespace is known."""
     try:
-        place = _place(profile, row, known)
+        place = _place(profile, row, known) if profile.overrides else None
     except overrides.UnknownNamespaceError:
         return None
-    plain = limits.decide(profile, facts, row)
+    plain = limits.decide(profile.swap, facts, row)
     if place is None:
         return ExplainedPod(row, plain)
-    decision = limits.decide(profile, facts, row, profile.overrides[place])
+    decision = limits.decide(profile.swap, facts, row, profile.overrides[place].swap)
     return ExplainedPod(row, decision, None if decision == plain else profile.overrides[place].name)
 
 

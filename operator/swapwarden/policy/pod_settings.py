@@ -29,7 +29,9 @@ def of(
     else:
         minimum, low, high = text(memory.minimum), text(memory.low), text(memory.high)
         found = [_of_container(*both) for both in zip(decision.containers, memory.containers, strict=True)]
-    alike = None if any(one.cap and one.write for one in decision.containers) else _alike(found)
+    # Most pods need no value below their own.
+    written = [one for one in found if one is not _NOTHING]
+    alike = None if not written or any(one.cap and one.write for one in decision.containers) else _alike(found)
     return state.PodSettings(
         reason=None if decision.reason is usual else decision.reason,
         reclaim=None if reclaim is None or reclaim.mode is names.ReclaimMode.OFF else reclaim.mode,
@@ -39,7 +41,7 @@ def of(
         memory_low=low,
         memory_high=high,
         container_default=alike,
-        containers={} if alike is not None else _containers(decision, found),
+        containers={} if alike is not None or not written else _containers(decision, found),
     )
 
 

@@ -5,139 +5,19 @@ Only the fields that a decision needs are decoded: a review carries whole pods, 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import answers, decide, pod_annotations
+from swapwarden.policy.observed.new_pods import NewPod
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """An owner reference: the creator of the pod."""
-
-    kind: str = ""
-    controller: bool | None = None
-
-
-class ReviewedMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """metadata of a pod."""
-
-    name: str = ""
-    generate_name: str = ""
-    annotations: dict[str, str] | None = None
-    labels: dict[str, str] | None = None
-    owner_references: list[Owner] | None = None
-
-
-class Amounts(msgspec.Struct, frozen=True):
-    """Requests or limits of a container or pod: the amount of memory. Files may have a number."""
-
-    memory: str | int | float | None = None
-
-
-class ReviewedResources(msgspec.Struct, frozen=True):
-    """Resources of a container or pod."""
-
-    requests: Amounts | None = None
-    limits: Amounts | None = None
-
-
-class ReviewedContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """A container of a pod."""
-
-    name: str = ""
-    restart_policy: str | None = None
-    resources: ReviewedResources | None = None
-
-
-class Toleration(msgspec.Struct, frozen=True):
-    """A taint that the pod tolerates."""
-
-    key: str = ""
-    operator: str = ""
-    effect: str = ""
-
-
-class Expression(msgspec.Struct, frozen=True):
-    """core/v1 NodeSelectorRequirement."""
-
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-class Preference(msgspec.Struct, frozen=True, rename="camel"):
-    """core/v1 NodeSelectorTerm."""
-
-    match_expressions: list[Expression] | None = None
-    match_fields: list[Expression] | None = None
-
-
-class PreferredTerm(msgspec.Struct, frozen=True):
-    """core/v1 PreferredSchedulingTerm."""
-
-    weight: int = 0
-    preference: Preference | None = None
-
-
-class NodeAffinity(msgspec.Struct, frozen=True, rename="camel"):
-    """spec.affinity.nodeAffinity: the preferred terms."""
-
-    preferred_during_scheduling_ignored_during_execution: list[PreferredTerm] | None = None
-
-
-class Affinity(msgspec.Struct, frozen=True, rename="camel"):
-    """spec.affinity."""
-
-    node_affinity: NodeAffinity | None = None
-
-
-class ReviewedPodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """spec of a pod. A Go client writes an empty list as null."""
-
-    init_containers: list[ReviewedContainer] | None = None
-    containers: list[ReviewedContainer] | None = None
-    node_name: str = ""
-    host_network: bool | None = None
-    node_selector: dict[str, str] | None = None
-    affinity: Affinity | None = None
-    tolerations: list[Toleration] | None = None
-    resources: ReviewedResources | None = None
-    overhead: Amounts | None = None
-
-
-class ReviewedPod(msgspec.Struct, frozen=True):
-    """A pod, before or after the change."""
-
-    metadata: ReviewedMetadata = ReviewedMetadata()
-    spec: ReviewedPodSpec = ReviewedPodSpec()
-
-    @property
-    def annotations(self) -> dict[str, str]:
-        """Return metadata.annotations, empty if there are none."""
-        return self.metadata.annotations or {}
-
-    @property
-    def is_mirror(self) -> bool:
-        """Return whether it only mirrors a pod that its kubelet has from a file, and that runs whatever the answer."""
-        return names.CONFIG_MIRROR_ANNOTATION in self.annotations
-
-    @property
-    def is_of_daemon_set(self) -> bool:
-        """Return whether a DaemonSet made it, for one node."""
-        return any(owner.kind == "DaemonSet" and owner.controller for owner in self.metadata.owner_references or ())
-
-    @property
-    def containers(self) -> list[str]:
-        """Return the names of the init containers, then of the others."""
-        return [container.name for container in (*(self.spec.init_containers or ()), *(self.spec.containers or ()))]
+_UNPROCESSABLE: Final = 422
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -158,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     dry_run: bool | None = None
-    object: ReviewedPod | None = None
+    object: NewPod | None = None
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):
@@ -167,20 +47,12 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
     request: Request | None = None
 
 
-class StatusCause(msgspec.Struct, frozen=True):
-    """metav1.StatusCause: one error and its field."""
-
-    reason: str
-    message: str
-    field: str
-
-
 class Details(msgspec.Struct, frozen=True):
     """metav1.StatusDetails."""
 
     name: str
     kind: str
-    causes: list[StatusCause]
+    causes: list[answers.StatusCause]
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -191,14 +63,6 @@ class Status(msgspec.Struct, frozen=True):
     code: int
     details: Details
     status: str = "Failure"
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """One operation of a JSON patch (RFC 6902)."""
-
-    op: str
-    path: str
-    value: Any
 
 
 class Response(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -290,17 +154,38 @@ def _name(request: Request) -> str:
     return pod_annotations.shown("/".join(part for part in parts if part))
 
 
+def answer(request: Request, default: names.Policy | None = None, *, require_plugin: bool = False) -> Response:
+    """Answer a request: see `decide.decide` for the pod. Only the creation of pods is judged.
+
+    Policies inside the API server keep annotations unchanged after creation.
+    """
+    pod = request.object
+    if request.operation != "CREATE" or pod is None:
+        return Response(uid=request.uid, allowed=True)
+    decision = decide.decide(pod, default, require_plugin=require_plugin)
+    if decision.causes:
+        name = request.name or pod.metadata.name or pod.metadata.generate_name
+        refusal = _refusal(name, decision)
+        return Response(uid=request.uid, allowed=False, status=refusal, warnings=decision.warnings)
+    if not decision.operations:
+        return Response(uid=request.uid, allowed=True, warnings=decision.warnings)
+    patch = encode_patch(decision.operations)
+    return Response(uid=request.uid, allowed=True, warnings=decision.warnings, patch=patch, patch_type="JSONPatch")
+
+
+def _refusal(name: str, decision: decide.PodAdmission) -> Status:
+    message = "; ".join(f"{cause.field}: {cause.message}" for cause in decision.causes)
+    if decision.has_more:
+        message += "; and more"
+    shown = pod_annotations.shown(name, pod_annotations.MAX_NAME)
+    return Status(message, "Invalid", _UNPROCESSABLE, Details(shown, "Pod", decision.causes))
+
+
 def encode(response: Response) -> bytes:
     """Return the AdmissionReview that carries the response."""
     return _encoder.encode(_ReviewAnswer(response))
 
 
-def encode_patch(operations: Iterable[Operation]) -> bytes:
+def encode_patch(operations: Iterable[answers.Operation]) -> bytes:
     """Return an encoded JSON patch."""
     return _encoder.encode(list(operations))
-
-
-@functools.lru_cache(maxsize=64)
-def pointer(*keys: str) -> str:
-    """Return the JSON pointer (RFC 6901) to a value: `/metadata/annotations/swapwarden.dev~1swap-policy`."""
-    return "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)

@@ -19,9 +19,9 @@ import aiohttp
 from aiohttp import web
 
 from swapwarden.api import names
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import pod_annotations
 from swapwarden.telemetry import listener, metrics, turns
-from swapwarden.webhook import admission, bodies, certificates, connections, review
+from swapwarden.webhook import bodies, certificates, connections, review
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ SECONDS = metrics.histogram(
 _OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 
 ROUTES: Final[dict[str, tuple[str, Callable[..., review.Response]]]] = {
-    "/pods": ("own", admission.admit),
+    "/pods": ("own", review.answer),
     # In lower case: the API server takes no other for the path of a Service.
     **{
-        f"/pods/{policy.value.lower()}": ("default", functools.partial(admission.admit, default=policy))
+        f"/pods/{policy.value.lower()}": ("default", functools.partial(review.answer, default=policy))
         for policy in names.Policy
     },
 }

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import http
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from swapwarden.agent.reconcile import sysctls
+from swapwarden.agent.reconcile import settings
 from swapwarden.api import runtime_link
 
-from hack.generate import chart, files, plain_manifests
+from deploy.build import image
+from hack.generate import chart, uncommitted
 from monitoring import alerts, generate
 from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
@@ -188,15 +190,49 @@ def namespace(crds: ControlPlane) -> Server:
     return Server(crds)
 
 
-def test_the_plain_manifests_and_the_hooks_are_what_the_chart_makes() -> None:
-    assert files.outdated(plain_manifests.generated()) == [], "run make manifests, and look at the difference"
+@pytest.mark.parametrize("command", [("template", helm.RELEASE), ("lint",)])
+def test_a_chart_without_its_generated_files_is_refused(command: tuple[str, ...], cloned: Path, tmp_path: Path) -> None:
+    for values in SETS.values():
+        path = tmp_path / "values.json"
+        path.write_text(json.dumps(values), encoding="utf-8")
+        with pytest.raises(process.ProcessError, match=r"files/\S+ is missing from the chart: run `make chart`"):
+            helm.run(*command, str(cloned), f"--values={path}", f"--namespace={helm.NAMESPACE}")
+
+
+def test_a_chart_whose_files_are_made_step_by_step_is_refused_until_it_has_all(cloned: Path) -> None:
+    for path, text in uncommitted.of_chart().items():
+        with pytest.raises(process.ProcessError, match="run `make chart`"):
+            helm.render(folder=cloned)
+        new = cloned / path.relative_to(paths.CHART)
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(str(text), encoding="utf-8")
+    assert helm.render(folder=cloned) == helm.render()
+
+
+def test_a_file_that_the_values_need_not_is_missed_as_well(tmp_path: Path) -> None:
+    shutil.copytree(helm.chart(), folder := tmp_path / "chart")
+    for path in sorted((folder / "files").rglob("*.*")):
+        path.rename(aside := tmp_path / path.name)
+        for command in (("template", helm.RELEASE), ("lint",)):
+            with pytest.raises(process.ProcessError, match=f"{path.name} is missing from the chart: run `make chart`"):
+                helm.run(*command, str(folder), "--set=crds.install=false")
+        aside.rename(path)
+    assert helm.render(folder=folder) == helm.render()
+
+
+def test_the_chart_of_a_commit_is_complete(tmp_path: Path) -> None:
+    try:
+        image.take_sources("HEAD", tmp_path / "tree")
+    except image.NoCommitError as error:
+        pytest.skip(str(error))
+    assert helm.render(folder=tmp_path / "tree" / paths.CHART.relative_to(paths.ROOT))
 
 
 def test_helm_finds_nothing_wrong(tmp_path: Path) -> None:
     for name, values in SETS.items():
         path = tmp_path / "values.json"
         path.write_text(json.dumps(values), encoding="utf-8")
-        helm.run("lint", "--strict", str(paths.CHART), f"--values={path}", f"--namespace={helm.NAMESPACE}")
+        helm.run("lint", "--strict", str(helm.chart()), f"--values={path}", f"--namespace={helm.NAMESPACE}")
         assert name
 
 
@@ -252,7 +288,7 @@ def test_another_release_name_is_in_all_names(tmp_path: Path) -> None:
 def test_names_of_digits_stay_text(tmp_path: Path) -> None:
     path = tmp_path / "values.json"
     path.write_text(json.dumps({**SETS["all"], "fullnameOverride": "no", "nameOverride": ""}), encoding="utf-8")
-    text = helm.run("template", "123", str(paths.CHART), "--namespace=456", f"--values={path}")
+    text = helm.run("template", "123", str(helm.chart()), "--namespace=456", f"--values={path}")
     documents = manifests.read(text)
     assert {each["metadata"].get("namespace", "456") for each in documents} == {"456"}
     assert {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in documents} == {"123"}
@@ -269,12 +305,12 @@ def test_names_that_no_service_can_have_are_refused(name: str, values: Json, tmp
     path = tmp_path / "values.json"
     path.write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(process.ProcessError, match="set fullnameOverride"):
-        helm.run("template", name, str(paths.CHART), f"--values={path}")
-    assert helm.run("template", name, str(paths.CHART), "--set=fullnameOverride=fine")
+        helm.run("template", name, str(helm.chart()), f"--values={path}")
+    assert helm.run("template", name, str(helm.chart()), "--set=fullnameOverride=fine")
 
 
 def test_kube_system_is_refused_unless_host_access_stays_allowed() -> None:
-    arguments = ("template", helm.RELEASE, str(paths.CHART), "--namespace=kube-system")
+    arguments = ("template", helm.RELEASE, str(helm.chart()), "--namespace=kube-system")
     with pytest.raises(process.ProcessError, match="Install into a namespace of its own"):
         helm.run(*arguments)
     assert helm.run(*arguments, "--set=namespace.restrictHostAccess=false")
@@ -440,10 +476,12 @@ def test_the_agent_is_given_files_of_the_kernel_one_by_one_and_only_on_request(t
 
     assert agent({}) == ({}, [])
     places, flags = agent({"vm": True, "zswap": True})
-    assert flags == [f"{place.flag}=/host/{place.flag[2:].partition('-')[0]}" for place in (sysctls.VM, sysctls.ZSWAP)]
+    assert flags == [
+        f"{place.flag}=/host/{place.flag[2:].partition('-')[0]}" for place in (settings.VM, settings.ZSWAP)
+    ]
     assert places == {
         f"/host/{setting.folder.flag[2:].partition('-')[0]}/{setting.file}": f"{setting.folder.host}/{setting.file}"
-        for setting in sysctls.SETTINGS.values()
+        for setting in settings.SETTINGS.values()
     }
     assert len(agent({"vm": True})[0]) == 4
 
@@ -603,7 +641,7 @@ def test_what_stands_in_for_the_webhook_looks_at_the_pods_that_it_would_be_asked
 
 
 def test_the_mode_without_webhook_says_which_kubernetes_it_needs() -> None:
-    arguments = ("template", helm.RELEASE, str(paths.CHART), "--set=admission.mode=Policy")
+    arguments = ("template", helm.RELEASE, str(helm.chart()), "--set=admission.mode=Policy")
     with pytest.raises(process.ProcessError, match=r"needs Kubernetes 1\.36 or newer.* this is v1\.35\.9"):
         helm.run(*arguments, "--kube-version=1.35.9")
     assert helm.run(*arguments, "--kube-version=1.36.0-rc.1")
@@ -636,7 +674,7 @@ def test_nobody_reads_metrics_unless_somebody_is_named(namespace: Server, tmp_pa
     assert all("Ingress" in policy["spec"]["policyTypes"] for policy in policies.values())
     cluster = (f"--kubeconfig={namespace.cp.kubeconfig}", f"--namespace={helm.NAMESPACE}", "--set=crds.install=false")
     notes = helm.run(
-        "install", "notes", str(paths.CHART), "--dry-run=client", *cluster, "--set=podMonitor.enabled=true"
+        "install", "notes", str(helm.chart()), "--dry-run=client", *cluster, "--set=podMonitor.enabled=true"
     )
     assert "Nobody may read the metrics yet" in notes
 

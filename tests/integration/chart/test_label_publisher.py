@@ -60,7 +60,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _clean(cluster: Cluster) -> Iterator[None]:
-    cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
+    cluster.cp.apply(manifests.folder() / "uninstall-configmap.yaml")
     nfd.apply_kinds(cluster.cp)
     yield
     for path in ("/api/v1/nodes", STATES, OWN):

@@ -190,7 +190,7 @@ def test_control_plane_nodes_get_a_profile_that_wins_over_the_usual_one(apply: A
     # With the label's value as kubeadm sets it, and with one.
     for value in ("", "true"):
         selection = compiled.select(found.values(), {"node-role.kubernetes.io/control-plane": value})
-        assert (selection.profile.name, selection.profile.behavior) == ("control-plane", "NoSwap")
+        assert (selection.profile.name, selection.profile.swap.behavior) == ("control-plane", "NoSwap")
         assert selection.conflicts == ()
     assert compiled.select(found.values(), {}).profile.name == "all"
 

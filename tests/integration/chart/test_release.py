@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from testbed.base import paths, process
+from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import helm
+from testbed.product import helm, manifests
 from testbed.product.controller import Controller
 
 Json = dict[str, Any]
@@ -63,9 +63,18 @@ def release() -> Iterator[Release]:
 @pytest.fixture
 def installed(release: Release) -> Iterator[Release]:
     """Installed, and removed at the end without any hook."""
-    release.helm("install", str(paths.CHART), "--create-namespace")
+    release.helm("install", str(helm.chart()), "--create-namespace")
     yield release
     release.helm("uninstall", "--no-hooks")
+
+
+def test_a_chart_without_its_generated_files_installs_nothing(release: Release, cloned: Path) -> None:
+    before = release.objects()
+    for options in ((), ("--set=crds.install=false",)):
+        with pytest.raises(process.ProcessError, match="run `make chart`"):
+            release.helm("install", str(cloned), "--create-namespace", *options)
+    assert release.objects() == before
+    assert release.helm("list", "--all", "--short", name="--filter=.") == ""
 
 
 def test_a_removal_that_failed_is_taken_back_by_a_rollback(installed: Release) -> None:
@@ -75,24 +84,24 @@ def test_a_removal_that_failed_is_taken_back_by_a_rollback(installed: Release) -
     assert installed.cp.get(JOBS)["items"] == []
     installed.cp.request("PATCH", ORDER, {"data": {"restore": "true"}})
     with pytest.raises(process.ProcessError, match="has no deployed releases"):
-        installed.helm("upgrade", str(paths.CHART))
+        installed.helm("upgrade", str(helm.chart()))
     installed.helm("rollback", "1")
     assert installed.cp.get(ORDER)["data"] == {"restore": "false"}
-    installed.helm("upgrade", str(paths.CHART), "--no-hooks")
+    installed.helm("upgrade", str(helm.chart()), "--no-hooks")
 
 
 def test_who_makes_the_certificate_can_be_changed_and_changed_back(installed: Release) -> None:
     installed.cp.apply_crds(Path(__file__).parent / "foreign")
-    installed.helm("upgrade", str(paths.CHART), "--no-hooks", "--set=certificates.source=CertManager")
+    installed.helm("upgrade", str(helm.chart()), "--no-hooks", "--set=certificates.source=CertManager")
     assert installed.cp.request("GET", SECRET)[0] == 404
     certificates = f"/apis/cert-manager.io/v1/namespaces/{helm.NAMESPACE}/certificates"
     for each in installed.cp.get(certificates)["items"]:
         made = {"metadata": {"name": each["spec"]["secretName"]}, "type": "kubernetes.io/tls"}
         installed.cp.create(SECRET.rpartition("/")[0], {**made, "data": {"tls.crt": "", "tls.key": ""}})
-    installed.helm("upgrade", str(paths.CHART), "--no-hooks", "--set=certificates.source=Controller")
+    installed.helm("upgrade", str(helm.chart()), "--no-hooks", "--set=certificates.source=Controller")
     assert installed.cp.get(SECRET)["type"] == "Opaque"
     assert installed.cp.get(certificates)["items"] == []
-    installed.helm("upgrade", str(paths.CHART), "--no-hooks", "--set=certificates.source=CertManager")
+    installed.helm("upgrade", str(helm.chart()), "--no-hooks", "--set=certificates.source=CertManager")
 
 
 def test_the_mode_of_admission_can_be_changed_and_changed_back(installed: Release) -> None:
@@ -100,20 +109,20 @@ def test_the_mode_of_admission_can_be_changed_and_changed_back(installed: Releas
         with pytest.raises(
             process.ProcessError, match=r"needs Kubernetes 1\.36 or newer.*Set admission.mode to Webhook"
         ):
-            installed.helm("upgrade", str(paths.CHART), "--no-hooks", "--set=admission.mode=Policy")
+            installed.helm("upgrade", str(helm.chart()), "--no-hooks", "--set=admission.mode=Policy")
         return
     group = "/apis/admissionregistration.k8s.io/v1"
     registration = f"{group}/mutatingwebhookconfigurations/swapwarden"
     completion = f"{group}/mutatingadmissionpolicies/swapwarden-pod-completion"
     for mode, there, gone in (("Policy", completion, registration), ("Webhook", registration, completion)):
-        installed.helm("upgrade", str(paths.CHART), "--no-hooks", f"--set=admission.mode={mode}")
+        installed.helm("upgrade", str(helm.chart()), "--no-hooks", f"--set=admission.mode={mode}")
         assert installed.cp.request("GET", there)[0] == 200
         assert installed.cp.request("GET", gone)[0] == 404
         assert (installed.cp.request("GET", SECRET)[0] == 200) is (mode == "Webhook")
 
 
 def test_a_second_release_is_refused_and_kinds_of_the_first_are_taken_over_on_request(release: Release) -> None:
-    options = (str(paths.CHART), "--create-namespace")
+    options = (str(helm.chart()), "--create-namespace")
     release.helm("install", *options)
     with pytest.raises(process.ProcessError, match=r"swapwarden-namespace-default.*cannot be imported"):
         release.helm("install", *options, "--set=crds.install=false", name="other", namespace="elsewhere")
@@ -123,7 +132,7 @@ def test_a_second_release_is_refused_and_kinds_of_the_first_are_taken_over_on_re
     release.helm("install", *options, "--take-ownership", name="other", namespace="elsewhere")
     release.helm("uninstall", "--no-hooks", name="other", namespace="elsewhere")
     release.cp.kubectl("delete", "crd", *(f"{kind}.swapwarden.dev" for kind in ("nodeswapstates", "nodeswapprofiles")))
-    release.cp.apply_crds(paths.MANIFESTS / "01-crds.yaml")
+    release.cp.apply_crds(manifests.folder() / "01-crds.yaml")
     with pytest.raises(process.ProcessError, match="invalid ownership metadata"):
         release.helm("install", *options)
     release.helm("install", *options, "--take-ownership")
@@ -133,7 +142,7 @@ def test_a_second_release_is_refused_and_kinds_of_the_first_are_taken_over_on_re
 def test_from_the_first_installation_to_the_second(
     release: Release, tmp_path: Path, eventually: Callable[[Callable[[], object], str], None]
 ) -> None:
-    said = release.helm("install", str(paths.CHART), "--create-namespace")
+    said = release.helm("install", str(helm.chart()), "--create-namespace")
     assert "Nothing has changed for your pods" in said
     assert f"kubectl label namespace {helm.NAMESPACE}" in said
     assert said.count("    kubectl ") >= 3
@@ -151,7 +160,7 @@ def test_from_the_first_installation_to_the_second(
 
     values = tmp_path / "values.json"
     values.write_text(json.dumps({"controller": {"replicas": 3}, "podMonitor": {"interval": "1m"}}), encoding="utf-8")
-    release.helm("upgrade", str(paths.CHART), f"--values={values}", "--no-hooks")
+    release.helm("upgrade", str(helm.chart()), f"--values={values}", "--no-hooks")
     deployment = f"/apis/apps/v1/namespaces/{helm.NAMESPACE}/deployments/swapwarden-controller"
     assert release.cp.get(deployment)["spec"]["replicas"] == 3
     assert release.objects() == installed
@@ -166,7 +175,7 @@ def test_from_the_first_installation_to_the_second(
     assert release.cp.request("GET", SECRET)[0] == 404
 
     # The CRDs that were kept are taken over.
-    said = release.helm("install", str(paths.CHART), "--set=crds.keep=false", "--set=uninstall.timeout=600")
+    said = release.helm("install", str(helm.chart()), "--set=crds.keep=false", "--set=uninstall.timeout=600")
     assert f"helm uninstall {helm.RELEASE} --namespace {helm.NAMESPACE} --timeout 750s" in said
     assert release.objects() == installed
     release.helm("uninstall", "--no-hooks")

@@ -39,7 +39,7 @@ def cluster(hook: list[Json]) -> Iterator[Cluster]:
     """A cluster of its own: nodes of other tests would also be restored."""
     with ControlPlane() as running:
         running.apply_crds(paths.CRDS)
-        running.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
+        running.apply(*manifests.other_manifests(), manifests.folder() / "uninstall-configmap.yaml")
         running.apply(manifests.written([each for each in hook if each["kind"] != "Job"]))
         running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         yield Cluster(running)
@@ -47,7 +47,7 @@ def cluster(hook: list[Json]) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _clean(cluster: Cluster) -> Iterator[None]:
-    cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
+    cluster.cp.apply(manifests.folder() / "uninstall-configmap.yaml")
     yield
     cluster.clear()
 
@@ -119,7 +119,7 @@ def test_nothing_of_an_installation_is_left(
         assert controller.metric("swapwarden_controller_restoring") == 1
 
         # An upgrade takes the order back.
-        cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
+        cluster.cp.apply(manifests.folder() / "uninstall-configmap.yaml")
         eventually(lambda: cluster.spec("one").get("pods") and labels(cluster, "one"), "enforcement again")
 
 
@@ -215,7 +215,7 @@ def test_an_order_that_is_taken_back_stops_it_before_anything_is_removed(
     with concurrent.futures.ThreadPoolExecutor() as pool:
         ended = pool.submit(uninstall, "--timeout=100")
         eventually(lambda: cluster.cp.get(ORDER)["data"]["restore"] == "true", "the order")
-        cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
+        cluster.cp.apply(manifests.folder() / "uninstall-configmap.yaml")
         with pytest.raises(process.ProcessError, match=uninstall_command.WITHDRAWN):
             ended.result(60)
     assert len(cluster.cp.get(STATES)["items"]) == 1
@@ -295,7 +295,7 @@ def test_the_hooks_rights_over_profiles_are_one_finalizer(cluster: Cluster, even
 
 
 def test_where_nothing_is_installed_it_says_so(cluster: Cluster, uninstall: Callable[..., str]) -> None:
-    cluster.cp.kubectl("delete", "-f", str(paths.MANIFESTS / "uninstall-configmap.yaml"))
+    cluster.cp.kubectl("delete", "-f", str(manifests.folder() / "uninstall-configmap.yaml"))
     with pytest.raises(process.ProcessError, match="--namespace must name the namespace of Swapwarden"):
         uninstall()
 

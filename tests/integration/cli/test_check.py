@@ -49,7 +49,7 @@ def test_nodes_and_their_pods(cluster: Cluster) -> None:
         ("Error", "NoState", "NoState", lone),
         ("Error", "NoAgent", "NoAgent", lone),
         ("Error", "NodeCondition", "KubeletWillNotStart", ill),
-        ("Error", "PodNotEnforced", "NoAgent", f"{pod}/lost"),
+        ("Error", "PodNotEnforced", "NoState", f"{pod}/lost"),
         ("Warning", "NoEffect", "NoEffect", f"{pod}/typo"),
     }
     done = cluster.admin("check", "-o", "wide", "--patience", "1s")

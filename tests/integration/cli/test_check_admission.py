@@ -1,4 +1,4 @@
-"""`kubectl swap check` where the webhook and the policies of deploy/manifests are in force."""
+"""`kubectl swap check` where the webhook and the policies of build/manifests are in force."""
 
 from __future__ import annotations
 

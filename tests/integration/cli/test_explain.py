@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -10,6 +11,16 @@ import pytest
 from tests.integration import needs
 from tests.integration.cli.conftest import API, GIB, Cluster, Plugin, healthy
 
+POLICY = "swapwarden.dev/swap-policy"
+LABELS = {"app": "web", "pod-template-hash": "1"}
+TEMPLATE: dict[str, Any] = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "app", "image": "none"}]}}
+JOB: dict[str, Any] = {"template": {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}}
+WORKLOADS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Deployment": ("apps/v1", "deployments", {"selector": {"matchLabels": LABELS}, "template": TEMPLATE}),
+    "ReplicaSet": ("apps/v1", "replicasets", {"selector": {"matchLabels": LABELS}, "template": TEMPLATE}),
+    "Job": ("batch/v1", "jobs", JOB),
+    "CronJob": ("batch/v1", "cronjobs", {"schedule": "0 0 * * *", "jobTemplate": {"spec": JOB}}),
+}
 READ_PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
 
 
@@ -67,7 +78,8 @@ def test_an_administrator(planned: Cluster) -> None:
     profile = planned.name("batch")
     assert f"PROFILE    {profile} generation 1, LimitedSwap: the only one that selects the node" in lines
     # Without an agent's pod, others may have overwritten its values since.
-    assert "KERNEL     no agent is Ready: its values stay, but external writes are not repaired" in lines
+    (kernel,) = (line for line in lines if line.startswith("KERNEL     the kernel holds the planned swap limit"))
+    assert "no agent is Ready there, so external writes are not repaired" in kernel
     assert any(line.endswith("= 384Mi (402653184)") and "request 1Gi / memory 8Gi" in line for line in lines)
     found = told(planned.admin, planned, "pod/report")
     assert found["desired"]["swapMax"] == found["planned"]["swapMax"] == found["numbers"][-1]["result"] == "402653184"
@@ -230,3 +242,85 @@ def test_the_place_of_a_pod_while_its_node_is_under_memory_pressure(cluster: Clu
     )
     user = cluster.user(READ_PODS)
     assert "pressure" not in told(user, cluster, "large")
+
+
+# The commands
+
+
+def workload(cluster: Cluster, kind: str, name: str, **metadata: Any) -> list[dict[str, Any]]:
+    """Make a workload; the owner references of what it makes."""
+    version, plural, spec = WORKLOADS[kind]
+    body = {"metadata": {"name": name, **metadata}, "spec": spec}
+    uid = cluster.control_plane.create(f"/apis/{version}/namespaces/{cluster.namespace}/{plural}", body)["metadata"][
+        "uid"
+    ]
+    return [{"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}]
+
+
+def annotated(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
+    """The annotations in a workload's pod template."""
+    version, plural, _ = WORKLOADS[kind]
+    spec = cluster.control_plane.get(f"/apis/{version}/namespaces/{cluster.namespace}/{plural}/{name}")["spec"]
+    template = (spec["jobTemplate"]["spec"] if kind == "CronJob" else spec)["template"]
+    return dict(template["metadata"].get("annotations", {}))
+
+
+def advised(plugin: Plugin, cluster: Cluster, pod: str, kind: str = "Policy") -> dict[str, Any]:
+    """The only advice of a kind."""
+    (found,) = (each for each in told(plugin, cluster, pod)["changes"] if each["kind"] == kind)
+    return dict(found)
+
+
+def run(cluster: Cluster, command: str) -> None:
+    """Run the printed command, whose parts are joined by pipes."""
+    text = None
+    for part in command.split(" | "):
+        text = cluster.control_plane.kubectl(*shlex.split(part)[1:], text=text).stdout
+
+
+def test_the_printed_patch_changes_the_template_that_makes_the_pod(cluster: Cluster) -> None:
+    deployment = workload(cluster, "Deployment", "web")
+    limits = {"swapwarden.dev/swap-limit": "1Gi"}
+    owners = workload(cluster, "ReplicaSet", "web-1", ownerReferences=deployment)
+    make_pod(cluster, "web-1-x", node=None, labels=LABELS, ownerReferences=owners, annotations=limits)
+    path = f"/apis/apps/v1/namespaces/{cluster.namespace}/deployments/web"
+    cluster.patch(path, {"spec": {"template": {"metadata": {"annotations": {**limits, "team": "shop"}}}}})
+    found = advised(cluster.admin, cluster, "web-1-x")
+    assert found["command"].startswith(f"kubectl patch deployment web -n {cluster.namespace} -p ")
+    run(cluster, found["command"])
+    # With the limit that admission refuses beside Disabled removed.
+    assert annotated(cluster, "Deployment", "web") == {POLICY: "Disabled", "team": "shop"}
+
+
+def test_a_cron_job_is_patched_for_its_jobs_pod(cluster: Cluster) -> None:
+    owners = workload(cluster, "Job", "nightly-1", ownerReferences=workload(cluster, "CronJob", "nightly"))
+    make_pod(cluster, "nightly-1-x", node=None, ownerReferences=owners)
+    run(cluster, advised(cluster.admin, cluster, "nightly-1-x")["command"])
+    assert annotated(cluster, "CronJob", "nightly") == {POLICY: "Disabled"}
+    # Users who may not read the Job get the advice that the pod alone allows.
+    found = advised(cluster.user(READ_PODS), cluster, "nightly-1-x")
+    assert found["how"].endswith("in the pod template of job/nightly-1, recreated")
+    assert "command" not in found
+
+
+def test_a_job_cannot_change(cluster: Cluster) -> None:
+    make_pod(cluster, "once-x", node=None, ownerReferences=workload(cluster, "Job", "once"))
+    found = advised(cluster.admin, cluster, "once-x")
+    assert found["how"].endswith("in the pod template of job/once, recreated")
+    assert "command" not in found
+
+
+def test_a_pod_that_nobody_manages_is_recreated(cluster: Cluster) -> None:
+    before = make_pod(cluster, "solo", node=None)
+    run(cluster, advised(cluster.admin, cluster, "solo")["command"])
+    metadata = cluster.control_plane.get(f"/api/v1/namespaces/{cluster.namespace}/pods/solo")["metadata"]
+    assert metadata["annotations"][POLICY] == "Disabled"
+    assert metadata["uid"] != before
+
+
+def test_the_printed_command_removes_the_default_of_a_namespace(planned: Cluster) -> None:
+    path = f"/api/v1/namespaces/{planned.namespace}"
+    planned.patch(path, {"metadata": {"labels": {"swapwarden.dev/default-swap-policy": "Disabled"}}})
+    make_pod(planned, "web", annotations={POLICY: "Disabled", "swapwarden.dev/policy-source": "namespace"})
+    run(planned, advised(planned.admin, planned, "web", "NamespaceDefault")["command"])
+    assert "swapwarden.dev/default-swap-policy" not in planned.control_plane.get(path)["metadata"]["labels"]

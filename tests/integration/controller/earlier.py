@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from swapwarden import __main__ as program
 from swapwarden.api import state
-from swapwarden.controller.inventory import states
 from swapwarden.policy import pod_settings
+from swapwarden.policy.observed import states
 
 
 def main(arguments: list[str]) -> int:

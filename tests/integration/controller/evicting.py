@@ -12,13 +12,14 @@ import sys
 
 from swapwarden import __main__ as program
 from swapwarden.api import state
-from swapwarden.controller.inventory import states
 from swapwarden.controller.pressure import budgets
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import victims
 from swapwarden.kube import client, errors
+from swapwarden.policy.observed import states
 from swapwarden.policy.pressure import limits
 from swapwarden.policy.pressure.candidates import Candidate
+from swapwarden.policy.pressure.handling import EvictionAnswer
 
 LOST, STUCK, PAUSED = "lost", "stuck", "paused"
 LOOK_SECONDS = 0.05
@@ -30,7 +31,7 @@ def main(fault: pathlib.Path, arguments: list[str]) -> int:
     def said() -> str:
         return fault.read_text(encoding="utf-8") if fault.exists() else ""
 
-    async def faulty(api: client.Client, term: Term, pod: Candidate, grace: int) -> budgets.EvictionAnswer:
+    async def faulty(api: client.Client, term: Term, pod: Candidate, grace: int) -> EvictionAnswer:
         how = said()
         while said() == STUCK:  # noqa: ASYNC110 another process removes the file
             await asyncio.sleep(LOOK_SECONDS)
@@ -40,11 +41,10 @@ def main(fault: pathlib.Path, arguments: list[str]) -> int:
         return answer
 
     class Pausing(victims.VictimWriter):
-        async def record(self, row: states.StateRow, victim: state.EvictedPod) -> states.StateRow:
-            written = await super().record(row, victim)
+        async def record(self, row: states.StateRow, victim: state.EvictedPod) -> None:
+            await super().record(row, victim)
             while said() == PAUSED:  # noqa: ASYNC110 another process removes the file
                 await asyncio.sleep(LOOK_SECONDS)
-            return written
 
     budgets.evict = faulty
     evictions = limits.Evictions

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from swapwarden.controller.pressure.budgets import EvictionAnswer
 from swapwarden.kube import client, config
 from swapwarden.policy.pressure.candidates import Candidate
+from swapwarden.policy.pressure.handling import EvictionAnswer
 
 from testbed.product.controller import ACCOUNT, NAMESPACE
 from tests.integration.controller.cluster import STATES, Cluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from swapwarden import __main__ as program
-from swapwarden.controller.nodes import pressure_taint
+from swapwarden.controller.nodes import reconciler
 
 if __name__ == "__main__":
-    pressure_taint.KEPT_SECONDS = 1.0  # type: ignore[misc]  # the five minutes are a constant of the product
+    reconciler.KEPT_SECONDS = 1.0  # type: ignore[misc]  # the five minutes are a constant of the product
     sys.exit(program.main(sys.argv[1:]))

@@ -16,12 +16,12 @@ from swapwarden.api import names
 from swapwarden.controller.certificates import key_pairs, manager, rotation
 from swapwarden.kube import client, config, errors
 
-from testbed.base import paths
+from testbed.product import manifests
 from testbed.product.controller import Controller
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.unit.controller.certificates.test_key_pairs import handshake
-from tests.unit.controller.objects import Led, term
+from tests.unit.controller.known import Led, term
 
 Json = dict[str, Any]
 Keep = Callable[..., contextlib.AbstractAsyncContextManager[manager.CertificateManager]]
@@ -79,7 +79,7 @@ async def look_thrice(keeper: manager.CertificateManager) -> None:
 @pytest.fixture
 def installed(cluster: Cluster) -> Iterator[Installed]:
     """The registration, without any certificate."""
-    path = paths.MANIFESTS / "webhook-registration.yaml"
+    path = manifests.folder() / "webhook-registration.yaml"
     cluster.cp.apply(path)
     yield Installed(cluster)
     cluster.cp.kubectl("delete", "--ignore-not-found", "-f", str(path))
@@ -190,7 +190,7 @@ async def test_a_registration_that_lost_its_authority_gets_it_back(installed: In
         await until(installed.works, "the first certificate")
         before = installed.served()
         # As `kubectl replace` or `helm upgrade --force` do.
-        installed.cluster.cp.kubectl("replace", "-f", str(paths.MANIFESTS / "webhook-registration.yaml"))
+        installed.cluster.cp.kubectl("replace", "-f", str(manifests.folder() / "webhook-registration.yaml"))
         await until(installed.works, "trust again")
     assert installed.served() == before
 
@@ -200,7 +200,7 @@ async def test_applying_the_manifests_again_takes_nothing_away(installed: Instal
         await until(installed.works, "the first certificate")
     before = installed.served()
     for name in ("webhook-registration.yaml", "webhook-certificates.yaml"):
-        installed.cluster.cp.apply(paths.MANIFESTS / name)
+        installed.cluster.cp.apply(manifests.folder() / name)
     assert installed.works()
     assert installed.served() == before
 
@@ -279,7 +279,7 @@ async def test_a_new_installation_works_whatever_the_leaders_clock_says(
         assert served
         await asyncio.to_thread(handshake, served, installed.trusted()[0], tmp_path)
         # A registration that was installed again is not left without trust meanwhile.
-        installed.cluster.cp.kubectl("replace", "-f", str(paths.MANIFESTS / "webhook-registration.yaml"))
+        installed.cluster.cp.kubectl("replace", "-f", str(manifests.folder() / "webhook-registration.yaml"))
         await until(installed.works, "trust again")
     assert installed.served() == served
     assert caplog.text.count("put the wrong one right") == 1
@@ -331,7 +331,7 @@ async def test_a_missing_secret_is_reported_with_the_remedy(
     try:
         async with keep():
             await until(lambda: manager.FAILURES.value() > failures, "a failure")
-        assert "install the chart or deploy/manifests again" in caplog.text
+        assert "install the chart or the manifests again" in caplog.text
     finally:
         for key in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
             secret["metadata"].pop(key, None)

@@ -1,4 +1,4 @@
-"""The controller's process at a real API server, with its own token and the rights of deploy/manifests."""
+"""The controller's process at a real API server, with its own token and the rights of build/manifests."""
 
 from __future__ import annotations
 

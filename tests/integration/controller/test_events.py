@@ -116,7 +116,7 @@ def test_a_pod_has_an_event_with_the_reason_why_its_settings_have_no_effect(
         ("besteffort", "QoSNotEligible", "this pod is BestEffort: its swap limit has no effect"),
         ("without", "ProfileNoSwap", "profile none gives no swap to pods on node none"),
         ("disabled", "Audit", "profile audited is in mode Audit on node audited: nothing is written"),
-        ("asking", "Audit", "what this pod says of swap is not in force"),
+        ("asking", "Audit", "the swap policy and limits of this pod are not in force"),
     ):
         eventually(lambda pod=pod: described(cluster, "pod", pod), pod)  # type: ignore[misc]  # mypy knows no lambda with a default
         [(found, line)] = described(cluster, "pod", pod).items()

@@ -14,7 +14,7 @@ from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration.controller import evicting, overload, pressure
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.integration.controller.pressure import ANSWERS, BUDGETS, HOLDS, PODS, Eventually
-from tests.unit.controller.objects import term
+from tests.unit.controller.known import term
 
 EVICTION = "Enforce"
 EVICTIONS = "swapwarden_controller_evictions_total"

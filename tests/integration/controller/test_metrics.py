@@ -1,4 +1,4 @@
-"""A controller's metrics, in a form that Prometheus takes; how long a pod waits for its agent's answer."""
+"""A controller's metrics, in a form that Prometheus takes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,8 @@ def test_prometheus_takes_it_while_pods_come_and_go(cluster: Cluster, eventually
 
         pod = cluster.pod("m-applied", "waits")
         eventually(lambda: cluster.swap_max("m-applied", pod) == "0", "the state names the pod")
-        eventually(lambda: running.metric("swapwarden_pods_awaiting_state") == 0, "nobody waits for a state")
-        assert running.metric("swapwarden_pod_bind_to_enforced_seconds_count") == 0
         cluster.report("m-applied")
-        told = "swapwarden_pod_bind_to_enforced_seconds_count"
-        eventually(lambda: running.metric(told) == 1, "the wait ended with the agent's answer")
         cluster.cp.request("DELETE", "/api/v1/namespaces/default/pods/waits?gracePeriodSeconds=0")
         eventually(lambda: cluster.swap_max("m-applied", pod) is None, "the pod is gone")
         second = scrape(running)
         assert scrapes.growing(first, second) > 0
-        assert scrapes.values(second, told) == {(): 1}

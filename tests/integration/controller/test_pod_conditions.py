@@ -60,7 +60,7 @@ def test_conditions_of_pods_with_a_policy_report_whether_it_is_in_force(
     allowed.pod("one", "disabled", DISABLED)
     as_kubelet(allowed, "disabled", phase="Running", podIP="192.0.2.7", conditions=[KUBELETS])
     allowed.pod("one", "plain")
-    eventually(lambda: said(allowed, "disabled") == ("Unknown", "AwaitingAgent"), "it is planned")
+    eventually(lambda: said(allowed, "disabled") == ("Unknown", "NoAgent"), "it is planned")
     with Agent(allowed, "one"):
         eventually(lambda: said(allowed, "disabled") == ("True", "PolicyDisabled"), "the agent has it in force")
     found = conditions(allowed, "disabled")
@@ -94,7 +94,7 @@ def test_failures_of_the_agent_are_reported_and_missing_reports_take_nothing_bac
     eventually(lambda: allowed.swap_max("one", pod) == "0", "the state exists again")
     assert allowed.state("one")["metadata"]["uid"] != before
     later = allowed.pod("one", "later", DISABLED)
-    eventually(lambda: said(allowed, "later") == ("Unknown", "AwaitingAgent"), "nobody reports of the new state")
+    eventually(lambda: said(allowed, "later") == ("Unknown", "NoAgent"), "nobody reports of the new state")
     assert said(allowed, "disabled") == ("True", "PolicyDisabled")
     assert node["metadata"]["name"] == later["spec"]["nodeName"]
 

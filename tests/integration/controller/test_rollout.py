@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
-from swapwarden.controller.profiles import desired_status
+from swapwarden.policy.fleet import profile_status
 
 from testbed.base import paths
 from testbed.product import manifests
@@ -400,7 +400,7 @@ def test_the_last_version_that_is_understood_stays_in_force_over_a_restart(
         conditions = cluster.cp.get(f"{PROFILES}/waves")["status"]["conditions"]
         told = next(one["message"] for one in conditions if one["type"] == "Ready")
         assert "spec.swap.behavior" in told
-        assert told.endswith(desired_status.STAYS_IN_FORCE.format(1))
+        assert told.endswith(profile_status.STAYS_IN_FORCE.format(1))
         pod = cluster.pod(NODES[5], "later", memory="1Gi")
         eventually(lambda: cluster.swap_max(NODES[5], pod) == str(2**28), "a new pod gets what that one gives")
         assert on(cluster, 1) == NODES

@@ -81,7 +81,7 @@ def _stored(cp: ControlPlane, method: str, path: str, body: bytes) -> None:
 def cluster() -> Iterator[Cluster]:
     with ControlPlane() as running:
         running.apply_crds(paths.CRDS)
-        running.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
+        running.apply(*manifests.other_manifests(), manifests.folder() / "uninstall-configmap.yaml")
         running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         made = Cluster(running)
         for name in ("n1", "n2"):

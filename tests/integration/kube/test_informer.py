@@ -273,7 +273,7 @@ async def test_a_token_that_was_revoked_while_another_came(
 
 async def test_refusals_are_in_the_log(own: ControlPlane, maps: ConfigMaps, caplog: pytest.LogCaptureFixture) -> None:
     for token, said in (
-        (own.token(maps.namespace, "default"), "(403 Forbidden): grant list and watch, as in deploy/manifests"),
+        (own.token(maps.namespace, "default"), "(403 Forbidden): grant list and watch, as the chart does"),
         ("nonsense", "(401 Unauthorized): the token is not accepted"),
     ):
         cfg = config.load(str(own.kubeconfig_for(token, "refused")))

@@ -1,6 +1,6 @@
 """The alerts as Prometheus evaluates them: on what they fire, and on what that looks like it they do not.
 
-Each file beside this one is about one alert, and can be given to `promtool test rules` by hand.
+Each file in `alerts` is about one alert, and can be given to `promtool test rules` by hand after `make manifests`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from hack.docs import commands
+from hack.generate import files
 from monitoring import alerts, generate
 from monitoring.dashboard import rows
 from testbed.base import process
@@ -25,6 +26,12 @@ NAMES = [alert.name for alert in alerts.ALERTS]
 @pytest.fixture(scope="module")
 def promtool() -> Path:
     return programs.promtool()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rules() -> None:
+    """The files in `alerts` name this file."""
+    files.write({generate.RULES: generate.rules()})
 
 
 def cases(name: str) -> Iterator[dict[str, Any]]:

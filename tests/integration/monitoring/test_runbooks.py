@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hack.docs import commands
-from testbed.base import paths, process
+from testbed.base import process
 from testbed.controlplane import pki
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm
@@ -53,7 +53,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
     """A release whose node has a pod that must not swap and did, and what a shell needs to look at it."""
     with ControlPlane() as cp:
         namespace, kubeconfig = f"--namespace={helm.NAMESPACE}", f"--kubeconfig={cp.kubeconfig}"
-        helm.run("install", helm.RELEASE, str(paths.CHART), namespace, kubeconfig, "--create-namespace", "--no-hooks")
+        helm.run("install", helm.RELEASE, str(helm.chart()), namespace, kubeconfig, "--create-namespace", "--no-hooks")
         cp.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         pod: Json = {
             "metadata": {"name": "ledger"},

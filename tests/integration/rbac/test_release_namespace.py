@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 
@@ -26,7 +25,7 @@ OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "swapwarden-agent
 
 @pytest.fixture(scope="module")
 def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
-    crds.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
+    crds.apply(*manifests.other_manifests(), manifests.folder() / "uninstall-configmap.yaml")
     crds.wait_for_policies()
     yield crds
     crds.kubectl(
@@ -81,7 +80,7 @@ def order(installed: ControlPlane) -> Any:
 def given(installed: ControlPlane) -> Iterator[None]:
     yield
     installed.kubectl(
-        "apply", "--server-side", "--force-conflicts", f"--filename={paths.MANIFESTS}/uninstall-configmap.yaml"
+        "apply", "--server-side", "--force-conflicts", f"--filename={manifests.folder()}/uninstall-configmap.yaml"
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from swapwarden.controller.inventory import revisions
+from swapwarden.policy.observed import revisions
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -55,7 +55,7 @@ class Part:
 
 @pytest.fixture(scope="module")
 def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
-    """The rights and the policies of deploy/manifests, without the webhook's registration."""
+    """The rights and the policies of build/manifests, without the webhook's registration."""
     crds.apply(*manifests.other_manifests())
     crds.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
     crds.wait_for_policies()

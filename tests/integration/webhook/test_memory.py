@@ -6,7 +6,7 @@ import json
 
 import pytest
 from swapwarden.kube import errors
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import pod_annotations
 
 from testbed.controlplane.servers import ControlPlane
 from tests.contract import pod_memory

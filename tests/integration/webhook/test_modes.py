@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from swapwarden.api import names
 from swapwarden.kube import errors
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import admission as webhook
+from swapwarden.policy.admission import pod_annotations
 from swapwarden.webhook import review
 
 from testbed.controlplane.servers import ControlPlane
@@ -268,7 +267,7 @@ async def test_pods_of_all_kinds_fare_as_the_webhooks_code_says(crds: ControlPla
     asked = [("POST", pods.path(namespaces[default]), body) for default, body in cases]
     verdicts = {True: 0, False: 0}
     for (default, body), answer in zip(cases, await pods.many(crds, asked, dry_run=True), strict=True):
-        wanted = webhook.admit(review.decode(reviews.raw(body)), default)
+        wanted = review.answer(review.decode(reviews.raw(body)), default)
         refused = isinstance(answer, errors.ApiError)
         assert refused is not wanted.allowed, (default, body, answer)
         verdicts[refused] += 1

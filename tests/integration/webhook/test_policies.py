@@ -14,10 +14,9 @@ import msgspec
 import pytest
 import yaml
 from swapwarden.kube import errors
-from swapwarden.policy import pod_annotations
-from swapwarden.webhook import memory, review, validation
+from swapwarden.policy.admission import memory, pod_annotations, validation
+from swapwarden.policy.observed.new_pods import NewPod
 
-from testbed.base import paths
 from testbed.base.process import ProcessError
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -179,7 +178,7 @@ def generated(source: random.Random) -> dict[str, str]:
 
 def refused_by_webhook(body: pods.Json) -> set[str]:
     """The keys that the webhook refuses: those of invalid values, else those of contradictions about memory."""
-    pod = msgspec.convert(body, review.ReviewedPod)
+    pod = msgspec.convert(body, NewPod)
     return {cause.field for cause in validation.wrong_values(pod)} or {
         cause.field for cause in memory.contradictions(pod)
     }
@@ -235,7 +234,7 @@ def test_policies_that_cost_twice_as_much_let_the_largest_pods_in_and_be_changed
         "most-keys": dict.fromkeys(itertools.islice(shortest, 86_000), ""),
         "most-limits": {f"swap-limit.swapwarden.dev/c{number:04}": "1Mi" for number in range(7_700)},
     }
-    file = paths.MANIFESTS / "admission-policy-pods.yaml"
+    file = manifests.folder() / "admission-policy-pods.yaml"
     policies = [
         each
         for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))

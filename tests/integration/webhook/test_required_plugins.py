@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from swapwarden.webhook import required_plugins
+from swapwarden.policy.admission import required_plugins
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm
 from tests.integration.webhook import conftest, pods
-from tests.unit.webhook import required_lists
+from tests.unit.policy.admission import required_lists
 
 KEY = required_plugins.KEY
 DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "0-1", "controller": True}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 from tests.integration import needs
@@ -16,7 +15,7 @@ from tests.integration.webhook import pods
 @pytest.fixture
 def alone() -> Iterator[ControlPlane]:
     with ControlPlane() as running:
-        running.apply_crds(paths.MANIFESTS / "01-crds.yaml")
+        running.apply_crds(manifests.folder() / "01-crds.yaml")
         policies = helm.render("--set=admission.mode=Policy", "--show-only=templates/admission/without-webhook.yaml")
         running.apply(*manifests.other_manifests(), policies)
         yield running

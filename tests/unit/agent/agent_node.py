@@ -60,11 +60,11 @@ _WRITE: Final = cgroupfs.Cgroups.write
 class Cgroups(cgroupfs.Cgroups):
     """All its writes go through `write` where a test has put another function in that place."""
 
-    def replace(self, name: str, found: int, value: int) -> int:
+    def replace(self, name: str, observed: int, value: int) -> int:
         if getattr(self.write, "__func__", None) is _WRITE:
-            return super().replace(name, found, value)
+            return super().replace(name, observed, value)
         self.write(name, value)
-        return found
+        return observed
 
 
 class Node:
@@ -157,8 +157,8 @@ def snapshot(agent: reconciler.NodeReconciler) -> collector.Snapshot:
 
 def built(agent: reconciler.NodeReconciler, facts: api.Facts) -> api.StateStatus:
     """The status that an agent would write."""
-    found = snapshot(agent)
-    return status.build(found, facts, status.verdicts(found, facts), [], "2026-01-01T00:00:00Z")
+    collected = snapshot(agent)
+    return status.build(collected, facts, status.verdicts(collected, facts), [], "2026-01-01T00:00:00Z")
 
 
 def unseen(file: records.ControlFile) -> bool:
@@ -168,8 +168,10 @@ def unseen(file: records.ControlFile) -> bool:
 
 def reasons(agent: reconciler.NodeReconciler) -> list[str]:
     """Of the deviations that it would report."""
-    found = snapshot(agent)
-    return sorted([*(violation.reason for violation in found.violations), *("Exposed" for _ in found.recent.exposures)])
+    collected = snapshot(agent)
+    return sorted(
+        [*(violation.reason for violation in collected.violations), *("Exposed" for _ in collected.recent.exposures)]
+    )
 
 
 # Access to the inside: only here, so that tests stay as they are when that changes.

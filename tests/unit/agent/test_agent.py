@@ -14,7 +14,6 @@ from typing import cast
 import pytest
 from swapwarden.agent import agent, main
 from swapwarden.agent.inventory import board
-from swapwarden.agent.ledger import heartbeat
 from swapwarden.agent.node import node_watch
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import report
@@ -57,7 +56,7 @@ async def beating(made: agent.Agent) -> AsyncIterator[agent.Agent]:
 @pytest.fixture
 def beats(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     given: list[float] = []
-    monkeypatch.setattr(heartbeat.Heartbeat, "beat", lambda _: given.append(time.monotonic()))
+    monkeypatch.setattr(agent.Heartbeat, "beat", lambda _: given.append(time.monotonic()))
     return given
 
 
@@ -91,7 +90,7 @@ class Signs:
         self.given = 0
         self.now = 1000.0
         self.pulse = agent.Pulse(
-            heartbeat.Heartbeat(folder / "alive"),
+            agent.Heartbeat(folder / "alive"),
             cast("node_watch.NodeWatch", types.SimpleNamespace(has_cgroup_v2=True)),
             cast("reconciler.NodeReconciler", types.SimpleNamespace(catch_up=self.count)),
             cast("report.Report", types.SimpleNamespace(expire=lambda: None)),
@@ -167,3 +166,37 @@ async def test_an_agent_that_is_idle_wakes_up_once_for_a_sign_of_life(
     assert turns <= 13
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def test_the_last_sign_of_the_one_before(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "alive"
+    first = agent.Heartbeat(file, clock=lambda: 1234.5)
+    assert first.last_seen is None
+    first.beat()
+    assert agent.Heartbeat(file, clock=lambda: 2000.0).last_seen == 1234.5
+    first.close()
+    later = agent.Heartbeat(file, clock=lambda: 2000.0)
+    later.remove()
+    later.remove()
+    later.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"nan", b"inf", b"-1", b"1e9", b"\x00" * 32, b"9" * 500, b"."])
+def test_a_sign_that_makes_no_sense_is_none(tmp_path: pathlib.Path, content: bytes) -> None:
+    (tmp_path / "alive").write_bytes(content)
+    sign = agent.Heartbeat(tmp_path / "alive", clock=lambda: 100.0)
+    assert sign.last_seen is None
+    sign.close()
+    assert agent.Heartbeat(tmp_path / "alive", clock=lambda: 101.0).last_seen == 100.0
+
+
+def test_a_full_disk_is_survived(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign = agent.Heartbeat(tmp_path / "alive")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("swapwarden.agent.agent.os.pwrite", full)
+    sign.close()
+    assert agent.Heartbeat(tmp_path / "alive").last_seen is None

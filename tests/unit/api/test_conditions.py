@@ -15,8 +15,8 @@ WORDS = {*conditions.ConditionType, *violations.ViolationReason} - {conditions.C
 """Ready is also what Kubernetes calls a pod's condition."""
 OTHER_MEANINGS = {
     **{("crd.py", word): "a column's title" for word in ("Applied", "Conflicted", "Degraded", "Drifted")},
-    ("desired_status.py", "Applied"): "a reason of the condition Ready, and of events",
-    ("desired_status.py", "Conflicted"): "a reason of events",
+    ("profile_status.py", "Applied"): "a reason of the condition Ready, and of events",
+    ("profile_status.py", "Conflicted"): "a reason of events",
     **{(f"{name}.py", "MemoryQoS"): "a feature gate" for name in ("kubelet", "kubelet_config", "preflight")},
     ("states.py", "Strict"): "of Kubernetes' fieldValidation",
 }

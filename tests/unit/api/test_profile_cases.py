@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import documents, objects
 
 from hack.generate import crd
 from tests.contract import profiles

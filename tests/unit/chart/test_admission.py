@@ -10,7 +10,7 @@ import re
 
 import pytest
 from swapwarden.api import names
-from swapwarden.policy import pod_annotations
+from swapwarden.policy.admission import pod_annotations
 
 from testbed.base import paths
 

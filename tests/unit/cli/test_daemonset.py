@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.cli import daemonset, wire
+from swapwarden.cli import daemonset
+from swapwarden.policy.observed.pods import WirePod
 
 DAEMONS: dict[str, Any] = {"metadata": {"name": "d", "uid": "d", "generation": 2}}
 
@@ -16,17 +17,17 @@ def daemons(*, desired: int, ready: int = 0, observed: int = 2) -> daemonset.Dae
     return daemonset.DAEMONS.decode(msgspec.json.encode({**DAEMONS, "status": status}))
 
 
-def pod(node: str, *, ready: bool, owner: str = "d", bound: bool = True) -> wire.LenientPod:
+def pod(node: str, *, ready: bool, owner: str = "d", bound: bool = True) -> WirePod:
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     required = {"nodeSelectorTerms": [{"matchFields": fields}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    found: wire.LenientPod = msgspec.convert(
+    found: WirePod = msgspec.convert(
         {
             "metadata": {"name": "p", "ownerReferences": [{"uid": owner}]},
             "spec": {"nodeName": node} if bound else {"affinity": affinity},
             "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
         },
-        wire.LenientPod,
+        WirePod,
     )
     return found
 

@@ -14,6 +14,11 @@ import swapwarden
 from swapwarden import __main__ as program
 
 
+def libc(_: object) -> types.SimpleNamespace:
+    """A C library whose prctl does nothing."""
+    return types.SimpleNamespace(prctl=lambda *_: 0)
+
+
 @pytest.fixture
 def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which modules the program imports; each is a stand-in that takes one option and returns its value."""
@@ -28,7 +33,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return status
 
         imported.append(path)
-        return types.SimpleNamespace(add_arguments=add_arguments, run=run, disable=lambda: None)
+        return types.SimpleNamespace(add_arguments=add_arguments, run=run, CDLL=libc)
 
     monkeypatch.setattr(importlib, "import_module", stand_in)
     return imported
@@ -37,7 +42,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("name", list(program.COMMANDS))
 def test_only_the_chosen_part_is_imported(name: str, imports: list[str]) -> None:
     assert program.main([name, "--status", "7"]) == 7
-    before = ["swapwarden.agent.host.thp"] if name == program.LEAN else []
+    before = ["ctypes"] if name == program.LEAN else []
     assert imports == [*before, program.COMMANDS[name][0]]
 
 
@@ -67,8 +72,8 @@ def test_the_agent_imports_typing_extensions_only_if_it_is_loaded_already(
     found: list[bool] = []
 
     def stand_in(path: str) -> types.SimpleNamespace:
-        if path == "swapwarden.agent.host.thp":
-            return types.SimpleNamespace(disable=lambda: None)
+        if path == "ctypes":
+            return types.SimpleNamespace(CDLL=libc)
         try:
             __import__("typing_extensions")
         except ImportError:

@@ -14,8 +14,7 @@ import pytest
 import yaml
 from swapwarden import __main__ as program
 from swapwarden.api import names
-from swapwarden.cli import plan
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import objects, plan
 
 INPUT = """\
 apiVersion: v1
@@ -399,62 +398,6 @@ def test_what_the_rest_of_the_pod_contradicts_would_be_refused(
     assert run(f"{NODE}---\n{yaml.safe_dump(pod)}", monkeypatch) == 0
     [refused] = [line for line in capsys.readouterr().err.splitlines() if "refused" in line]
     assert refused.startswith(f"note: pod default/new would be refused at admission: {path}: ")
-
-
-DROPPED = "spec.swapPolicy is dropped by the API server"
-POLICY = "swapwarden.dev/swap-policy"
-
-
-@pytest.mark.parametrize(
-    ("given", "annotation", "noted", "planned"),
-    [
-        (
-            {"mode": "Disabled"},
-            None,
-            f'write the annotation {POLICY}: "Disabled" instead, as is assumed here',
-            ["Disabled", "PolicyDisabled", "0"],
-        ),
-        (
-            {"mode": "NoPreference"},
-            "Disabled",
-            f"the annotation {POLICY} counts; remove spec.swapPolicy",
-            ["Disabled", "PolicyDisabled", "0"],
-        ),
-        ({}, None, f"write the annotation {POLICY} instead", ["-", "KubeletDecides", "kubelet's"]),
-        ("Disabled", None, f"write the annotation {POLICY} instead", ["-", "KubeletDecides", "kubelet's"]),
-    ],
-)
-def test_what_a_draft_of_the_kep_would_have_is_planned_and_the_annotation_named(
-    given: Any,
-    annotation: str | None,
-    noted: str,
-    planned: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    metadata: dict[str, Any] = {"name": "web"}
-    if annotation:
-        metadata["annotations"] = {POLICY: annotation}
-    spec = {"nodeName": "n", "swapPolicy": given, "containers": [{"name": "app"}]}
-    pod = yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    assert run(f"{NODE}---\n{pod}", monkeypatch) == 0
-    out, err = capsys.readouterr()
-    assert [line for line in err.splitlines() if "swapPolicy" in line] == [
-        f"note: standard input: document 2: {DROPPED}: {noted}"
-    ]
-    (row,) = (line.split() for line in out.splitlines() if "default/web" in line)
-    assert row[3:] == planned
-
-
-def test_a_mode_of_the_draft_that_no_policy_knows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = {"nodeName": "n", "swapPolicy": {"mode": "disabled"}, "containers": [{"name": "app"}]}
-    pod = yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
-    assert run(f"{NODE}---\n{pod}", monkeypatch) == 0
-    err = capsys.readouterr().err
-    assert f'{POLICY}: "disabled" instead' in err
-    assert 'did you mean "Disabled"?' in err
 
 
 def test_an_output_that_cannot_be_written_is_said(tmp_path: pathlib.Path) -> None:

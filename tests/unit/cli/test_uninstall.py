@@ -9,7 +9,8 @@ import pytest
 from swapwarden.api import names
 from swapwarden.cli import profiles, uninstall
 from swapwarden.kube import client, transport
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
+from swapwarden.policy.observed.pods import WirePod
 
 from tests.unit.kube.scripted import Scripted, failure, page, plain, reply
 
@@ -18,14 +19,14 @@ SWAP = "node.swapwarden.dev/swap"
 
 def state(
     mode: str = "Restore", observed: int = 4, *, status: str = "True", reason: str = "Restored", pods: int = 0
-) -> uninstall.RestoringState:
+) -> states.StateRow:
     applied = {"type": "Applied", "status": status, "reason": reason, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     body = {
-        "metadata": {"name": "one", "generation": 4},
+        "metadata": {"name": "one", "resourceVersion": "1", "generation": 4},
         "spec": {"mode": mode, "pods": {str(number): {} for number in range(pods)}},
         "status": {"observedGeneration": observed, "conditions": [applied]},
     }
-    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.RestoringState)
+    return states.decode(msgspec.json.encode(body))
 
 
 @pytest.mark.parametrize(
@@ -44,19 +45,19 @@ def state(
         (state(observed=0, mode="Enforce"), False),
     ],
 )
-def test_when_a_node_has_answered(found: uninstall.RestoringState, answered: bool) -> None:
+def test_when_a_node_has_answered(found: states.StateRow, answered: bool) -> None:
     assert uninstall.has_restored(found) is answered
 
 
 def pod(
     name: str, phase: str = "Running", node: str = "one", annotations: dict[str, str] | None = None, **spec: Any
-) -> uninstall.BoundPod:
+) -> WirePod:
     body = {
         "metadata": {"name": name, "namespace": "ns"} | ({} if annotations is None else {"annotations": annotations}),
         "spec": {"nodeName": node, **spec},
         "status": {"phase": phase},
     }
-    return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.BoundPod)
+    return msgspec.json.decode(msgspec.json.encode(body), type=WirePod)
 
 
 def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:

@@ -13,7 +13,7 @@ from aiohttp import web
 from swapwarden.api import names
 
 from testbed.controlplane import pki
-from tests.unit.controller.objects import profile_object
+from tests.unit.objects import profile_object
 
 NAME = "api.example.org"
 """The name that the server's certificate is for: no other one, and no address."""

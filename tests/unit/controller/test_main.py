@@ -17,22 +17,31 @@ from typing import Any, cast
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import app, leader, leadership, main, supervise, term, workqueue
-from swapwarden.controller.inventory import states
 from swapwarden.controller.nodes import reconciler
-from swapwarden.controller.notices import pod_notices
-from swapwarden.controller.pods import condition_publisher, plan_latency
+from swapwarden.controller.pods import verdicts
 from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.watches import profile_list
 from swapwarden.kube import client, config, errors
 from swapwarden.kube.election import election, elector
 from swapwarden.policy import plan
+from swapwarden.policy.observed import states
 from swapwarden.policy.profile import compiled
+from swapwarden.policy.verdict import pod_events
 from swapwarden.telemetry import exposition, logs
 
-from tests.unit.controller.objects import Led, node, profile, profile_object, state_object, state_row
+from tests.unit.controller.known import Led
 from tests.unit.kube.scripted import CUT, HANG, STREAM, Request, Scripted, failure, page, reply, until
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import (
+    container,
+    make_override,
+    named_profile,
+    node,
+    pod,
+    profile_object,
+    state_object,
+    state_row,
+)
 
 LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
 
@@ -393,8 +402,8 @@ async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_
     monkeypatch.setattr(leadership, "SYNC_SECONDS", 0.0)
     bench.synced()
     bench.node_comes()
-    earlier = profile(overrides=(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED),))
-    bench.known.profiles_changed({"p": profile(generation=2)}, {plan.reference(earlier): earlier})
+    earlier = named_profile(overrides=(make_override(namespaces=TEAM, policy=names.Policy.DISABLED),))
+    bench.known.profiles_changed({"p": named_profile(generation=2)}, {plan.reference(earlier): earlier})
     await until(lambda: bench.lease.candidate)
     bench.state_comes(state_row(spec=state.StateSpec(profile_ref=plan.reference(earlier)), observed=1))
     await until(lambda: bench.controller.readiness.unready() == "waiting for namespaces")
@@ -447,10 +456,9 @@ async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
 MADE_FOR_A_TERM = (
     reconciler.Reconciler,
     rollouts.Rollouts,
-    condition_publisher.ConditionPublisher,
-    plan_latency.PlanLatency,
+    verdicts.PodVerdicts,
     workqueue.WorkQueue,
-    pod_notices.Exposures,
+    pod_events.Exposures,
 )
 
 
@@ -522,10 +530,10 @@ async def test_metrics_of_the_leader_are_at_0_when_it_leads_no_more(bench: Bench
     bench.pod_comes()
     await bench.writes(1)
     bench.pod_comes("b")
-    await until(lambda: plan_latency.AWAITING.value() == 2 and workqueue.DEPTH.value("nodes") == 1)
+    await until(lambda: workqueue.DEPTH.value("nodes") == 1)
     bench.deposed()
     await bench.controller.leadership.stop()  # waits for parts that are ending
-    assert (plan_latency.AWAITING.value(), workqueue.DEPTH.value("nodes")) == (0, 0)
+    assert workqueue.DEPTH.value("nodes") == 0
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -654,7 +662,7 @@ async def test_a_new_leader_reports_swap_that_pods_took_against_their_policy(ben
     bench.pod_comes("web")
     plan = {"uid-web": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
     spec = state.StateSpec(profile_ref=state.ProfileRef(names.BUILT_IN_PROFILE), pods=plan)
-    taken = states.WireExposure("uid-web", swap_bytes=4096, causes=("Reload",), since="boot")
+    taken = state.ExposedPod("uid-web", swap_bytes=4096, causes=("Reload",), since="boot")
     bench.server.answer(accepted(4))
     bench.node_comes()
     bench.state_comes(state_row(version=2, spec=spec, exposed_pods=(taken,)))

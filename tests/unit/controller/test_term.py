@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from swapwarden.controller.term import LANDING_SECONDS, Term, TermOver
+from swapwarden.api import state
+from swapwarden.controller.term import LANDING_SECONDS, Deposed, Outcome, Term, TermOver, outcome
 from swapwarden.kube import errors
 
-from tests.unit.controller.objects import Led, term
+from tests.unit.controller.known import Led, term
 from tests.unit.kube.scripted import until
 
 
@@ -196,3 +197,26 @@ async def test_a_write_of_long_ago_is_done_by_now_or_never(
         with monkeypatch.context() as patch:
             patch.setattr(loop, "time", lambda later=later: now + later)
             assert is_unsure(flight.term) is unsure
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (errors.ApiError(404, "NotFound", "no such state"), Outcome.GONE),
+        (errors.ApiError(409, "Conflict", "another version"), Outcome.CHANGED),
+        (errors.ApiError(422, "Invalid", f"is invalid: spec: {state.EPOCH_REFUSAL}"), Outcome.DEPOSED),
+        (Deposed(term(), "a newer controller leads"), Outcome.DEPOSED),
+        (errors.ApiError(422, "Invalid", "spec.mode: Unsupported value"), Outcome.REFUSED),
+        (errors.ApiError(403, "Forbidden", "no right"), Outcome.REFUSED),
+        (errors.ApiError(429, "TooManyRequests", "busy"), Outcome.OVERLOADED),
+        (errors.ApiError(500, "InternalError", "etcd is away"), Outcome.UNKNOWN),
+        (errors.Unreachable("no answer"), Outcome.UNKNOWN),
+        (TermOver("the term is over"), Outcome.UNKNOWN),
+    ],
+)
+def test_the_result_of_a_write_by_its_error(error: Exception, result: Outcome) -> None:
+    assert outcome(error) is result
+
+
+def test_a_patch_whose_test_failed_came_too_late() -> None:
+    assert outcome(errors.ApiError(422, "Invalid", "the test failed"), tested=True) is Outcome.CHANGED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden.api import names, profile
-from swapwarden.webhook import admission, review
+from swapwarden.webhook import review
 
 from hack.docs import commands
 from hack.generate import chart
@@ -76,7 +76,7 @@ def test_pods_are_admitted_without_a_warning(shown: Shown) -> None:
     containers = {"containers": [{"name": "main", "image": "none"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "spec": containers, **shown[1]}
     pod["metadata"] = {"name": "shown", "namespace": "default", **pod["metadata"]}
-    answer = admission.admit(review.decode(reviews.raw(pod)))
+    answer = review.answer(review.decode(reviews.raw(pod)))
     assert answer.allowed, answer.status
     assert not answer.warnings
 

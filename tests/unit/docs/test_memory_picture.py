@@ -10,7 +10,7 @@ from swapwarden.policy.memory import qos, settings
 from swapwarden.policy.swap import limits
 
 from testbed.base import paths
-from tests.unit.policy.rows import GI, container, facts, pod, profile
+from tests.unit.objects import GI, container, facts, pod
 
 PICTURE = paths.ROOT / "docs/images/memory-high.svg"
 Attributes = dict[str, str]
@@ -55,7 +55,7 @@ def planned(swap: int) -> float | None:
     each = tuple(limits.ContainerDecision(one.name, one.id, str(swap), reason) for one in row.containers)
     memory = settings.MemoryQoS(throttling_percent=PERCENT)
     decided = qos.decide(
-        profile(names.Behavior.WORKLOAD_CONTROLLED, memory_qos=memory),
+        memory,
         facts(),
         row,
         limits.PodDecision(str(swap), reason, each),

@@ -253,10 +253,10 @@ def test_the_log_is_read_as_agents_write_it(caplog: pytest.LogCaptureFixture) ->
     folder = f"/kubepods.slice/kubepods-{POD}"
     with caplog.at_level("DEBUG", exposure.__name__):
         exposure.Tally().add(
-            UID, exposure.Exposure(1, 250.0, 4096), wanted=0, found=MIB, ended=0.0, until=7.5, rewritten=True
+            UID, exposure.Exposure(1, 250.0, 4096), desired=0, observed=MIB, ended=0.0, until=7.5, rewritten=True
         )
         exposure.Tally().add(
-            "other", exposure.Exposure(1, 1.0, 0), wanted=0, found=MIB, ended=0.0, until=7.5, rewritten=True
+            "other", exposure.Exposure(1, 1.0, 0), desired=0, observed=MIB, ended=0.0, until=7.5, rewritten=True
         )
     with caplog.at_level("DEBUG", file_reconciler.__name__):
         for cgroup, value in ((folder, 8192), (folder, 0), (f"{folder}/cri-0.scope", 4096), ("/other", 4096)):

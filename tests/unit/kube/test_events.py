@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from swapwarden.api.notices import EventType, Notice, Regarding
 from swapwarden.kube import client, config, events
 
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply, until
 
 Json = dict[str, Any]
 
-POD = events.Regarding("v1", "Pod", "shop", "web", "uid-1")
-NODE = events.Regarding("v1", "Node", "", "n1", "uid-2")
+POD = Regarding("v1", "Pod", "shop", "web", "uid-1")
+NODE = Regarding("v1", "Node", "", "n1", "uid-2")
 CREATED, PATCHED = reply({}, 201), reply({})
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -102,7 +103,7 @@ async def all_sent(server: Scripted, recorder: events.Recorder, count: int) -> N
 
 async def test_an_event(server: Scripted, recorder: events.Recorder, counts: Counts) -> None:
     server.answer(CREATED)
-    recorder.post(events.Notice(POD, "Warning", "NodeIncompatible", "there is no swap"))
+    recorder.post(Notice(POD, "Warning", "NodeIncompatible", "there is no swap"))
     await all_sent(server, recorder, 1)
     request = server.requests[0]
     assert (request.method, request.path) == ("POST", "/api/v1/namespaces/shop/events")
@@ -137,7 +138,7 @@ async def test_an_event(server: Scripted, recorder: events.Recorder, counts: Cou
 
 async def test_an_object_in_no_namespace(server: Scripted, recorder: events.Recorder) -> None:
     server.answer(CREATED)
-    recorder.post(events.Notice(NODE, "Normal", "Labelled", "it has swap"))
+    recorder.post(Notice(NODE, "Normal", "Labelled", "it has swap"))
     await all_sent(server, recorder, 1)
     assert server.requests[0].path == "/api/v1/namespaces/default/events"
     body = sent(server.requests[0])
@@ -180,11 +181,11 @@ async def test_an_event_with_a_key_is_sent_once_by_all_instances(
     server.answer(failure(409, "AlreadyExists", "it exists"))
     server.answer(CREATED)
     for _ in range(2):
-        recorder.post(events.Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth"))
+        recorder.post(Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth"))
     await all_sent(server, recorder, 1)
-    recorder.post(events.Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth"))
+    recorder.post(Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth"))
     await all_sent(server, recorder, 2)
-    recorder.post(events.Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="more growth"))
+    recorder.post(Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="more growth"))
     await all_sent(server, recorder, 3)
     first, again, other = map(sent, server.requests)
     assert {request.method for request in server.requests} == {"POST"}
@@ -201,7 +202,7 @@ async def test_what_happens_again_raises_the_count(server: Scripted, recorder: e
     server.answer(PATCHED)
     server.answer(PATCHED)
     for count in (1, 2, 3):
-        recorder.post(events.Notice(POD, "Warning", "R", "m"))
+        recorder.post(Notice(POD, "Warning", "R", "m"))
         await all_sent(server, recorder, count)
     name = sent(server.requests[0])["metadata"]["name"]
     for count, request in zip((2, 3), server.requests[1:], strict=True):
@@ -216,7 +217,7 @@ async def test_what_happens_again_raises_the_count(server: Scripted, recorder: e
 
 async def test_what_happens_again_before_it_is_sent_is_sent_once(server: Scripted, idle: events.Recorder) -> None:
     for _ in range(5):
-        idle.post(events.Notice(POD, "Warning", "R", "m"))
+        idle.post(Notice(POD, "Warning", "R", "m"))
     server.answer(CREATED)
     async with sending(idle):
         await all_sent(server, idle, 1)
@@ -227,10 +228,10 @@ async def test_what_happens_while_it_is_being_sent_is_a_repeat(server: Scripted,
     go = asyncio.Event()
     server.answer(go, CREATED)
     server.answer(PATCHED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
     await server.seen(1)
     for _ in range(3):
-        recorder.post(events.Notice(POD, "Warning", "R", "m"))
+        recorder.post(Notice(POD, "Warning", "R", "m"))
     go.set()
     await all_sent(server, recorder, 2)
     assert sent(server.requests[1])["count"] == 4
@@ -240,7 +241,7 @@ async def test_what_happens_while_it_is_being_sent_is_a_repeat(server: Scripted,
     ("regarding", "type_", "reason", "message"),
     [
         (NODE, "Warning", "R", "m"),
-        (events.Regarding("v1", "Pod", "shop", "web", "uid-9"), "Warning", "R", "m"),
+        (Regarding("v1", "Pod", "shop", "web", "uid-9"), "Warning", "R", "m"),
         (POD, "Normal", "R", "m"),
         (POD, "Warning", "S", "m"),
         (POD, "Warning", "R", "n"),
@@ -249,15 +250,15 @@ async def test_what_happens_while_it_is_being_sent_is_a_repeat(server: Scripted,
 async def test_what_makes_another_event(
     server: Scripted,
     recorder: events.Recorder,
-    regarding: events.Regarding,
-    type_: events.EventType,
+    regarding: Regarding,
+    type_: EventType,
     reason: str,
     message: str,
 ) -> None:
     server.answer(CREATED)
     server.answer(CREATED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
-    recorder.post(events.Notice(regarding, type_, reason, message))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(regarding, type_, reason, message))
     await all_sent(server, recorder, 2)
     assert [request.method for request in server.requests] == ["POST", "POST"]
 
@@ -268,10 +269,10 @@ async def test_after_ten_minutes_it_is_news(
 ) -> None:
     server.answer(CREATED)
     server.answer(CREATED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 1)
     clock.seconds += later
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
     assert server.requests[1].method == method
 
@@ -282,7 +283,7 @@ async def test_an_event_that_is_gone_is_recreated(server: Scripted, recorder: ev
     server.answer(CREATED)
     server.answer(PATCHED)
     for count in (1, 3, 4):
-        recorder.post(events.Notice(POD, "Warning", "R", "m"))
+        recorder.post(Notice(POD, "Warning", "R", "m"))
         await all_sent(server, recorder, count)
     first, _, anew, patch = server.requests
     assert anew.method == "POST"
@@ -299,7 +300,7 @@ async def test_only_so_many_are_remembered(
     monkeypatch.setattr(events, "MAX_REMEMBERED", 2)
     for at, message in enumerate("abacb", start=1):
         server.answer(CREATED)
-        recorder.post(events.Notice(POD, "Warning", "R", message))
+        recorder.post(Notice(POD, "Warning", "R", message))
         await all_sent(server, recorder, at)
     # With c, b was the one that was sent longest ago.
     assert [request.method for request in server.requests] == ["POST", "POST", "PATCH", "POST", "POST"]
@@ -308,16 +309,16 @@ async def test_only_so_many_are_remembered(
 # --- too many ---
 
 
-def pod(namespace: str, number: int) -> events.Regarding:
-    return events.Regarding("v1", "Pod", namespace, f"pod-{number}", f"{namespace}-{number}")
+def pod(namespace: str, number: int) -> Regarding:
+    return Regarding("v1", "Pod", namespace, f"pod-{number}", f"{namespace}-{number}")
 
 
 async def test_namespaces_take_turns(server: Scripted, idle: events.Recorder) -> None:
     for at in range(20):
-        idle.post(events.Notice(pod("flood", at), "Warning", "Bounded", "m"))
+        idle.post(Notice(pod("flood", at), "Warning", "Bounded", "m"))
     for namespace in ("shop", "bank"):
-        idle.post(events.Notice(pod(namespace, 0), "Warning", "Bounded", "m"))
-    idle.post(events.Notice(NODE, "Warning", "SwapDegraded", "m"))
+        idle.post(Notice(pod(namespace, 0), "Warning", "Bounded", "m"))
+    idle.post(Notice(NODE, "Warning", "SwapDegraded", "m"))
     for _ in range(23):
         server.answer(CREATED)
     async with sending(idle):
@@ -331,10 +332,10 @@ async def test_a_flood_of_one_namespace_leaves_room_for_the_events_of_another(
     idle: events.Recorder, counts: Counts
 ) -> None:
     for at in range(events.MAX_WAITING + 100):
-        idle.post(events.Notice(pod("flood", at), "Warning", "Bounded", "m"))
+        idle.post(Notice(pod("flood", at), "Warning", "Bounded", "m"))
     assert counts("dropped") == 100
     for at in range(10):
-        idle.post(events.Notice(pod("shop", at), "Warning", "Bounded", "m"))
+        idle.post(Notice(pod("shop", at), "Warning", "Bounded", "m"))
     assert counts("dropped") == 110
     assert events.WAITING.value() == events.MAX_WAITING
     kept = [idle.queues.pop()[0].regarding.namespace for _ in range(len(idle.queues))]
@@ -345,9 +346,9 @@ async def test_urgent_events_come_first_and_keep_no_other_waiting_for_ever(
     server: Scripted, idle: events.Recorder, counts: Counts
 ) -> None:
     for at in range(events.MAX_WAITING + 100):
-        idle.post(events.Notice(pod("flood", at), "Warning", "Bounded", "m"))
+        idle.post(Notice(pod("flood", at), "Warning", "Bounded", "m"))
     for at in range(8):
-        idle.post(events.Notice(pod("shop", at), "Warning", "SwappedAgainstPolicy", "m", urgent=True))
+        idle.post(Notice(pod("shop", at), "Warning", "SwappedAgainstPolicy", "m", urgent=True))
     assert counts("dropped") == 100
     for _ in range(12):
         server.answer(CREATED)
@@ -359,7 +360,7 @@ async def test_urgent_events_come_first_and_keep_no_other_waiting_for_ever(
 
 async def test_of_urgent_events_that_wait_the_last_word_counts(server: Scripted, idle: events.Recorder) -> None:
     for at in range(50):
-        idle.post(events.Notice(POD, "Warning", "SwappedAgainstPolicy", f"{at} bytes", key=f"{at}", urgent=True))
+        idle.post(Notice(POD, "Warning", "SwappedAgainstPolicy", f"{at} bytes", key=f"{at}", urgent=True))
     server.answer(CREATED)
     async with sending(idle):
         await all_sent(server, idle, 1)
@@ -372,20 +373,20 @@ async def test_about_one_object_there_are_only_so_many_events(
     idle: events.Recorder, counts: Counts, clock: Time
 ) -> None:
     for at in range(100):
-        idle.post(events.Notice(NODE, "Warning", "SwapDegraded", f"a reason of its own: {at}"))
+        idle.post(Notice(NODE, "Warning", "SwapDegraded", f"a reason of its own: {at}"))
     assert counts("dropped") == 100 - events.OBJECT_BURST
     clock.seconds += 2 / events.OBJECT_PER_SECOND
     for at in range(100):
-        idle.post(events.Notice(NODE, "Warning", "SwapDegraded", f"another: {at}"))
+        idle.post(Notice(NODE, "Warning", "SwapDegraded", f"another: {at}"))
     assert counts("dropped") == 200 - events.OBJECT_BURST - 2
-    idle.post(events.Notice(POD, "Warning", "R", "m"))
+    idle.post(Notice(POD, "Warning", "R", "m"))
     assert counts("dropped") == 200 - events.OBJECT_BURST - 2
 
 
 async def test_a_flood_is_slowed_down(server: Scripted, recorder: events.Recorder, clock: Time) -> None:
     for at in range(150):
         server.answer(CREATED)
-        recorder.post(events.Notice(pod("shop", at), "Warning", "R", f"{at}"))
+        recorder.post(Notice(pod("shop", at), "Warning", "R", f"{at}"))
     await all_sent(server, recorder, 150)
     assert sum(clock.slept[:100]) == 0
     assert clock.slept[100:] == pytest.approx([0.2] * 50)
@@ -400,8 +401,8 @@ async def test_of_too_many_some_are_dropped(
 ) -> None:
     idle.queues.others = events.FairQueue(3)
     for at in range(5):
-        idle.post(events.Notice(POD, "Warning", "R", f"{at}"))
-    idle.post(events.Notice(POD, "Warning", "R", "0"))
+        idle.post(Notice(POD, "Warning", "R", f"{at}"))
+    idle.post(Notice(POD, "Warning", "R", "0"))
     assert counts("dropped") == 2, "a repeat takes no place"
     assert events.WAITING.value() == 3
     assert len(caplog.records) == 1
@@ -413,7 +414,7 @@ async def test_of_too_many_some_are_dropped(
     assert events.WAITING.value() == 0
     # Told again when it begins again.
     for at in range(4):
-        idle.post(events.Notice(POD, "Warning", "R", f"later {at}"))
+        idle.post(Notice(POD, "Warning", "R", f"later {at}"))
     assert counts("dropped") == 3
     assert len(caplog.records) == 2
 
@@ -437,7 +438,7 @@ async def test_passing_trouble_loses_no_event(
     server.answer(*trouble)
     server.answer(*trouble)
     server.answer(CREATED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 3)
     assert len({sent(request)["metadata"]["name"] for request in server.requests}) == 1
     assert (counts("created"), counts("failed")) == (1, 0)
@@ -449,9 +450,9 @@ async def test_a_create_that_got_through_without_an_answer(
     server.answer(CUT)
     server.answer(failure(409, "AlreadyExists", "it exists"))
     server.answer(PATCHED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 3)
     assert server.requests[2].path.endswith(sent(server.requests[0])["metadata"]["name"])
     assert sent(server.requests[2])["count"] == 2
@@ -465,7 +466,7 @@ async def test_a_count_that_got_through_without_an_answer_is_not_raised_twice(
     server.answer(b"HTTP/1.1 2", CUT)
     server.answer(PATCHED)
     for count in (1, 3):
-        recorder.post(events.Notice(POD, "Warning", "R", "m"))
+        recorder.post(Notice(POD, "Warning", "R", "m"))
         await all_sent(server, recorder, count)
     assert [sent(request)["count"] for request in server.requests] == [1, 2, 2]
 
@@ -477,7 +478,7 @@ async def test_a_count_that_is_refused_for_a_moment_is_raised_later(
     server.answer(failure(500, "InternalError", "etcd is down"))
     server.answer(PATCHED)
     for count in (1, 3):
-        recorder.post(events.Notice(POD, "Warning", "R", "m"))
+        recorder.post(Notice(POD, "Warning", "R", "m"))
         await all_sent(server, recorder, count)
     assert [request.method for request in server.requests] == ["POST", "PATCH", "PATCH"]
     assert (counts("created"), counts("repeated"), counts("failed")) == (1, 1, 0)
@@ -489,8 +490,8 @@ async def test_an_event_is_given_up_after_some_tries(
     for _ in range(events.TRIES):
         server.answer(failure(500, "InternalError", "etcd is down"))
     server.answer(CREATED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
-    recorder.post(events.Notice(NODE, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(NODE, "Warning", "R", "m"))
     await all_sent(server, recorder, events.TRIES + 1)
     assert (counts("created"), counts("failed")) == (1, 1)
     assert [record.getMessage() for record in caplog.records] == [
@@ -501,7 +502,7 @@ async def test_an_event_is_given_up_after_some_tries(
 async def test_the_server_says_how_long_to_wait(server: Scripted, recorder: events.Recorder, clock: Time) -> None:
     server.answer(failure(429, "TooManyRequests", "later", Retry_After="40"))
     server.answer(CREATED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
     assert max(clock.slept) == 40.0
 
@@ -512,7 +513,7 @@ async def test_a_missing_right_is_named_once(
     for _ in range(3):
         server.answer(failure(403, "Forbidden", "events is forbidden"))
     for at in range(3):
-        recorder.post(events.Notice(POD, "Warning", "R", f"{at}"))
+        recorder.post(Notice(POD, "Warning", "R", f"{at}"))
     await all_sent(server, recorder, 3)
     assert counts("failed") == 3
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -525,8 +526,8 @@ async def test_an_event_that_is_refused_does_not_hold_up_others(
 ) -> None:
     server.answer(failure(422, "Invalid", "involvedObject.namespace: Invalid value"))
     server.answer(CREATED)
-    recorder.post(events.Notice(POD, "Warning", "R", "m"))
-    recorder.post(events.Notice(NODE, "Warning", "R", "m"))
+    recorder.post(Notice(POD, "Warning", "R", "m"))
+    recorder.post(Notice(NODE, "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
     assert (counts("created"), counts("failed")) == (1, 1)
 
@@ -546,7 +547,7 @@ async def test_credentials_that_cannot_be_read_for_a_moment(
     async with client.Client(cfg, user_agent="test") as api:
         recorder = events.Recorder(api, "c", "i", now=clock.now, sleep=sleep)
         async with sending(recorder):
-            recorder.post(events.Notice(POD, "Warning", "R", "m"))
+            recorder.post(Notice(POD, "Warning", "R", "m"))
             await all_sent(server, recorder, 1)
     assert (counts("created"), counts("failed")) == (1, 0)
 
@@ -554,9 +555,9 @@ async def test_credentials_that_cannot_be_read_for_a_moment(
 async def test_nobody_waits_for_an_api_server_that_hangs(server: Scripted, recorder: events.Recorder) -> None:
     server.answer(HANG)
     for at in range(events.MAX_WAITING + 10):
-        recorder.post(events.Notice(pod("shop", at), "Warning", "R", f"{at}"))
+        recorder.post(Notice(pod("shop", at), "Warning", "R", f"{at}"))
     await server.seen(1)
-    recorder.post(events.Notice(pod("shop", 0), "Normal", "R", "m"))
+    recorder.post(Notice(pod("shop", 0), "Normal", "R", "m"))
     assert len(recorder.queues.others) == events.MAX_WAITING
 
 
@@ -566,7 +567,7 @@ async def test_after_an_unexpected_error_it_waits_for_the_next_event(
     async def broken(*_: object) -> None:
         raise RuntimeError("unexpected")
 
-    idle.post(events.Notice(POD, "Warning", "R", "lost"))
+    idle.post(Notice(POD, "Warning", "R", "lost"))
     with monkeypatch.context() as patch:
         patch.setattr(idle, "_send", broken)
         with pytest.raises(RuntimeError, match="unexpected"):
@@ -575,5 +576,5 @@ async def test_after_an_unexpected_error_it_waits_for_the_next_event(
     async with sending(idle):
         for _ in range(5):  # it begins with nothing to send
             await asyncio.sleep(0)
-        idle.post(events.Notice(POD, "Warning", "R", "next"))
+        idle.post(Notice(POD, "Warning", "R", "next"))
         await all_sent(server, idle, 1)

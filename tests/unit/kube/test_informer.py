@@ -301,7 +301,12 @@ async def test_errors_that_no_list_would_help(server: Scripted, running: Running
 
 @pytest.mark.parametrize(
     ("status", "remedy"),
-    [(401, "service account"), (403, "deploy/manifests"), (404, "CustomResourceDefinition"), (500, "0.0 s")],
+    [
+        (401, "service account"),
+        (403, "as the chart does"),
+        (404, "CustomResourceDefinition"),
+        (500, "0.0 s"),
+    ],
 )
 async def test_refusals_are_logged_with_a_remedy(
     server: Scripted, running: Running, caplog: pytest.LogCaptureFixture, status: int, remedy: str

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.kube import decoding, errors, paging, transport
+from swapwarden.api import decoding
+from swapwarden.kube import errors, paging, transport
 
 
 class Collection:

@@ -11,13 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.pressure import thresholds
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import qos
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import requirements
 
-from tests.unit.policy.rows import GI, container, facts, pod, profile
-from tests.unit.policy.swap.test_limits import FACTS, PODS, PROFILES
+from tests.unit.objects import GI, changed, container, facts, make_override, pod, profile
+from tests.unit.policy.profile.test_overrides import PROFILES
+from tests.unit.policy.swap.test_limits import FACTS, PODS
 
 LIMITED, KUBELET = names.Behavior.LIMITED_SWAP, names.Behavior.KUBELET
 WORKLOAD = names.Behavior.WORKLOAD_CONTROLLED
@@ -39,7 +40,7 @@ def test_a_whole_plan() -> None:
             pod(container("app", request=GI), container("waits", request=GI, id=""), uid="alike"),
             pod(container(request=GI), uid="b", policy="Disabled"),
             pod(container(request=GI), uid="c", terminal=True),
-            pod(container(), uid="d", qos=qos.Class.BEST_EFFORT),
+            pod(container(), uid="d", qos=resources.Class.BEST_EFFORT),
         ],
     )
     assert planned == state.StateSpec(
@@ -76,7 +77,7 @@ def test_what_the_kubelet_decides_stays_out_of_containers_but_for_limits_of_thei
 
 def test_what_the_kubelet_gives_a_pod_is_only_lowered() -> None:
     """Also by an override's limit; only a limit of 0 needs no look at what the kubelet gives."""
-    override = compiled.Override(swap_limit=GI)
+    override = make_override(swap_limit=GI)
     for row, made, wanted in (
         (pod(container(), swap_limit="10k"), profile(KUBELET), state.PodSettings(swap_at_most="8192")),
         (pod(container(), swap_limit="0"), profile(KUBELET), state.PodSettings(swap_max="0")),
@@ -346,7 +347,7 @@ def test_an_explanation_shows_every_container_running_or_not() -> None:
         facts(),
         [
             pod(container("x", request=GI, id=""), uid="2", name="b"),
-            pod(container(), uid="3", name="a", qos=qos.Class.GUARANTEED),
+            pod(container(), uid="3", name="a", qos=resources.Class.GUARANTEED),
             pod(uid="4", terminal=True),
         ],
     )
@@ -490,7 +491,7 @@ def test_units_of_the_profile_have_settings_of_their_own() -> None:
 
 SOME_LABELS = st.sampled_from(["", "app=a", "app=b"])
 OVERRIDES = st.builds(
-    compiled.Override,
+    make_override,
     pods=st.sampled_from([(), (compiled.LabelExpression("app", "In", frozenset({"a"})),)]),
     policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
     swap_limit=st.none() | st.integers(0, 2**33),
@@ -515,7 +516,7 @@ def test_a_trace_ends_with_what_the_plan_has(
     percent: int | None,
     require: requirements.Require | None,
 ) -> None:
-    profile = msgspec.structs.replace(profile, overrides=tuple(overrides), overcommit_percent=percent, require=require)
+    profile = changed(profile, overrides=tuple(overrides), overcommit_percent=percent, require=require)
     rows = [
         msgspec.structs.replace(row, defaulted=defaulted, labels=labels)
         for row, (defaulted, labels) in zip(found, words, strict=False)
@@ -546,7 +547,7 @@ def test_a_trace_has_the_rules_in_the_order_in_which_they_are_tried() -> None:
     assert tried(behavior=WORKLOAD) == [*first, "NoLimit", "WorkloadLimit"]
     assert tried(behavior=WORKLOAD, max_per_pod=GI) == [*first, "NoLimit", "WorkloadLimit", "Bounded"]
     assert tried(behavior=no_swap, require=requirements.Require(encrypted=True)) == first
-    capped = (compiled.Override(swap_limit=GI // 4),)
+    capped = (make_override(swap_limit=GI // 4),)
     assert tried(behavior=WORKLOAD, overrides=capped) == [*first, "NoLimit", "WorkloadLimit", "OverrideLimit"]
     assert tried(container(), behavior=WORKLOAD, overrides=capped) == [*first, "NoLimit", "OverrideLimit"]
     assert tried(behavior=LIMITED, overrides=capped)[-2:] == ["LimitedSwap", "OverrideLimit"]

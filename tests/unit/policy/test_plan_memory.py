@@ -13,10 +13,10 @@ from swapwarden.api.profile import spec
 from swapwarden.policy import plan
 from swapwarden.policy.memory import settings
 from swapwarden.policy.observed import memory_asks, nodes, pods
+from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap.qos import Class
 
-from tests.unit.policy.rows import GI, MI, container, facts, pod, profile
+from tests.unit.objects import GI, MI, container, facts, make_override, pod, profile
 
 Reservation = names.ReservationPolicy
 LIMITED = names.Behavior.LIMITED_SWAP
@@ -114,7 +114,7 @@ def test_pod_that_asks_is_protected_beside_the_nodes_daemons() -> None:
 @pytest.mark.parametrize("node", [NODE, facts(recursive_protection=False)])
 def test_without_memory_qos_a_plan_is_the_same_whatever_pods_ask(node: nodes.NodeFacts) -> None:
     asks = memory_asks.MemoryAsks(Reservation.SOFT, MI, 50, 3 * GI // 2, (("app", 3 * GI // 2),))
-    override = compiled.Override("loud", memory_reservation=Reservation.SOFT, memory_throttling=50)
+    override = make_override("loud", memory_reservation=Reservation.SOFT, memory_throttling=50)
     for overrides in ((), (override,)):
         own = profile(LIMITED, overrides=overrides)
         several = [pod(container(request=GI), container("b"), uid="s", asks=found) for found in (None, asks)]
@@ -133,21 +133,21 @@ def test_explanation_says_that_nothing_is_offered() -> None:
 
 
 def test_override_about_memory_is_named_where_it_changes_something() -> None:
-    override = compiled.Override("loud", memory_reservation=Reservation.NONE)
+    override = make_override("loud", memory_reservation=Reservation.NONE)
     own = profile(LIMITED, memory_qos=SOFT, overrides=(override,))
     explained = plan.explain_node(own, NODE, [burstable(), pod(container(), uid="n", qos=Class.BEST_EFFORT)])
     assert [one.override for one in explained.pods] == ["loud", "loud"]
     assert [one.memory and one.memory.low for one in explained.pods] == [None, None]
     unchanged = profile(LIMITED, memory_qos=settings.MemoryQoS(), overrides=(override,))
     assert [one.override for one in plan.explain_node(unchanged, NODE, [burstable()]).pods] == ["loud"]
-    swap = compiled.Override("calm", swap_limit=2**62)
+    swap = make_override("calm", swap_limit=2**62)
     neither = profile(LIMITED, memory_qos=SOFT, overrides=(swap,))
     assert [one.override for one in plan.explain_node(neither, NODE, [burstable()]).pods] == [None]
 
 
 def test_no_memory_qos_while_an_override_may_refuse_it() -> None:
     tier = compiled.LabelExpression("tier", "In", frozenset({"quiet"}))
-    override = compiled.Override("quiet", namespaces=(tier,), memory_reservation=Reservation.NONE, memory_throttling=0)
+    override = make_override("quiet", namespaces=(tier,), memory_reservation=Reservation.NONE, memory_throttling=0)
     own = profile(LIMITED, memory_qos=SOFT, overrides=(override,))
     for known, low in (({}, None), ({"default": {}}, str(GI)), ({"default": {"tier": "quiet"}}, None)):
         spec = plan.plan_node(own, NODE, [burstable(policy="Disabled")], known)

@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies
+from swapwarden.policy.admission import answers
 from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
@@ -27,14 +28,14 @@ def test_decodes_what_decisions_need() -> None:
     assert (request.namespace, request.name, request.dry_run) == ("shop", "web-0", True)
     assert request.object is not None
     assert request.object.annotations == {"a": "b"}
-    assert request.object.containers == ["setup", "app", "log"]
+    assert [one.name for _, one in request.object.spec.created()] == ["setup", "app", "log"]
 
 
 def test_a_pod_that_a_go_client_left_half_empty() -> None:
     request = review.decode(reviews.raw({"metadata": {"generateName": "web-"}, "spec": {"containers": None}}))
     assert request.object is not None
     assert request.object.annotations == {}
-    assert request.object.containers == []
+    assert list(request.object.spec.created()) == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_an_allowing_answer_says_no_more_than_it_must() -> None:
 
 def test_a_refusing_answer_carries_a_status() -> None:
     details = review.Details(
-        name="web-0", kind="Pod", causes=[review.StatusCause("FieldValueInvalid", "too big", "spec.x")]
+        name="web-0", kind="Pod", causes=[answers.StatusCause("FieldValueInvalid", "too big", "spec.x")]
     )
     status = review.Status(message="spec.x: too big", reason="Invalid", code=422, details=details)
     answer = json.loads(review.encode(review.Response(uid="u", allowed=False, status=status)))
@@ -169,7 +170,7 @@ def test_a_refusing_answer_carries_a_status() -> None:
 
 
 def test_a_patch_travels_as_base64() -> None:
-    patch = review.encode_patch([review.Operation("add", "/a", "b")])
+    patch = review.encode_patch([answers.Operation("add", "/a", "b")])
     answer = json.loads(review.encode(review.Response(uid="u", allowed=True, patch=patch, patch_type="JSONPatch")))
     assert json.loads(base64.b64decode(answer["response"]["patch"])) == [{"op": "add", "path": "/a", "value": "b"}]
     assert answer["response"]["patchType"] == "JSONPatch"
@@ -177,7 +178,7 @@ def test_a_patch_travels_as_base64() -> None:
 
 @hypothesis.given(strategies.lists(strategies.text(), min_size=1, max_size=4))
 def test_a_pointer_leads_back_to_its_keys(keys: list[str]) -> None:
-    pointer = review.pointer(*keys)
+    pointer = answers.pointer(*keys)
     assert [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]] == keys
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from swapwarden.api import names
 from swapwarden.telemetry import turns
-from swapwarden.webhook import admission, bodies, certificates, connections, server
+from swapwarden.webhook import bodies, certificates, connections, review, server
 
 from testbed.controlplane import pki
 from tests.unit.webhook import reviews
@@ -222,7 +222,7 @@ async def test_a_mistake_of_ours_is_an_error_and_no_refusal(running: Running, mo
     answer = await client.post("/pods")
     assert answer.status == 500
     assert b"secret detail" not in answer.body
-    monkeypatch.setitem(server.ROUTES, "/pods", ("own", admission.admit))
+    monkeypatch.setitem(server.ROUTES, "/pods", ("own", review.answer))
     assert (await client.post("/pods")).status == 200
 
 

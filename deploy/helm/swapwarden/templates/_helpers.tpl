@@ -22,9 +22,23 @@ app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
+{{/* Fail in a clone where `make chart` has not made the files that are not committed. Takes the root. */}}
+{{- define "swapwarden.needFiles" -}}
+{{- range list "crds/nodeswapprofiles.swapwarden.dev.yaml" "crds/nodeswapstates.swapwarden.dev.yaml" "grafana-dashboard.json" -}}
+{{- $path := printf "files/%s" . -}}
+{{- if not ($.Files.Get $path) -}}
+{{- $missing := printf "%s is missing from the chart: run `make chart` in the clone of the repository" $path -}}
+{{- fail $missing -}}
+{{- /* `helm lint` ignores fail. The name of a template that does not exist ends it with the same text. */ -}}
+{{- include $missing $ -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Labels of every object. Takes (list ROOT COMPONENT). */}}
 {{- define "swapwarden.labels" -}}
 {{- $root := index . 0 -}}
+{{- include "swapwarden.needFiles" $root -}}
 {{ include "swapwarden.selectorLabels" . }}
 app.kubernetes.io/part-of: swapwarden
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}

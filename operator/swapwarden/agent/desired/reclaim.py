@@ -13,7 +13,7 @@ import msgspec
 from swapwarden.api import names, state
 
 STARTUP_SECONDS: Final = 600.0
-"""From the start of a pod's newest container to the first step under Startup."""
+"""Seconds from the start of a pod's newest container to the first step under Startup."""
 GAINLESS_STEPS: Final = 3
 """Steps in a row that free too little, after which Startup ends and Continuous waits."""
 GAIN_SHARE: Final = 8

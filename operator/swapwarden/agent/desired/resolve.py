@@ -19,9 +19,9 @@ class Handling(enum.Enum):
     """How the agent handles a file without a desired number."""
 
     UNMANAGED = "unmanaged"
-    """It leaves the file alone."""
+    """The agent leaves the file alone."""
     RESTORE = "restore"
-    """It restores the value that another writer last wrote."""
+    """The agent restores the value that another writer last wrote."""
 
 
 DesiredValue = int | Handling
@@ -49,9 +49,9 @@ class Origin(enum.Enum):
     """How the agent found a pod's cgroup."""
 
     PREEXISTING = "preexisting"
-    """It existed when the agent first started, or appeared while nothing was enforced."""
+    """The cgroup existed when the agent first started, or appeared while nothing was enforced."""
     APPEARED = "appeared"
-    """It appeared while the agent enforced, or while none ran."""
+    """The cgroup appeared while the agent enforced, or while no agent ran."""
 
 
 def mode_of(state: spec.NodeSpec | None) -> names.Mode:
@@ -119,26 +119,26 @@ def of_memory(
     return Handling.RESTORE if setting is None else setting.value
 
 
-def limit_of(target: DesiredValue, record: ledger.LimitRecord | None, found: int) -> int | None:
+def limit_of(target: DesiredValue, record: ledger.LimitRecord | None, observed: int) -> int | None:
     """Return the number that a file must hold if a smaller value of another writer stays, in bytes, or None.
 
     That is at most `target`, and never more than what another writer last gave the file, such as the kubelet or
-    systemd. `record` is from the ledger, `found` is the current value. None: the agent leaves the file alone.
+    systemd. `record` is from the ledger, `observed` is the current value. None: the agent leaves the file alone.
     """
-    before = to_restore(record, found)
-    return min(target, found if before is None else before) if isinstance(target, int) else before
+    before = to_restore(record, observed)
+    return min(target, observed if before is None else before) if isinstance(target, int) else before
 
 
-def to_restore(record: ledger.LimitRecord | None, found: int) -> int | None:
+def to_restore(record: ledger.LimitRecord | None, observed: int) -> int | None:
     """Return the number that a file held before the agent, in bytes; None if the agent leaves the file alone.
 
-    `record` is from the ledger, `found` is the current value: a restore does not replace another writer's value.
+    `record` is from the ledger, `observed` is the current value: a restore does not replace another writer's value.
     """
-    if record is None or not (found in record.wrote or (record.systemd_zero and found == 0)):
+    if record is None or not (observed in record.wrote or (record.systemd_zero and observed == 0)):
         return None
     return record.found
 
 
-def differs(target: DesiredValue, found: int, *, at_most: bool) -> bool:
-    """Return whether a file that holds `found` must be written; with `at_most` a smaller value stays."""
-    return isinstance(target, int) and (found > target or (found < target and not at_most))
+def differs(target: DesiredValue, observed: int, *, at_most: bool) -> bool:
+    """Return whether a file that holds `observed` must be written; with `at_most` a smaller value stays."""
+    return isinstance(target, int) and (observed > target or (observed < target and not at_most))

@@ -69,7 +69,7 @@ def is_held(container: runtime_records.RuntimeRecord, hold: spec.FileSetting) ->
     return container.value == hold.value or (hold.at_most and container.value < hold.value)
 
 
-def wanted(container: runtime_records.RuntimeRecord, state: spec.NodeSpec) -> spec.FileSetting | None:
+def desired(container: runtime_records.RuntimeRecord, state: spec.NodeSpec) -> spec.FileSetting | None:
     """Return what the runtime must hold for a container; None: what the kubelet asks for."""
     return of_container(state.pods.get(container.uid), container.name) if state.mode is names.Mode.ENFORCE else None
 
@@ -84,7 +84,7 @@ def next_update(container: runtime_records.RuntimeRecord, state: spec.NodeSpec |
         return None
     if state.mode is names.Mode.ENFORCE and container.uid not in state.pods:
         return None
-    hold = wanted(container, state)
+    hold = desired(container, state)
     if hold is not None:
         return None if is_held(container, hold) else hold.value
     earlier = parse(container.original)
@@ -142,21 +142,21 @@ def created(
 
 
 def listed(
-    known: runtime_records.RuntimeRecord | None, found: link_messages.ReportedContainer, now: float
+    known: runtime_records.RuntimeRecord | None, entry: link_messages.ReportedContainer, now: float
 ) -> runtime_records.RuntimeRecord:
     """Return the record of a container that the runtime has; `known` is from the ledger.
 
     A value that is neither the known nor the asked one is the kubelet's, after a resize while no plugin was there.
     """
-    value = parse(found.value)
+    value = parse(entry.value)
     if known is None or not known.is_reported:
-        made = runtime_records.RuntimeRecord(found.id, found.uid, found.name, value, found.original, now)
+        made = runtime_records.RuntimeRecord(entry.id, entry.uid, entry.name, value, entry.original, now)
         return _ours(made)
     if value == known.value:
         return _ours(msgspec.structs.replace(known, asked=None))
     if value == known.asked:
         return answered(known, now, done=True)
-    return resized(known, found.value, now)
+    return resized(known, entry.value, now)
 
 
 def resized(known: runtime_records.RuntimeRecord, value: str | None, now: float) -> runtime_records.RuntimeRecord:

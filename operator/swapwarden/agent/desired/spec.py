@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent.host import cgroup_files, cgroupfs
-from swapwarden.api import names, state
-from swapwarden.kube import decoding
+from swapwarden.api import decoding, names, state
 
 
 class ReceivedState(msgspec.Struct, frozen=True):
@@ -30,20 +29,20 @@ class FileSetting(msgspec.Struct, frozen=True):
 
 
 FileSettings = Mapping[str, FileSetting]
-"""By the name of the cgroup file. A file without a setting must hold the value that another writer last gave it."""
+"""Settings by the name of the cgroup file. A file without one must hold the value that another writer last gave it."""
 
 
 class PodEntry(msgspec.Struct, frozen=True):
     """Settings of a pod's cgroups."""
 
     settings: FileSettings
-    """Of its own."""
+    """Settings of the pod's own cgroup."""
     containers: Mapping[str, FileSettings]
-    """By the beginning of a container's id, as in the state."""
+    """Settings of containers by the beginning of the id, as in the state."""
     each: FileSettings | None = None
-    """Of other containers; None: they have none."""
+    """Settings of the containers that `containers` does not list; None: they have none."""
     named: Mapping[str, FileSettings] = {}
-    """Those of `containers` by their names, also before they have ids."""
+    """Settings of containers by name, also before the containers have ids."""
     reclaim: names.ReclaimMode | None = None
     """When its idle memory is moved to swap; None: never."""
 
@@ -64,13 +63,13 @@ class UnitEntry(msgspec.Struct, frozen=True):
     """Settings of one of the node's own units; None: the value that it held before."""
 
     limit: int | None
-    """Of swap, in bytes."""
+    """Limit of swap in bytes; None: none is set."""
     latency: int | None = None
     """io.latency's target on disks with swap, in microseconds."""
     weight: int | None = None
     """io.weight on such disks."""
     memory: FileSettings = types.MappingProxyType({})
-    """Of files of memory."""
+    """Settings of the unit's memory files."""
 
 
 class Unsupported(msgspec.Struct, frozen=True):
@@ -102,13 +101,13 @@ class NodeSpec(msgspec.Struct, frozen=True):
     guarantee: names.Guarantee = names.Guarantee.STANDARD
     unsupported: tuple[Unsupported, ...] = ()
     above: Mapping[str, FileSettings] = {}
-    """Of files of memory in the cgroups above pods: KUBEPODS and BURSTABLE."""
+    """Settings of memory files in the cgroups above pods, by KUBEPODS and BURSTABLE."""
     guard: state.GuardSettings = state.GuardSettings()
-    """For pods with memory.high."""
+    """Settings of the guard for pods with memory.high."""
     pressure: state.PressureSettings | None = None
     """When to report memory pressure; None: never."""
     reclaim: state.ReclaimSettings | None = None
-    """For pods whose idle memory is moved to swap; None: there are none."""
+    """Bounds for moving idle memory of pods to swap; None: no pod asks for it."""
 
 
 KUBEPODS: Final = "kubepods"
@@ -145,9 +144,9 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
         pressure=None if spec.pressure is None else spec.pressure.planned(),
         reclaim=spec.reclaim,
         above={
-            name: found
+            name: memory
             for name, cgroup in ((KUBEPODS, spec.kubepods), (BURSTABLE, spec.burstable))
-            if cgroup is not None and (found := _of_memory(cgroup, page))
+            if cgroup is not None and (memory := _of_memory(cgroup, page))
         },
     )
 
@@ -155,28 +154,28 @@ def parse(received: ReceivedState, page: int) -> NodeSpec:
 def _pod(pod: state.PodSettings, page: int) -> PodEntry:
     """Return the settings of a pod. A limit of "max" is none: what the kubelet gives the pod's cgroup stays."""
     own = {name: each for name, each in _settings(pod, page).items() if each.value < cgroupfs.NO_LIMIT}
-    named = {name: found for name, each in pod.containers.items() if (found := _settings(each, page))}
+    named = {name: parsed for name, each in pod.containers.items() if (parsed := _settings(each, page))}
     default = None if pod.container_default is None else _settings(pod.container_default, page) or None
     containers = {each.id: named[name] for name, each in pod.containers.items() if each.id and name in named}
     return PodEntry(own, containers, default, named, pod.reclaim)
 
 
 def _of_memory(settings: state.CgroupSettings, page: int) -> FileSettings:
-    found = _settings(settings, page)
-    return {file.name: found[file.name] for file in cgroup_files.OF_MEMORY if file.name in found}
+    parsed = _settings(settings, page)
+    return {file.name: parsed[file.name] for file in cgroup_files.OF_MEMORY if file.name in parsed}
 
 
 def _settings(settings: state.CgroupSettings, page: int) -> FileSettings:
     """Return the settings of one cgroup. ValueError if a file has both a value and a ceiling."""
-    found = {}
+    parsed = {}
     for file in cgroup_files.OF_PODS:
         exact: str | None = getattr(settings, file.field)
         ceiling: str | None = getattr(settings, file.ceiling, None)
         if exact is not None and ceiling is not None:
             raise ValueError(f"a cgroup has both {_NAMES[file.field]} and {_NAMES[file.ceiling]}")
         if (limit := _bytes(exact or ceiling, page)) is not None:
-            found[file.name] = FileSetting(limit, at_most=exact is None)
-    return found
+            parsed[file.name] = FileSetting(limit, at_most=exact is None)
+    return parsed
 
 
 def _preview(preview: state.ProfilePreview, page: int) -> Preview:
@@ -209,11 +208,11 @@ def _without_reasons(plain: _Part) -> _Part:
 
 def _take_unsupported(plain: _Part) -> Iterator[Unsupported]:
     """Yield settings that this agent does not know, each once."""
-    found: dict[str, list[str]] = {}
+    unsupported: dict[str, list[str]] = {}
     for owner, settings, known in _each_settings(plain):
         for name in settings.keys() - known:
-            found.setdefault(name, []).append(owner)
-    for name, owners in sorted(found.items()):
+            unsupported.setdefault(name, []).append(owner)
+    for name, owners in sorted(unsupported.items()):
         yield Unsupported(name, owners[0], len(owners))
 
 
@@ -228,11 +227,11 @@ def _each_settings(plain: _Part) -> Iterator[tuple[str, _Part, frozenset[str]]]:
         yield from _dicts(containers, _KNOWN[state.ContainerSettings])
 
 
-def _items(found: object) -> Iterable[tuple[str, object]]:
-    return found.items() if isinstance(found, dict) else ()
+def _items(value: object) -> Iterable[tuple[str, object]]:
+    return value.items() if isinstance(value, dict) else ()
 
 
-def _dicts(found: Iterable[tuple[str, object]], known: frozenset[str]) -> Iterator[tuple[str, _Part, frozenset[str]]]:
-    for owner, settings in found:
+def _dicts(items: Iterable[tuple[str, object]], known: frozenset[str]) -> Iterator[tuple[str, _Part, frozenset[str]]]:
+    for owner, settings in items:
         if isinstance(settings, dict):
             yield owner, settings, known

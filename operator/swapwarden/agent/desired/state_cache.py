@@ -36,12 +36,12 @@ FAILURES = metrics.counter(
 )
 
 KEY: Final = "state-disk"
-"""Of the worker's job."""
+"""Key of the worker's jobs."""
 FILE: Final = "state.json"
 NEW: Final = ".new"
 CORRUPTED: Final = ".corrupt"
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""Of the file: above what etcd takes for one object (1.5 MiB) with room."""
+"""Largest size of the file: well above what etcd takes for one object (1.5 MiB)."""
 MIN_SECONDS: Final = 1.0
 """Least time between two writes."""
 LOAD_SECONDS: Final = 5.0

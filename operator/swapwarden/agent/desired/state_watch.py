@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent.desired import spec
-from swapwarden.api import names
-from swapwarden.kube import backoff, decoding, errors, transport, watch
+from swapwarden.api import decoding, names
+from swapwarden.kube import backoff, errors, transport, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ class Fetched(msgspec.Struct, frozen=True):
     """The object from a list, or a new one of its name from a watch."""
 
     status: dict[str, Any] | None
-    """None: the object does not exist."""
+    """Status of the object; None: the object does not exist."""
     state: spec.ReceivedState | None = None
-    """To be applied whatever its generation: an object may be recreated, and etcd restored from a backup."""
+    """State to apply whatever its generation: an object may be recreated, and etcd restored from a backup."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class Changed(msgspec.Struct, frozen=True):
 
     status: dict[str, Any]
     state: spec.ReceivedState | None = None
-    """To be applied; None if its generation is no newer."""
+    """State to apply; None if its generation is no newer."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -135,10 +135,10 @@ class StateWatch:
             if error.status == 404:
                 yield self._missing()
             raise
-        found = _decode_list(answer)
-        yield self._found(found.items[0]) if found.items else self._missing()
+        listed = _decode_list(answer)
+        yield self._fetched(listed.items[0]) if listed.items else self._missing()
         # The object's own version would not do: if nothing changed it for a while, it is too old to watch from.
-        version = found.metadata.resource_version
+        version = listed.metadata.resource_version
         FOLLOWING.set(1)
         while True:
             begun = time.monotonic()
@@ -166,13 +166,13 @@ class StateWatch:
         self._uid = ""
         return Fetched(None)
 
-    def _found(self, state: spec.ReceivedState) -> Fetched:
+    def _fetched(self, state: spec.ReceivedState) -> Fetched:
         self._uid, self._generation = state.metadata.uid, state.metadata.generation
         return Fetched(state.status, state)
 
     def _shown(self, state: spec.ReceivedState) -> Event:
         if state.metadata.uid != self._uid:
-            return self._found(state)
+            return self._fetched(state)
         if state.metadata.generation <= self._generation:
             return Changed(state.status)
         self._generation = state.metadata.generation

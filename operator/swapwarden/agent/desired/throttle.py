@@ -16,13 +16,13 @@ import msgspec
 from swapwarden.agent.host import cgroupfs
 
 SAMPLE_SECONDS: Final = 2.0
-"""Between samples while the kernel throttles."""
+"""Seconds between samples while the kernel throttles."""
 CALM_SAMPLE_SECONDS: Final = 10.0
-"""Between samples of a released cgroup once its hold is over."""
+"""Seconds between samples of a released cgroup once its hold is over."""
 FULL_SHARE: Final = 0.4
 """Share of the time in which all tasks stalled, from which on a cgroup counts as stuck."""
 SOME_SHARE: Final = 0.8
-"""The same, in which at least one task stalled."""
+"""Share of the window in which at least one task stalled, from which on the cgroup counts as stuck."""
 THRASH_WINDOWS: Final = 3
 CALM_SECONDS: Final = 60.0
 CALM_SHARE: Final = 0.9
@@ -39,15 +39,15 @@ class Phase(enum.Enum):
     """How a cgroup's memory.high stands."""
 
     ARMED = "Armed"
-    """It has the planned value."""
+    """The file has the planned value."""
     STEPPED = "Stepped"
-    """It has a value halfway to the limit."""
+    """The file has a value halfway to the limit."""
     RELEASED = "Released"
-    """It has none."""
+    """The file has no limit."""
     LATCHED = "Latched"
-    """It has none until the plan or the cgroup changes."""
+    """The file has no limit until the plan or the cgroup changes."""
     REPORTED = "Reported"
-    """It has the planned value, and stands still there."""
+    """The file has the planned value, and the cgroup stands still there."""
 
 
 class Answer(enum.Enum):
@@ -56,7 +56,7 @@ class Answer(enum.Enum):
     RAISE = enum.auto()
     """Raise the value, and take that back when little is in use."""
     REMOVE = enum.auto()
-    """Another writer's value: replace it by none, until that writer has another one."""
+    """Remove another writer's limit (write max) until that writer sets a new one."""
     REPORT = enum.auto()
     """Write nothing."""
 
@@ -131,7 +131,7 @@ class StallGuard:
         """When the window began since which the cgroup thrashes."""
         self._trips: collections.deque[float] = collections.deque(maxlen=LATCH_TRIPS)
         self._events = 0
-        """Of the last sample."""
+        """`high` of memory.events at the last sample."""
         self._until = 0.0
         """When the hold is over."""
         self._calm: float | None = None

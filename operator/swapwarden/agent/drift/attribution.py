@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.agent.drift import other_writers
 from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import ledger
@@ -47,18 +46,20 @@ START_SECONDS: Final = 10.0
 on hardware, after several on a slow or busy node."""
 TOGETHER: Final = 3
 """Running pods written in one moment that show a write to all pods; fewer on a node with fewer, but at least two."""
-LOG_SECONDS: Final = 60.0
-"""Between lines of the log about one cause. Repairs are never limited."""
-_ASIDE: Final = frozenset({names.Cause.UNIT_VALUE, names.Cause.RESIZE})
-"""Causes by which a container may get a value that a plugin of the runtime, and not the kubelet, put into its unit."""
-_MAX: Final = cgroupfs.NO_LIMIT
+_PLACES: Final = {
+    "pod": "pods",
+    "container": "containers",
+    "kubepods": "kubepods",
+    "system": "slices and services of the node",
+}
+"""Words for kinds of cgroups."""
 
 
 class Signs(msgspec.Struct, frozen=True):
     """The evidence of one external write."""
 
     age: float
-    """Of the cgroup, in seconds; infinite if it is older than the agent's run."""
+    """Age of the cgroup in seconds; infinite if it is older than the agent's run."""
     starts: bool
     """Whether it is a container's, or a pod's without a container: runtime and kubelet write their numbers."""
     unit: bool
@@ -87,12 +88,6 @@ def cause_of(seen: Signs) -> names.Cause:
     return names.Cause.UNIT_VALUE if seen.unit else names.Cause.OTHER_WRITER
 
 
-def _is_high_below_max(cgroups: cgroupfs.Cgroups, path: str) -> bool:
-    """Return whether memory.high is below memory.max; False if either is missing."""
-    high, most = cgroups.number(path, cgroupfs.MEMORY_HIGH), cgroups.number(path, cgroupfs.MEMORY_MAX)
-    return high is not None and most is not None and high < most
-
-
 class _Note(msgspec.Struct):
     """External writes of one value to one file within a moment, with a cause still to find."""
 
@@ -111,13 +106,13 @@ class Attribution:
         self._fs = cgroups
         self._limits = book.limits
         self._clock = clock
-        self._signs = other_writers.OtherWriters()
-        self.found_others = False
-        """Whether `others` ever had anything."""
+        self.others: dict[tuple[str, str], float] = {}
+        """When a writer other than systemd last gave cgroups of a kind such a value, in monotonic seconds."""
         self._notes: dict[tuple[records.ControlFile, int], _Note] = {}
         self._moment: collections.deque[tuple[tuple[records.ControlFile, int], _Note]] = collections.deque()
-        """Those of the past moment; `_running`: when each running pod was last written to, sorted."""
+        """Notes of the past moment, whose causes are searched one by one."""
         self._running: list[float] = []
+        """When another writer last wrote to each running pod, sorted; of the past moment."""
         self._logged: dict[names.Cause, float] = {}
         self._unlogged: collections.Counter[names.Cause] = collections.Counter()
 
@@ -131,9 +126,11 @@ class Attribution:
         """Whether no cause is still to find."""
         return not self._notes and not self._moment
 
-    def others(self) -> str:
-        """Describe recent writers other than systemd; empty if there are none."""
-        return self._signs.described(self._clock())
+    def describe_others(self) -> str:
+        """Describe what writers other than systemd wrote recently; empty without one."""
+        begin = self._clock() - exposure.RECENT_SECONDS
+        recent = sorted(write for write, at in self.others.items() if at >= begin)
+        return "; ".join(f"another writer gives {value} to {_PLACES[kind]}" for kind, value in recent)
 
     def observe(self, file: records.ControlFile) -> bool:
         """Note the other resources of the file's cgroup. Return whether they differ from those noted before."""
@@ -157,20 +154,20 @@ class Attribution:
     def note(
         self,
         file: records.ControlFile,
-        found: int,
+        observed: int,
         noticed: float,
         *,
         exposed: exposure.Exposure | None,
         cause: names.Cause | None = None,
     ) -> None:
-        """Note the repair of another writer's value `found`, with its exposure if any, and its cause if known."""
+        """Note the repair of another writer's value `observed`, with its exposure if any, and its cause if known."""
         if cause is not None:
-            self._report(cause, file, 1, exposed or exposure.NONE, found)
+            self._report(cause, file, 1, exposed or exposure.NONE, observed)
             return
-        known = self._notes.get((file, found))
+        known = self._notes.get((file, observed))
         if known is None:
             starts = file.container != "" or (file.pod is not None and not file.pod.containers)
-            self._notes[file, found] = _Note(noticed, noticed - file.created_at, starts, exposed or exposure.NONE)
+            self._notes[file, observed] = _Note(noticed, noticed - file.created_at, starts, exposed or exposure.NONE)
             return
         known.count += 1
         if exposed is not None:
@@ -186,38 +183,29 @@ class Attribution:
             self._notes = {}
             self._running = sorted(pod.file.times.touched_at for pod in everyone if pod.containers)
         if self._moment:
-            (file, found), note = self._moment.popleft()
+            (file, observed), note = self._moment.popleft()
             try:
-                self._find_cause(file, found, note)
+                self._find_cause(file, observed, note)
             except Exception as error:  # noqa: BLE001 the search goes on for other values
                 faults.fault(str(file), error)
         return bool(self._moment)
 
-    def _find_cause(self, file: records.ControlFile, found: int, note: _Note) -> None:
+    def _find_cause(self, file: records.ControlFile, observed: int, note: _Note) -> None:
         running = self._running
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
-        unit = file.is_systemds(found)
+        unit = file.is_systemds(observed)
         cause = cause_of(Signs(note.age, note.starts, unit, self.observe(file), together, len(running)))
-        other = cause is names.Cause.OTHER_WRITER
-        aside = cause in _ASIDE and file.container != "" and found == _MAX
-        # systemd's number for a cgroup is the kubelet's. Tools that write it past systemd do so in a rhythm.
-        beat = cause is names.Cause.UNIT_VALUE and found != _MAX and file.pod is not None and not file.systemd.zero
-        if (other or aside or beat) and not (file.is_inner and found == _MAX):
-            high = _is_high_below_max(self._fs, file.path)
-            if other or high or beat:
-                quiet = beat or file.is_inner
-                self.found_others = True
-                self._signs.note(
-                    other_writers.ObservedWrite(file.kind, file.path, found, high, quiet=quiet), note.noticed
-                )
+        if cause is names.Cause.OTHER_WRITER and not file.is_inner:
+            value = cgroupfs.render(observed) if observed in {0, cgroupfs.NO_LIMIT} else "a number of bytes"
+            self.others[file.kind, value] = note.noticed
         if file.pod is not None and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime or the kubelet passes it to systemd, which writes this value from now on.
-            file.systemd.value = found
-            self._limits.set_unit_value(file.key, found)
-        self._report(cause, file, note.count, note.exposed, found)
+            file.systemd.value = observed
+            self._limits.set_unit_value(file.key, observed)
+        self._report(cause, file, note.count, note.exposed, observed)
 
     def _report(
-        self, cause: names.Cause, file: records.ControlFile, count: int, exposed: exposure.Exposure, found: int
+        self, cause: names.Cause, file: records.ControlFile, count: int, exposed: exposure.Exposure, observed: int
     ) -> None:
         if exposed.count and file.pod is not None:
             file.pod.tally.attribute(cause, exposed)
@@ -226,7 +214,7 @@ class Attribution:
         REWRITES.inc(file.kind, cause.value, by=count)
         self._unlogged[cause] += count
         now = self._clock()
-        if now - self._logged.get(cause, float("-inf")) < LOG_SECONDS:
+        if now - self._logged.get(cause, float("-inf")) < faults.LOG_SECONDS:  # repairs are never limited
             return
         self._logged[cause] = now
         log.log(
@@ -235,7 +223,7 @@ class Attribution:
             extra={
                 "cause": cause.value,
                 "cgroup": f"/{file.path}",
-                "found": cgroupfs.render(found),
+                "observed": cgroupfs.render(observed),
                 "rewrites": self._unlogged.pop(cause),
             },
         )

@@ -76,7 +76,7 @@ def disks_of_number(block: pathlib.Path, number: str) -> frozenset[str] | None:
 
 
 def disks_of_btrfs(block: pathlib.Path, source: str) -> frozenset[str] | None:
-    """Return the same for all devices of a btrfs, of which the mount table names one, by /sys/fs/btrfs."""
+    """Return the disks under all devices of a btrfs, by /sys/fs/btrfs; the mount table names one of them, `source`."""
     name = _name(block, source)
     for members in block.parent.glob("fs/btrfs/*/devices"):
         try:
@@ -94,12 +94,12 @@ def only_disk(block: pathlib.Path) -> frozenset[str] | None:
     Disks are what a driver made for some hardware; drives whose medium can be taken out (CD-ROMs) do not count.
     """
     try:
-        found = [
+        disks = [
             each for each in block.iterdir() if (each / "device").exists() and _NUMBER.fullmatch(_text(each / "dev"))
         ]
     except OSError:
         return None
-    fixed = [each.name for each in found if _text(each / "removable") != "1"]
+    fixed = [each.name for each in disks if _text(each / "removable") != "1"]
     return frozenset(fixed) if len(fixed) == 1 else None
 
 
@@ -137,9 +137,9 @@ def _disk(block: pathlib.Path, name: str) -> pathlib.Path | None:
 
 def _all(devices: Iterable[Device]) -> frozenset[str] | None:
     """Return the disks under all of them."""
-    found = [each.disks for each in devices]
-    known = [each for each in found if each is not None]
-    return frozenset().union(*known) if len(known) == len(found) else None
+    disks = [each.disks for each in devices]
+    known = [each for each in disks if each is not None]
+    return frozenset().union(*known) if len(known) == len(disks) else None
 
 
 def _under(disk: pathlib.Path) -> list[str]:

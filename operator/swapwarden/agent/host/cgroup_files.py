@@ -24,17 +24,17 @@ class CgroupFile(msgspec.Struct, frozen=True):
 
     name: str
     field: str = ""
-    """Of api.state.CgroupSettings: the value that it must hold."""
+    """The field of api.state.CgroupSettings with the value that the file must hold."""
     ceiling: str = ""
-    """Of api.state.CappedSettings: the most that it may hold; a smaller value of another writer stays."""
+    """The field of api.state.CappedSettings with the most that it may hold; a smaller value of another writer stays."""
     systemd_property: str = ""
-    """Its name in a unit; empty: units have none."""
+    """The property's name in a systemd unit; empty: units have none."""
     usage: str = ""
     """The file that counts its use; empty: none does."""
     unset: int = cgroupfs.NO_LIMIT
-    """Its value until the first write."""
+    """The value in bytes until the first write."""
     denied: int | None = 0
-    """Its desired value for a pod that no state has named yet; None: any."""
+    """Desired value in bytes for a pod that no state has named yet; None: any."""
     exposed: Exposed = Exposed.ABOVE
     """In which direction a value breaks a promise, and so in which order values are written (WriteOrder)."""
     reclaims: bool = False
@@ -68,7 +68,7 @@ class DeviceFile(msgspec.Struct, frozen=True):
 
     name: str
     field: str
-    """In a profile."""
+    """The setting's field in a profile."""
     nothing: str
     """The value that removes a disk's line (iolatency_set_limit, ioc_weight_write)."""
     option: str

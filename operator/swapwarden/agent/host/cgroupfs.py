@@ -6,11 +6,12 @@ links; in case the root is another file system, none is followed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 NO_LIMIT: Final = 1 << 63
@@ -26,12 +27,20 @@ MEMORY_MIN: Final = "memory.min"
 MEMORY_STAT: Final = "memory.stat"
 MEMORY_EVENTS: Final = "memory.events"
 MEMORY_EVENTS_LOCAL: Final = "memory.events.local"
-"""Those of the cgroup's own limits."""
+"""Counts events at the cgroup's own limits, without those below."""
 SWAP_EVENTS: Final = "memory.swap.events"
 CGROUP_EVENTS: Final = "cgroup.events"
 CONTROLLERS: Final = "cgroup.controllers"
 IO: Final = "io"
 """The controller of block devices, as `cgroup.controllers` lists it."""
+
+
+RECLAIM: Final = "memory.reclaim"
+"""The file by which the kernel reclaims memory of a cgroup, from Linux 5.19 on."""
+PIECE_BYTES: Final = 4 << 20
+"""Reclaimed by one write at most: it can end between two."""
+SWAPPINESS: Final = "swappiness=200"
+"""Anonymous memory before the page cache. Linux 6.9 and newer take it."""
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -43,7 +52,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}\Z")
 _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
 _DEVICES_BYTES: Final = 65536
-"""Of a file with a line for each block device with a setting."""
+"""Longest file that is read with a line for each block device."""
 _RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
 """Files that change with a pod's requests or limits."""
 
@@ -85,12 +94,12 @@ class Stat(NamedTuple):
     """Memory that the kernel can drop without swapping, as the kubelet counts it."""
     active_file: int = 0
     active_anon: int = 0
-    """With the next, the memory that the kernel can swap."""
+    """Together with inactive_anon, the memory that the kernel can swap."""
     inactive_anon: int = 0
     swapcached: int = 0
     """Pages in memory that still have their place in swap (kernel 5.11 and newer)."""
     workingset_refault_anon: int = 0
-    """With the next, pages that were reclaimed and soon needed again, as a count."""
+    """Count of anonymous pages that were reclaimed and soon needed again."""
     workingset_refault_file: int = 0
 
 
@@ -189,8 +198,8 @@ class Cgroups:
             fd = os.open(path or ".", _READ | os.O_DIRECTORY, dir_fd=self._fd)
             try:
                 with os.scandir(fd) as entries:
-                    found = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-                    return list(itertools.islice(found, most))
+                    names = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                    return list(itertools.islice(names, most))
             finally:
                 os.close(fd)
         except OSError as error:
@@ -280,14 +289,14 @@ class Cgroups:
         """Write a file with one number. The caller must read it back: other writers may write at the same time."""
         self._write(name, render(value))
 
-    def replace(self, name: str, found: int, value: int) -> int:
-        """Write a file with one number if it still holds `found`. Return what it held just before, as `read`."""
+    def replace(self, name: str, observed: int, value: int) -> int:
+        """Write a file with one number if it still holds `observed`. Return what it held just before, as `read`."""
         try:
             fd = os.open(name, _REPLACE, dir_fd=self._fd)
             try:
                 data = os.pread(fd, _LIMIT_BYTES, 0)
                 held = parse(data.partition(b"\n")[0].decode("ascii", "replace"), self.page)
-                if held == found:
+                if held == observed:
                     os.pwrite(fd, f"{render(value)}\n".encode("ascii").ljust(len(data), b"\n"), 0)
             finally:
                 os.close(fd)
@@ -320,3 +329,31 @@ class Cgroups:
         except OSError as error:
             raise _typed(error, name) from None
         return data.decode("ascii", "replace")
+
+
+def if_any(read: Callable[[str, str], dict[str, int]], path: str, what: str) -> dict[str, int]:
+    """Return the numbers that a method of Cgroups reads, counts or pressure; empty if they cannot be read."""
+    with contextlib.suppress(CgroupError):
+        return read(path, what)
+    return {}
+
+
+class ReclaimFiles(Cgroups):
+    """The cgroup file system for the one thread that reclaims memory: it has a descriptor of its own."""
+
+    def __init__(self, root: str, page: int) -> None:
+        super().__init__(root, page)
+        self.takes_swappiness = True
+        """Whether the kernel takes an argument, as far as it was tried."""
+
+    def reclaim(self, path: str, size: int) -> None:
+        """Have the kernel reclaim `size` bytes of a cgroup. It blocks. CgroupError; LessError if it found less."""
+        name = join(path, RECLAIM)
+        if self.takes_swappiness:
+            try:
+                self._write(name, f"{size} {SWAPPINESS}")
+            except ValueRefusedError:
+                self.takes_swappiness = False
+            else:
+                return
+        self._write(name, str(size))

@@ -16,6 +16,7 @@ FAULTS = metrics.counter(
 )
 
 LOG_SECONDS: Final = 60.0
+"""Time in which the log has a bounded number of lines about one thing."""
 LOG_LINES: Final = 20
 """Log lines about failing cgroups in `LOG_SECONDS`; and one traceback."""
 

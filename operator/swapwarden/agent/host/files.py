@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 MAX_BYTES: Final = 256 * 1024
-"""Of a file of text; those read here are far smaller."""
+"""Longest text that is read; the files read here are far smaller."""
 SETTING_BYTES: Final = 64
-"""Of a setting's value; no value that the agent writes is longer."""
+"""Longest value of a setting; no value that the agent writes is longer."""
 _LINE_BYTES: Final = 4096
 _LINES: Final = 1 << 18
 

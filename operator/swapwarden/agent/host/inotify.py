@@ -1,14 +1,20 @@
-"""inotify(7), as far as the agent needs it: the standard library has no binding. Each watch has an owner."""
+"""inotify(7), as far as the agent needs it: the standard library has no binding. Each watch has an owner.
+
+Also watches for swapon and swapoff, which inotify does not report.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import dataclasses
 import enum
 import errno
 import logging
 import os
+import pathlib
+import select
 import struct
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -31,9 +37,9 @@ DONT_FOLLOW: Final = 0x2000000
 ISDIR: Final = 0x40000000
 
 CHILDREN: Final = CREATE | DELETE | MOVED_FROM | MOVED_TO | ONLYDIR | DONT_FOLLOW
-"""For a directory: entries appear or disappear."""
+"""Events of a directory: entries appear or disappear."""
 CONTENT: Final = MODIFY | DONT_FOLLOW
-"""For a file: a process writes to it."""
+"""Events of a file: a process writes to it."""
 
 _CLOEXEC_NONBLOCK: Final = os.O_CLOEXEC | os.O_NONBLOCK
 _HEADER: Final = struct.Struct("iIII")
@@ -116,7 +122,7 @@ WATCHES = metrics.gauge(
 )
 
 POLL_SECONDS: Final = 1.0
-"""Between full comparisons while inotify cannot watch everything."""
+"""Seconds between full comparisons while inotify cannot watch everything."""
 
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -146,6 +152,37 @@ SHORTFALLS = metrics.counter(
 )
 
 
+@contextlib.contextmanager
+def watch_priority(file: pathlib.Path, changed: Callable[[], None]) -> Iterator[None]:
+    """Call `changed` in the running event loop after each swapon and swapoff, until the context ends.
+
+    `file` is /proc/swaps, which then reports an exceptional condition (mm/swapfile.c).
+
+    If the file cannot be watched, that is logged and nothing else happens.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            # A poller of its own: to that of the event loop the file would always be readable.
+            poller = stack.enter_context(select.epoll())
+            poller.register(fd, select.EPOLLPRI)
+        except OSError as error:
+            log.info(
+                "swap devices cannot be watched (%s); they are looked at with each full comparison", error.strerror
+            )
+        else:
+            loop = asyncio.get_running_loop()
+
+            def ready() -> None:
+                poller.poll(0)
+                changed()
+
+            loop.add_reader(poller.fileno(), ready)
+            stack.callback(loop.remove_reader, poller.fileno())
+        yield
+
+
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Watched:
     """An owner of a watch."""
@@ -172,7 +209,7 @@ class WatchRegistry:
         self.degraded = ""
         """Why not everything can be watched, or empty. It stands until a full comparison found no reason."""
         self._degraded = ""
-        """The same, found by the comparison under way."""
+        """Reason for `degraded` in the comparison under way, or empty."""
 
     def open(self) -> None:
         """Open inotify unless it is open."""
@@ -222,9 +259,9 @@ class WatchRegistry:
 
     def read(self) -> Iterator[tuple[Watched | None, InotifyEvent]]:
         """Yield events with their owners; None as the owner if events were lost (Q_OVERFLOW)."""
-        found = [] if self._notify is None else self._notify.read()
+        events = [] if self._notify is None else self._notify.read()
         self.drained = self._notify is None or self._notify.drained
-        for event in found:
+        for event in events:
             owner = self.owners.get(event.watch)
             if event.mask & Q_OVERFLOW:
                 yield None, event

@@ -24,7 +24,7 @@ class Counts(msgspec.Struct, frozen=True):
     """How often something happened since the plugin's start."""
 
     requests: Sequence = 0
-    """Of the runtime."""
+    """Requests that the runtime made."""
     adjusted: Sequence = 0
     """Containers for which it set a value."""
     kept: Sequence = 0
@@ -36,7 +36,7 @@ class Counts(msgspec.Struct, frozen=True):
     lost: Sequence = 0
     """Connections to the runtime that ended."""
     dropped: Sequence = 0
-    """Those that the runtime ended and still listened: an answer was too late."""
+    """Connections that the runtime ended, and still listened: an answer was too late."""
 
 
 class PluginHello(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.HELLO.value):
@@ -54,7 +54,7 @@ class RuntimeReport(msgspec.Struct, frozen=True, rename="camel", tag_field=_KIND
     name: Annotated[str, msgspec.Meta(max_length=128)] = ""
     version: Annotated[str, msgspec.Meta(max_length=128)] = ""
     error: LongText = ""
-    """Why it is not connected."""
+    """Why the plugin is not connected to the runtime."""
 
 
 class ReportedContainer(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class ReportedContainer(msgspec.Struct, frozen=True):
     id: Identity
     name: ContainerName = ""
     value: LimitText | None = None
-    """Of memory.swap.max; None: the specification has none."""
+    """Value of memory.swap.max in the specification; None: it has none."""
     original: LimitText | None = None
     """The kubelet's value, if the plugin set another one when the container was made; empty: the kubelet had none."""
 
@@ -104,7 +104,7 @@ class ContainerResized(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlu
 
     id: Identity
     value: LimitText | None = None
-    """In the specification from now on."""
+    """Value of memory.swap.max in the specification from now on; None: it has none."""
 
 
 class UpdateResult(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.UPDATED.value):
@@ -112,7 +112,7 @@ class UpdateResult(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.
 
     seq: Sequence
     failed: dict[Identity, LongText] = {}
-    """Why, by id."""
+    """Reasons of failed updates by container id."""
 
 
 class ContainerRemoved(msgspec.Struct, frozen=True, tag_field=_KIND, tag=FromPlugin.REMOVED.value):

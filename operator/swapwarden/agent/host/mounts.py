@@ -35,7 +35,7 @@ class Mount(msgspec.Struct, frozen=True):
     kind: str
     source: str
     options: frozenset[str]
-    """Of the file system, not of this mount."""
+    """Options of the file system, not of this mount."""
 
 
 def unescaped(text: str) -> str:
@@ -54,24 +54,24 @@ def read(proc: pathlib.Path) -> list[Mount]:
 
 def parse(text: str) -> list[Mount]:
     """Parse a mountinfo; invalid lines are skipped."""
-    found = []
+    parsed = []
     for line in text.splitlines():
         here, _, system = line.partition(" - ")
         first, second = here.split(), system.split()
         if len(first) >= 6 and len(second) >= 3:
             point, source = unescaped(first[4]), unescaped(second[1])
-            found.append(Mount(first[2], point, second[0], source, frozenset(second[2].split(","))))
-    return found
+            parsed.append(Mount(first[2], point, second[0], source, frozenset(second[2].split(","))))
+    return parsed
 
 
 def holding(mounts: Iterable[Mount], path: str) -> Mount | None:
-    """Return the mount of a path: the longest mount point above it, and the last of several on one point."""
-    found = None
+    """Return the mount of a path: the best mount point above it, and the last of several on one point."""
+    best = None
     for mount in mounts:
         above = mount.point.rstrip("/")
-        if (path == above or path.startswith(f"{above}/")) and (found is None or len(mount.point) >= len(found.point)):
-            found = mount
-    return found
+        if (path == above or path.startswith(f"{above}/")) and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
 
 
 def node_disks(mounts: Sequence[Mount], block: pathlib.Path, folders: Iterable[str]) -> frozenset[str] | None:
@@ -85,10 +85,10 @@ def node_disks(mounts: Sequence[Mount], block: pathlib.Path, folders: Iterable[s
         mount = holding(mounts, path)
         if mount is not None and mount.point == "/" and path != HOSTS:
             continue
-        found = None if mount is None else _disks(mount, block)
-        if found is None:
+        more = None if mount is None else _disks(mount, block)
+        if more is None:
             return None
-        disks |= found
+        disks |= more
     return frozenset(disks)
 
 

@@ -27,24 +27,21 @@ from swapwarden.api import runtime_link as protocol
 log = logging.getLogger(__name__)
 
 ACCEPT_SECONDS: Final = 1.0
-"""Before another try, if the process has no descriptor for a connection."""
+"""Seconds before another try, if the process has no descriptor for a connection."""
 BACKLOG_BYTES: Final = 4 << 20
-"""Of packets that wait for one plugin: more than a whole push of the largest state."""
+"""Most bytes of packets that wait for one plugin: more than a whole push of the largest state."""
 _KIND: Final = socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
-class PluginPeer:
+class PluginPeer(msgspec.Struct, eq=False):
     """One plugin that is connected."""
 
-    __slots__ = ("backlog", "number", "size", "socket")
-
-    def __init__(self, connection: socket.socket, number: int) -> None:
-        self.socket: socket.socket | None = connection
-        """None once it was dropped."""
-        self.number = number
-        self.backlog: collections.deque[bytes] = collections.deque()
-        self.size = 0
-        """Bytes in the backlog."""
+    socket: socket.socket | None
+    """The connection; None once the plugin was dropped."""
+    number: int
+    backlog: collections.deque[bytes] = msgspec.field(default_factory=collections.deque)
+    size: int = 0
+    """Bytes in the backlog."""
 
     def __str__(self) -> str:
         """For logs."""
@@ -74,7 +71,7 @@ LinkEvent = PluginConnected | PluginGone | PluginSaid
 
 
 class RuntimeLink:
-    """Not thread-safe: use it in the running event loop."""
+    """The connections to plugins. Not thread-safe: use it in the running event loop."""
 
     def __init__(self, folder: pathlib.Path, readable: Callable[[], None]) -> None:
         """`readable` is called when there are events to take."""
@@ -82,7 +79,7 @@ class RuntimeLink:
         self._readable = readable
         self._listening: socket.socket | None = None
         self.peers: dict[int, PluginPeer] = {}
-        """By number, the newest last."""
+        """Connected plugins by number, the newest last."""
         self._count = 0
         self._events: list[LinkEvent] = []
         self._mode: str | None = None
@@ -125,8 +122,8 @@ class RuntimeLink:
 
     def events(self) -> list[LinkEvent]:
         """Return the events since the last call, in their order."""
-        found, self._events = self._events, []
-        return found
+        events, self._events = self._events, []
+        return events
 
     def set_mode(self, mode: str) -> None:
         """Write the file of the mode in one step, unless it has it."""
@@ -279,18 +276,18 @@ class RuntimeLink:
 
 def parts(entries: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
     """Return entries in parts that fit into a packet each. ValueError if one does not fit by itself."""
-    found: list[dict[str, Any]] = []
+    packed: list[dict[str, Any]] = []
     room = 0
     for key, value in entries:
         size = len(msgspec.json.encode({key: value}))
         if size > _ROOM:
             raise ValueError(f"an entry of {size} bytes")
         if size > room:
-            found.append({})
+            packed.append({})
             room = _ROOM
-        found[-1][key] = value
+        packed[-1][key] = value
         room -= size
-    return found
+    return packed
 
 
 _ROOM: Final = protocol.MAX_PACKET - 256

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 UNITS: Final = "/etc/systemd/system"
 """The folders on the node: files in /run would be lost by a reboot, before pods start again."""
 PREFIX: Final = "kubepods"
-"""Of slices, if the kubelet has no cgroupRoot."""
+"""First part of pods' slice names, if the kubelet has no cgroupRoot."""
 FILE: Final = "50-swapwarden.conf"
 CONTENT: Final = f"[Slice]\n{cgroup_files.SWAP_MAX.systemd_property}=0\n".encode()
 CLASSES: Final = ("burstable", "besteffort")
@@ -102,18 +102,18 @@ def remove(folder: pathlib.Path) -> None:
 
 def slice_files(directory: pathlib.Path) -> tuple[frozenset[str], frozenset[str]]:
     """Return the slices whose file is right, and those with a folder only."""
-    found = {folder.name.removesuffix(_FOLDER): _is_right(folder) for folder in slice_folders(directory)}
-    return frozenset(name for name in found if found[name]), frozenset(name for name in found if not found[name])
+    right = {folder.name.removesuffix(_FOLDER): _is_right(folder) for folder in slice_folders(directory)}
+    return frozenset(name for name in right if right[name]), frozenset(name for name in right if not right[name])
 
 
 def pod_files(directory: pathlib.Path) -> tuple[frozenset[str], frozenset[str]]:
     """Return the prefixes of slices of pods with both files right, and those with a folder only."""
-    found: dict[str, set[str]] = {}
+    right_kinds: dict[str, set[str]] = {}
     for folder in pod_folders(directory):
         prefix, _, kind = folder.name.removesuffix("-.slice.d").rpartition("-")
-        found.setdefault(prefix, set()).update({kind} if _is_right(folder) else ())
-    whole = frozenset(prefix for prefix, kinds in found.items() if kinds == set(CLASSES))
-    return whole, frozenset(found) - whole
+        right_kinds.setdefault(prefix, set()).update({kind} if _is_right(folder) else ())
+    whole = frozenset(prefix for prefix, kinds in right_kinds.items() if kinds == set(CLASSES))
+    return whole, frozenset(right_kinds) - whole
 
 
 def _is_right(folder: pathlib.Path) -> bool:

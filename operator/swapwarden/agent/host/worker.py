@@ -36,7 +36,7 @@ class Job(msgspec.Struct, eq=False):
     """Whether it was taken."""
     answer: asyncio.Future[Any] | None = None
     thread: int | None = None
-    """Its thread, while it runs."""
+    """Identifier of the job's thread while it runs; None otherwise."""
 
 
 def begin_interrupts() -> None:

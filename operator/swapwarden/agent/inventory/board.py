@@ -8,15 +8,31 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems, resolve, spec
+from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.inventory import layout
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.api.violations import ViolationReason
 
 PODS: Final = "pods"
 """The drop-in files for guarantee Strict."""
 SLICES: Final = "slices"
-"""Those for slices of the node that a profile names."""
+"""The drop-in files for slices of the node that a profile names."""
+
+
+class SettingProblem(msgspec.Struct, frozen=True):
+    """A setting of the node that differs from its profile; `message` says why, and what to do."""
+
+    name: str
+    reason: names.Problem
+    message: str
+
+
+class SettingError(Exception):
+    """A setting could not be brought to its desired value; the message says why, and what to do."""
+
+    def __init__(self, reason: names.Problem, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class SettingStatus(msgspec.Struct, frozen=True):
@@ -24,7 +40,7 @@ class SettingStatus(msgspec.Struct, frozen=True):
 
     concerned: bool = False
     """Whether there is a setting to report."""
-    problems: tuple[problems.SettingProblem, ...] = ()
+    problems: tuple[SettingProblem, ...] = ()
     to_restore: int = 0
     """Settings that still hold a value that the agent must restore."""
 
@@ -37,7 +53,7 @@ class DropInStatus(msgspec.Struct, frozen=True):
     held: frozenset[str] = frozenset()
     """The slices with their file; of pods the prefixes of slices with both files."""
     missing: frozenset[str] = frozenset()
-    """Those with a folder that lacks the file."""
+    """The slices, or prefixes, whose folder lacks the file."""
 
 
 class KeyFailure(msgspec.Struct, frozen=True):
@@ -56,7 +72,7 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
     connected: bool
     """Whether a plugin is here, and the runtime with it."""
     reason: str = ""
-    """Why it is not, or why a container may start without its limit; empty otherwise, and for a moment."""
+    """Why none is connected, or why a container may start without its limit; empty otherwise, and at first."""
     message: str = ""
 
 
@@ -75,29 +91,29 @@ class ReconcileProgress(msgspec.Struct, frozen=True):
     spec: spec.NodeSpec | None
     """The state in force."""
     watches: int
-    """Of inotify, in use."""
+    """inotify watches in use."""
     problem: layout.TreeError | None
     """Why the tree of pods was not found."""
     degraded: str
     """Why not everything can be watched, or empty."""
     generation: int
-    """Of the newest state that was applied, apart from failures."""
+    """Generation of the newest state that was applied, apart from failures."""
     lost: int
     """How often the kernel dropped events lately."""
     failures: tuple[KeyFailure, ...]
     others: str
     """A description of recent writers other than systemd, or empty."""
-    settings: tuple[problems.SettingProblem, ...] | None
+    settings: tuple[SettingProblem, ...] | None
     """Settings of the node that are not as desired; None if none must be set or restored."""
     to_restore: int
     """Settings, and containers in the runtime, that still hold a value that the agent must restore."""
     runtime: RuntimeStatus | None = None
-    """None if the agent has no link to the runtime."""
+    """How the container runtime stands; None if the agent has no link to it."""
     memory: MemoryQoSStatus = MemoryQoSStatus()
 
 
 class Board:
-    """Not thread-safe: only the event loop may use it."""
+    """How the agent's parts stand, for the report. Not thread-safe: only the event loop may use it."""
 
     def __init__(self) -> None:
         self.sysctls = SettingStatus()

@@ -174,7 +174,7 @@ class Tally(msgspec.Struct, eq=False):
     created: float = msgspec.field(default_factory=time.time)
     """The node's time when the sums began: its cgroup was made, or the agent started."""
     since: str = ""
-    """The same as a metav1.MicroTime, from the first exposure on."""
+    """`created` as a metav1.MicroTime, from the first exposure on; empty before."""
     reported: int = 0
     """The part of `attributed` that a written status has reported."""
     count: int = 0
@@ -185,14 +185,16 @@ class Tally(msgspec.Struct, eq=False):
     overlap: Overlap = msgspec.field(default_factory=Overlap)
     rewritten: float = float("-inf")
     """When the last one ended that another writer caused."""
-    found: int = 0
-    wanted: int = 0
+    observed: int = 0
+    """Bytes that the file held at the last exposure."""
+    desired: int = 0
+    """Bytes that it must have held at most."""
     milliseconds_of: Mapping[names.Cause, float] = msgspec.field(default_factory=dict)
 
     def add(
-        self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, until: float, rewritten: bool
+        self, uid: str, one: Exposure, *, desired: int, observed: int, ended: float, until: float, rewritten: bool
     ) -> None:
-        """Count an exposure that `ended`: the file held `found` instead of `wanted` (bytes). Its cause follows later.
+        """Count an exposure that `ended`: the file held `observed` bytes, not `desired` ones. Its cause follows later.
 
         `until` is the same moment in seconds since 1970: on a busy CPU the log line may be late. `rewritten`: the file
         held the value before.
@@ -201,7 +203,7 @@ class Tally(msgspec.Struct, eq=False):
         self.milliseconds += one.milliseconds
         self.grown += one.grown
         self.since = self.since or moment(self.created)
-        self.found, self.wanted = found, wanted
+        self.observed, self.desired = observed, desired
         if rewritten:
             self.rewritten = ended
         self._log(uid, one, until)
@@ -217,8 +219,8 @@ class Tally(msgspec.Struct, eq=False):
                     "uid": uid,
                     "from": moment(until - one.milliseconds / 1000),
                     "until": moment(until),
-                    "desired": cgroupfs.render(self.wanted),
-                    "found": cgroupfs.render(self.found),
+                    "desired": cgroupfs.render(self.desired),
+                    "observed": cgroupfs.render(self.observed),
                     "swapBytes": one.grown,
                 },
             )

@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
-from swapwarden.agent.inventory import container_files, layout, records
+from swapwarden.agent.inventory import layout, records
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -48,20 +48,20 @@ class Inventory:
         self._anchor = anchor
         self._parent = records.Parent()
         self.levels: dict[str, records.Level] = {}
-        """By path: the root's own first."""
+        """Levels by path, the root's own first."""
         self.root: records.ControlFile | None = None
         """The file of the cgroup above all pods, once found."""
         self.pods: dict[str, records.Pod] = {}
-        """By path."""
+        """Pods by the path of their cgroup."""
         self.containers: dict[str, records.Container] = {}
-        """By id."""
+        """Containers by id."""
         self._changes: list[TreeChange] = []
-        self._container_files = container_files.ContainerFiles(cgroups, watching)
+        self.file_records = FileRecords(cgroups, watching)
 
     def changes(self) -> list[TreeChange]:
         """Return the changes since the last call, in their order."""
-        found, self._changes = self._changes, []
-        return found
+        taken, self._changes = self._changes, []
+        return taken
 
     @property
     def root_path(self) -> str | None:
@@ -151,11 +151,11 @@ class Inventory:
             self._add_container(pod, name)
         return True
 
-    def open(self, container: records.Container, wanted: Collection[cgroup_files.CgroupFile]) -> None:
-        """Take a container's files in hand, as ContainerFiles does."""
+    def open(self, container: records.Container, needed: Collection[cgroup_files.CgroupFile]) -> None:
+        """Take a container's files in hand, as FileRecords does."""
         gone: list[records.ControlFile] = []
         try:
-            self._container_files.open(container, wanted, gone)
+            self.file_records.open(container, needed, gone)
         finally:
             for file in gone:
                 self._drop(file)
@@ -265,3 +265,102 @@ class Inventory:
     def _drop(self, file: records.ControlFile) -> None:
         self._watches.release(file)
         self._changes.append(TreeChange(file, came=False))
+
+
+def above_pods(known: Inventory) -> Iterator[records.ControlFile]:
+    """Yield the files of the cgroups above pods, ancestors first."""
+    if known.root is not None:
+        yield known.root
+    for level in known.levels.values():
+        yield from level.own
+
+
+def container_paths(container: records.Container) -> tuple[str, str]:
+    """Return the cgroups that can have a container's files: its own, and crun's inside of it."""
+    return container.path, cgroupfs.join(container.path, records.INNER)
+
+
+class FileRecords:
+    """Makes and removes the records of files: of containers, and of memory files of pods and the cgroups above them.
+
+    A container has files in its own cgroup, and with crun in the cgroup inside. A memory file has a record if it is set
+    or on record.
+    """
+
+    def __init__(self, cgroups: cgroupfs.Cgroups, watching: inotify.WatchRegistry) -> None:
+        self._fs = cgroups
+        self._watches = watching
+
+    def open(
+        self,
+        container: records.Container,
+        needed: Collection[cgroup_files.CgroupFile],
+        gone: list[records.ControlFile],
+    ) -> None:
+        """Update `container.files` with those `needed`, and append those that no longer exist to `gone`.
+
+        Callers may repeat it at any time: it retries what failed to be watched. New files have no desired value yet.
+        TransientError if the cgroup inside has no process yet; DeniedError if its owner keeps the agent out.
+        """
+        own, inner = container_paths(container)
+        if self._open(container, own, needed, gone, counts=True):
+            self._watches.release(container)
+        watched = self._watches.watch(container, self._fs.absolute(own), inotify.CHILDREN)
+        self._open(container, inner, [each for each in needed if each.inner], gone, counts=False)
+        if not watched:
+            raise cgroupfs.DeniedError(f"{own}: cannot be watched")
+
+    def _open(
+        self,
+        container: records.Container,
+        path: str,
+        needed: Collection[cgroup_files.CgroupFile],
+        gone: list[records.ControlFile],
+        *,
+        counts: bool,
+    ) -> bool:
+        """Update one cgroup's files; return whether the known ones are gone. `counts`: even if it is not in use."""
+        inode = self._fs.inode(path)
+        known = [file for file in container.files if file.path == path]
+        same = bool(known) and known[0].inode == inode
+        if not (known or needed):
+            return False
+        if same and {file.spec for file in known}.issuperset(needed):
+            return False
+        if not same:
+            gone += known
+            container.files = [file for file in container.files if file not in known]
+        there = {file.spec for file in known} if same else set()
+        if inode is not None and (counts or same or self._is_in_use(path)):
+            container.files += (
+                records.ControlFile(path, inode, container.pod, container.id, spec=each)
+                for each in needed
+                if each not in there
+            )
+        return bool(known) and not same
+
+    def _is_in_use(self, inner: str) -> bool:
+        """Return whether it is crun's: the container's processes are in it. A container may make any other."""
+        try:
+            populated = self._fs.counts(inner, cgroupfs.CGROUP_EVENTS).get("populated", 0)
+        except cgroupfs.GoneError:
+            return False
+        if not populated:
+            raise cgroupfs.TransientError(f"{inner}: no process is in it")
+        return self._fs.has(inner, cgroupfs.SWAP_MAX)
+
+    def add(self, cgroup: records.Pod | records.Level, spec: cgroup_files.CgroupFile) -> records.ControlFile | None:
+        """Have a record of one more of a cgroup's own files, and watch it. Return it if it is new."""
+        if any(file.spec is spec for file in cgroup.own):
+            return None
+        pod = cgroup if isinstance(cgroup, records.Pod) else None
+        inode = cgroup.file.inode if isinstance(cgroup, records.Pod) else cgroup.inode
+        made = records.ControlFile(cgroup.path, inode, pod, spec=spec)
+        cgroup.own = tuple(sorted((*cgroup.own, made), key=lambda file: cgroup_files.OF_PODS.index(file.spec)))
+        self._watches.watch(made, self._fs.absolute(made.name), inotify.CONTENT)
+        return made
+
+    def remove(self, cgroup: records.Pod | records.Level, file: records.ControlFile) -> None:
+        """Forget a file that must hold nothing any more."""
+        cgroup.own = tuple(each for each in cgroup.own if each is not file)
+        self._watches.release(file)

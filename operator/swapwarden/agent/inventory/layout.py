@@ -17,7 +17,7 @@ Listing = Callable[[str], Sequence[str]]
 """Names of the child directories of a directory, given relative to the root of the cgroup file system ("")."""
 
 MAX_DEPTH: Final = 24
-"""Of the walk. The kernel itself allows any depth; real trees, clusters in clusters included, stay far below this."""
+"""Deepest level that the search visits. The kernel allows any; real trees, clusters in clusters too, have fewer."""
 
 NO_POD_TREE: Final = "NoPodTree"
 """Reason of a TreeError: no tree exists."""
@@ -57,10 +57,10 @@ def pods(list_dirs: Listing, root: str) -> Iterator[PodCgroup]:
 
 def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: int = MAX_DEPTH) -> Iterator[str]:
     """Yield the roots of pods at or below `start`; those of clusters that run inside a pod only with `inside`."""
-    found = records.is_root(start.rpartition("/")[2])
-    if found:
+    is_root = records.is_root(start.rpartition("/")[2])
+    if is_root:
         yield start
-    if depth > 0 and (inside or not found):
+    if depth > 0 and (inside or not is_root):
         for name in list_dirs(start):
             yield from roots(list_dirs, cgroupfs.join(start, name), inside=inside, depth=depth - 1)
 

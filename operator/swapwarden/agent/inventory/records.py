@@ -77,18 +77,15 @@ def is_monitor(name: str) -> bool:
     return name.startswith(_NOT_A_CONTAINER)
 
 
-class Contention:
+class Contention(msgspec.Struct, eq=False):
     """How often another writer lowered a file below its limit, in bytes."""
 
-    __slots__ = ("limit", "rounds", "since", "until")
-
-    def __init__(self, limit: int, since: float) -> None:
-        self.limit = limit
-        """The desired value."""
-        self.since = since
-        self.rounds = 0
-        self.until: float | None = None
-        """Until when the agent leaves the lower value alone; None while it does not."""
+    limit: int
+    """The desired value."""
+    since: float
+    rounds: int = 0
+    until: float | None = None
+    """Until when the agent leaves the lower value alone; None while it does not."""
 
 
 class Desired(msgspec.Struct, frozen=True):
@@ -130,14 +127,14 @@ class FileStatus(msgspec.Struct, frozen=True):
     confirmed: resolve.DesiredValue | None = None
     """The desired value that the file last held, or was on the way to; None after a failure."""
     reason: ViolationReason | None = None
-    """Why it could not be brought to its desired value; None if it could."""
+    """Why the file could not be brought to its desired value; None if it could."""
     message: str = ""
     to_restore: bool = False
     """Whether the file holds a value that the agent must restore."""
     pending: float | None = None
     """When the write under way began, in monotonic seconds; None without one."""
     foreign: bool = False
-    """Whether a file of memory holds another writer's number, which stays."""
+    """True if another writer owns this memory.* file; the agent leaves its value."""
 
 
 UNKNOWN: Final = FileStatus()
@@ -159,7 +156,7 @@ class Throttling(msgspec.Struct, frozen=True):
     phase: str = ""
     """How the guard raised it; empty: it did not."""
     why: str = ""
-    """Why it did, or what it only reports, for the status."""
+    """Why the guard acted, or what it only reports, for the status."""
     trips: int = 0
     """How often the guard found the cgroup at a standstill."""
     foreign: int = 0
@@ -169,7 +166,7 @@ class Throttling(msgspec.Struct, frozen=True):
     events: int = 0
     """How often the kernel throttled."""
     seconds: float = 0.0
-    """In which some task stalled meanwhile."""
+    """Seconds in which some task stalled meanwhile."""
     last: float = NEVER
     """When the kernel throttled last, as far as the agent noticed."""
 
@@ -181,25 +178,25 @@ class Times(msgspec.Struct, eq=False):
     """When something last happened to a file. The file reconciler writes all."""
 
     right_at: float = NEVER
-    """The agent last read its own value."""
+    """When the agent last read its own value."""
     right_watch: int | None = None
-    """Its watch at that time: while it has the same one, events report each later write."""
+    """The file's watch at that time: while it has the same one, events report each later write."""
     written_at: float = NEVER
-    """The agent wrote to it."""
+    """When the agent last wrote to the file."""
     write_seq: int = 0
-    """Which of the agent's writes that was; 0: none."""
+    """Number of the agent's last write to the file among all its writes; 0: none."""
     touched_at: float = NEVER
-    """Another writer wrote to it, as far as the agent noticed."""
+    """When another writer last wrote to the file, as far as the agent noticed."""
     progress_at: float = NEVER
-    """Its usage or its limit last changed while it drained."""
+    """When the use or the limit last changed while the file drained."""
 
 
 class SystemdHold(msgspec.Struct, eq=False):
     """systemd's value for the unit of a file's cgroup, which it may write again. Bytes."""
 
     value: int | None = None
-    """None while unknown. Attribution writes it, after the record was made. systemd may also write "max" to a pod: a
-    kubelet can write its limit past systemd."""
+    """systemd's value in bytes; None while unknown. Attribution writes it, after the record was made. systemd may also
+    write "max" to a pod: a kubelet can write its limit past systemd."""
     zero: bool = False
     """Whether systemd held the pod at 0 (guarantee Strict), whatever the value. systemd_zero writes it."""
 
@@ -208,9 +205,9 @@ class Retries(msgspec.Struct, frozen=True):
     """The waits before retries of a file."""
 
     missing: backoff.Backoff
-    """Between reads of a file that is missing or empty."""
+    """Wait between reads of a file that is missing or empty."""
     refused: backoff.Backoff
-    """Between writes that the kernel refuses."""
+    """Wait between writes that the kernel refuses."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -253,13 +250,13 @@ class FileIdentity(inotify.Watched):
 
     @property
     def setting(self) -> str:
-        """Its name in a state."""
+        """The name of the file's setting in a state, such as memoryLow."""
         first, *others = self.spec.field.split("_")
         return first + "".join(map(str.title, others))
 
     @property
     def is_tenants(self) -> bool:
-        """As Container; a service with Delegate= may also own its cgroup."""
+        """True for a container, and for a unit, since a service with Delegate= may own its cgroup."""
         return self.container != "" or self.is_units
 
 
@@ -276,7 +273,7 @@ class ControlFile(FileIdentity):
     times: Times = dataclasses.field(default_factory=Times, init=False)
     open_exposure: OpenExposure | None = dataclasses.field(default=None, init=False)
     retries: Retries | None = dataclasses.field(default=None, init=False)
-    """None if the last try succeeded."""
+    """Waits between tries; None if the last try succeeded."""
     throttling: Throttling = dataclasses.field(default=NOT_THROTTLED, init=False)
     """The guard writes it."""
     created_at: float = dataclasses.field(default=NEVER, init=False)
@@ -326,7 +323,7 @@ class Container(Cgroup):
     stirred: float = dataclasses.field(default=NEVER, init=False)
     """When the last of these was."""
     files: list[ControlFile] = dataclasses.field(default_factory=list, init=False)
-    """In each of these cgroups its memory.swap.max, and those of cgroup_files.OF_MEMORY that are set or on record."""
+    """Files of the container's cgroups: memory.swap.max, and those of OF_MEMORY that are set or on record."""
 
     @property
     def is_tenants(self) -> bool:
@@ -349,11 +346,11 @@ class Pod(Cgroup):
     ended_at: float = dataclasses.field(default=NEVER, init=False)
     """When the agent last noticed that a container had ended."""
     own: tuple[ControlFile, ...] = dataclasses.field(init=False)
-    """Its own files: memory.swap.max, then those of cgroup_files.OF_MEMORY that are set or on record."""
+    """The pod's own files: memory.swap.max, then those of cgroup_files.OF_MEMORY that are set or on record."""
     file: ControlFile = dataclasses.field(init=False)
-    """Of these its memory.swap.max."""
+    """The pod's own memory.swap.max."""
     containers: dict[str, Container] = dataclasses.field(default_factory=dict, init=False)
-    """By the name of the cgroup."""
+    """Containers by the name of their cgroup."""
     tally: exposure.Tally = dataclasses.field(default_factory=exposure.Tally, init=False)
 
     def __post_init__(self, inode: int) -> None:
@@ -373,7 +370,7 @@ class Level(Cgroup):
 
     inode: int
     own: tuple[ControlFile, ...] = dataclasses.field(default=(), init=False)
-    """Those of cgroup_files.OF_MEMORY that are set or on record."""
+    """The level's own files: those of cgroup_files.OF_MEMORY that are set or on record."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -42,12 +42,12 @@ VERSION: Final = 1
 TEXT_LENGTH: Final = 64
 """Longest value of a setting, in characters."""
 KEPT_VALUES: Final = 2
-"""Of the values written to one file: the last, and the one before, in case the last write did not happen."""
+"""Values that are kept for one file: the last written, and the one before, in case the last write did not happen."""
 
 COMPACT_BYTES: Final = 256 * 1024
 """Size beyond which the file is rewritten, unless its content takes half of that."""
 RETRY_SECONDS: Final = 1.0
-"""Between attempts to rewrite the file while that fails: each repair may have a line."""
+"""Seconds between attempts to rewrite the file while that fails: each repair may have a line."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0)]
 """Bytes; cgroupfs.NO_LIMIT for "max"."""
@@ -63,7 +63,7 @@ class Key(NamedTuple):
     """One value that the kernel keeps. All but the inode is its name."""
 
     file: str
-    """Of a cgroup, such as memory.swap.max; else the name of a node setting."""
+    """The name of a cgroup file, such as memory.swap.max, or of a node setting."""
     path: str = ""
     """The cgroup's; empty for node settings."""
     device: str = ""
@@ -161,10 +161,10 @@ def _encode(line: _LedgerLine) -> bytes:
     return _encoder.encode(line) + b"\n"
 
 
-def _kept(wrote: tuple[V, ...], found: V, value: V) -> tuple[V, ...]:
+def _kept(wrote: tuple[V, ...], observed: V, value: V) -> tuple[V, ...]:
     """Return the values to keep; an earlier one that was found shows that later ones were not written."""
-    if found in wrote[:-1]:
-        wrote = (found,)
+    if observed in wrote[:-1]:
+        wrote = (observed,)
     values = [kept for kept in wrote if kept != value]
     values.append(value)
     return tuple(values[-KEPT_VALUES:])
@@ -204,7 +204,7 @@ class LimitRecords(_Records[LimitRecord]):
         return (file, path, "") in self._records
 
     def has_names(self, files: Iterable[str], paths: Iterable[str]) -> bool:
-        """As `has_name`, of any of these files and cgroups."""
+        """Return whether any of these cgroups, or earlier ones of their names, has a record of any of these files."""
         return not self._records.keys().isdisjoint(itertools.product(files, paths, ("",)))
 
     def holds_ours(self, key: Key) -> bool:
@@ -212,31 +212,31 @@ class LimitRecords(_Records[LimitRecord]):
         record = self.get(key)
         return record is not None and record.found is not None
 
-    def hear(self, key: Key, found: int) -> None:
-        """Record that another writer wrote `found`, even if the agent has written the same value before.
+    def hear(self, key: Key, observed: int) -> None:
+        """Record that another writer wrote `observed`, even if the agent has written the same value before.
 
         Only for pods' limits: what a runtime writes to a container may be the agent's wish, by a plugin.
         """
         record = self.get(key)
-        if record is not None and found in record.wrote and not (record.systemd_zero and found == 0):
-            unit = None if found == record.unit_value else record.unit_value
-            self._put(msgspec.structs.replace(record, found=found, wrote=(found,), unit=unit))
+        if record is not None and observed in record.wrote and not (record.systemd_zero and observed == 0):
+            unit = None if observed == record.unit_value else record.unit_value
+            self._put(msgspec.structs.replace(record, found=observed, wrote=(observed,), unit=unit))
 
-    def record(self, key: Key, found: int, value: int) -> None:
-        """Record that `value` is about to be written over `found`.
+    def record(self, key: Key, observed: int, value: int) -> None:
+        """Record that `value` is about to be written over `observed`.
 
         If it is not the agent's own value, a restore writes it from now on: runtimes and kubelets write at any time.
         """
         record = self.get(key) or LimitRecord(key)
-        if record.systemd_zero and found == 0:
-            found = record.found or record.unit or cgroupfs.NO_LIMIT
-        if found == record.found and record.wrote == (value,):
+        if record.systemd_zero and observed == 0:
+            observed = record.found or record.unit or cgroupfs.NO_LIMIT
+        if observed == record.found and record.wrote == (value,):
             return  # as it stands
-        if record.found is None or found not in {record.found, *record.wrote}:
-            unit = None if found == record.unit_value else record.unit_value
-            self._put(msgspec.structs.replace(record, found=found, wrote=(value,), unit=unit))
+        if record.found is None or observed not in {record.found, *record.wrote}:
+            unit = None if observed == record.unit_value else record.unit_value
+            self._put(msgspec.structs.replace(record, found=observed, wrote=(value,), unit=unit))
         else:
-            self._put(msgspec.structs.replace(record, wrote=_kept(record.wrote, found, value)))
+            self._put(msgspec.structs.replace(record, wrote=_kept(record.wrote, observed, value)))
 
     def record_runtimes(self, key: Key, found: int, ours: int) -> None:
         """Record that `ours`, which the file may have had before the agent wrote to it, is Swapwarden's by the runtime.
@@ -248,14 +248,14 @@ class LimitRecords(_Records[LimitRecord]):
             wrote = tuple(each for each in record.wrote if each != ours)
             self._put(msgspec.structs.replace(record, found=found, wrote=(ours, *wrote)[-KEPT_VALUES:], unit=ours))
 
-    def leave(self, key: Key, found: int) -> None:
-        """Record that another writer's `found` stays, if the agent would restore another value."""
+    def leave(self, key: Key, observed: int) -> None:
+        """Record that another writer's `observed` stays, if the agent would restore another value."""
         record = self.get(key)
         if record is not None and (record.found is not None or record.systemd_zero):
-            self.mark_known(key, found)
+            self.mark_known(key, observed)
 
-    def mark_known(self, key: Key, found: int | None = None) -> None:
-        """Record that the agent has read the file, which has no value (any more) that the agent wrote, but `found`.
+    def mark_known(self, key: Key, observed: int | None = None) -> None:
+        """Record that the agent has read the file, which has no value (any more) that the agent wrote, but `observed`.
 
         Where systemd holds it at 0, that is the value to restore after systemd's next 0.
         """
@@ -263,7 +263,7 @@ class LimitRecords(_Records[LimitRecord]):
         if record is None or not record.systemd_zero:
             self._put(LimitRecord(key))
         else:
-            self._put(LimitRecord(key, systemd_zero=True, unit=record.unit if found == 0 else found))
+            self._put(LimitRecord(key, systemd_zero=True, unit=record.unit if observed == 0 else observed))
 
     def set_systemd_zero(self, key: Key, *, held: bool) -> None:
         """Record whether systemd holds the file at 0. Without the drop-ins there would be no limit: it is restored."""
@@ -299,18 +299,18 @@ class LimitRecords(_Records[LimitRecord]):
 class SettingRecords(_Records[SettingRecord]):
     """The records of settings. If the file cannot take one, it is not recorded: the setting must not be written."""
 
-    def record(self, key: Key, found: str, value: str) -> None:
-        """Record that `value` is about to be written over `found`. OSError if the file cannot take that.
+    def record(self, key: Key, observed: str, value: str) -> None:
+        """Record that `value` is about to be written over `observed`. OSError if the file cannot take that.
 
-        If `found` is not the agent's own value, a restore writes it from now on.
+        If `observed` is not the agent's own value, a restore writes it from now on.
         """
-        if max(len(found), len(value)) > TEXT_LENGTH:
+        if max(len(observed), len(value)) > TEXT_LENGTH:
             raise OSError(errno.EFBIG, f"a value has more than {TEXT_LENGTH} characters")
         record = self.get(key)
-        if record is None or found not in {record.found, *record.wrote}:
-            self._put(key, SettingRecord(key, found, (value,)))
+        if record is None or observed not in {record.found, *record.wrote}:
+            self._put(key, SettingRecord(key, observed, (value,)))
         else:
-            self._put(key, msgspec.structs.replace(record, wrote=_kept(record.wrote, found, value)))
+            self._put(key, msgspec.structs.replace(record, wrote=_kept(record.wrote, observed, value)))
 
     def forget(self, key: Key) -> None:
         """Drop the record: the setting was restored, or no longer exists. OSError if the file cannot take that."""

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from swapwarden.agent.host import faults
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -19,11 +20,10 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 """Read of the file at most. The agent never leaves as much there."""
 LINE_BYTES: Final = 64 * 1024
 """Longest line that is read."""
-LOG_SECONDS: Final = 60.0
 
 
 class ReplacedFile:
-    """Not thread-safe. A killed process leaves one of both contents as a whole. A full disk stops nothing."""
+    """A file that is replaced as a whole: a killed process leaves either content. A full disk stops nothing."""
 
     def __init__(self, path: pathlib.Path, content: Callable[[], bytes], clock: Callable[[], float]) -> None:
         """`content` returns all that the file must hold. Nothing is opened before `write_anew`."""
@@ -36,7 +36,7 @@ class ReplacedFile:
         self._logged = self.tried = float("-inf")
         """When a failure was last logged, and when rewriting the file last failed."""
         self.behind: OSError | None = None
-        """Why the file lacks something."""
+        """Why the file lacks something; None if it has all."""
 
     def lines(self) -> Iterator[bytes]:
         """Yield what an earlier run left, and an empty line for what exceeds MAX_BYTES. OSError if it is unreadable."""
@@ -70,7 +70,7 @@ class ReplacedFile:
             if fd >= 0:
                 os.close(fd)
             FAILURES.inc()
-            if self.clock() - self._logged >= LOG_SECONDS:
+            if self.clock() - self._logged >= faults.LOG_SECONDS:
                 self._logged = self.clock()
                 extra = {"file": str(self.path), "error": str(error)}
                 log.error("cannot write the ledger", extra=extra)  # noqa: TRY400 a full disk needs no traceback

@@ -33,11 +33,11 @@ class RuntimeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     name: Annotated[str, msgspec.Meta(max_length=253)] = ""
     """Empty: the sandbox, in which nothing of the pod runs."""
     value: Bytes = cgroupfs.NO_LIMIT
-    """In the runtime's specification; NO_LIMIT also if that has no such key, or an invalid one."""
+    """Value in the runtime's specification; NO_LIMIT also if that has no such key, or an invalid one."""
     original: ValueText | None = None
     """The kubelet's value, if `value` is Swapwarden's; empty: it had none. None: `value` is not Swapwarden's."""
     since: float = 0.0
-    """From when it has this value, in monotonic seconds; 0: from its start."""
+    """When the container got this value, in monotonic seconds; 0: at its start."""
     asked: Bytes | None = None
     """The value that the runtime was asked to put in place of `value`, until it answers."""
 
@@ -53,7 +53,7 @@ class RuntimeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RuntimeRecords:
-    """By container id. If the file cannot take a record, memory keeps it."""
+    """The records by container id. If the file cannot take a record, memory keeps it."""
 
     def __init__(self, append: Callable[[RuntimeRecord | str], None]) -> None:
         """`append` takes a record, or the id of one that ended."""

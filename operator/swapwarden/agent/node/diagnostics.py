@@ -1,19 +1,20 @@
-"""Diagnoses a node's swap configuration, with remedies: a pure function of facts and a look at the node.
+"""Diagnoses a node's swap configuration, with remedies. All but `shortfall`, which reads cgroups, is pure.
 
 The rules follow KEP-2400, the Kubernetes page on swap memory management, and the code of kernel and kubelet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from swapwarden.agent.desired import throttle
-from swapwarden.agent.host import cgroup_files
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import board
-from swapwarden.agent.node import eviction_order, node_info, protection
+from swapwarden.agent.node import eviction_order, node_info
 from swapwarden.api import state
 from swapwarden.api.conditions import ConditionType
 
@@ -50,6 +51,34 @@ _NRI: Final = {
 """Messages and remedies by reason."""
 
 
+class Shortfall(msgspec.Struct, frozen=True):
+    """A cgroup above all pods that protects less than they ask for. Bytes."""
+
+    path: str
+    """Empty: the root of the agent's view, which in a node inside a container is a cgroup as well."""
+    file: str
+    """memory.min or memory.low."""
+    observed: int
+    needed: int
+
+
+def shortfall(cgroups: cgroupfs.Cgroups, root: str, needed: Mapping[str, int]) -> Shortfall | None:
+    """Return the cgroup above `root`, that of all pods, that leaves the least of what they need, by file.
+
+    Below a cgroup that protects less than those in it ask for, the kernel scales them down: to nothing below one at 0
+    (effective_protection in the kernel's mm/page_counter.c). Swapwarden writes no cgroups above that of all pods. The
+    kernel's own root, and cgroups without the memory controller, have no such files and take nothing away.
+    """
+    worst: Shortfall | None = None
+    for path in ("", *reversed(list(cgroupfs.above(root)))):
+        for file, least in needed.items():
+            with contextlib.suppress(cgroupfs.CgroupError):
+                observed = cgroups.read(cgroupfs.join(path, file))
+                if observed < least and (worst is None or observed < worst.observed):
+                    worst = Shortfall(path, file, observed, least)
+    return worst
+
+
 class Diagnostic(msgspec.Struct, frozen=True):
     """A problem, or a risk, of the node's configuration."""
 
@@ -67,38 +96,33 @@ def conditions(
     runtime: board.RuntimeStatus | None = None,
     *,
     storm: bool = False,
-    short: protection.Shortfall | None = None,
-) -> list[Diagnostic]:
-    """Return what a node's state reports as conditions; most of it concerns nodes with swap only.
+    short: Shortfall | None = None,
+) -> Iterator[Diagnostic]:
+    """Yield the diagnostics that a node's state reports as conditions; most of it concerns nodes with swap only.
 
     `lost` is how often the kernel dropped events recently, `runtime` how the plugin of the container runtime stands;
     None if there should be none. `storm`: many cgroups stood still at memory.high at once. `short` is the cgroup above
     all pods that makes their protection ineffective.
     """
-    found = list(_conditions(facts, seen)) if facts.devices else []
-    found += _of_memory(storm=storm, short=short)
+    if facts.devices:
+        yield from _conditions(facts, seen)
+    yield from _of_memory(storm=storm, short=short)
     if runtime is not None and runtime.reason:
         message, remedy = _NRI.get(runtime.reason, _NRI["Refused"])
         detail = "".join(each if each.isprintable() else "?" for each in runtime.message[:_DETAIL])
-        found.append(
-            Diagnostic(
-                ConditionType.NRI_UNAVAILABLE, runtime.reason, f"{message}: {detail}" if detail else message, remedy
-            )
-        )
+        message = f"{message}: {detail}" if detail else message
+        yield Diagnostic(ConditionType.NRI_UNAVAILABLE, runtime.reason, message, remedy)
     if lost:
-        found.append(
-            Diagnostic(
-                ConditionType.EVENTS_LOST,
-                "QueueOverflow",
-                f"the kernel dropped events about cgroups {lost} times recently, because too many came at once;"
-                " all cgroups were compared instead, which takes longer",
-                "raise fs.inotify.max_queued_events and restart the agent",
-            )
+        yield Diagnostic(
+            ConditionType.EVENTS_LOST,
+            "QueueOverflow",
+            f"the kernel dropped events about cgroups {lost} times recently, because too many came at once;"
+            " all cgroups were compared instead, which takes longer",
+            "raise fs.inotify.max_queued_events and restart the agent",
         )
-    return found
 
 
-def _of_memory(*, storm: bool, short: protection.Shortfall | None) -> Iterator[Diagnostic]:
+def _of_memory(*, storm: bool, short: Shortfall | None) -> Iterator[Diagnostic]:
     if storm:
         yield Diagnostic(
             ConditionType.THROTTLING_STORM,
@@ -109,12 +133,12 @@ def _of_memory(*, storm: bool, short: protection.Shortfall | None) -> Iterator[D
             " (status.throttled has the pods)",
         )
     if short is not None:
-        what = "nothing" if short.found == 0 else f"no more than {_mib(short.found)}"
+        what = "nothing" if short.observed == 0 else f"no more than {_mib(short.observed)}"
         node = "" if short.path else " (the node itself runs in it)"
         yield Diagnostic(
             ConditionType.PROTECTION_INEFFECTIVE,
             "AncestorTooLow",
-            f"{short.file} of the cgroup /{short.path[-_DETAIL:]}{node} is {short.found}, and pods below it ask for"
+            f"{short.file} of the cgroup /{short.path[-_DETAIL:]}{node} is {short.observed}, and pods below it ask for"
             f" {_mib(short.needed)}: the kernel protects {what} of their memory",
             f"set {short.file} of that cgroup to {short.needed} or more (as {_PROPERTIES[short.file]}= of its unit)",
         )

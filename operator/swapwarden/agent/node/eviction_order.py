@@ -26,7 +26,7 @@ _LITTLE: Final = 16 << 20
 
 
 class PodsMemory(msgspec.Struct, frozen=True):
-    """Of the cgroup above all pods, in bytes."""
+    """Memory sizes of the cgroup above all pods, in bytes."""
 
     limit: int
     """memory.max."""
@@ -39,7 +39,7 @@ class NodeMemory(msgspec.Struct, frozen=True):
 
     total: int
     free: int
-    """With the lists of processors, which empty as memory runs out."""
+    """Free memory, with the lists of processors, which empty as memory runs out."""
     inactive_file: int
     kernel: int
     """Neither free, anonymous nor file pages."""
@@ -50,7 +50,7 @@ class NodeMemory(msgspec.Struct, frozen=True):
     low: int
     """The sum of their low watermarks: kswapd then starts."""
     pods: PodsMemory | None = None
-    """None if their memory has no limit."""
+    """Memory of all pods; None if it has no limit."""
 
 
 class FirstEvent(enum.Enum):
@@ -75,7 +75,7 @@ class EvictionOrder(msgspec.Struct, frozen=True):
     swaps: int
     """The kernel swaps below this size of memory.available."""
     kills: int
-    """It kills below this size, at least."""
+    """Size of memory.available below which the kernel certainly kills."""
     safe: int
     """The least threshold with which the kubelet certainly evicts before that."""
     pods_threshold: int = 0

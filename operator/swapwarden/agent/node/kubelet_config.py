@@ -52,7 +52,7 @@ _DEFAULT_THRESHOLD: Final = "100Mi"
 """evictionHard's memory.available without an evictionHard (k/k: pkg/kubelet/eviction)."""
 
 Values = dict[str, Any]
-"""By top-level key: text, a mapping from text to text, or a list of text."""
+"""Values by top-level key: text, a mapping from text to text, or a list of text."""
 
 
 class ConfigurationError(Exception):
@@ -72,9 +72,9 @@ class Configuration(msgspec.Struct, frozen=True):
     memory_qos: bool | None = None
     """The feature gate MemoryQoS; None: the default of the kubelet's version."""
     memory_reservation_policy: str = ""
-    """As written, or empty."""
+    """memoryReservationPolicy as written, or empty."""
     memory_throttling_factor: str = ""
-    """As written, or empty: the default of the kubelet's version."""
+    """memoryThrottlingFactor as written, or empty: the default of the kubelet's version."""
     cgroup_driver: str = "cgroupfs"
     cgroup_root: str = "/"
     runtime_endpoint: str = ""
@@ -219,11 +219,11 @@ def _bytes(text: str, whole: int) -> int | None:
 
 def _from_json(text: str) -> Values:
     try:
-        found = msgspec.json.decode(text)
+        document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"it is no JSON: {str(error)[:_TEXT]}") from None
     values: Values = {}
-    for key, value in found.items():
+    for key, value in document.items():
         if key in _SCALARS and isinstance(value, str | bool | int | float):
             values[key] = _word(value)
         elif key in _MAPPINGS and isinstance(value, dict):
@@ -291,12 +291,12 @@ def _scalar(text: str) -> str:
 
 def _mapping(source: str | list[str]) -> Mapping[str, str]:
     """Parse a flow mapping, or the lines of a block of scalars; deeper levels are skipped."""
-    found = {}
+    mapping = {}
     for item in _flow(source, "{}") if isinstance(source, str) else source:
         match = _KEY.fullmatch(item)
         if match:
-            found[match["key"]] = _scalar(match["value"].strip())
-    return found
+            mapping[match["key"]] = _scalar(match["value"].strip())
+    return mapping
 
 
 def _list(source: str | list[str]) -> list[str]:

@@ -61,11 +61,11 @@ _PODS: Final = 32
 _RUNTIMES: Final = {"cri-containerd-": "containerd", "crio-": "CRI-O", "docker-": "cri-dockerd"}
 _ZONE: Final = re.compile(r"\s+(min|low|count:)\s+([0-9]{1,12})\s*", re.ASCII)
 _FILE_PAGES: Final = ("Cached", "SwapCached", "Buffers")
-"""Of /proc/meminfo; together `file` of the root cgroup's memory.stat."""
+"""Fields of /proc/meminfo; their sum equals `file` in the root cgroup's memory.stat."""
 _NEEDED: Final = frozenset({"MemTotal", "MemFree", "AnonPages", "Inactive(file)", *_FILE_PAGES})
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SIZE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
-"""In KiB: as many digits as bytes have that fit into the status."""
+"""A size in KiB, with as many digits as bytes have that fit into the status."""
 _PRIORITY: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
@@ -73,11 +73,11 @@ class Containers(msgspec.Struct, frozen=True):
     """Numbers of Burstable pods, by the swap limits of their containers."""
 
     without: int = 0
-    """No container has a limit."""
+    """Pods of which no container has a swap limit."""
     limited: int = 0
-    """At least one has."""
+    """Pods of which a container has a swap limit."""
     swapping: int = 0
-    """At least one has a limit above 0."""
+    """Pods of which a container has a swap limit above 0."""
 
 
 class NodeLook(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class NodeLook(msgspec.Struct, frozen=True):
     """Whether the container runtime's unit may swap."""
     containers: Containers = Containers()
     controllers: str | None = None
-    """Of cgroup v2, as the kernel lists them."""
+    """Controllers of cgroup v2, as the kernel lists them."""
     zswap: state.ZswapFacts | None = None
     pressure: bool | None = None
     """Whether the kernel reports memory pressure."""
@@ -111,14 +111,14 @@ def look(
     ours: Collection[str] = (),
 ) -> NodeLook:
     """Read what the facts leave out. `root` is the cgroup above all pods; `ours` are cgroups that the agent limited."""
-    found, unreadable = None, ""
+    configuration, unreadable = None, ""
     if kubelet:
         try:
-            found = kubelet_config.read(kubelet)
+            configuration = kubelet_config.read(kubelet)
         except kubelet_config.ConfigurationError as error:
             unreadable = str(error)
     return NodeLook(
-        configuration=found,
+        configuration=configuration,
         unreadable=unreadable,
         memory=memory(proc, cgroups, root),
         kubelet_swaps=_may_one_swap(cgroups, KUBELET_UNITS),
@@ -131,10 +131,10 @@ def look(
     )
 
 
-def reported(found: state.Facts, seen: NodeLook, root: str | None) -> state.Facts:
+def reported(facts: state.Facts, seen: NodeLook, root: str | None) -> state.Facts:
     """Return the facts as a node's state has them: with the part of `seen` that is reported."""
     return msgspec.structs.replace(
-        found,
+        facts,
         controllers=[name[:32] for name in (seen.controllers or "").split()[:16]],
         zswap=seen.zswap,
         psi_available=seen.pressure is True,
@@ -145,16 +145,16 @@ def reported(found: state.Facts, seen: NodeLook, root: str | None) -> state.Fact
 
 def kubelet_facts(seen: NodeLook, root: str | None) -> state.Kubelet | None:
     """Return the kubelet's configuration, else what the cgroups show of it, or None."""
-    found = seen.configuration
-    if found is not None:
+    configuration = seen.configuration
+    if configuration is not None:
         return state.Kubelet(
-            fail_swap_on=found.fail_swap_on,
-            swap_behavior=found.swap_behavior,
-            eviction_memory=found.eviction_memory,
-            enforce_node_allocatable=list(found.enforce_node_allocatable),
-            memory_qos=found.memory_qos,
-            cgroup_driver=found.cgroup_driver,
-            cgroup_root=found.cgroup_root,
+            fail_swap_on=configuration.fail_swap_on,
+            swap_behavior=configuration.swap_behavior,
+            eviction_memory=configuration.eviction_memory,
+            enforce_node_allocatable=list(configuration.enforce_node_allocatable),
+            memory_qos=configuration.memory_qos,
+            cgroup_driver=configuration.cgroup_driver,
+            cgroup_root=configuration.cgroup_root,
         )
     if root is None:
         return None
@@ -230,8 +230,8 @@ def may_swap(cgroups: cgroupfs.Cgroups, path: str) -> bool | None:
     if cgroups.inode(path) is None:
         return None
     limits = (cgroups.number(each, cgroupfs.SWAP_MAX) for each in (path, *cgroupfs.above(path)))
-    found = [value for value in limits if value is not None]
-    return all(value > 0 for value in found) if found else None
+    numbers = [value for value in limits if value is not None]
+    return all(value > 0 for value in numbers) if numbers else None
 
 
 def _may_one_swap(cgroups: cgroupfs.Cgroups, units: Iterable[str]) -> bool | None:
@@ -284,8 +284,8 @@ def controllers(cgroup_root: pathlib.Path) -> str | None:
 
 def io_weight(cgroup: pathlib.Path) -> str | None:
     """Return a cgroup's share of disks (io.cost, or the scheduler bfq); None if the kernel has neither."""
-    found = (files.text(cgroup / name) for name in ("io.weight", "io.bfq.weight"))
-    return next((each for each in found if each is not None), None)
+    weights = (files.text(cgroup / name) for name in ("io.weight", "io.bfq.weight"))
+    return next((each for each in weights if each is not None), None)
 
 
 def zswap(sys: pathlib.Path) -> state.ZswapFacts | None:
@@ -303,14 +303,14 @@ def zswap(sys: pathlib.Path) -> state.ZswapFacts | None:
 
 def pressure(proc: pathlib.Path) -> bool | None:
     """Return whether the kernel reports memory pressure (PSI); None without such a file: no PSI, or turned off."""
-    found = files.text(proc / "pressure/memory")
-    return None if found is None else found.startswith("some ")
+    content = files.text(proc / "pressure/memory")
+    return None if content is None else content.startswith("some ")
 
 
 def sysctl(proc: pathlib.Path, name: str) -> int | None:
     """Return a number of /proc/sys by its path there."""
-    found = files.text(proc / "sys" / name) or ""
-    return int(found) if _NUMBER.fullmatch(found) else None
+    content = files.text(proc / "sys" / name) or ""
+    return int(content) if _NUMBER.fullmatch(content) else None
 
 
 def systemd(host: pathlib.Path) -> str | None:
@@ -356,7 +356,7 @@ def devices(text: str, block: pathlib.Path, node_disks: frozenset[str] | None = 
     `block` is /sys/block; `node_disks` are the disks with the node's file systems, or None. A container cannot see the
     disk of a swap file: it counts as a file, not encrypted, on an unknown disk.
     """
-    found = []
+    listed = []
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) < 5 or not _SIZE.fullmatch(words[2]):
@@ -366,10 +366,10 @@ def devices(text: str, block: pathlib.Path, node_disks: frozenset[str] | None = 
         under = _IN_A_FILE if is_file else block_devices.look(block, name)
         dedicated = None if under.disks is None or node_disks is None else under.disks.isdisjoint(node_disks)
         size = int(words[2]) * 1024
-        found.append(
+        listed.append(
             state.SwapDevice(name[:256], words[1][:32], size, priority, under.backing, under.encrypted, dedicated)
         )
-    return found[: state.MAX_DEVICES]
+    return listed[: state.MAX_DEVICES]
 
 
 def noswap(release: str) -> bool:

@@ -58,7 +58,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class NodeWatch:
-    """Not thread-safe: only the event loop may use it."""
+    """Looks at the node's facts and kubelet. Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class NodeWatch:
         self._worker = disks
         self._due = asyncio.Event()
         self._last: _Seen | None = None
-        """None: it is time to look again at all."""
+        """The last look at the node; None: all must be read again."""
         self.looked = asyncio.Event()
         """Set once all was looked at, or it took too long."""
         self.facts = self._read_facts(None)
@@ -145,12 +145,12 @@ class NodeWatch:
 
     def _look(self, tree: _TreeFacts, written: frozenset[str]) -> tuple[state.Facts, _Seen | None]:
         """See what the node has, also on its disks: in a thread. `written`: cgroups that the agent wrote to."""
-        found, last = self._read_facts(tree.root), self._last
-        if last is not None and (last.tree, last.devices) == (tree, found.devices):
-            return found, None
+        facts, last = self._read_facts(tree.root), self._last
+        if last is not None and (last.tree, last.devices) == (tree, facts.devices):
+            return facts, None
         own = self._sources
         look = node_info.look(own.proc, own.sys, self._fs, tree.root, own.kubelet, ours=written)
-        return found, _Seen(tree, found.devices, look, swap_devices.find(own.sys / "block", found.devices))
+        return facts, _Seen(tree, facts.devices, look, swap_devices.find(own.sys / "block", facts.devices))
 
     def _take(self, facts: state.Facts, seen: _Seen | None) -> None:
         self.facts = facts

@@ -51,7 +51,7 @@ class Node(msgspec.Struct, frozen=True):
     root: str | None
     """The cgroup above all pods."""
     problem: str
-    """Why it was not found."""
+    """Why the cgroup above all pods was not found, or empty."""
     compatible: bool | None
     seen: node_info.NodeLook
     systemd: str | None
@@ -63,12 +63,12 @@ class Node(msgspec.Struct, frozen=True):
     system_io: bool | None
     """Whether it has the io controller; None without that slice."""
     io_weight: str | None
-    """Its weight for I/O; None if it has none."""
+    """The node's weight for I/O; None if it has none."""
 
 
 _SYSCTLS: Final = ("vm/swappiness", "vm/min_free_kbytes", "vm/watermark_scale_factor", "vm/page-cluster")
 _SHARED: Final = {None: "disk shared: unknown", True: "disk not shared", False: "disk shared with file systems"}
-"""By whether a swap device has a disk of its own."""
+"""Words for whether a swap device has a disk of its own."""
 _SYSTEM: Final = "system.slice"
 _FIRST: Final = {
     eviction_order.FirstEvent.SWAP: "swapping, then evictions",
@@ -102,12 +102,12 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
     if not kubelet:
         kubelet = node_info.configuration_files(host)
     root, problem = _tree(cgroups, arguments.cgroup_anchor.strip("/"))
-    found = node_info.read_facts(proc, sys_root / "block", cgroups, root, (str(host.absolute()),))
+    facts = node_info.read_facts(proc, sys_root / "block", cgroups, root, (str(host.absolute()),))
     return Node(
-        facts=found,
+        facts=facts,
         root=root,
         problem=problem,
-        compatible=_compatible(found, cgroups, root),
+        compatible=_compatible(facts, cgroups, root),
         seen=node_info.look(proc, sys_root, cgroups, root, kubelet),
         systemd=node_info.systemd(host),
         sysctls={name: node_info.sysctl(proc, name) for name in _SYSCTLS},
@@ -125,14 +125,14 @@ def _tree(cgroups: cgroupfs.Cgroups, anchor: str) -> tuple[str | None, str]:
         return None, str(error)
 
 
-def _compatible(found: state.Facts, cgroups: cgroupfs.Cgroups, root: str | None) -> bool | None:
+def _compatible(facts: state.Facts, cgroups: cgroupfs.Cgroups, root: str | None) -> bool | None:
     """Return whether pods' swap can be limited; without pods any cgroup below the root shows it."""
-    if found.cgroup_version == 0:  # not a cgroup file system
+    if facts.cgroup_version == 0:  # not a cgroup file system
         return None
-    if found.cgroup_version != 2:
+    if facts.cgroup_version != 2:
         return False
     if root is not None:
-        return found.swap_controller
+        return facts.swap_controller
     return True if any(cgroups.has(name, cgroupfs.SWAP_MAX) for name in cgroups.dirs("")) else None
 
 
@@ -144,9 +144,9 @@ def report(node: Node) -> str:
     rows = [(_plain(row.name), _plain(row.value), _plain(row.evidence)) for row in rows_of(node)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    found = list(gaps(node))
-    lines += ["", "What falls short:" if found else "Nothing falls short."]
-    for number, each in enumerate(found, 1):
+    lacks = list(gaps(node))
+    lines += ["", "What falls short:" if lacks else "Nothing falls short."]
+    for number, each in enumerate(lacks, 1):
         lines += [f"{number}. {_plain(each.name)}: {_plain(each.message)}.", f"   Remedy: {_plain(each.remedy)}."]
     verdict = {
         True: "Compatible: Swapwarden can hold pods' swap limits on this node.",
@@ -185,8 +185,8 @@ def rows_of(node: Node) -> Iterator[Row]:
 
 
 def _cgroup_rows(node: Node) -> Iterator[Row]:
-    found = node.facts
-    yield Row("cgroup version", str(found.cgroup_version or _UNKNOWN), "cgroup.controllers")
+    facts = node.facts
+    yield Row("cgroup version", str(facts.cgroup_version or _UNKNOWN), "cgroup.controllers")
     yield Row("controllers", (node.seen.controllers or _UNKNOWN)[:_WIDTH], "cgroup.controllers")
     yield Row("pods below", _UNKNOWN if node.root is None else f"/{node.root}", node.problem or "names of cgroups")
     yield Row("swap controller", _yes(node.compatible), "memory.swap.max")
@@ -196,17 +196,17 @@ def _cgroup_rows(node: Node) -> Iterator[Row]:
 
 
 def _memory_rows(node: Node) -> Iterator[Row]:
-    found = node.facts
-    yield Row("kernel", found.kernel_release or _UNKNOWN, "/proc/sys/kernel/osrelease")
+    facts = node.facts
+    yield Row("kernel", facts.kernel_release or _UNKNOWN, "/proc/sys/kernel/osrelease")
     yield Row(
         "tmpfs noswap",
-        _yes(found.tmpfs_noswap if found.kernel_release else None),
+        _yes(facts.tmpfs_noswap if facts.kernel_release else None),
         "tmpfs volumes in mountinfo, else kernel 6.4 and newer",
     )
-    yield Row("page size", str(found.page_size), "sysconf")
-    yield Row("memory", _size(found.memory_bytes) if found.memory_bytes else _UNKNOWN, "MemTotal of /proc/meminfo")
-    yield Row("swap", _size(found.swap_bytes) if found.memory_bytes else _UNKNOWN, "SwapTotal of /proc/meminfo")
-    for device in found.devices:
+    yield Row("page size", str(facts.page_size), "sysconf")
+    yield Row("memory", _size(facts.memory_bytes) if facts.memory_bytes else _UNKNOWN, "MemTotal of /proc/meminfo")
+    yield Row("swap", _size(facts.swap_bytes) if facts.memory_bytes else _UNKNOWN, "SwapTotal of /proc/meminfo")
+    for device in facts.devices:
         said = (
             _size(device.size_bytes),
             device.type,
@@ -238,24 +238,24 @@ def _kubelet_rows(seen: node_info.NodeLook) -> Iterator[Row]:
     known = tally.without or tally.limited
     value = f"limited in {tally.limited}, not in {tally.without} of {tally.without + tally.limited} pods"
     yield Row("Burstable containers", value if known else _UNKNOWN, "memory.swap.max of some")
-    found = seen.configuration
-    if found is None:
+    configuration = seen.configuration
+    if configuration is None:
         yield Row("kubelet: configuration", _UNKNOWN, seen.unreadable or "not found")
         yield Row("kubelet: swapBehavior", node_info.behavior(tally) or _UNKNOWN, "inferred from the containers")
         return
     yield from _order_rows(seen)
-    gate = "by its version" if found.memory_qos is None else _yes(found.memory_qos)
+    gate = "by its version" if configuration.memory_qos is None else _yes(configuration.memory_qos)
     for name, value in (
-        ("failSwapOn", str(found.fail_swap_on).lower()),
-        ("swapBehavior", found.swap_behavior),
-        ("evictionHard memory.available", found.eviction_memory or "none"),
-        ("enforceNodeAllocatable", ", ".join(found.enforce_node_allocatable) or "none"),
+        ("failSwapOn", str(configuration.fail_swap_on).lower()),
+        ("swapBehavior", configuration.swap_behavior),
+        ("evictionHard memory.available", configuration.eviction_memory or "none"),
+        ("enforceNodeAllocatable", ", ".join(configuration.enforce_node_allocatable) or "none"),
         ("MemoryQoS", gate),
-        ("cgroupDriver", found.cgroup_driver),
-        ("cgroupRoot", found.cgroup_root),
-        ("containerRuntimeEndpoint", found.runtime_endpoint or "default"),
+        ("cgroupDriver", configuration.cgroup_driver),
+        ("cgroupRoot", configuration.cgroup_root),
+        ("containerRuntimeEndpoint", configuration.runtime_endpoint or "default"),
     ):
-        yield Row(f"kubelet: {name}", value, found.source)
+        yield Row(f"kubelet: {name}", value, configuration.source)
 
 
 def _order_rows(seen: node_info.NodeLook) -> Iterator[Row]:
@@ -279,17 +279,17 @@ def _order_rows(seen: node_info.NodeLook) -> Iterator[Row]:
 def gaps(node: Node) -> Iterator[Gap]:
     """Yield the worst first: what makes limits impossible, then misconfiguration, then good practice."""
     yield from _incompatible(node)
-    found = node.facts
-    if found.memory_bytes and not found.swap_bytes:
+    facts = node.facts
+    if facts.memory_bytes and not facts.swap_bytes:
         yield Gap(
             "no swap",
             "swap is off, so pods have none",
             "set the kubelet's failSwapOn: false, make a swap device (mkswap, swapon, /etc/fstab), restart the kubelet",
         )
-    for each in diagnostics.conditions(found, node.seen):
+    for each in diagnostics.conditions(facts, node.seen):
         yield Gap(each.kind, each.message, each.remedy)
     yield from _kubelet_gaps(node.seen)
-    if found.devices:
+    if facts.devices:
         yield from _practices(node)
 
 

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-import msgspec
-
 from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import exposure, inventory, records
 from swapwarden.agent.ledger import runtime_records
@@ -151,15 +149,7 @@ _RESOURCES: Final = ("memory", "io")
 _Values = dict[tuple[str, ...], float]
 
 
-class _PodUsage(msgspec.Struct, frozen=True):
-    """A pod and the swap that it uses."""
-
-    used: int
-    uid: str
-    pod: records.Pod
-
-
-class _Found:
+class _Reading:
     """The values of one reading, by metric."""
 
     def __init__(self) -> None:
@@ -172,7 +162,7 @@ class _Found:
 
 
 class SwapUsage:
-    """Not thread-safe: everything runs in the event loop."""
+    """Reads the use of swap for metrics. Not thread-safe: everything runs in the event loop."""
 
     def __init__(
         self,
@@ -201,108 +191,108 @@ class SwapUsage:
         async with self._reading:
             if self._clock() - self._read_at < FRESH_SECONDS:
                 return
-            found = _Found()
+            reading = _Reading()
             turn = headroom_reader.Turn(self._clock)
-            total = self._node(found)
-            self._slices(found)
+            total = self._node(reading)
+            self._slices(reading)
             if self._known.root is not None:
-                await self._pods(found, self._known.root.path, total, turn)
+                await self._pods(reading, self._known.root.path, total, turn)
             for scope, size in (await self._headroom.read(turn.pause)).items():
-                found.put(headroom_reader.HEADROOM, size, scope.lower())
+                reading.put(headroom_reader.HEADROOM, size, scope.lower())
             for metric in READINGS:
-                metric.hold(found.values.get(metric, {}))
+                metric.hold(reading.values.get(metric, {}))
             self._read_at = self._clock()
 
     # The node
 
-    def _node(self, found: _Found) -> int | None:
+    def _node(self, reading: _Reading) -> int | None:
         """Return the node's swap in bytes."""
         sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
         total, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
-        found.put(TOTAL, total)
-        found.put(MEMORY_TOTAL, sizes.get("MemTotal"))
+        reading.put(TOTAL, total)
+        reading.put(MEMORY_TOTAL, sizes.get("MemTotal"))
         if total is not None and free is not None:
-            found.put(USED, max(0, total - free))
+            reading.put(USED, max(0, total - free))
         counted = cgroupfs.counts(files.text(self._proc / "vmstat") or "")
         for metric, name in ((SWAPPED_IN, "pswpin"), (SWAPPED_OUT, "pswpout")):
             if name in counted:
-                found.put(metric, counted[name] * self._fs.page)
+                reading.put(metric, counted[name] * self._fs.page)
         for kind in ("anon", "file"):
-            found.put(REFAULTS, counted.get(f"workingset_refault_{kind}"), kind)
+            reading.put(REFAULTS, counted.get(f"workingset_refault_{kind}"), kind)
         for resource in _RESOURCES:
             stalls = cgroupfs.stalls(files.text(self._proc / "pressure" / resource) or "")
             for kind, microseconds in stalls.items():
-                found.put(STALLED, microseconds / 1e6, resource, kind)
+                reading.put(STALLED, microseconds / 1e6, resource, kind)
         return total
 
-    def _slices(self, found: _Found) -> None:
+    def _slices(self, reading: _Reading) -> None:
         root = "" if self._known.root is None else self._known.root.path.partition("/")[0]
         names = (name for name in self._fs.dirs("") if name.endswith(".slice") and name != root)
         used = [(self._fs.number(name, cgroupfs.SWAP_CURRENT), name) for name in names]
         for size, name in heapq.nlargest(_SLICES, [(size, name) for size, name in used if size is not None]):
-            found.put(SLICE_USED, size, name)
+            reading.put(SLICE_USED, size, name)
             for resource in _RESOURCES:
-                for kind, microseconds in self._pressure(name, resource).items():
-                    found.put(SLICE_STALLED, microseconds / 1e6, name, resource, kind)
+                for kind, microseconds in cgroupfs.if_any(self._fs.pressure, name, resource).items():
+                    reading.put(SLICE_STALLED, microseconds / 1e6, name, resource, kind)
 
     # Pods
 
-    async def _pods(self, found: _Found, root: str, total: int | None, turn: headroom_reader.Turn) -> None:
+    async def _pods(self, reading: _Reading, root: str, total: int | None, turn: headroom_reader.Turn) -> None:
         above: dict[str, int] = {}
         users, given = [], 0
         for pod in list(self._known.pods.values()):
             used, limit = self._fs.number(pod.path, cgroupfs.SWAP_CURRENT), self._fs.number(pod.path, cgroupfs.SWAP_MAX)
             if used is not None and limit is not None:
-                users.append(_PodUsage(used, pod.uid, pod))
+                users.append((used, pod))
                 given += limit
             await turn.pause()
         if total is not None:
             accessible = min(total, self._least(root, above))
-            found.put(ACCESSIBLE, accessible)
-            found.put(RESERVED, total - accessible)
-            found.put(UNASSIGNED, max(0, accessible - given))
+            reading.put(ACCESSIBLE, accessible)
+            reading.put(RESERVED, total - accessible)
+            reading.put(UNASSIGNED, max(0, accessible - given))
         for file in (cgroupfs.MEMORY_LOW, cgroupfs.MEMORY_MIN):
-            found.put(PROTECTED, self._fs.number(root, file), file)
+            reading.put(PROTECTED, self._fs.number(root, file), file)
         for metric, event, count in self._events(root, PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS):
-            found.put(metric, count, event)
+            reading.put(metric, count, event)
         for resource in _RESOURCES:
-            for kind, microseconds in self._pressure(root, resource).items():
-                found.put(PODS_STALLED, microseconds / 1e6, resource, kind)
-        users.sort(reverse=True, key=lambda each: (each.used, each.uid))
-        for each in users[: self._top]:
-            self._pod(found, each, above)
+            for kind, microseconds in cgroupfs.if_any(self._fs.pressure, root, resource).items():
+                reading.put(PODS_STALLED, microseconds / 1e6, resource, kind)
+        users.sort(reverse=True, key=lambda each: (each[0], each[1].uid))
+        for used, pod in users[: self._top]:
+            self._pod(reading, pod, used, above)
             await turn.pause()
         if rest := users[self._top :]:
-            found.put(POD_USED, sum(each.used for each in rest), OTHER)
-        self._exposed(found)
+            reading.put(POD_USED, sum(used for used, _ in rest), OTHER)
+        self._exposed(reading)
 
-    def _exposed(self, found: _Found) -> None:
+    def _exposed(self, reading: _Reading) -> None:
         """List the pods that took most above their limit, then those above it for longest."""
         exposed = (pod for pod in self._known.pods.values() if pod.tally.count)
         for pod in heapq.nlargest(self._top, exposed, key=lambda each: (each.tally.grown, each.tally.milliseconds)):
-            found.put(exposure.POD_EXPOSURES, pod.tally.count, pod.uid)
-            found.put(exposure.POD_EXPOSED, pod.tally.milliseconds / 1000, pod.uid)
+            reading.put(exposure.POD_EXPOSURES, pod.tally.count, pod.uid)
+            reading.put(exposure.POD_EXPOSED, pod.tally.milliseconds / 1000, pod.uid)
             for cause, milliseconds in pod.tally.milliseconds_of.items():
-                found.put(exposure.POD_EXPOSED_BY_CAUSE, milliseconds / 1000, pod.uid, cause.value)
-            found.put(exposure.POD_GROWN, pod.tally.grown, pod.uid)
+                reading.put(exposure.POD_EXPOSED_BY_CAUSE, milliseconds / 1000, pod.uid, cause.value)
+            reading.put(exposure.POD_GROWN, pod.tally.grown, pod.uid)
 
-    def _pod(self, found: _Found, user: _PodUsage, above: dict[str, int]) -> None:
-        uid, pod = user.uid, user.pod
+    def _pod(self, reading: _Reading, pod: records.Pod, used: int, above: dict[str, int]) -> None:
+        uid = pod.uid
         limit = self._fs.number(pod.path, cgroupfs.SWAP_MAX)
         if limit is None:  # gone since
             return
         limit = min(limit, self._least(pod.path.rpartition("/")[0], above))
         listed = list(itertools.islice(pod.containers.values(), _CONTAINERS))
         inside = {each.id: self._inside(each) for each in listed}
-        found.put(POD_USED, user.used, uid)
-        found.put(POD_LIMIT, _shown(min(limit, self._together(pod, inside))), uid)
+        reading.put(POD_USED, used, uid)
+        reading.put(POD_LIMIT, _shown(min(limit, self._together(pod, inside))), uid)
         for metric, event, count in self._events(pod.path, POD_SWAP_EVENTS, POD_MEMORY_EVENTS):
-            found.put(metric, count, uid, event)
+            reading.put(metric, count, uid, event)
         for container in listed:
-            used, own = self._fs.number(container.path, cgroupfs.SWAP_CURRENT), inside[container.id]
-            if used is not None and own is not None:
-                found.put(CONTAINER_USED, used, uid, container.id)
-                found.put(CONTAINER_LIMIT, _shown(min(own, limit)), uid, container.id)
+            its, own = self._fs.number(container.path, cgroupfs.SWAP_CURRENT), inside[container.id]
+            if its is not None and own is not None:
+                reading.put(CONTAINER_USED, its, uid, container.id)
+                reading.put(CONTAINER_LIMIT, _shown(min(own, limit)), uid, container.id)
 
     def _inside(self, container: records.Container) -> int | None:
         """Return the least limit in a container's cgroup; None if it is gone."""
@@ -325,9 +315,9 @@ class SwapUsage:
     def _events(
         self, path: str, swap: metrics.Reading, memory: metrics.Reading
     ) -> Iterator[tuple[metrics.Reading, str, int | None]]:
-        wanted = ((swap, cgroupfs.SWAP_EVENTS, _SWAP_EVENTS), (memory, cgroupfs.MEMORY_EVENTS, _MEMORY_EVENTS))
-        for metric, file, events in wanted:
-            counted = self._counts(path, file)
+        rows = ((swap, cgroupfs.SWAP_EVENTS, _SWAP_EVENTS), (memory, cgroupfs.MEMORY_EVENTS, _MEMORY_EVENTS))
+        for metric, file, events in rows:
+            counted = cgroupfs.if_any(self._fs.counts, path, file)
             for event in events:
                 yield metric, event, counted.get(event)
 
@@ -338,24 +328,10 @@ class SwapUsage:
             known[path] = min(self._limit(path), above)
         return known[path]
 
-    # Files that may not be there
-
     def _limit(self, path: str) -> int:
         """Return a cgroup's own limit; NO_LIMIT if it has no such file."""
-        found = self._fs.number(path, cgroupfs.SWAP_MAX)
-        return cgroupfs.NO_LIMIT if found is None else found
-
-    def _pressure(self, path: str, resource: str) -> Mapping[str, int]:
-        try:
-            return self._fs.pressure(path, resource)
-        except cgroupfs.CgroupError:
-            return {}
-
-    def _counts(self, path: str, file: str) -> Mapping[str, int]:
-        try:
-            return self._fs.counts(path, file)
-        except cgroupfs.CgroupError:
-            return {}
+        limit = self._fs.number(path, cgroupfs.SWAP_MAX)
+        return cgroupfs.NO_LIMIT if limit is None else limit
 
 
 def _shown(limit: int) -> float:
@@ -369,4 +345,4 @@ READINGS: Final = (
     *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS, PODS_STALLED),
     *(exposure.POD_EXPOSURES, exposure.POD_EXPOSED, exposure.POD_EXPOSED_BY_CAUSE, exposure.POD_GROWN),
 )
-"""All that one reading fills."""
+"""Metrics that one reading of the node fills."""

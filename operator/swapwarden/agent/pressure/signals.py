@@ -19,15 +19,15 @@ import msgspec
 from swapwarden.api import names, state
 
 NEAR_SECONDS: Final = 1.0
-"""Between looks while a signal is on or near."""
+"""Seconds between looks while a signal is on or near."""
 RARE_SECONDS: Final = 16.0
-"""Between looks otherwise, at most."""
+"""Most seconds between looks while no signal is near."""
 FASTEST: Final = 128 << 20
 """Bytes a second at which the headroom must be expected to fall at any moment, unless `below` is less: what falls by
 more than `below` between two looks is not seen in time, however soon the first of them is.
 """
 RETURNS: Final = 8
-"""Of so many pages that are reclaimed, one or more must be needed again while tasks stall for want of memory."""
+"""Most reclaimed pages for each one that is needed again: if fewer return, tasks do not stall for want of memory."""
 
 
 class StallTotals(msgspec.Struct, frozen=True):
@@ -196,8 +196,8 @@ class PressureSignals:
         begins = hurries or (lowest is not None and lowest < self._below)
         if self._headroom.step(look.at, begins=begins, stays=stays, hurries=hurries) and scope is not None:
             on[names.PressureSignal.HEADROOM, scope] = self._headroom.since or 0.0
-        found = {scope: self._windows[scope].add(look.at, look.stalls.get(scope)) for scope in names.PressureScope}
-        for each, stall in found.items():
+        stalls = {scope: self._windows[scope].add(look.at, look.stalls.get(scope)) for scope in names.PressureScope}
+        for each, stall in stalls.items():
             latch = self._stalls[each]
             was = latch.since is not None
             begins = stall.whole and stall.thrash and stall.permille >= self._full
@@ -205,14 +205,14 @@ class PressureSignals:
                 on[names.PressureSignal.STALL, each] = latch.since or 0.0
             elif was:
                 self._windows[each].restart()
-        stalled = [stall for stall in found.values() if 2 * stall.permille >= self._full]
+        stalled = [stall for stall in stalls.values() if 2 * stall.permille >= self._full]
         near = bool(on or stalled) or self._headroom.begun or any(each <= self._clear for each in look.cheap.values())
         self.pause = NEAR_SECONDS if near else self._until(look)
         self._last, self._near = look, near
         verdict = Verdict(
             headroom=lowest,
             on=frozenset(on),
-            stalls={each: stall.permille for each, stall in found.items() if each in look.stalls},
+            stalls={each: stall.permille for each, stall in stalls.items() if each in look.stalls},
             of_a_pod=any(stall.whole and stall.permille >= self._full for stall in stalled)
             and not any(stall.short for stall in stalled),
             near=near,

@@ -8,7 +8,7 @@ from typing import Final
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroup_files, cgroupfs
-from swapwarden.agent.inventory import board, inventory, own_files, records
+from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import container_reconciler, file_reconciler, queue, schedule, work
 from swapwarden.api import names
@@ -38,7 +38,6 @@ class CgroupReconciler:
         files: file_reconciler.FileReconciler,
         containers: container_reconciler.ContainerReconciler,
         *,
-        own: own_files.OwnFiles,
         why: attribution.Attribution,
         evidence: systemd_zero.Evidence,
     ) -> None:
@@ -49,7 +48,6 @@ class CgroupReconciler:
         self._runtime = book.runtime
         self._files = files
         self._containers = containers
-        self._own = own
         self._attribution = why
         self._evidence = evidence
         self.first = not book.initialised
@@ -90,7 +88,7 @@ class CgroupReconciler:
     def mark_above(self, mark: queue.Mark) -> None:
         """Decide the values of the cgroups above pods, and have them written: ancestors first."""
         self.retarget_above()
-        for file in list(own_files.above_pods(self._inventory)):
+        for file in list(inventory.above_pods(self._inventory)):
             # Protection is raised before any pod has its turn: below an ancestor without it, it has no effect.
             if not file.usage and self._files.failures.may_break(file):
                 self._files.reconcile(file, mark.noticed)
@@ -129,9 +127,9 @@ class CgroupReconciler:
         """Have records of the files of memory with a setting; with `recorded` also of those that the ledger has."""
         owns = self._work.in_force.kubelet_owns
         for each in cgroup_files.OF_MEMORY:
-            wanted = each.name in settings and not resolve.is_kubelets(owns, each, container=False)
-            if wanted or (recorded and self._limits.has_name(each.name, cgroup.path)):
-                file = self._own.add(cgroup, each)
+            is_set = each.name in settings and not resolve.is_kubelets(owns, each, container=False)
+            if is_set or (recorded and self._limits.has_name(each.name, cgroup.path)):
+                file = self._inventory.file_records.add(cgroup, each)
                 if file is not None and not recorded:
                     file.created_at = records.NEVER if file.pod is None else file.pod.file.created_at
                 if file is not None and file.pod is None:
@@ -143,7 +141,7 @@ class CgroupReconciler:
         held = self._limits.holds_ours(file.key) or file in self._files.pending.writes or file.status.reason is not None
         held = held or file in self._files.guard.guarded
         if not (file.usage or held or any(isinstance(value, int) for value in desired)):
-            self._own.remove(cgroup, file)
+            self._inventory.file_records.remove(cgroup, file)
             self._files.drop(file)
 
     # Keys
@@ -166,25 +164,25 @@ class CgroupReconciler:
             case _:
                 raise cgroupfs.GoneError(str(key))
 
-    def enter(self, level: records.Level, mark: queue.Mark, *, found: bool = True) -> None:
+    def enter(self, level: records.Level, mark: queue.Mark, *, listed: bool = True) -> None:
         """Mark the unknown children of a level. CgroupError if it cannot be read."""
         try:
-            listed = self._inventory.enter(level)
+            children = self._inventory.enter(level)
         except cgroupfs.DeniedError as error:  # it is nobody's but the node's
             raise cgroupfs.CgroupError(str(error)) from None
-        for name in listed:
+        for name in children:
             path = cgroupfs.join(level.path, name)
             known = path in self._inventory.pods or path in self._inventory.levels
             if not known and (records.pod_uid(name) or records.is_level(name)):
-                self._work.waiting.mark(queue.Child(level, name, found), queue.Priority.ARRIVAL, mark)
+                self._work.waiting.mark(queue.Child(level, name, listed), queue.Priority.ARRIVAL, mark)
 
     def _observe(self, child: queue.Child, mark: queue.Mark) -> None:
         """Compare a name with the disk."""
-        origin = resolve.Origin.PREEXISTING if self.first and child.found else resolve.Origin.APPEARED
+        origin = resolve.Origin.PREEXISTING if self.first and child.listed else resolve.Origin.APPEARED
         try:
             self._inventory.observe(child.owner, child.name, origin, mark.noticed)
         finally:
-            self.take_changes(mark, found=child.found)
+            self.take_changes(mark, listed=child.listed)
 
     def _compare(self, pod: records.Pod, mark: queue.Mark) -> None:
         """Compare a pod and its children with the disk."""
@@ -200,7 +198,7 @@ class CgroupReconciler:
         if error is not None:
             raise error
 
-    def take_changes(self, mark: queue.Mark, *, found: bool = False) -> None:
+    def take_changes(self, mark: queue.Mark, *, listed: bool = False) -> None:
         """Take in new cgroups, and forget removed ones."""
         for change in self._inventory.changes():
             what, came = change.what, change.came
@@ -209,7 +207,7 @@ class CgroupReconciler:
                     self._files.drop(what)
                     continue
                 case records.Level() if came:
-                    self._work.failures.attempt(what, functools.partial(self.enter, what, mark, found=found))
+                    self._work.failures.attempt(what, functools.partial(self.enter, what, mark, listed=listed))
                     self.mark_above(mark)
                 case records.Container() if came and self._containers.put_off(what):
                     self._work.watching.release(what)
@@ -217,7 +215,7 @@ class CgroupReconciler:
                     self._work.waiting.mark(what, queue.Priority.ARRIVAL, queue.Mark(mark.noticed))
                 case records.Pod() if came:
                     # The inventory has it now, so an error is the pod's.
-                    late = self.absent and found
+                    late = self.absent and listed
                     self._work.failures.attempt(what, functools.partial(self._take_in, what, mark, late=late))
                     if change.denied:
                         self._work.failures.failed(what, ViolationReason.ACCESS_DENIED, change.denied)
@@ -234,35 +232,45 @@ class CgroupReconciler:
     def _take_in(self, pod: records.Pod, mark: queue.Mark, *, late: bool) -> None:
         """Reconcile a pod for the first time; `late` if it ran without an agent until now.
 
-        A pod with a container already ran before the agent found it, at an unknown time: events have no time, and that
-        of a cgroup's directory is when its inode came to memory (set_default_inode_attr in the kernel's
+        | the pod | origin | its exposure counts from | cause |
+        |---|---|---|---|
+        | is `late` | as below | when the last agent was last alive; now if unknown | AgentDown |
+        | is in the ledger, or nothing is enforced | PREEXISTING | now | none |
+        | else | APPEARED | when the agent last knew all pods | AgentLate |
+
+        A pod with a container already ran before the agent observed it, at an unknown time: events have no time, and
+        that of a cgroup's directory is when its inode came to memory (set_default_inode_attr in the kernel's
         fs/kernfs/inode.c), which under memory pressure can be long after it was made. So its exposure is counted from
         when the agent last knew all pods: it is at most that long.
         """
         state = self._work.in_force
         self._adopt(pod, {}, recorded=True)
         entries = [entry for file in pod.own if (entry := self._limits.get(file.key)) is not None]
-        # Where systemd's 0 is all that was noted, the agent has not known the pod before.
+        # A record of nothing but systemd's 0 is evidence for Strict: no agent has taken in the pod.
         known = any(entry.found is None or entry.wrote for entry in entries)
         if known or state.mode is not names.Mode.ENFORCE:
             pod.origin = resolve.Origin.PREEXISTING
+        # If the ledger lost lines, a 0 may be the agent's own. A kubelet that gave a pod 0 also gave its containers 0.
         for file in pod.own:
             file.last_stated = self._files.recall(file, incomplete=late and not self._ledger.complete)
-        found = pod.origin is resolve.Origin.PREEXISTING
-        pod.enforced = found or late
+        preexisting = pod.origin is resolve.Origin.PREEXISTING
+        pod.enforced = preexisting or late
         ran, since = None, mark.noticed
         if late:
             ran = names.Cause.AGENT_DOWN
             since = mark.noticed if state.away is None else state.away
         else:
+            # systemd writes its value again until the first container starts, after some 0.2 seconds on hardware: by
+            # its age, that is the pod's start and not another writer (`attribution.cause_of`).
             for file in pod.own:
                 file.created_at = mark.noticed
-            if not found:
+            if not preexisting:
                 ran, since = names.Cause.AGENT_LATE, mark.since
         self.reconcile_pod(pod, queue.Mark(mark.noticed), since=since, ran=ran)
         for file in pod.own:
             self._attribution.observe(file)  # its limit first
-            if found and self._limits.get(file.key) is None:
+            # With a record, the next agent does not take it for one that appeared while none ran.
+            if preexisting and self._limits.get(file.key) is None:
                 self._limits.mark_known(file.key)
         if resolve.awaits_entry(state.spec, pod.uid, origin=pod.origin, last=pod.file.last_stated):
             self._work.due_in(pod, schedule.Why.AWAITS, resolve.AWAIT_SECONDS)
@@ -277,17 +285,26 @@ class CgroupReconciler:
     ) -> None:
         """Decide the values of a pod's own files, and write them; its containers follow.
 
+        | the state in force | desired value in Enforce (`resolve.of_pod`) |
+        |---|---|
+        | has an entry with a setting of this file | that number, or a ceiling |
+        | has an entry without one | what another writer last wrote |
+        | has no entry any more | the last number: a pod leaves the state before its cgroup is removed |
+        | never had one | 0; a pod that ran before anything was enforced is left alone |
+
         `since` is when the pod may have begun to run without a limit, and `ran` why. Without these, a pod that a state
-        names for the first time ran without a limit until now.
+        names for the first time ran without a limit until now, and any other since its files were last right.
         """
+        # Before the pod's own files: a raise of these waits for containers that are marked, and may be lowered.
         self._mark_containers(pod, mark)
         in_force = self._work.in_force
         state, mode = in_force.spec, in_force.mode
         entry = None if state is None else state.pods.get(pod.uid)
         if entry is not None and len(entry.settings) > len(entry.settings.keys() & _SWAP):
             self._adopt(pod, entry.settings)
+        # From 1.37 on, a kubelet may set memory.high of pods. Guarding that takes a record of the file.
         if in_force.guards_others is not names.KubeletGuard.OFF and self._files.guard.finds(pod.path):
-            self._own.add(pod, cgroup_files.MEMORY_HIGH)
+            self._inventory.file_records.add(pod, cgroup_files.MEMORY_HIGH)
         enforces, first = mode is names.Mode.ENFORCE, entry is not None and not pod.stated
         pod.enforced = pod.enforced or not enforces
         for file in pod.own:
@@ -299,7 +316,7 @@ class CgroupReconciler:
             at_most = file.desired.at_most and file.last_stated is not None
             if entry is not None:
                 at_most = setting is not None and setting.at_most
-            self.find_evidence(file)
+            self.find_evidence(file)  # before the write: after it, a 0 would not show who wrote it
             enforced = resolve.of_pod(
                 state, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=file.last_stated, file=file.spec
             )
@@ -307,6 +324,7 @@ class CgroupReconciler:
                 file, enforced, mode=in_force.mode, owns=in_force.kubelet_owns, at_most=at_most
             )
         if entry is not None:
+            # Once a state named it, a pod without an entry is one that ends: its files are left as they are.
             pod.stated = True
             pod.origin = resolve.Origin.PREEXISTING
         for file in pod.own:
@@ -324,7 +342,7 @@ class CgroupReconciler:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
         if file.pod is None or file is not file.pod.file or file.times.write_seq:
             return
-        seeks = self._evidence.wanted or self._work.reports.drop_ins[board.PODS].held
+        seeks = self._evidence.desired or self._work.reports.drop_ins[board.PODS].held
         if seeks or self._limits.get(file.key) is not None:
             self._evidence.came(self._inventory.root_path, file.pod)
 

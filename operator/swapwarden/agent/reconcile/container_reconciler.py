@@ -9,7 +9,7 @@ import msgspec
 from swapwarden.agent.desired import resolve, runtime_values, spec
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroup_files, cgroupfs
-from swapwarden.agent.inventory import container_files, inventory, records
+from swapwarden.agent.inventory import inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, queue, schedule, work
 from swapwarden.api import names
@@ -21,7 +21,7 @@ STIRS: Final = 10
 """Times that events inside of a container's cgroup are examined at once; after that so many seconds later."""
 STIR_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 60.0
-"""After so long without an event the count starts again."""
+"""Seconds without an event after which the count starts again."""
 _NAMES: Final = tuple(file.name for file in cgroup_files.OF_PODS)
 
 
@@ -66,7 +66,7 @@ class ContainerReconciler:
             return True
         if of_pod.containers or of_pod.each is not None or in_force.guards_others is not names.KubeletGuard.OFF:
             return True
-        return self._limits.has_names(_NAMES, container_files.paths(container))
+        return self._limits.has_names(_NAMES, inventory.container_paths(container))
 
     def reconcile(self, container: records.Container, mark: queue.Mark) -> None:
         """Decide the values of a container's files, and write them."""
@@ -86,10 +86,10 @@ class ContainerReconciler:
         seen = self._runtime.get(container.id)
         lower = runtime_values.lower_original(seen, self._inventory.page)
         try:
-            wanted = self._wanted(container, entry or {}, swap=lower is not None)
-            if wanted or entry is not None:
+            needed = self._needed(container, entry or {}, swap=lower is not None)
+            if needed or entry is not None:
                 # Each time: if it cannot be watched, no event reports crun's inner cgroup.
-                self._open(container, wanted)
+                self._open(container, needed)
         except Exception as unknown:  # noqa: BLE001 raised once the known files have their values
             # A cgroup inside without a process is checked again, but not if the container makes new ones without end.
             if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
@@ -110,14 +110,14 @@ class ContainerReconciler:
         if error is not None:
             raise error
 
-    def _wanted(
+    def _needed(
         self, container: records.Container, entry: spec.FileSettings, *, swap: bool
     ) -> list[cgroup_files.CgroupFile]:
         """Return the files that need a record: those with a setting, and those that an earlier run may have written.
 
         These keep their value until a state has another one. `swap`: memory.swap.max needs one in any case.
         """
-        paths, owns = container_files.paths(container), self._work.in_force.kubelet_owns
+        paths, owns = inventory.container_paths(container), self._work.in_force.kubelet_owns
         guards = self._work.in_force.guards_others is not names.KubeletGuard.OFF
         guarded = guards and self._files.guard.finds(container.path)
         young = container.since + YOUNG_SECONDS - self._work.clock()
@@ -132,10 +132,10 @@ class ContainerReconciler:
             or self._limits.has_names((each.name,), paths)
         ]
 
-    def _open(self, container: records.Container, wanted: list[cgroup_files.CgroupFile]) -> None:
+    def _open(self, container: records.Container, needed: list[cgroup_files.CgroupFile]) -> None:
         known = set(container.files)
         try:
-            self._inventory.open(container, wanted)
+            self._inventory.open(container, needed)
         finally:
             for change in self._inventory.changes():
                 if isinstance(change.what, records.ControlFile):

@@ -54,7 +54,7 @@ class Guarded(inotify.Watched):
 
 
 class ThrottleGuard:
-    """Not thread-safe: only the event loop may use it."""
+    """Raises a memory.high at which a cgroup stands still. Not thread-safe: only the event loop may use it."""
 
     def __init__(self, shared: work.Work, cgroups: cgroupfs.Cgroups) -> None:
         self._work = shared
@@ -87,9 +87,9 @@ class ThrottleGuard:
             limit = cgroupfs.NO_LIMIT
             with contextlib.suppress(cgroupfs.CgroupError):  # then no value lies between plan and limit
                 limit = self._fs.read(cgroupfs.join(file.path, cgroupfs.MEMORY_MAX))
-            found = Guarded(file, throttle.StallGuard(plan, limit, self._fs.page, answer), self._events(file))
-            self.guarded[file] = found
-            self._watch(found)
+            guarded = Guarded(file, throttle.StallGuard(plan, limit, self._fs.page, answer), self._events(file))
+            self.guarded[file] = guarded
+            self._watch(guarded)
 
     def drop(self, file: records.ControlFile) -> None:
         """Guard a file no longer."""
@@ -224,10 +224,7 @@ class ThrottleGuard:
         return state.GuardSettings() if current is None else current.guard
 
     def _events(self, file: records.ControlFile) -> int:
-        try:
-            return self._fs.counts(file.path, cgroupfs.MEMORY_EVENTS).get("high", 0)
-        except cgroupfs.CgroupError:
-            return 0
+        return cgroupfs.if_any(self._fs.counts, file.path, cgroupfs.MEMORY_EVENTS).get("high", 0)
 
     def _sample(self, file: records.ControlFile, now: float) -> throttle.StallSample:
         """Read one sample. CgroupError; ValueError if the kernel accounts no pressure."""

@@ -17,37 +17,37 @@ from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import ledger
 
 REPORT_SECONDS: Final = 30.0
-"""After which a write that has not ended is logged, each time."""
+"""Seconds after which a write that has not ended is logged, each time."""
 NICE: Final = 10
 """Reclaim takes CPU time in the kernel: on busy CPUs, repairs would wait for it. It is a tenth of their share then."""
 STEP_BYTES: Final = 64 << 20
 """Memory that one write has the kernel reclaim at most: between two writes another value may be desired."""
 
 
-def step(target: int, found: int, used: int, page: int) -> int:
-    """Return the next value of memory.high on the way from `found` down to `target`, with `used` in use; all bytes."""
-    return max(target, min(found, used) - STEP_BYTES) // page * page
+def step(target: int, observed: int, used: int, page: int) -> int:
+    """Return the next memory.high on the way from `observed` down to `target`, with `used` in use; all in bytes."""
+    return max(target, min(observed, used) - STEP_BYTES) // page * page
 
 
-def is_foreign(file: records.ControlFile, found: int, book: ledger.Ledger) -> bool:
+def is_foreign(file: records.ControlFile, observed: int, book: ledger.Ledger) -> bool:
     """Return whether a file of memory holds another writer's number, which the agent leaves alone.
 
     It repairs only the values that systemd and kubelets write without a policy of their own: 0 and max. Where the
     ledger lost lines, any number may be the agent's.
     """
-    wanted = file.desired.value
-    if is_released(file, found):
+    desired = file.desired.value
+    if is_released(file, observed):
         return False
-    if not isinstance(wanted, int) or found in {wanted, file.last_applied, 0, cgroupfs.NO_LIMIT}:
+    if not isinstance(desired, int) or observed in {desired, file.last_applied, 0, cgroupfs.NO_LIMIT}:
         return False
     record = book.limits.get(file.key)
-    return book.complete and (record is None or found not in record.wrote)
+    return book.complete and (record is None or observed not in record.wrote)
 
 
-def is_released(file: records.ControlFile, found: int) -> bool:
-    """Return whether the guard replaces another writer's memory.high, and `found` is that or no value at all."""
+def is_released(file: records.ControlFile, observed: int) -> bool:
+    """Return whether the guard replaces another writer's memory.high, and `observed` is that or no value at all."""
     known = file.throttling
-    return known.foreign > 0 and known.least > 0 and found in {known.foreign, cgroupfs.NO_LIMIT}
+    return known.foreign > 0 and known.least > 0 and observed in {known.foreign, cgroupfs.NO_LIMIT}
 
 
 class PendingError(Exception):
@@ -68,7 +68,7 @@ class PendingWrite(msgspec.Struct):
 
 
 class PendingWrites:
-    """Not thread-safe: only the event loop may use it. One write to a file at a time, and few at once."""
+    """Writes that threads make: one to a file at a time, and few at once. Only the event loop may use it."""
 
     def __init__(self, cgroups: cgroupfs.Cgroups) -> None:
         self._fs = cgroups
@@ -107,14 +107,14 @@ class PendingWrites:
             return None
         return self._fs.read(file.name)
 
-    def overtake(self, file: records.ControlFile, found: int, limit: int, book: ledger.LimitRecords) -> None:
-        """Write at once, and so end the thread's write, if the limit is larger than its value and the one found."""
+    def overtake(self, file: records.ControlFile, observed: int, limit: int, book: ledger.LimitRecords) -> None:
+        """Write at once, and so end the thread's write, if the limit is larger than its value and the observed one."""
         one, record = self.writes[file], book.get(file.key)
-        if limit <= max(found, one.write.value):
+        if limit <= max(observed, one.write.value):
             return
         # Until the thread has written its value, the file holds another one: the ledger must not drop it for that.
         to_come = record is not None and record.last_applied == one.write.value
-        book.record(file.key, one.write.value if to_come else found, limit)
+        book.record(file.key, one.write.value if to_come else observed, limit)
         one.raised = limit
         self._fs.write(file.name, limit)
         # Else the kernel continues to reclaim down to the smaller value (memory_high_write in its mm/memcontrol.c).

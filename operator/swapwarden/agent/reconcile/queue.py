@@ -19,11 +19,12 @@ from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 
 RETRY_SECONDS: Final = (2.0, 120.0)
-"""First and longest bound of the wait before a key is tried again."""
+"""First and longest bound of the wait before a key, or a write that the kernel refused, is tried again."""
 SOON_SECONDS: Final = (0.01, 5.0)
-"""The same for one that has only just been made, and is not ready."""
+"""First and longest bound of the wait for a cgroup, or its files, that was only just made and is not ready."""
 SOON_ATTEMPTS: Final = 9
-"""Tries of such a key, within some seconds, after which it waits for an event or a full comparison."""
+"""Tries within some seconds, after which such a cgroup waits for an event or a full comparison, and the lack of such a
+file is a failure."""
 LOST_SECONDS: Final = 600.0
 """How long the status reports that the kernel dropped events."""
 
@@ -33,8 +34,8 @@ class Child(msgspec.Struct, frozen=True):
 
     owner: inotify.Watched
     name: str
-    found: bool = False
-    """Whether a listing found it, and no event reported it."""
+    listed: bool = False
+    """Whether a listing showed it, and no event reported it."""
 
     def __str__(self) -> str:
         """For logs."""
@@ -47,7 +48,7 @@ class Child(msgspec.Struct, frozen=True):
 
 
 class Task(enum.Enum):
-    """Of the whole node."""
+    """A task of the whole node, which waits in the queue as keys do."""
 
     TREE = "tree"
     """Find the cgroup above all pods."""
@@ -101,7 +102,7 @@ class Mark(msgspec.Struct, frozen=True):
     written: bool = False
     """Whether an event reported a write to the file."""
     after: int | None = None
-    """Of a write that was not the agent's: the number of the agent's last write before it."""
+    """Number of the agent's last write before another writer's; None if the event may be of the agent's own."""
 
 
 class EventHorizon:
@@ -109,11 +110,11 @@ class EventHorizon:
 
     def __init__(self, now: float) -> None:
         self.drained = now
-        """Until then inotify reported everything about its watches."""
+        """Time until which inotify reported everything about its watches."""
         self.writes = 0
         """How many of the agent's own writes events have reported for certain."""
         self.caught_up = now
-        """All pods that ran before this time are known."""
+        """Time before which all pods that ran are known."""
         self._complete = self.lost_until = records.NEVER
         """Events were lost between these times. Files that were read since are known all the same."""
         self._lossy = False
@@ -177,11 +178,11 @@ class Queue:
     def __init__(self) -> None:
         self._waiting: dict[Priority, dict[object, dict[Key, Mark]]] = {priority: {} for priority in Priority}
         self._serials: dict[tuple[Priority, Key], int] = {}
-        """By the order of marking: all but sweeps."""
+        """Serial numbers in the order of marking, of all keys but sweeps."""
         self.count = 0
-        """Of keys that wait."""
+        """How many keys wait."""
         self.serial = 0
-        """Of the newest mark."""
+        """Serial number of the newest mark."""
 
     def mark(self, key: Key, priority: Priority, mark: Mark) -> None:
         """Have a key reconciled. One that waits already keeps its place, and the earlier of both times."""
@@ -234,7 +235,7 @@ class Queue:
         return next(iter(self._serials.values()), math.inf) <= serial
 
     def group_waits_since(self, name: object, serial: int) -> bool:
-        """Return the same for one group."""
+        """Return whether a repair or an arrival of this group still waits that was marked by then."""
         for priority in (Priority.REPAIR, Priority.ARRIVAL):
             group = self._waiting[priority].get(name)
             if group and self._serials[priority, next(iter(group))] <= serial:
@@ -263,7 +264,7 @@ class Failure(msgspec.Struct, frozen=True):
     """Why one key could not be reconciled."""
 
     reason: ViolationReason | None
-    """None if that is normal for a moment, and no violation."""
+    """The violation's reason; None if the failure is normal for a moment."""
     message: str
     backoff: backoff.Backoff
 

@@ -6,7 +6,7 @@ safety net. So no repair waits for arrivals or for a comparison. Each key has it
 violation (queue.Failures), and stops no other.
 
 inventory.Inventory keeps the cgroups, resolve answers which value a file must hold, file_reconciler writes it, and
-write_order has lowerings come before raises.
+work.WriteOrder has lowerings come before raises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify
-from swapwarden.agent.inventory import board, inventory, own_files, records
+from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import (
@@ -33,13 +33,12 @@ from swapwarden.agent.reconcile import (
     container_reconciler,
     file_reconciler,
     guard,
-    headroom,
     queue,
     runtime_plugins,
     schedule,
+    swap_drain,
     system_units,
     tasks,
-    unit_io,
     work,
 )
 from swapwarden.telemetry import metrics
@@ -88,12 +87,22 @@ class Events:
     def hear(self, *, compares: bool) -> bool:
         """Mark written files, and names that came or were removed. Return whether events were lost.
 
-        While a full comparison is due or under way (`compares`), there may be pods that no event reports.
+        | event | key that is marked |
+        |---|---|
+        | a write to a file | the file, once; if events were lost, as of its last right value |
+        | a write to memory.events | none: the guard takes a look |
+        | a name came or was removed | the name, or the node's units |
+        | the queue overflowed (IN_Q_OVERFLOW) | none: the caller compares everything |
+
+        The kernel reports neither who wrote nor when. A write since the agent's own last write may be that write, so
+        reconciling the file reads it first. While a full comparison is due or under way (`compares`), there may be pods
+        that no event reports.
         """
         noticed = self._work.clock()
         written = self._files.writes
         touched: dict[records.ControlFile, float] = {}
         lost = False
+        # First take all events: systemd writes two or three times in a row, and one repair serves all of these.
         for owner, event in self._work.watching.read():
             if event.mask & inotify.Q_OVERFLOW:
                 lost = True
@@ -105,10 +114,12 @@ class Events:
                 self._files.guard.heard(owner)
             elif owner is not None:
                 self._mark_name(owner, event, noticed)
-        seeks = self._evidence.wanted or self._work.reports.drop_ins[board.PODS].held
+        seeks = self._evidence.desired or self._work.reports.drop_ins[board.PODS].held
         for file, since in touched.items():
+            # An event before this one may have ended the watch. A container may write to its inner cgroup in a loop.
             if file.watch is not None and not (file.is_inner and self._put_off(file)):
                 own = file.times.write_seq > self._work.horizon.writes  # perhaps an event of the agent's own write
+                # Evidence for Strict is read now: the repair hides what systemd wrote.
                 if not own and (seeks or file.systemd.zero or file.kind == "system"):
                     self._rewritten(file)
                 mark = queue.Mark(noticed, since, written=True, after=None if own else file.times.write_seq)
@@ -117,6 +128,7 @@ class Events:
             self._work.horizon.count_loss(noticed)
             OVERFLOWS.inc()
             log.warning("too many events at once: some were lost, comparing everything")
+        # The kernel ends a read early if an event would not fit. Before all are read, a write may still be unknown.
         if self._work.watching.drained:
             finds = not (compares or lost) and self._inventory.root is not None
             self._work.horizon.read(noticed, written, finds=finds)
@@ -181,17 +193,16 @@ class NodeReconciler:
             book.mark_incomplete()
         self._attribution = why = attribution.Attribution(cgroups, book, clock=clock)
         self._evidence = evidence = systemd_zero.Evidence(cgroups, book, reports, clock)
-        space = headroom.Headroom(cgroups, proc)
+        space = swap_drain.Headroom(cgroups, proc)
         stalls = guard.ThrottleGuard(shared, cgroups)
         self._files = files = file_reconciler.FileReconciler(
             shared, cgroups, book, space, stalls, why=why, own_uid=own_uid
         )
-        io = unit_io.UnitIoReconciler(cgroups, book.settings)
+        io = system_units.UnitIoReconciler(cgroups, book.settings)
         self._units = units = system_units.Units(cgroups, book, watching, files, io, reports=reports)
         containers = container_reconciler.ContainerReconciler(shared, known, book, files, why)
-        own = own_files.OwnFiles(cgroups, watching)
         self._cgroups = cgroup_reconciler.CgroupReconciler(
-            shared, known, book, files, containers, own=own, why=why, evidence=evidence
+            shared, known, book, files, containers, why=why, evidence=evidence
         )
         runtime = None
         if nri_dir is not None:
@@ -230,7 +241,7 @@ class NodeReconciler:
             generation=self._generation,
             lost=self.work.horizon.losses(self.work.clock()) if self.work.horizon.ever_lost else 0,
             failures=tuple(failures),
-            others=self._attribution.others() if self._attribution.found_others else "",
+            others=self._attribution.describe_others() if self._attribution.others else "",
             settings=tuple(units.shortfalls()) if units.concerned else None,
             # While an order to restore is under way, at least one value is not restored.
             to_restore=(units.to_restore if units.concerned or units.io.to_restore else 0)
@@ -414,7 +425,7 @@ class NodeReconciler:
         if not self.alarm.on:
             return
         now = self.work.clock()
-        for key, wanted, wait in (
+        for key, is_due, wait in (
             (queue.Task.CAUSES, self._attribution.noted, attribution.MOMENT_SECONDS),
             (
                 queue.Task.SWEEP,
@@ -423,7 +434,7 @@ class NodeReconciler:
             ),
             (queue.Task.TREE, self.inventory.root is None, 0.0),
         ):
-            if wanted and (key, schedule.Why.DUE) not in self.work.due.times:
+            if is_due and (key, schedule.Why.DUE) not in self.work.due.times:
                 self.work.due.at(key, schedule.Why.DUE, now + wait)
         when = -math.inf if self.work.waiting.count or self._applied is not None else self.work.due.next
         self.alarm.set(when, now)

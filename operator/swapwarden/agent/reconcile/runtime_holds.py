@@ -54,7 +54,7 @@ class _RefusedUpdate(msgspec.Struct):
 
 
 class RuntimeHolds:
-    """Not thread-safe. One request at a time."""
+    """Has the runtime hold the limits of running containers, with one request at a time. Not thread-safe."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class RuntimeHolds:
         own = [file for file in container.files if file.spec is cgroup_files.SWAP_MAX]
         if any(file.status.confirmed != file.desired.value or file.status.draining for file in (of_pod, *own)):
             return False
-        if state is None or runtime_values.wanted(seen, state) is None or of_pod.desired.value == 0 == target:
+        if state is None or runtime_values.desired(seen, state) is None or of_pod.desired.value == 0 == target:
             return True
         return bool(own) and all(file.status.observed == file.desired.value == target for file in own)
 
@@ -228,10 +228,10 @@ class RuntimeHolds:
         done, and starts it with the earlier value (internal/cri/server/container_update_resources.go).
         """
         container, state = self._inventory.containers.get(seen.id), self._work.in_force.spec
-        if container is None or seen.asked is None or state is None or runtime_values.wanted(seen, state) is None:
+        if container is None or seen.asked is None or state is None or runtime_values.desired(seen, state) is None:
             return True
-        found = self._fs.number(container.path, cgroupfs.SWAP_MAX)
-        return found is None or found <= seen.asked  # None: it is gone
+        observed = self._fs.number(container.path, cgroupfs.SWAP_MAX)
+        return observed is None or observed <= seen.asked  # None: it is gone
 
     def _fits(self, container: records.Container, target: int) -> bool:
         """Return whether the container uses no more swap than `target`."""

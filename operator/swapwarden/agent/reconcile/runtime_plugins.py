@@ -1,7 +1,6 @@
 """Takes what `swapwarden nri` reports, and sends it the decisions by which it answers the container runtime.
 
-The ledger keeps how containers stand in the runtime. runtime_holds changes running ones, pod_starts answers for new
-pods.
+The ledger keeps how containers stand in the runtime. runtime_holds changes running ones.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs, faults, link_messages, runtime_link
 from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.ledger import ledger, runtime_records
-from swapwarden.agent.reconcile import pod_starts, queue, runtime_holds, schedule, work
+from swapwarden.agent.reconcile import queue, runtime_holds, schedule, work
 from swapwarden.api import names
 from swapwarden.api import runtime_link as protocol
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
+
 
 CONNECTED = metrics.gauge(
     "swapwarden_agent_nri_connected",
@@ -48,6 +48,15 @@ DROPS = metrics.counter(
     "swapwarden_agent_nri_dropped_total",
     "Connections to the plugin that the runtime ended while it ran on, as an answer was too late.",
 )
+
+SANDBOX_SECONDS = metrics.histogram(
+    "swapwarden_agent_nri_sandbox_seconds",
+    "How long the start of a pod waited for its cgroup to hold its value.",
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+)
+
+MOST_SANDBOXES: Final = 256
+"""Pods whose start waits at once; further ones are answered at once."""
 MERGED: Final = 32
 """Containers of a list that are recorded in a turn."""
 AWAY_SECONDS: Final = 5.0
@@ -55,7 +64,7 @@ AWAY_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 2.0
 """How long a plugin may take to read a message, before the agent looks whether it did, and between such looks."""
 LOOKS: Final = 2
-"""So many looks in a row at which a plugin had not read: it is unresponsive."""
+"""Looks in a row at which a plugin had not read, after which it is unresponsive."""
 SLOW_SECONDS: Final = 600.0
 """How long it is reported that the start of a pod did not wait for the agent, or a container's for the plugin."""
 PLUGIN_AWAY: Final = "PluginAway"
@@ -71,6 +80,84 @@ REASONS: Final = ("NoSocket", REFUSED, "Lost")
 _lines = faults.Lines(20)
 
 
+class _Start(msgspec.Struct, frozen=True):
+    """A pod whose start waits."""
+
+    peer: runtime_link.PluginPeer
+    seq: int
+    path: str
+    since: float
+
+
+class PodStarts:
+    """Brings the cgroup of a pod that starts to its value before the container runtime makes the first container.
+
+    The runtime waits for the answer. systemd's last write to the cgroup at the start of a pod is over by then.
+    """
+
+    def __init__(self, shared: work.Work, known: inventory.Inventory, link: runtime_link.RuntimeLink) -> None:
+        self._work = shared
+        self._inventory = known
+        self._link = link
+        self.waiting: list[_Start] = []
+        """Pods whose start waits for an answer."""
+
+    def begin(self, peer: runtime_link.PluginPeer, message: link_messages.SandboxStarted) -> None:
+        """Reconcile a pod's cgroup before anything else, as if its event had just arrived."""
+        path = self._find(message.cgroup)
+        if path is None or len(self.waiting) >= MOST_SANDBOXES:
+            self._link.send(peer, protocol.FromAgent.SANDBOX, {"seq": message.seq})
+            return
+        self.waiting.append(_Start(peer, message.seq, path, self._work.clock()))
+
+    def _find(self, cgroup: str) -> str | None:
+        """Return the path of the pod's cgroup on the disk, and have it reconciled; None if there is none."""
+        parent, _, name = cgroup.rstrip("/").rpartition("/")
+        if records.pod_uid(name) is None:
+            return None
+        noticed = self._work.clock()
+        above = parent.rpartition("/")[2]
+        levels = sorted(self._inventory.levels.values(), key=lambda each: each.path.rpartition("/")[2] != above)
+        for level in levels:
+            path = cgroupfs.join(level.path, name)
+            pod = self._inventory.pods.get(path)
+            if pod is not None:
+                for file in pod.own:
+                    self._work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(noticed))
+                return path
+            try:
+                there = name in self._inventory.enter(level)
+            except cgroupfs.CgroupError:  # a full comparison reports why
+                continue
+            if there:
+                mark = queue.Mark(noticed, self._work.horizon.caught_up)
+                self._work.waiting.mark(queue.Child(level, name), queue.Priority.REPAIR, mark)
+                return path
+        return None
+
+    def _is_settled(self, path: str) -> bool:
+        """Return whether a pod's limit of swap was read back, or cannot be for now."""
+        pod = self._inventory.pods.get(path)
+        if pod is None:
+            return True
+        return pod.file.status.confirmed == pod.file.desired.value or pod.file.status.reason is not None
+
+    def advance(self) -> None:
+        """Answer for pods whose files were read back."""
+        now, waiting = self._work.clock(), []
+        for start in self.waiting:
+            if self._is_settled(start.path) or now - start.since >= protocol.SANDBOX_SECONDS:
+                SANDBOX_SECONDS.observe(now - start.since)
+                self._link.send(start.peer, protocol.FromAgent.SANDBOX, {"seq": start.seq})
+            else:
+                waiting.append(start)
+        self.waiting = waiting
+
+    def lost(self, peer: runtime_link.PluginPeer) -> None:
+        """Forget the starts that a plugin reported that is gone."""
+        self.waiting = [each for each in self.waiting if each.peer is not peer]
+
+
 class _Plugin(msgspec.Struct):
     """One connected plugin."""
 
@@ -84,7 +171,7 @@ class _Plugin(msgspec.Struct):
     listed: bool = False
     """Whether all of its list is on record."""
     reported: link_messages.Counts | None = None
-    """Its counts that metrics have, from this agent or an earlier one."""
+    """The plugin's counts that metrics have, from this agent or an earlier one."""
     counted: bool = False
     """Whether it reported its counts on this connection."""
     look_at: float | None = None
@@ -122,7 +209,7 @@ def _push(link: runtime_link.RuntimeLink, peer: runtime_link.PluginPeer, decisio
 
 
 class RuntimePlugins:
-    """Not thread-safe; never waits."""
+    """Handles the messages of all plugins. Not thread-safe; never waits."""
 
     def __init__(
         self,
@@ -141,7 +228,7 @@ class RuntimePlugins:
         self._records = book.runtime
         book.runtime.expected = True
         self.link = runtime_link.RuntimeLink(folder, readable)
-        self.starts = pod_starts.PodStarts(shared, known, self.link)
+        self.starts = PodStarts(shared, known, self.link)
         self.holds = runtime_holds.RuntimeHolds(shared, known, book, why, self.link, cgroups=cgroups)
         self._plugins: dict[runtime_link.PluginPeer, _Plugin] = {}
         self._sent: spec.NodeSpec | None = None
@@ -318,9 +405,9 @@ class RuntimePlugins:
 
     def _merge(self, plugin: _Plugin, container_id: str) -> None:
         """Record a container of a list."""
-        found = plugin.merging.pop(container_id, None)
-        if found is not None:
-            self.holds.learn(runtime_values.listed(self._records.get(container_id), found, self._work.clock()))
+        listed = plugin.merging.pop(container_id, None)
+        if listed is not None:
+            self.holds.learn(runtime_values.listed(self._records.get(container_id), listed, self._work.clock()))
 
     def _count(self, plugin: _Plugin, counts: link_messages.PluginCounts) -> None:
         before, plugin.reported = plugin.reported or counts, counts
@@ -360,8 +447,8 @@ class RuntimePlugins:
 
     def _usable(self) -> runtime_link.PluginPeer | None:
         """Return the newest plugin by which the runtime can be asked."""
-        found = [peer for peer, plugin in self._plugins.items() if plugin.connected and plugin.listed]
-        return found[-1] if found else None
+        usable = [peer for peer, plugin in self._plugins.items() if plugin.connected and plugin.listed]
+        return usable[-1] if usable else None
 
     def _check(self) -> None:
         """Note whether the runtime can be asked."""

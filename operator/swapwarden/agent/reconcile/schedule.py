@@ -19,9 +19,9 @@
 
 Not here are waits of which no key is due at the end: the comparison at each `--resync-interval` and signs of life
 (`agent.py`), requests and their failures (`desired/state_watch.py`, `report/status_writer.py`), the state's copy on the
-disk (`desired/state_cache.py`), refused kernel settings (`sysctls.py`), the next look at memory pressure
+disk (`desired/state_cache.py`), refused kernel settings (`settings.py`), the next look at memory pressure
 (`pressure/sampler.py`), a plugin that could not connect (`host/runtime_link.py`), and the thread that moves idle memory
-(`reclaim/runner.py`).
+(`reclaim/reclaimer.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Why(enum.StrEnum):
 
 
 class Schedule(Generic[K]):
-    """Times are monotonic seconds."""
+    """The table of keys that are due, and when. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.times: dict[tuple[K, Why], float] = {}
@@ -66,11 +66,11 @@ class Schedule(Generic[K]):
             heapq.heapify(self._heap)
 
     def cancel(self, key: K, why: Why) -> None:
-        """It is not due any more."""
+        """Have a key not due for this reason any more."""
         self.times.pop((key, why), None)
 
     def clear(self) -> None:
-        """Nothing is due any more."""
+        """Have no key due any more."""
         self.times.clear()
         self._heap.clear()
 

@@ -12,7 +12,7 @@ import msgspec
 
 from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.inventory import inventory, layout, own_files
+from swapwarden.agent.inventory import inventory, layout
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import (
     cgroup_reconciler,
@@ -49,7 +49,7 @@ class Comparison(msgspec.Struct):
 
 
 class NodeTasks:
-    """One in a turn. A mistake in one must not end the agent."""
+    """The tasks of the node, one in a turn. A mistake in one must not end the agent."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class NodeTasks:
         runtime: runtime_plugins.RuntimePlugins | None,
     ) -> None:
         self.runtime = runtime
-        """None without a link to the container runtime."""
+        """The plugins of the container runtime; None without a link to it."""
         self._work = shared
         self._inventory = known
         self._ledger = book
@@ -154,7 +154,7 @@ class NodeTasks:
     def _begin(self, now: float) -> None:
         """Lower the root's limit and raise its protection first; the reverse waits until the comparison ends."""
         self._cgroups.retarget_above()
-        for file in list(own_files.above_pods(self._inventory)):
+        for file in list(inventory.above_pods(self._inventory)):
             if self._files.failures.may_break(file):
                 self._files.reconcile(file, now)
         self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, queue.Mark(now))
@@ -197,7 +197,7 @@ class NodeTasks:
         current = self.comparison
         if current.serial is None:
             current.serial = self._work.waiting.serial
-        finding = any(isinstance(key, queue.Child) and key.found for key in self._work.waiting)
+        finding = any(isinstance(key, queue.Child) and key.listed for key in self._work.waiting)
         if finding or self._work.waiting.waits_since(current.serial):  # not yet
             self._work.waiting.mark(queue.Task.SWEEP, queue.Priority.SWEEP, mark)
             return
@@ -221,7 +221,7 @@ class NodeTasks:
                 self._forget_gone(record.key)
         if root is not None:
             self._cgroups.retarget_above()
-            for file in list(own_files.above_pods(self._inventory)):
+            for file in list(inventory.above_pods(self._inventory)):
                 self._files.reconcile(file, current.last)
         self._work.waiting.mark(queue.Task.UNITS, queue.Priority.ARRIVAL, queue.Mark(current.last))
         self._work.watching.retried()

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems, resolve, spec
+from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import cgroup_files, cgroupfs, inotify
 from swapwarden.agent.inventory import board, exposure, inventory, layout, records
-from swapwarden.agent.node import protection
+from swapwarden.agent.node import diagnostics
 from swapwarden.api import names, state
 from swapwarden.api.violations import FAILURES, ViolationReason
 from swapwarden.telemetry import metrics
@@ -66,12 +66,12 @@ class Memory(msgspec.Struct, frozen=True):
     """The files of memory that a state sets."""
 
     files: int = 0
-    """Those that the agent sets."""
+    """How many files the agent sets."""
     foreign: tuple[str, ...] = ()
-    """Those with another writer's number, which stays."""
+    """Paths of memory.* files that another writer owns; the agent leaves their values."""
     kubelets: frozenset[resolve.Owned] = frozenset()
-    """Those that the kubelet sets by a policy of its own."""
-    shortfall: protection.Shortfall | None = None
+    """Files that the kubelet sets by a policy of its own."""
+    shortfall: diagnostics.Shortfall | None = None
     """The cgroup above all pods that makes their protection ineffective; None without one."""
 
 
@@ -81,7 +81,7 @@ class Tree(msgspec.Struct, frozen=True):
     root: str | None
     """The cgroup above all pods; None if none was found."""
     problem: layout.TreeError | None = None
-    """Why none was found."""
+    """Why no cgroup above all pods was found."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     spec: spec.NodeSpec | None
     """The state in force."""
     generation: int
-    """Of the state whose values were applied last."""
+    """Generation of the state whose values were applied last."""
     tree: Tree
     violations: Sequence[state.Violation]
     degraded: str = ""
@@ -104,13 +104,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     recent: Recent = Recent()
     cost: state.PreviewCost | None = None
     """How much swap in use the preview would take from pods; None without a preview."""
-    settings: Sequence[problems.SettingProblem] | None = None
+    settings: Sequence[board.SettingProblem] | None = None
     """Settings of the node that differ from its profile; None if none must be set or restored."""
     guarantee: ConditionVerdict | None = None
     """The condition StrictInEffect, or None."""
     memory: Memory = Memory()
     throttled: Sequence[state.ThrottledCgroup] = ()
-    """Those that were throttled in the last minutes, or whose memory.high the guard has raised."""
+    """Cgroups that were throttled in the last minutes, or whose memory.high the guard has raised."""
 
     @property
     def passing(self) -> bool:
@@ -132,12 +132,12 @@ def collect(
     """Build a snapshot from the records. `now` is in monotonic seconds."""
     current = progress.spec
     audit = current is not None and current.mode is names.Mode.AUDIT
-    found: list[state.Violation | None] = []
+    violations: list[state.Violation | None] = []
     exposures: list[state.ExposedPod] = []
     unreported: list[str] = []
     foreign: list[str] = []
     beside: list[str] = []
-    """As of the only container of a pod: the plan has the pod throttled."""
+    """Paths of other writers' memory.high beside the plan's, such as that of the only container of a throttled pod."""
     throttled: list[state.ThrottledCgroup] = []
     to_restore = drifting = unseen = contested = of_memory = 0
     for file in known.files():
@@ -151,7 +151,7 @@ def collect(
             beside.append(f"/{file.name}")
         if file.throttling.why or now - file.throttling.last < exposure.RECENT_SECONDS:
             throttled.append(of_throttling(file))
-        found.append(of_file(file, audit=audit))
+        violations.append(of_file(file, audit=audit))
     for pod in known.pods.values():
         drifting += now - pod.tally.rewritten < exposure.RECENT_SECONDS
         # It took swap, by a known cause, that no status has reported.
@@ -161,16 +161,16 @@ def collect(
             exposures.append(of_exposure(pod))
         # A pod without a container runs nothing, such as the rest of a deleted pod.
         if pod.containers and now - pod.since >= resolve.AWAIT_SECONDS and _awaits_entry(current, pod):
-            found.append(of_silence(pod))
+            violations.append(of_silence(pod))
     if beside and _plans(current, cgroupfs.MEMORY_HIGH):
         foreign += beside
-    found += [of_failure(each) for each in progress.failures]
-    found += [of_unsupported(each) for each in (current.unsupported if current else ())]
+    violations += [of_failure(each) for each in progress.failures]
+    violations += [of_unsupported(each) for each in (current.unsupported if current else ())]
     return Snapshot(
         spec=current,
         generation=progress.generation,
         tree=Tree(None if known.root is None else known.root.path, progress.problem),
-        violations=once(each for each in found if each is not None),
+        violations=once(each for each in violations if each is not None),
         degraded=progress.degraded,
         refused=refused,
         to_restore=to_restore + progress.to_restore,
@@ -213,7 +213,7 @@ def _plans(current: spec.NodeSpec | None, name: str) -> bool:
 
 def _shortfall(
     known: inventory.Inventory, progress: board.ReconcileProgress, cgroups: cgroupfs.Cgroups
-) -> protection.Shortfall | None:
+) -> diagnostics.Shortfall | None:
     """Return the cgroup above all pods that protects less than the agent has that of all pods protect."""
     current, root = progress.spec, known.root_path
     if current is None or root is None or current.mode is not names.Mode.ENFORCE:
@@ -224,7 +224,7 @@ def _shortfall(
         if (setting := current.above.get(spec.KUBEPODS, {}).get(file.name)) is not None
         and not resolve.is_kubelets(progress.memory.kubelet_owns, file, container=False)
     }
-    return protection.shortfall(cgroups, root, needed) if needed else None
+    return diagnostics.shortfall(cgroups, root, needed) if needed else None
 
 
 def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:
@@ -276,7 +276,7 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         file.desired.if_enforced, file.status.observed, at_most=file.desired.at_most
     )
     desired = file.desired.if_enforced if would_write else file.desired.value
-    wanted = desired if isinstance(desired, int) else file.status.limit if file.status.draining else None
+    number = desired if isinstance(desired, int) else file.status.limit if file.status.draining else None
     if file.status.reason is not None:
         reason, message = file.status.reason, file.status.message
     elif yielded(file):
@@ -296,7 +296,7 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         reason=reason,
         container=file.container,
         setting="" if file.usage else file.setting,
-        desired="" if wanted is None else cgroupfs.render(wanted),
+        desired="" if number is None else cgroupfs.render(number),
         observed=cgroupfs.render(file.status.observed),
         swap_bytes=file.status.in_use,
         message=message[:512],
@@ -329,8 +329,8 @@ def of_exposure(pod: records.Pod) -> state.ExposedPod:
     tally = pod.tally
     return state.ExposedPod(
         pod=pod.uid,
-        desired=cgroupfs.render(tally.wanted),
-        observed=cgroupfs.render(tally.found),
+        desired=cgroupfs.render(tally.desired),
+        observed=cgroupfs.render(tally.observed),
         swap_bytes=tally.attributed,
         count=tally.count,
         milliseconds=round(tally.milliseconds),
@@ -355,13 +355,13 @@ def of_throttling(file: records.ControlFile) -> state.ThrottledCgroup:
     )
 
 
-def of_unsupported(found: spec.Unsupported) -> state.Violation:
+def of_unsupported(unsupported: spec.Unsupported) -> state.Violation:
     """Return the violation of a setting that this agent does not know."""
     return state.Violation(
-        pod=found.owner,
+        pod=unsupported.owner,
         reason=ViolationReason.NOT_SUPPORTED,
-        setting=found.setting[:64],
-        message=f"this agent has no such setting, which {found.cgroups} cgroups should have: update it",
+        setting=unsupported.setting[:64],
+        message=f"this agent has no such setting, which {unsupported.cgroups} cgroups should have: update it",
     )
 
 
@@ -381,17 +381,17 @@ def once(violations: Iterable[state.Violation]) -> list[state.Violation]:
     A container can lock the agent out, or lower its own limits. A pod can have any number of such containers, and a
     list has room for few violations.
     """
-    found: list[state.Violation] = []
+    kept: list[state.Violation] = []
     listed: set[tuple[str, str, str]] = set()
     for each in violations:
         if each.reason not in FAILURES and each.reason != ViolationReason.YIELDED:
-            found.append(each)
+            kept.append(each)
             continue
         whose = each.pod, "" if each.reason in _OF_TENANTS else each.container
         if (each.reason, *whose) not in listed:
             listed.add((each.reason, *whose))
-            found.append(each)
-    return found
+            kept.append(each)
+    return kept
 
 
 def acknowledge(known: Iterable[records.Pod], reported: Iterable[Mapping[str, Any]]) -> bool:

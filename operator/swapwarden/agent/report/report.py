@@ -6,46 +6,29 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems
-from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs, systemd_dropins
-from swapwarden.agent.inventory import board, inventory
+from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import runtime_records
 from swapwarden.agent.node import diagnostics, node_watch
 from swapwarden.agent.pressure import sampler
-from swapwarden.agent.report import collector, holds, status, strict
+from swapwarden.agent.reconcile import reconciler
+from swapwarden.agent.report import collector, holds, status
 from swapwarden.api import names, state, times
 
 PASSING_SECONDS: Final = 120.0
-"""Between checks whether events of the last minutes that a status reports are over."""
-
-
-class Reconciled(Protocol):
-    """The records of a reconciler."""
-
-    @property
-    def inventory(self) -> inventory.Inventory:
-        """The cgroups there are."""
-
-    @property
-    def progress(self) -> board.ReconcileProgress:
-        """How reconciling stands, beside the records of pods and files."""
-
-    @property
-    def evidence(self) -> systemd_zero.ZeroEvidence:
-        """Evidence that systemd holds pods at 0, for guarantee Strict."""
+"""Seconds between checks whether events of the last minutes that a status reports are over."""
 
 
 class Report:
-    """Not thread-safe: only the event loop may use it."""
+    """Builds the status and the metrics of all parts. Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,
-        reconciled: Reconciled,
+        reconciled: reconciler.NodeReconciler,
         node: node_watch.NodeWatch,
         reports: board.Board,
         cgroups: cgroupfs.Cgroups,
@@ -64,10 +47,10 @@ class Report:
 
     def snapshot(self) -> collector.Snapshot:
         """Return how things stand on the node."""
-        return self._snapshot(self._tally() if self._reconciled.evidence.wanted else None)
+        return self._snapshot(self._tally() if self._reconciled.evidence.desired else None)
 
     def _snapshot(self, held: holds.HeldPods | None) -> collector.Snapshot:
-        """Return the same, with who was observed to hold pods; only guarantee Strict needs that."""
+        """Return a snapshot with who was observed to hold pods; only guarantee Strict needs that."""
         progress, sysctls = self._reconciled.progress, self._board.sysctls
         pods, slices = self._board.drop_ins[board.PODS], self._board.drop_ins[board.SLICES]
         settings = progress.settings
@@ -83,7 +66,7 @@ class Report:
                 f"systemd's drop-in files are missing for {', '.join(missing)}: the log of the agent's"
                 f" init container {systemd_dropins.INSTALLER} says why"
             )
-            problem = problems.SettingProblem("systemUnits", names.Problem.WRITE_FAILED, message)
+            problem = board.SettingProblem("systemUnits", names.Problem.WRITE_FAILED, message)
             settings = (*(settings or ()), problem)
         to_restore = progress.to_restore + sysctls.to_restore
         return collector.collect(
@@ -91,7 +74,7 @@ class Report:
             msgspec.structs.replace(progress, settings=settings, to_restore=to_restore),
             cgroups=self._fs,
             now=time.monotonic(),
-            guarantee=strict.verdict(
+            guarantee=holds.strict_verdict(
                 self._reconciled.evidence, held or holds.HeldPods(), files=pods, runtime=progress.runtime
             ),
             refused=self._board.refused,
@@ -109,7 +92,7 @@ class Report:
         snapshot = self._snapshot(held)
         slow = progress.runtime is not None and progress.runtime.connected and bool(progress.runtime.reason)
         self.passes_at = time.monotonic() + PASSING_SECONDS if snapshot.passing or slow else math.inf
-        if evidence.wanted and held is not None and held.starting:
+        if evidence.desired and held is not None and held.starting:
             self.passes_at = time.monotonic() + holds.SETTLING_SECONDS
         facts = self._node.reported()
         now = times.rfc3339(time.time())
@@ -140,13 +123,14 @@ class Report:
         """Set the metrics, also while there is no object with a status. Repairs come in between."""
         collector.publish(self._reconciled.inventory, self._reconciled.progress)
         await asyncio.sleep(0)
-        wanted, held = self._reconciled.evidence.wanted, self._tally()
-        holds.publish(held, self._reconciled.progress, self._runtime, strict=wanted)
+        strict, held = self._reconciled.evidence.desired, self._tally()
+        holds.publish(held, self._reconciled.progress, self._runtime, strict=strict)
         status.publish(self._verdicts(self._snapshot(held)))
 
     def _verdicts(self, snapshot: collector.Snapshot) -> Mapping[str, collector.ConditionVerdict]:
         facts = self._node.facts
         runtime = self._reconciled.progress.runtime
         recent, short = snapshot.recent, snapshot.memory.shortfall
-        found = diagnostics.conditions(facts, self._node.look, recent.lost, runtime, storm=recent.storm, short=short)
-        return status.verdicts(snapshot, facts, found)
+        look, storm = self._node.look, recent.storm
+        diagnosed = diagnostics.conditions(facts, look, recent.lost, runtime, storm=storm, short=short)
+        return status.verdicts(snapshot, facts, diagnosed)

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent.desired import problems, resolve
+from swapwarden.agent.desired import resolve
+from swapwarden.agent.inventory import board
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector, holds
+from swapwarden.agent.report.collector import ConditionVerdict
 from swapwarden.api import names, state
 from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType, MemoryQoSReason
 from swapwarden.api.violations import ViolationReason
@@ -51,30 +53,26 @@ _OWNED: Final = {
 _NAMED_FILES: Final = 3
 
 
-def _compatible(snapshot: collector.Snapshot, facts: state.Facts) -> collector.ConditionVerdict:
+def _compatible(snapshot: collector.Snapshot, facts: state.Facts) -> ConditionVerdict:
     if facts.cgroup_version != 2:
-        return collector.ConditionVerdict(
-            "False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root"
-        )
+        return ConditionVerdict("False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root")
     if snapshot.tree.problem is not None and snapshot.tree.problem.reason == "NoSwapController":
-        return collector.ConditionVerdict("False", snapshot.tree.problem.reason, str(snapshot.tree.problem))
+        return ConditionVerdict("False", snapshot.tree.problem.reason, str(snapshot.tree.problem))
     if snapshot.tree.root is None:
         reason = "Searching" if snapshot.tree.problem is None else snapshot.tree.problem.reason
-        return collector.ConditionVerdict(
-            "Unknown", reason, str(snapshot.tree.problem or "looking for the cgroups of pods")
-        )
-    return collector.ConditionVerdict("True", ConditionType.COMPATIBLE, f"pods are below /{snapshot.tree.root}")
+        return ConditionVerdict("Unknown", reason, str(snapshot.tree.problem or "looking for the cgroups of pods"))
+    return ConditionVerdict("True", ConditionType.COMPATIBLE, f"pods are below /{snapshot.tree.root}")
 
 
-def _applied(snapshot: collector.Snapshot, compatible: collector.ConditionVerdict) -> collector.ConditionVerdict:  # noqa: PLR0911 a table, one line per row
+def _applied(snapshot: collector.Snapshot, compatible: ConditionVerdict) -> ConditionVerdict:  # noqa: PLR0911 a table, one line per row
     if compatible.status != "True":
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "False",
             AppliedReason.INCOMPATIBLE if compatible.status == "False" else AppliedReason.NO_POD_TREE,
             compatible.message,
         )
     if snapshot.spec is None:
-        return collector.ConditionVerdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
+        return ConditionVerdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
     mode, failing = snapshot.spec.mode, _failing(snapshot)
     # If nothing must be written, a cgroup that its owner locks the agent out of does no harm. One with a value that the
     # agent must restore counts in to_restore.
@@ -82,25 +80,23 @@ def _applied(snapshot: collector.Snapshot, compatible: collector.ConditionVerdic
         return failing
     if snapshot.unseen:
         message = f"{snapshot.unseen} cgroups are not confirmed to hold their desired values yet"
-        return collector.ConditionVerdict("False", AppliedReason.RECONCILING, message)
+        return ConditionVerdict("False", AppliedReason.RECONCILING, message)
     if mode is not names.Mode.ENFORCE and snapshot.to_restore:
-        return collector.ConditionVerdict(
-            "False", AppliedReason.RESTORING, f"{snapshot.to_restore} files are yet to be restored"
-        )
+        return ConditionVerdict("False", AppliedReason.RESTORING, f"{snapshot.to_restore} files are yet to be restored")
     if mode is names.Mode.RESTORE:
-        return collector.ConditionVerdict("True", AppliedReason.RESTORED, "all cgroups hold their earlier values")
+        return ConditionVerdict("True", AppliedReason.RESTORED, "all cgroups hold their earlier values")
     if mode is names.Mode.AUDIT:
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "True", ViolationReason.AUDIT, "nothing is written; violations has the writes of Enforce"
         )
     draining = sum(violation.reason == ViolationReason.DRAINING for violation in snapshot.violations)
     if draining:
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than their limit"
         )
     yielded = sum(violation.reason == ViolationReason.YIELDED for violation in snapshot.violations)
     if yielded:
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "False",
             ViolationReason.YIELDED,
             f"{yielded} cgroups hold less than desired: another writer keeps lowering them",
@@ -108,47 +104,43 @@ def _applied(snapshot: collector.Snapshot, compatible: collector.ConditionVerdic
     unknown = [each for each in snapshot.violations if each.reason == ViolationReason.NOT_SUPPORTED]
     if unknown:
         listed = ", ".join(each.setting for each in unknown)
-        return collector.ConditionVerdict(
-            "False", ViolationReason.NOT_SUPPORTED, f"this agent does not know {listed}: update it"
-        )
+        return ConditionVerdict("False", ViolationReason.NOT_SUPPORTED, f"this agent does not know {listed}: update it")
     # The reason says all. This is the usual condition, and each start of a pod stores it about three times in etcd.
-    return collector.ConditionVerdict("True", AppliedReason.AS_SPECIFIED, "")
+    return ConditionVerdict("True", AppliedReason.AS_SPECIFIED, "")
 
 
-def _failing(snapshot: collector.Snapshot) -> collector.ConditionVerdict | None:
+def _failing(snapshot: collector.Snapshot) -> ConditionVerdict | None:
     """Return the worst failure that keeps cgroups from their values; None without one."""
     for reason, what in _FAILING.items():
         failed = sum(violation.reason == reason for violation in snapshot.violations)
         if failed:
-            return collector.ConditionVerdict("False", reason, f"{failed} cgroups {what}; violations says why")
+            return ConditionVerdict("False", reason, f"{failed} cgroups {what}; violations says why")
     return None
 
 
-def _degraded(snapshot: collector.Snapshot) -> collector.ConditionVerdict:
+def _degraded(snapshot: collector.Snapshot) -> ConditionVerdict:
     if snapshot.refused:
-        return collector.ConditionVerdict("True", "StateRefused", snapshot.refused)
+        return ConditionVerdict("True", "StateRefused", snapshot.refused)
     for reason in _DEGRADING:
         failed = [violation.message for violation in snapshot.violations if violation.reason == reason]
         if failed:
-            return collector.ConditionVerdict(
-                "True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}"
-            )
+            return ConditionVerdict("True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
     failing = [short for short in snapshot.settings or () if short.reason not in _PASSING]
     if failing:
-        return collector.ConditionVerdict("True", "SettingsNotApplied", _settings(failing).message)
+        return ConditionVerdict("True", "SettingsNotApplied", _settings(failing).message)
     if snapshot.degraded:
-        return collector.ConditionVerdict("True", "Polling", snapshot.degraded)
-    return collector.ConditionVerdict("False", "AsExpected", "")
+        return ConditionVerdict("True", "Polling", snapshot.degraded)
+    return ConditionVerdict("False", "AsExpected", "")
 
 
-def _ready(applied: collector.ConditionVerdict, degraded: collector.ConditionVerdict) -> collector.ConditionVerdict:
+def _ready(applied: ConditionVerdict, degraded: ConditionVerdict) -> ConditionVerdict:
     """Sum up; Applied is true on compatible nodes only."""
     if degraded.status == "True":
-        return collector.ConditionVerdict("False", ConditionType.DEGRADED, "")
+        return ConditionVerdict("False", ConditionType.DEGRADED, "")
     return msgspec.structs.replace(applied, message="")
 
 
-def _drift(recent: collector.Recent) -> collector.ConditionVerdict:
+def _drift(recent: collector.Recent) -> ConditionVerdict:
     if recent.contested:
         reason: str = ViolationReason.YIELDED
         message = f"{recent.contested} cgroups are left to another writer, which keeps lowering them"
@@ -158,15 +150,15 @@ def _drift(recent: collector.Recent) -> collector.ConditionVerdict:
         drifting = f"{recent.drifting} running pods were above their limit recently; repaired"
         message = drifting if recent.drifting else "values were overwritten recently; repaired"
     else:
-        return collector.ConditionVerdict("False", "Quiet", "")
-    return collector.ConditionVerdict("True", reason, f"{message}; {recent.others}" if recent.others else message)
+        return ConditionVerdict("False", "Quiet", "")
+    return ConditionVerdict("True", reason, f"{message}; {recent.others}" if recent.others else message)
 
 
-def _memory(memory: collector.Memory) -> collector.ConditionVerdict | None:
+def _memory(memory: collector.Memory) -> ConditionVerdict | None:
     """Return the condition MemoryQoS; None if no state sets files of memory."""
     if memory.kubelets:
         rows = sorted(_OWNED[owned] for owned in memory.kubelets)
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "False",
             MemoryQoSReason.KUBELET_OWNED,
             f"the kubelet's configuration has it set {' and '.join(rows)}: these files are left to it. Take"
@@ -175,34 +167,34 @@ def _memory(memory: collector.Memory) -> collector.ConditionVerdict | None:
         )
     if memory.foreign:
         first = ", ".join(memory.foreign[:_NAMED_FILES])
-        return collector.ConditionVerdict(
+        return ConditionVerdict(
             "False",
             MemoryQoSReason.KUBELET_OWNED,
             f"{len(memory.foreign)} files hold numbers of the kubelet or of another writer, which stay: {first}",
         )
     if memory.files:
-        return collector.ConditionVerdict("True", MemoryQoSReason.AS_SPECIFIED, "")
+        return ConditionVerdict("True", MemoryQoSReason.AS_SPECIFIED, "")
     return None
 
 
-def _settings(shortfalls: Sequence[problems.SettingProblem]) -> collector.ConditionVerdict:
+def _settings(shortfalls: Sequence[board.SettingProblem]) -> ConditionVerdict:
     if not shortfalls:
-        return collector.ConditionVerdict("True", "AsSpecified", "all settings of the node have their desired values")
+        return ConditionVerdict("True", "AsSpecified", "all settings of the node have their desired values")
     order = list(names.Problem)
     worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
     message = "; ".join(f"{short.name}: {short.message}" for short in worst)
     if worst[0].reason is names.Problem.PENDING:
-        return collector.ConditionVerdict("Unknown", worst[0].reason, message)
-    return collector.ConditionVerdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
+        return ConditionVerdict("Unknown", worst[0].reason, message)
+    return ConditionVerdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
 
 
 def verdicts(
-    snapshot: collector.Snapshot, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
-) -> Mapping[str, collector.ConditionVerdict]:
-    """Return the conditions of `snapshot` by type; a condition from `found` exists only while it is true."""
+    snapshot: collector.Snapshot, facts: state.Facts, diagnosed: Iterable[diagnostics.Diagnostic] = ()
+) -> Mapping[str, ConditionVerdict]:
+    """Return the conditions of `snapshot` by type; a condition from `diagnosed` exists only while it is true."""
     compatible = _compatible(snapshot, facts)
     applied, degraded = _applied(snapshot, compatible), _degraded(snapshot)
-    said: dict[str, collector.ConditionVerdict] = {
+    said: dict[str, ConditionVerdict] = {
         ConditionType.READY: _ready(applied, degraded),
         ConditionType.COMPATIBLE: compatible,
         ConditionType.APPLIED: applied,
@@ -214,12 +206,10 @@ def verdicts(
         said[ConditionType.MEMORY_QOS] = memory
     if snapshot.settings is not None:
         said[ConditionType.SETTINGS_APPLIED] = _settings(snapshot.settings)
-    return said | {
-        each.kind: collector.ConditionVerdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found
-    }
+    return said | {one.kind: ConditionVerdict("True", one.reason, f"{one.message}; {one.remedy}") for one in diagnosed}
 
 
-def publish(verdicts: Mapping[str, collector.ConditionVerdict]) -> None:
+def publish(verdicts: Mapping[str, ConditionVerdict]) -> None:
     """Publish all conditions, by type."""
     CONDITIONS.hold({(kind, verdict.status, verdict.reason): 1 for kind, verdict in verdicts.items()})
 
@@ -244,7 +234,7 @@ def _rank_throttled(one: state.ThrottledCgroup) -> tuple[bool, int, int, str, st
 def build(
     snapshot: collector.Snapshot,
     facts: state.Facts,
-    verdicts: Mapping[str, collector.ConditionVerdict],
+    verdicts: Mapping[str, ConditionVerdict],
     previous: Iterable[Mapping[str, Any]],
     now: str,
 ) -> state.StateStatus:

@@ -65,20 +65,17 @@ class Source(Protocol):
         """Take note that the API server has this status."""
 
 
-class _Object:
+class _Object(msgspec.Struct, eq=False):
     """The object at the API server. A list, or a recreated object, starts another one."""
 
-    __slots__ = ("certain", "shown", "stored", "written")
-
-    def __init__(self, status: dict[str, Any] | None) -> None:
-        self.written = status
-        """The status as found, or as written last; None: the object does not exist."""
-        self.stored = status
-        """The same as stored by the server, which drops unknown fields."""
-        self.certain = True
-        """Whether the server has the last write: unknown after a failure, perhaps only the answer was lost."""
-        self.shown: dict[str, Any] | None = None
-        """The status that a watch showed last, if it is another one."""
+    written: dict[str, Any] | None
+    """The status as fetched, or as written last; None: the object does not exist."""
+    stored: dict[str, Any] | None
+    """The status as the server stores it, which drops unknown fields."""
+    certain: bool = True
+    """Whether the server has the last write: unknown after a failure, perhaps only the answer was lost."""
+    shown: dict[str, Any] | None = None
+    """The status that a watch showed last, if it is another one."""
 
 
 class StatusWriter:
@@ -92,7 +89,7 @@ class StatusWriter:
         self._source = source
         self._revision = -1
         """The board's at the last check."""
-        self._object = _Object(None)
+        self._object = _Object(None, None)
         self._looked = self._wrote = float("-inf")
         self._passed: float | None = None
         """When the generation alone became newer than the written one."""
@@ -101,16 +98,16 @@ class StatusWriter:
         """When to check whether a watch showed another writer's status."""
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
-    def found(self, status: dict[str, Any] | None) -> None:
+    def fetched(self, status: dict[str, Any] | None) -> None:
         """Take the status that the API server has; None: the object does not exist."""
-        self._object = _Object(status)
+        self._object = _Object(status, status)
         self._board.touch()
 
     def seen(self, shown: dict[str, Any]) -> None:
         """Take a status from a watch: the agent's own, current or earlier, or another writer's."""
         known = self._object
         if known.written is None:
-            self.found(shown)
+            self.fetched(shown)
         elif known.certain and shown == known.stored:
             known.shown = None
         else:
@@ -139,53 +136,53 @@ class StatusWriter:
             await asyncio.sleep(max(0.0, self._looked + PATCH_SECONDS - time.monotonic()))
             await self._board.applied(PATCH_SECONDS)
             revision, self._looked = self._board.revision, time.monotonic()
-            wanted = self._next()
+            desired = self._next()
             self._revision = revision  # not after a failure: the next run must check again
-            if wanted is None:
+            if desired is None:
                 continue
             before = self._object
             try:
-                await self._write(wanted)
+                await self._write(desired)
             except errors.KubeError as error:
                 await self._failed(error, overtaken=before is not self._object)
             else:
-                self._wrote_all(wanted, overtaken=before is not self._object)
+                self._wrote_all(desired, overtaken=before is not self._object)
 
     def _next(self) -> dict[str, Any] | None:
         """Return the status to write now, or None."""
         known = self._object
         if known.written is None:
             return None
-        wanted = self._source.build(known.written.get("conditions", []))
+        desired = self._source.build(known.written.get("conditions", []))
         if not known.certain:
-            return wanted
-        if wanted == known.written:
+            return desired
+        if desired == known.written:
             self._passed = None
-            self._source.acknowledge(wanted)
+            self._source.acknowledge(desired)
             return None
-        wait = self._due_at(wanted, known.written) - time.monotonic()
+        wait = self._due_at(desired, known.written) - time.monotonic()
         if wait <= 0:
-            return wanted
+            return desired
         if self._due is not None:
             self._due.cancel()
         self._due = asyncio.get_running_loop().call_later(wait, self._board.touch)
         return None
 
-    def _due_at(self, wanted: Mapping[str, Any], before: Mapping[str, Any]) -> float:
+    def _due_at(self, desired: Mapping[str, Any], before: Mapping[str, Any]) -> float:
         """Return when to write a status that differs from the written one, in monotonic seconds."""
-        if status.essence(wanted) != status.essence(before):
+        if status.essence(desired) != status.essence(before):
             return -math.inf
-        if wanted.get("observedGeneration", 0) == before.get("observedGeneration", 0):
+        if desired.get("observedGeneration", 0) == before.get("observedGeneration", 0):
             return self._wrote + COUNTERS_SECONDS
         if self._passed is None:
             self._passed = time.monotonic()
         return self._passed + GENERATION_SECONDS
 
-    async def _write(self, wanted: dict[str, Any]) -> None:
+    async def _write(self, desired: dict[str, Any]) -> None:
         known = self._object
         certain, kept = known.certain, known.stored or {}
         before = known.written or {} if certain else dict.fromkeys(_FIELDS)
-        patch = merge.merge_patch(before, wanted)
+        patch = merge.merge_patch(before, desired)
         self._wrote = time.monotonic()
         self._passed = None
         known.certain = False
@@ -198,29 +195,29 @@ class StatusWriter:
             stored = _decode(answer).status
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # It was written all the same. If a watch shows it otherwise, that costs one more write.
-            stored = wanted
+            stored = desired
         self._object.stored = stored
         if certain and any(stored.get(field) != value for field, value in kept.items() if field not in patch):
             self._overwritten(stored)
 
-    def _overwritten(self, found: dict[str, Any]) -> None:
+    def _overwritten(self, theirs: dict[str, Any]) -> None:
         """Handle a status that another writer left."""
         OVERWRITTEN.inc()
         log.warning("another writer changed the status of this node's state; writing it again")
-        self.found(found)
+        self.fetched(theirs)
 
-    def _wrote_all(self, wanted: dict[str, Any], *, overtaken: bool) -> None:
+    def _wrote_all(self, desired: dict[str, Any], *, overtaken: bool) -> None:
         """`overtaken`: the object was read again during the write, and may be another than the one written to."""
         self._backoff.reset()
         PATCHES.inc("ok")
         known = self._object
         # The watch may be faster than the answer to the write that it shows.
-        if overtaken and known.written != wanted:
+        if overtaken and known.written != desired:
             known.certain = False
             self._board.touch()
         else:
-            known.written, known.certain = wanted, True
-            self._source.acknowledge(wanted)
+            known.written, known.certain = desired, True
+            self._source.acknowledge(desired)
 
     async def _failed(self, error: Exception, *, overtaken: bool) -> None:
         state_watch.ERRORS.inc("status")

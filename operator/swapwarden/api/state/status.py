@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -154,6 +155,16 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     """A sentence for people."""
 
 
+_Cause = Annotated[
+    str,
+    msgspec.Meta(
+        description="Why a limit was changed, or was late, as far as an agent without privileges can determine.",
+        extra_json_schema={"enum": sorted(names.Cause)},
+    ),
+]
+"""A names.Cause. Decoders accept any text: an agent of another version may have more of them."""
+
+
 class ExposedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """How often and for how long a pod was above its value, with its sums since a moment."""
 
@@ -165,7 +176,7 @@ class ExposedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     """Total time above its value, from detection (or the last right value) to repair."""
     swap_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Swap taken meanwhile, in bytes."""
-    causes: Annotated[list[names.Cause], msgspec.Meta(max_length=len(names.Cause))] = []
+    causes: Annotated[Sequence[_Cause], msgspec.Meta(max_length=len(names.Cause))] = ()
     """Why it was above its value, the longest first."""
     since: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """When the sums began, RFC 3339: its cgroup was made, or the agent started."""

@@ -13,8 +13,9 @@ import click
 import msgspec
 from click import shell_completion
 
+from swapwarden.api import decoding
 from swapwarden.cli.kubectl.cluster import session
-from swapwarden.kube import decoding, errors, kubeconfig
+from swapwarden.kube import errors, kubeconfig
 
 WAIT_SECONDS: Final = 2.0
 """Nobody waits longer for the names after a Tab."""
@@ -82,5 +83,5 @@ def _names(plural: str, *, namespaced: bool = False) -> Complete:
 
 nodes: Final = _names("nodes")
 pods: Final = _names("pods", namespaced=True)
-"""Of the namespace that the command is about."""
+"""Pods of the namespace that the command is about."""
 namespaces: Final = _names("namespaces")

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
 from click import shell_completion
 
 import swapwarden
-from swapwarden.cli.kubectl import groups, loading
+from swapwarden.cli import kubectl
 from swapwarden.cli.kubectl.output import tables
 
 COMMANDS: Final = {
-    "nodes": ("status.command", "Show each node's swap, how pods get it, and whether that holds."),
+    "nodes": ("status", "Show each node's swap, how pods get it, and whether that holds."),
     "explain": ("explain.command", "Explain why a pod has its swap limit, and whether the kernel holds it."),
-    "policy": ("policy.command", "Give the pods of a workload, or of a namespace, another policy."),
     "check": ("check.command", "Find problems of the cluster, or of manifests, with their remedies."),
     "simulate": ("simulate.command", "Show what profiles would do to this cluster before they are applied."),
-    "top": ("top.command", "Show swap usage and limits of pods, namespaces and nodes."),
+    "top": ("top", "Show swap usage and limits of pods, namespaces and nodes."),
 }
 """Module of this package and summary of each command; a module has a click command of the name `command`."""
 ALIASES: Final = {"node": "nodes", "no": "nodes"}
-"""As kubectl takes them for the kind."""
+"""Other words of kubectl for the kind."""
 
 _VALUED: Final = frozenset(
     {"-n", "--namespace", "--context", "--kubeconfig", "--request-timeout", "--as", "--as-group", "--as-uid"}
@@ -39,11 +38,33 @@ INTERRUPTED: Final = 130
 
 def load(name: str) -> click.Command:
     """Import a command of COMMANDS."""
-    found: click.Command = loading.load(COMMANDS[name][0]).command
-    return found
+    loaded: click.Command = kubectl.load(COMMANDS[name][0]).command
+    return loaded
 
 
-class Commands(groups.Group):
+class Group(click.Group):
+    """A command with commands of its own, which are also taken by their aliases; a misspelt name is corrected."""
+
+    aliases: Mapping[str, str] = {}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, self.aliases.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            import difflib  # noqa: PLC0415 for a mistake only
+
+            words = [*self.list_commands(ctx), *self.aliases]
+            close = difflib.get_close_matches(name[:64], words, n=1)
+            meant = f'; did you mean "{close[0]}"?' if close else ""
+            ctx.fail(f'unknown command "{name}" for "{ctx.command_path}"{meant}')
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Group):
     """The commands of COMMANDS, each imported when it is run."""
 
     aliases = ALIASES
@@ -76,7 +97,7 @@ def command() -> None:
 
 
 def command_first(words: Sequence[str]) -> list[str]:
-    """Return the same words with kubectl's flags behind the command, which is where commands know of them."""
+    """Return the words with kubectl's flags behind the command, which is where commands know of them."""
     commands: list[str] = []
     ahead: list[str] = []
     rest = list(words)
@@ -119,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def complete(words: Sequence[str] | None = None) -> int:
     """Run kubectl_complete-swap; the exit status."""
     *before, incomplete = (sys.argv[1:] if words is None else words) or [""]
-    click.echo(loading.load("completion").answer(command, [*command_first(before), incomplete]), nl=False)
+    click.echo(kubectl.load("completion").answer(command, [*command_first(before), incomplete]), nl=False)
     return 0
 
 

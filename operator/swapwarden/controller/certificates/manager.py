@@ -244,7 +244,7 @@ def _authorities(registration: Json, service: str) -> list[bytes]:
 
 def _remedy(error: errors.KubeError) -> str:
     if error.status in {403, 404}:
-        return f"{error}: install the chart or deploy/manifests again"
+        return f"{error}: install the chart or the manifests again"
     return str(error)
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from swapwarden.controller.inventory.nodes import NodeInventory
-from swapwarden.controller.planning.view import NodeView
+from swapwarden.controller.term import Outcome, outcome
 from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers.fenced import Fenced, Writes, owned_by, unless_superseded
 from swapwarden.kube import errors
+from swapwarden.policy.fleet.inventory import NodeInventory
+from swapwarden.policy.fleet.view import NodeView
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import nodes
 
@@ -105,7 +106,7 @@ class LabelPublisher:
         if featured is None:
             return False
         attested = labels.is_attested(self._attested, node)
-        desired = labels.desired(view.profile, view.facts, attested=attested)
+        desired = labels.desired(view.profile.node, view.profile.swap, view.facts, attested=attested)
         asked = featured and await self._write_feature(node, labels.for_node_feature(desired))
         carried = await self._write_node(node, labels.for_node(desired, node, features=featured))
         return asked or carried
@@ -131,7 +132,7 @@ class LabelPublisher:
         try:
             written = await _write_feature(self._writes, self._features.path, node, row, change.labels)
         except errors.ApiError as error:
-            if error.status == 404 and row is not None:
+            if outcome(error) is Outcome.GONE and row is not None:
                 self._features.lost(row)  # the watch may have reported that before an earlier write was answered
             raise
         self._features.wrote(written)

@@ -5,28 +5,65 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
-from swapwarden.api import names, state
-from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
-from swapwarden.controller.nodes import label_publisher, pressure_taint
-from swapwarden.controller.notices import node_notices, pod_notices
-from swapwarden.controller.planning import decisions
-from swapwarden.controller.planning.view import NodeView
-from swapwarden.controller.pods import plan_latency
+from swapwarden.api import decoding, names, state
+from swapwarden.controller import notices
+from swapwarden.controller.nodes import label_publisher
+from swapwarden.controller.term import Outcome, outcome
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
-from swapwarden.kube import decoding, errors, events, transport
+from swapwarden.kube import errors, events, transport
+from swapwarden.policy.fleet import cluster
+from swapwarden.policy.fleet.view import NodeView, desired_state
 from swapwarden.policy.node import extended_resource, taints
 from swapwarden.policy.node.observations import observe
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
+from swapwarden.policy.verdict import pod_events
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
 PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute the plan of one node.")
+
+
+KEPT_SECONDS: Final = 300.0
+"""How long the taint remains after the pressure, as the kubelet's MemoryPressure does."""
+
+
+class PressureMemory:
+    """When the pressure of nodes with the taint ended, in this term: a new leader waits for the whole time."""
+
+    def __init__(self, again: Callable[[str, float], None], now: Callable[[], float]) -> None:
+        """`again(node, delay)` has a node reconciled once more; `now` is a monotonic clock in seconds."""
+        self._again = again
+        self._now = now
+        self._ended: dict[str, float] = {}
+
+    def desired(self, view: NodeView) -> names.TaintEffect | None:
+        """Return the effect of the taint that the node should carry now; None for no taint.
+
+        The last report of an agent that is away does not count: nobody would take it back.
+        """
+        name = view.node.name
+        pressed = view.report is not None and view.report.pressure is not None and view.has_agent
+        lately = False
+        if pressed or view.node.place(names.PRESSURE_TAINT) is None:
+            self.forget(name)
+        else:
+            left = self._ended.setdefault(name, self._now()) + KEPT_SECONDS - self._now()
+            lately = left > 0
+        effect = taints.desired_under_pressure(
+            view.profile.node, view.profile.pressure, view.node, pressed=pressed, lately=lately
+        )
+        if lately and effect is not None:
+            self._again(name, left)
+        return effect
+
+    def forget(self, node: str) -> None:
+        """Forget a node, which is under pressure, has no taint, or is gone."""
+        self._ended.pop(node, None)
 
 
 class Reconciler:
@@ -42,14 +79,13 @@ class Reconciler:
         apply: Callable[[cluster.Changes], None],
         recorder: events.Recorder,
         labels: label_publisher.LabelPublisher,
-        waits: plan_latency.PlanLatency,
         untaint: bool = False,
         extended_resource: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`again(node, delay)` has a node reconciled once more; `apply` takes what follows from an API server's answer.
 
-        The caller waits until there may be a write. `waits` learns which pods a state has.
+        The caller waits until there may be a write.
         `extended_resource`: there is the right to write the status of nodes.
         `now` is a monotonic clock in seconds.
         """
@@ -60,7 +96,6 @@ class Reconciler:
         self._apply = apply
         self._recorder = recorder
         self._labels = labels
-        self._waits = waits
         self._steps: list[Callable[[NodeView], Coroutine[Any, Any, bool]]] = [
             self._labels.write,
             self._write_taint,
@@ -69,9 +104,9 @@ class Reconciler:
             *([self._remove_startup_taint] if untaint else []),
         ]
         self._states = state_writer.StateWriter(now)
-        self._pressed = pressure_taint.PressureMemory(known.inventory, again, now)
-        self._left_out = pod_notices.LeftOut()
-        self._problems = node_notices.NodeProblems()
+        self._pressed = PressureMemory(again, now)
+        self._left_out = notices.LeftOut()
+        self._problems = notices.NodeProblems()
 
     async def reconcile(self, name: str) -> None:
         """Reconcile one node. Raise errors.KubeError if it should be retried, and Deposed and TermOver."""
@@ -81,30 +116,27 @@ class Reconciler:
         if view is None:
             self._forget(name)
             return
-        if self._known.planner.lacks_namespaces(name):
+        if view.lacks_namespaces:
             return
-        begun, came = time.perf_counter(), self._waits.now()
-        planned, omitted = decisions.desired_state(view)
+        begun = time.perf_counter()
+        planned, omitted = desired_state(view)
         spec, again = self._states.accepted(name, planned)
         self._requeue_after(name, again)
         PLANS.observe(time.perf_counter() - begun)
-        row = self._inventory.state_of(name)
-        problems = () if view.restoring else observe(view.profile.require, view.profile.kernel, view.facts, spec)
+        row = view.state
+        profile = view.profile
+        is_known = view.facts.reported and not view.restoring
+        problems = () if not is_known else observe(profile.node, profile.swap, view.facts, spec)
         for notice in self._problems.notices(view.node, problems):
             self._recorder.post(notice)
         if view.restoring:
             # A deleted state is no longer needed, nor are labels.
             if row is not None:
-                row = await self._write_state(view.node, row, spec)
-            self._waits.planned(name, row, spec.pods, came)
+                await self._write_state(view.node, row, spec)
             return
         written = await self._write_state(view.node, row, spec)
-        if written is not None:
-            self._waits.planned(name, written, spec.pods, came)
-            # The watch may have reported the agent's answer before the API server answered the write.
-            self._waits.observed(name, self._inventory.state_of(name))
-            if written is not row:
-                self._warn(name, row, spec)
+        if written is not None and written is not row:
+            self._warn(name, row, spec)
         for notice in self._left_out.notices(name, spec.profile_ref.name, omitted):
             self._recorder.post(notice)
         fresh = written is row
@@ -138,11 +170,12 @@ class Reconciler:
         try:
             written, again = await self._states.write(self._writes, node, row, spec)
         except errors.ApiError as error:
-            if error.status == 404 and row is not None:
+            what = outcome(error)
+            if what is Outcome.GONE and row is not None:
                 log.warning("the state of node %s is gone; creating it again", node.name)
                 self._inventory.lose_state(node.name, row.uid)
             # Another object of that name, or a concurrent write.
-            elif error.status != 409 or not await self._read_state(node.name):
+            elif what is not Outcome.CHANGED or not await self._read_state(node.name):
                 raise
             self._again(node.name, 0.0)
             return None
@@ -168,12 +201,15 @@ class Reconciler:
 
     async def _write_taint(self, view: NodeView) -> bool:
         """Set or remove the taint that the profile gives to nodes with swap."""
-        effect = taints.desired(view.profile, view.facts, view.node, enforced=view.enforced)
+        effect = taints.desired(view.profile.node, view.profile.swap, view.facts, view.node, enforced=view.enforced)
         patch = taints.change(view.node, names.SWAP_TAINT, effect)
         return patch is not None and await self._patch_taints(view.node, patch, f"taint is {effect}")
 
     async def _write_pressure_taint(self, view: NodeView) -> bool:
         """Set or remove the taint that the profile gives to nodes under memory pressure."""
+        if view.profile.pressure is None and view.node.place(names.PRESSURE_TAINT) is None:
+            self._pressed.forget(view.node.name)
+            return False
         effect = self._pressed.desired(view)
         patch = taints.change(view.node, names.PRESSURE_TAINT, effect)
         return patch is not None and await self._patch_taints(view.node, patch, f"memory pressure taint is {effect}")
@@ -181,7 +217,9 @@ class Reconciler:
     async def _write_resource(self, view: NodeView) -> bool:
         """Set or remove the extended resource, as the profile says."""
         node = view.node
-        amount = extended_resource.desired(view.profile, view.facts, node, view.pods, enforced=view.enforced)
+        amount = extended_resource.desired(
+            view.profile.node, view.profile.swap, view.facts, node, view.pods, enforced=view.enforced
+        )
         if amount == node.swap_resource:
             return False
         if await unless_superseded(node_writer.offer(self._writes, node.name, node.uid, amount)) is not None:
@@ -197,8 +235,8 @@ class Reconciler:
         return await self._patch_taints(view.node, patch, "startup taint removed")
 
     async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch, done: str) -> bool:
-        # With status 422, the taints have changed.
-        answer = await unless_superseded(node_writer.change_taints(self._writes, node.name, patch), 422)
+        request = node_writer.change_taints(self._writes, node.name, patch)
+        answer = await unless_superseded(request, tested=True)
         if answer is not None:
             taints_now = tuple(decoding.decode(answer, nodes.WireNode).spec.taints)
             self._inventory.rewrote(node, taints=taints_now)
@@ -208,5 +246,5 @@ class Reconciler:
     def _warn(self, name: str, row: states.StateRow | None, spec: state.StateSpec) -> None:
         """Notify the owners of pods, once for each pod and reason: those in the state before have had a notice."""
         before = states.spec_view(row) if row is not None else states.SpecView()
-        for notice in pod_notices.plan_notices(before, self._inventory.pods_on(name), spec):
+        for notice in pod_events.plan_notices(before, self._inventory.pods_on(name), spec):
             self._recorder.post(notice)

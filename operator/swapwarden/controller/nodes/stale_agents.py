@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from swapwarden.controller.inventory.nodes import NodeInventory
+from swapwarden.policy.fleet.inventory import NodeInventory
 from swapwarden.telemetry import metrics
 
 SILENT = metrics.gauge(
@@ -31,7 +31,7 @@ def silent(known: NodeInventory) -> list[str]:
 
 def _reported(known: NodeInventory, name: str) -> bool:
     # A deleted state is no sign of life.
-    row = known.standing(name)
+    row = known.known(name).standing
     return row is not None and row.observed > 0
 
 

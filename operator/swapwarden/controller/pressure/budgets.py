@@ -5,21 +5,23 @@ In k/k: pkg/registry/core/pod/storage/eviction.go.
 
 from __future__ import annotations
 
-import enum
 import urllib.parse
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 import msgspec
 
 from swapwarden.controller.term import Term
 from swapwarden.kube import client, errors
 from swapwarden.policy.pressure.candidates import Candidate
+from swapwarden.policy.pressure.handling import EvictionAnswer
 from swapwarden.telemetry import metrics
 
 TIMEOUT: Final = 15.0
 """Seconds. The API server itself retries conflicts for 10 s."""
 _BUDGET: Final = "DisruptionBudget"
 _SEVERAL: Final = "more than one PodDisruptionBudget"
+_ABSENT: Final = {404: EvictionAnswer.GONE, 409: EvictionAnswer.REPLACED}
 
 ANSWERS = metrics.counter(
     "swapwarden_controller_eviction_dry_runs_total",
@@ -29,33 +31,13 @@ ANSWERS = metrics.counter(
 )
 
 
-class EvictionAnswer(enum.StrEnum):
-    """The API server's answer."""
-
-    ALLOWED = "Allowed"
-    BUDGET = "Budget"
-    """A disruption budget forbids it now."""
-    SEVERAL_BUDGETS = "SeveralBudgets"
-    """The pod has several budgets: it can never be evicted."""
-    REPLACED = "Replaced"
-    """Another pod has the name now."""
-    GONE = "Gone"
-
-
 async def ask(api: client.Client, pod: Candidate) -> EvictionAnswer:
     """Ask by a dry run, which writes nothing and uses up no disruption. Any other refusal raises errors.KubeError."""
     try:
-        await _post(api, pod, pod.grace, {"dryRun": "All"})
-    except errors.ApiError as error:
-        answer = _refusal(error)
-        if answer is None:
-            ANSWERS.inc("Error")
-            raise
+        answer = await _answer(_post(api, pod, pod.grace, {"dryRun": "All"}))
     except errors.KubeError:
         ANSWERS.inc("Error")
         raise
-    else:
-        answer = EvictionAnswer.ALLOWED
     ANSWERS.inc(answer)
     return answer
 
@@ -65,14 +47,7 @@ async def evict(api: client.Client, term: Term, pod: Candidate, grace: int) -> E
 
     Any other refusal raises errors.KubeError; TermOver if the term ends first. Then the pod may be evicted or not.
     """
-    try:
-        await term.write(_post(api, pod, grace, {}))
-    except errors.ApiError as error:
-        answer = _refusal(error)
-        if answer is None:
-            raise
-        return answer
-    return EvictionAnswer.ALLOWED
+    return await _answer(term.write(_post(api, pod, grace, {})))
 
 
 async def _post(api: client.Client, pod: Candidate, grace: int, params: dict[str, str]) -> bytes:
@@ -91,10 +66,16 @@ async def _post(api: client.Client, pod: Candidate, grace: int, params: dict[str
     return await api.post(path, msgspec.json.encode(body), params=params, timeout=TIMEOUT)
 
 
-def _refusal(error: errors.ApiError) -> EvictionAnswer | None:
-    """Return the answer in a refusal; None if it is about something else, as overload (429) is."""
-    if error.status == 429 and _BUDGET in error.causes:
-        return EvictionAnswer.BUDGET
-    if error.status == 500 and _SEVERAL in error.message:
-        return EvictionAnswer.SEVERAL_BUDGETS
-    return {404: EvictionAnswer.GONE, 409: EvictionAnswer.REPLACED}.get(error.status)
+async def _answer(request: Coroutine[Any, Any, bytes]) -> EvictionAnswer:
+    try:
+        await request
+    except errors.ApiError as error:
+        # Overload has status 429 too, and says nothing of the pod.
+        if error.status == 429 and _BUDGET in error.causes:
+            return EvictionAnswer.BUDGET
+        if error.status == 500 and _SEVERAL in error.message:
+            return EvictionAnswer.SEVERAL_BUDGETS
+        if error.status not in _ABSENT:
+            raise
+        return _ABSENT[error.status]
+    return EvictionAnswer.ALLOWED

@@ -9,10 +9,12 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.controller.inventory import profile_store, revisions
+from swapwarden.api import decoding
 from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.kube import decoding, errors, paging, transport
+from swapwarden.kube import errors, paging, transport
+from swapwarden.policy.observed import revisions
+from swapwarden.policy.profile.store import ProfileStore, Revision
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class RevisionHistory:
         self,
         api: transport.Reader,
         namespace: str,
-        store: profile_store.ProfileStore,
+        store: ProfileStore,
         writes: Fenced,
         *,
         named: Callable[[], Mapping[str, Collection[int]]],
@@ -61,7 +63,7 @@ class RevisionHistory:
                 await self._replace(name, entry.uid, each)
             self._store.set_kept(name, entry.uid, each.generation)
 
-    async def _replace(self, name: str, uid: str, desired: profile_store.Revision) -> None:
+    async def _replace(self, name: str, uid: str, desired: Revision) -> None:
         """Replace the revision that has the name, unless it is the same one, which no list has shown yet."""
         taken = revisions.object_name(uid, desired.generation)
         for each in await self._list():
@@ -101,7 +103,7 @@ class RevisionHistory:
         for each in unneeded[:DELETED_AT_ONCE]:
             await self._delete(each)
 
-    async def _create(self, name: str, uid: str, revision: profile_store.Revision) -> bool:
+    async def _create(self, name: str, uid: str, revision: Revision) -> bool:
         """Store a generation of the profile with this name and UID; return False if the revision's name is taken."""
         body = revisions.to_object(name, uid, revision.generation, revision.spec)
         await self._writes.ready()

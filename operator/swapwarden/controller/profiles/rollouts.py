@@ -11,16 +11,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.controller import cluster, supervise, workqueue
-from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.planning import fleet
-from swapwarden.controller.profiles import desired_status
-from swapwarden.controller.profiles.desired_status import Judged
+from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.profiles.revision_history import RevisionHistory
 from swapwarden.controller.profiles.status_publisher import StatusPublisher
 from swapwarden.controller.term import TermOver
 from swapwarden.kube import backoff, errors
-from swapwarden.policy import rollout
+from swapwarden.policy.fleet import cluster, profile_status, rollout
+from swapwarden.policy.fleet import progress as fleet
+from swapwarden.policy.fleet.profile_status import Judged
+from swapwarden.policy.profile.store import Entry, ProfileStore
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -95,7 +94,7 @@ class Rollouts:
     def __init__(
         self,
         known: cluster.Cluster,
-        store: profile_store.ProfileStore,
+        store: ProfileStore,
         statuses: StatusPublisher,
         kept: RevisionHistory,
         *,
@@ -173,13 +172,13 @@ class Rollouts:
         Return when to do it again although nothing changed, in the event loop's time; None: never.
         """
         members: dict[str, list[str]] = collections.defaultdict(list)
-        contested: dict[str, list[desired_status.Contest]] = collections.defaultdict(list)
+        contested: dict[str, list[profile_status.Contest]] = collections.defaultdict(list)
         for node, selection in fleet.selections(self._known.planner):
             winner = selection.profile.name
             members[winner].append(node)
             for rival in selection.conflicts:
-                contested[winner].append(desired_status.Contest(rival, node))
-                contested[rival].append(desired_status.Contest(winner, node))
+                contested[winner].append(profile_status.Contest(rival, node))
+                contested[rival].append(profile_status.Contest(winner, node))
         now = asyncio.get_running_loop().time()
         entries = self._store.entries
         current = {(entry.profile.uid, entry.profile.generation) for entry in entries.values() if entry.profile}
@@ -191,7 +190,8 @@ class Rollouts:
             if self._barred.get((entry.uid, entry.generation), now) > now:
                 continue
             try:
-                governed = [fleet.governed(self._known.planner, node) for node in members[name]]
+                views = map(self._known.planner.view, members[name])
+                governed = [fleet.governed(view) for view in views if view is not None]
                 progress = self._progress(entry, members[name], overdue)
             except Exception:
                 # A fault of one profile must not keep the others from their rollouts.
@@ -206,14 +206,12 @@ class Rollouts:
                 entry.uid, entry.generation, entry.profile, governed, contested[name], progress, overdue, ended
             )
         self.judged = judged
-        NODES.hold(desired_status.counted(node for each in judged.values() for node in each.governed))
+        NODES.hold(profile_status.counted(node for each in judged.values() for node in each.governed))
         self.waits.note(now, judged.values(), {uid for uid, _ in self._barred})
         # By the time of this judgement: one that has passed since is due at once.
         return min((end for end in [*self._barred.values(), *self.waits.ends()] if end > now), default=None)
 
-    def _progress(
-        self, entry: profile_store.Entry, members: Sequence[str], overdue: fleet.Overdue
-    ) -> rollout.RolloutProgress:
+    def _progress(self, entry: Entry, members: Sequence[str], overdue: fleet.Overdue) -> rollout.RolloutProgress:
         planner, profile = self._known.planner, entry.profile
         if profile is not None and entry.ending:
             return fleet.end_of(planner, profile, fleet.leaving(planner, profile), overdue)

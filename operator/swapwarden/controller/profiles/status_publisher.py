@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from swapwarden.api import merge, names, times
-from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.profiles import desired_status
+from swapwarden.api import decoding, merge, names, times
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
-from swapwarden.kube import decoding, errors, events, transport
+from swapwarden.kube import errors, events, transport
+from swapwarden.policy.fleet import profile_status
+from swapwarden.policy.profile.store import Entry, ProfileStore
 
 
 class StatusPublisher:
@@ -19,10 +19,10 @@ class StatusPublisher:
     def __init__(
         self,
         api: transport.Reader,
-        store: profile_store.ProfileStore,
+        store: ProfileStore,
         writes: Fenced,
         recorder: events.Recorder,
-        rights: desired_status.Rights,
+        rights: profile_status.Rights,
     ) -> None:
         self._api = api
         self._store = store
@@ -30,7 +30,7 @@ class StatusPublisher:
         self._recorder = recorder
         self._rights = rights
 
-    async def write(self, name: str, judged: desired_status.Judged) -> bool:
+    async def write(self, name: str, judged: profile_status.Judged) -> bool:
         """Write a verdict into the profile's status; return whether it holds and the term lasts.
 
         Raise errors.KubeError if it should be retried, and TermOver.
@@ -39,7 +39,7 @@ class StatusPublisher:
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
             return False  # it is gone, or about to be looked at again
         now = times.rfc3339(time.time())
-        status = desired_status.build(entry, judged, now, self._rights)
+        status = profile_status.build(entry, judged, now, self._rights)
         patch = merge.merge_patch(entry.status, status)
         if not patch:
             return self._writes.term.is_valid()
@@ -49,12 +49,12 @@ class StatusPublisher:
             await self._read(entry)
             return False
         # After the write: each leader reports the news of the statuses that it wrote.
-        for notice in desired_status.notices(entry, status):
+        for notice in profile_status.notices(entry, status):
             self._recorder.post(notice)
         self._store.offer(decoding.decode(answer, dict[str, Any]))
         return self._writes.term.is_valid()
 
-    async def _read(self, entry: profile_store.Entry) -> None:
+    async def _read(self, entry: Entry) -> None:
         """Take in a profile as it is now: kopf says nothing of changes that are none of its spec."""
         try:
             body = await self._api.get(f"{names.PROFILES_PATH}/{entry.name}")
@@ -66,7 +66,7 @@ class StatusPublisher:
             self._store.offer(decoding.decode(body, dict[str, Any]))
 
 
-async def _write_status(writes: Writes, entry: profile_store.Entry, patch: Mapping[str, Any]) -> bytes:
+async def _write_status(writes: Writes, entry: Entry, patch: Mapping[str, Any]) -> bytes:
     """Patch a profile's status as it was read. Raise ApiError: 404 if it was deleted, 409 if it has another version."""
     metadata = {"uid": entry.uid, "resourceVersion": str(entry.version)}
     return await writes.merge_patch(

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names, state
-from swapwarden.kube import backoff, decoding, errors, informer, transport
+from swapwarden.api import decoding, names, state
+from swapwarden.kube import backoff, errors, informer, transport
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 

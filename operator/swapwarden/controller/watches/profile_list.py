@@ -10,14 +10,20 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names
-from swapwarden.controller.inventory import profile_store
-from swapwarden.kube import backoff, decoding, errors, informer, paging, transport
+from swapwarden.api import decoding, names
+from swapwarden.kube import backoff, errors, informer, paging, transport
+from swapwarden.policy.profile.store import Entry, ProfileStore
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
 FAILURES = metrics.counter("swapwarden_profile_list_failures_total", "Lists of profiles that failed.")
+
+VALID = metrics.gauge(
+    "swapwarden_profile_valid",
+    "1 if the newest version of a profile is in use, 0 if an older one is, or none.",
+    ("profile",),
+)
 
 MENDED = metrics.counter(
     "swapwarden_profile_mended_total",
@@ -32,13 +38,26 @@ LIST_SECONDS: Final = 60.0
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 
 
+def report(before: Entry | None, after: Entry | None) -> None:
+    """Count and log whether the newest version of a profile can be used."""
+    if after is None:
+        if before is not None:
+            VALID.remove(before.name)
+        return
+    VALID.set(0 if after.error else 1, after.name)
+    if after.error and (before is None or before.generation != after.generation):
+        used, which = after.profile, f"generation {after.generation} of profile {after.name}"
+        instead = f"generation {used.generation} stays in force" if used else "none is known that can"
+        log.error("%s cannot be used: %s; %s", which, after.error, instead)
+
+
 class ProfileList:
     """Feeds a store, in whose event loop it runs, from lists and from kopf."""
 
     def __init__(
         self,
         api: transport.Reader,
-        store: profile_store.ProfileStore,
+        store: ProfileStore,
         *,
         on_change: Callable[[], None],
         mends: Callable[[], bool] = lambda: False,
@@ -113,7 +132,10 @@ class ProfileList:
 
         listed = await paging.read(self._api.get, names.PROFILES_PATH, take, {})
         replaced = self._store.replace(found, int(listed.resource_version), left_out)
-        left_out |= replaced.failed
+        for name, error in replaced.failed.items():
+            shown = decoding.shown(name)
+            log.error("profile %s cannot be read; its last known version stays", shown, exc_info=error)
+            left_out.add(name)
         if mends:
             MENDED.inc("changed", by=replaced.newer)
             MENDED.inc("gone", by=replaced.gone)

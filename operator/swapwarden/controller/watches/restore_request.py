@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import state
-from swapwarden.kube import backoff, decoding, errors, events, transport
+from swapwarden.api import decoding, state
+from swapwarden.api.notices import Notice, Regarding
+from swapwarden.kube import backoff, errors, transport
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -66,13 +67,11 @@ class RestoreRequest:
         self.synced = asyncio.Event()
         """Set after the first read: a controller that starts during a restore must not enforce first."""
 
-    def notice(self) -> events.Notice:
+    def notice(self) -> Notice:
         """Return the notice about the order: one for each order, the same from all leaders."""
         found = self._given_by
-        regarding = events.Regarding("v1", "ConfigMap", self._namespace, CONFIG_MAP, found.uid)
-        return events.Notice(
-            regarding, "Warning", REASON, MESSAGE, f"{found.uid}/{found.resource_version}", urgent=True
-        )
+        regarding = Regarding("v1", "ConfigMap", self._namespace, CONFIG_MAP, found.uid)
+        return Notice(regarding, "Warning", REASON, MESSAGE, f"{found.uid}/{found.resource_version}", urgent=True)
 
     async def run(self) -> None:
         """Run until cancelled."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller.term import Term, TermOver
+from swapwarden.controller.term import Deposed, Outcome, Term, TermOver, outcome
 from swapwarden.kube import client, errors, ratelimit, transport
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
@@ -116,22 +116,35 @@ class Fenced(Writes):
         """Wait until the rate allows another write."""
         await asyncio.sleep(self.delay())
 
+    async def merge_patch(self, kind: str, path: str, body: object, **params: str) -> bytes:
+        """Send a JSON merge patch (RFC 7386). Raise Deposed if the object was written in a later term."""
+        try:
+            return await super().merge_patch(kind, path, body, **params)
+        except errors.ApiError as error:
+            if outcome(error) is Outcome.DEPOSED:
+                name = path.rpartition("/")[2]
+                raise Deposed(self.term, f"the API server refused term {self.term.epoch} for node {name}") from error
+            raise
+
     async def _guarded(self, request: Coroutine[Any, Any, bytes]) -> bytes:
         self._limit.acquire()
         try:
             return await self.term.write(request)
         except errors.ApiError as error:
-            if error.status == 429:
+            if outcome(error) is Outcome.OVERLOADED:
                 self._limit.pause(error.retry_after)
             raise
 
 
-async def unless_superseded(write: Coroutine[Any, Any, bytes], *more: int) -> bytes | None:
-    """Await a write; return None if the watch will report a newer object: statuses 404, 409 and `more`."""
+async def unless_superseded(write: Coroutine[Any, Any, bytes], *, tested: bool = False) -> bytes | None:
+    """Await a write; return None if the object changed before, or was deleted: then a watch will report it.
+
+    `tested`: it is a JSON patch with tests of the former value.
+    """
     try:
         return await write
     except errors.ApiError as error:
-        if error.status not in {404, 409, *more}:
+        if outcome(error, tested=tested) not in {Outcome.GONE, Outcome.CHANGED}:
             raise
         return None
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import decoding, names
 from swapwarden.controller.writers.fenced import Writes, unless_superseded
-from swapwarden.kube import decoding, transport
-
-INVALID: Final = 422
-"""Status of a patch with a failed test."""
+from swapwarden.kube import transport
 
 
 class ProfileMetadata(msgspec.Struct, frozen=True):
@@ -39,7 +34,7 @@ async def release(writes: Writes, found: ProfileMetadata) -> bool:
         {"op": "remove", "path": path},
     ]
     write = writes.json_patch("finalizer", f"{names.PROFILES_PATH}/{found.name}", patch)
-    return await unless_superseded(write, INVALID) is not None
+    return await unless_superseded(write, tested=True) is not None
 
 
 async def read(api: transport.Reader, name: str) -> ProfileMetadata:

@@ -11,12 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import states
-from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers.fenced import Fenced, owned_by
 from swapwarden.kube import errors
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.observed import nodes, states
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -59,10 +57,6 @@ class StrictFields:
     def left(self) -> float:
         """Return for how many seconds writes omit the check of fields; 0 if they do not."""
         return 0.0 if self._until is None else max(0.0, self._until - self._now())
-
-    def params(self) -> Mapping[str, str]:
-        """Return the parameters of the next write."""
-        return _LENIENT if self.left() else STRICT
 
     def written(self, params: Mapping[str, str]) -> None:
         """Note that a write with these parameters was done."""
@@ -152,7 +146,7 @@ class StateWriter:
         left = self._fields.left()
         if row is not None and left and self._dropped.get(node.name) == (states.spec(row), spec):
             return row, left
-        fields = self._fields.params()
+        fields = _LENIENT if left else STRICT
         try:
             if row is None:
                 answer = await writes.create("state", names.STATES_PATH, patch, **fields)
@@ -161,16 +155,15 @@ class StateWriter:
         except errors.ApiError as error:
             if self._is_older(error, node.name, spec):
                 return None, 0.0
-            if row is not None and error.status == 422 and state.EPOCH_REFUSAL in error.message:
-                raise Deposed(writes.term, f"the API server refused term {epoch} for node {node.name}") from error
             raise
         self._fields.written(fields)
         return self._stored(states.decode(answer), spec)
 
     def _stored(self, row: states.StateRow, spec: state.StateSpec) -> tuple[states.StateRow, float | None]:
-        if self._fields.left() and plan.spec_patch(stored := states.spec(row), spec) is not None:
+        left = self._fields.left()
+        if left and plan.spec_patch(stored := states.spec(row), spec) is not None:
             self._dropped[row.name] = stored, spec
-            return row, self._fields.left()
+            return row, left
         self._dropped.pop(row.name, None)
         return row, None
 

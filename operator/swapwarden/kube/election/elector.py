@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 import swapwarden
-from swapwarden.api import times
-from swapwarden.kube import backoff, client, config, decoding, errors
+from swapwarden.api import decoding, times
+from swapwarden.kube import backoff, client, config, errors
 from swapwarden.kube.election import election
 from swapwarden.telemetry import metrics
 
@@ -286,7 +286,7 @@ class Elector:
         if isinstance(error, errors.ApiError) and error.status == 403:
             said += (
                 f"; grant this instance's service account the right to {verb} leases in coordination.k8s.io"
-                f" in namespace {self._lease.namespace}, as deploy/manifests/controller-rbac.yaml does"
+                f" in namespace {self._lease.namespace}, as the chart does (templates/controller/rbac.yaml)"
             )
         log.log(logging.DEBUG if conflict or said == self._said else logging.WARNING, said)
         self._said = said

@@ -16,9 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, quantity
-from swapwarden.policy.memory import amounts
-from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.observed import nodes, pods, resources
+from swapwarden.policy.swap import limits
 
 _MEMORY: Final = "memory"
 _AVAILABLE: Final = "memory.available"
@@ -122,7 +121,7 @@ class NodeFiles(msgspec.Struct, frozen=True):
     kubepods: MemoryFiles
     burstable: MemoryFiles
     pods: tuple[PodFiles, ...]
-    """By namespace and name; pods that have ended are left out."""
+    """Sorted by namespace and name; pods that have ended are left out."""
 
 
 def read(version: Version, document: Mapping[str, Any]) -> KubeletSettings:
@@ -236,7 +235,7 @@ def container_files(
     if not (config.tiered and one.request):
         return MemoryFiles("0", "0", high, swap)
     amount = str(one.request)
-    if row.qos is qos.Class.GUARANTEED:
+    if row.qos is resources.Class.GUARANTEED:
         return MemoryFiles(minimum=amount, high=high, swap_max=swap)
     return MemoryFiles(low=amount, high=high, swap_max=swap)
 
@@ -248,7 +247,7 @@ def _swap(config: KubeletSettings, node: nodes.NodeFacts, row: pods.PodRow, one:
     """
     if not node.compatible:
         return None
-    if not config.limited_swap or config.fail_swap_on or row.critical or row.qos is not qos.Class.BURSTABLE:
+    if not config.limited_swap or config.fail_swap_on or row.critical or row.qos is not resources.Class.BURSTABLE:
         return "0"
     return str(limits.container_swap(one.request, one.limit, node.memory_bytes, node.swap_bytes))
 
@@ -273,11 +272,11 @@ def pod_files(config: KubeletSettings, row: pods.PodRow, page: int) -> MemoryFil
     if not config.memory_qos:
         return MemoryFiles()
     whole = config.pod_level_resources
-    request = amounts.pod_request(row, whole=whole)
+    request = pods.pod_request(row, whole=whole)
     high = _pod_high(config, row, page)
     if not (config.tiered and request):
         return MemoryFiles(high=high)
-    if row.qos is qos.Class.GUARANTEED:
+    if row.qos is resources.Class.GUARANTEED:
         return MemoryFiles(minimum=str(request), high=high)
     return MemoryFiles(low=str(request), high=high)
 
@@ -286,9 +285,9 @@ def _pod_high(config: KubeletSettings, row: pods.PodRow, page: int) -> str | Non
     factor = config.throttling_factor
     if factor is None or config.version is Version.V1_36:
         return None
-    if not (config.pod_level_resources and row.whole.stated and amounts.is_limited(row)):
+    if not (config.pod_level_resources and row.whole.stated and pods.is_limited(row)):
         return None
-    request, limit = amounts.pod_request(row), amounts.pod_limit(row)
+    request, limit = pods.pod_request(row), pods.pod_limit(row)
     if not limit:
         return None
     high = throttled_from(request, limit, factor, page)
@@ -303,12 +302,12 @@ def _above(config: KubeletSettings, rows: Iterable[pods.PodRow]) -> tuple[Memory
     if not config.tiered:
         # 1.37 writes these once, when it starts.
         return MemoryFiles(minimum="0", low="0" if new else None), MemoryFiles(low="0")
-    sums = {qos.Class.GUARANTEED: 0, qos.Class.BURSTABLE: 0, qos.Class.BEST_EFFORT: 0}
+    sums = {resources.Class.GUARANTEED: 0, resources.Class.BURSTABLE: 0, resources.Class.BEST_EFFORT: 0}
     for row in rows:
-        if row.qos is not qos.Class.BEST_EFFORT:
+        if row.qos is not resources.Class.BEST_EFFORT:
             # These sums have the resources of whole pods whatever the gate.
-            sums[row.qos] += amounts.pod_request(row)
-    burstable = str(sums[qos.Class.BURSTABLE])
+            sums[row.qos] += pods.pod_request(row)
+    burstable = str(sums[resources.Class.BURSTABLE])
     every = str(sum(sums.values()))
     return MemoryFiles(minimum=every, low=burstable if new else None), MemoryFiles(low=burstable)
 
@@ -317,12 +316,12 @@ def faults(config: KubeletSettings, rows: Iterable[pods.PodRow]) -> tuple[Fault,
     """Return the known faults of the values on a node with these pods, in the order of Fault."""
     if not (config.memory_qos and config.tiered):
         return ()
-    running = [row for row in rows if not row.terminal and amounts.pod_request(row)]
-    burstable = any(row.qos is qos.Class.BURSTABLE for row in running)
+    running = [row for row in rows if not row.terminal and pods.pod_request(row)]
+    burstable = any(row.qos is resources.Class.BURSTABLE for row in running)
     found = {
         Fault.NO_KUBEPODS_LOW: burstable and config.version is Version.V1_36,
         Fault.HARD_FOR_BURSTABLE: burstable,
-        Fault.CONTAINER_MIN: any(row.qos is qos.Class.GUARANTEED for row in running),
+        Fault.CONTAINER_MIN: any(row.qos is resources.Class.GUARANTEED for row in running),
     }
     return tuple(fault for fault, there in found.items() if there)
 

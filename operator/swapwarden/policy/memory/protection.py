@@ -14,7 +14,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed import resources
 
 ROOT: Final = "kubepods"
 """The cgroup above all pods, in violations."""
@@ -28,7 +28,7 @@ class ProtectedCgroup(msgspec.Struct, frozen=True):
 
     name: str
     setting: int
-    """Its own memory.low or memory.min, all of which it uses."""
+    """The cgroup's own memory.low or memory.min, all of which it uses."""
     siblings: int = 0
     """The sum of those of the other cgroups with the same parent."""
 
@@ -86,7 +86,7 @@ class InEffect(msgspec.Struct, frozen=True):
     """The cgroup that has less."""
 
 
-def in_effect(found: state.NodeSwapState, key: str, own: qos.Class, *, hard: bool) -> InEffect | None:
+def in_effect(found: state.NodeSwapState, key: str, own: resources.Class, *, hard: bool) -> InEffect | None:
     """Return the effective part of a pod's planned memory.low (`hard`: memory.min); None if none is planned.
 
     An agent reports deviations only: unlisted cgroups hold the values of the spec.
@@ -123,7 +123,7 @@ def _hidden(spec: state.StateSpec, status: state.StateStatus) -> Effect | None:
 
 
 def _levels(
-    spec: state.StateSpec, key: str, own: qos.Class, held: Mapping[str, int], *, hard: bool
+    spec: state.StateSpec, key: str, own: resources.Class, held: Mapping[str, int], *, hard: bool
 ) -> list[ProtectedCgroup]:
     """Return the cgroups from the top to the pod, with the values that the agent last found in them.
 
@@ -135,7 +135,7 @@ def _levels(
     mine, others = _planned(spec.pods[key], hard=hard), max(0, planned - middle)
     root = ProtectedCgroup(ROOT, held.get(ROOT, top))
     pod = ProtectedCgroup(POD, held.get(key, mine))
-    if own is not qos.Class.BURSTABLE:
+    if own is not resources.Class.BURSTABLE:
         siblings = max(0, others - mine) + held.get(BURSTABLE, middle)
         return [root, msgspec.structs.replace(pod, siblings=siblings)]
     if planned > top and middle >= top:

@@ -12,10 +12,9 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, quantity, throttling
-from swapwarden.policy.memory import amounts, kubelet, settings
-from swapwarden.policy.observed import memory_asks, nodes, pods
-from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.memory import kubelet, settings
+from swapwarden.policy.observed import memory_asks, nodes, pods, resources
+from swapwarden.policy.swap import limits
 
 Protection = names.ProtectionReason
 Throttling = names.ThrottlingReason
@@ -91,22 +90,22 @@ class _MemoryCase(msgspec.Struct, frozen=True):
 
 
 def decide(
-    profile: compiled.Profile,
+    offered: settings.MemoryQoS | None,
     node: nodes.NodeFacts,
     row: pods.PodRow,
     swap: limits.PodDecision,
-    override: compiled.Override | None = None,
+    override: settings.MemoryOverride | None = None,
 ) -> PodMemory | None:
-    """Decide on one pod, whose swap limits are decided; None if the profile has no memoryQoS and the pod asks nothing.
+    """Decide on one pod, whose swap limits are decided; None if the profile offers none and the pod asks nothing.
 
     A pod's own annotations take precedence over the override, which takes precedence over the profile. If the override
     refuses, no annotation gives it.
     """
     if not node.compatible:
         return None
-    if profile.memory_qos is None:
+    if offered is None:
         return None if row.asks is None else _not_offered(row)
-    case = _case(profile.memory_qos, node, row, override)
+    case = _case(offered, node, row, override)
     minimum, low, protection = _protection(case)
     on_pod = len(row.containers) == 1
     high, reason = (None, Throttling.PER_CONTAINER)
@@ -123,7 +122,7 @@ def decide(
 
 
 def sums(
-    profile: compiled.Profile, node: nodes.NodeFacts, decided: Iterable[tuple[pods.PodRow, PodMemory | None]]
+    offered: settings.MemoryQoS | None, node: nodes.NodeFacts, decided: Iterable[tuple[pods.PodRow, PodMemory]]
 ) -> Sums:
     """Return the protection above these pods, without which theirs has no effect, and that of system.slice.
 
@@ -131,15 +130,15 @@ def sums(
     """
     minimum = low = burstable = asked = 0
     for row, memory in decided:
-        if memory is not None and memory.is_protected:
+        if memory.is_protected:
             hard, soft = memory.minimum or 0, memory.low or 0
             minimum += hard
             low += soft
-            burstable += soft if row.qos is qos.Class.BURSTABLE else 0
+            burstable += soft if row.qos is resources.Class.BURSTABLE else 0
             asked += max(hard, soft)
     if not asked:
         return Sums()
-    system = _system_low(profile.memory_qos or settings.MemoryQoS(), node)
+    system = _system_low(offered or settings.MemoryQoS(), node)
     top = limits.floor_to_page(max(0, node.memory_bytes - system), node.page_size)
     minimum = min(minimum, top)
     # Without recursive protection, memory.low has what memory.min has as well.
@@ -161,15 +160,15 @@ def _not_offered(row: pods.PodRow) -> PodMemory:
 
 
 def _case(
-    memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: compiled.Override | None
+    memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: settings.MemoryOverride | None
 ) -> _MemoryCase:
-    request = amounts.pod_request(row)
+    request = pods.pod_request(row)
     page, recursive = node.page_size, node.recursive_protection
     if row.asks is None and override is None:
         chosen = memory.reservation, _UNRESERVED, memory.throttling_percent or throttling.NEVER, _UNTHROTTLED
         return _MemoryCase(memory, page, recursive, row, _ASKS, request, *chosen)
     asks = row.asks or _ASKS
-    given = (None, None) if override is None else (override.memory_reservation, override.memory_throttling)
+    given = (None, None) if override is None else (override.reservation, override.throttling)
     reserved, shared = _reservation(memory, asks, given[0]), _share(memory, asks, given[1])
     return _MemoryCase(memory, page, recursive, row, asks, request, *reserved, *shared)
 
@@ -205,7 +204,7 @@ def _protection(case: _MemoryCase) -> tuple[int | None, int | None, names.Protec
     row, asks = case.row, case.asks
     if case.reservation is Reservation.NONE:
         return None, None, case.unprotected
-    request = 0 if row.qos is qos.Class.BEST_EFFORT else case.request
+    request = 0 if row.qos is resources.Class.BEST_EFFORT else case.request
     if asks.low is None:
         amount, reason = request * case.memory.reservation_percent // 100, Protection.REQUEST
     else:
@@ -213,7 +212,7 @@ def _protection(case: _MemoryCase) -> tuple[int | None, int | None, names.Protec
     amount = limits.floor_to_page(amount, case.page)
     if not amount:
         return None, None, Protection.NOTHING_REQUESTED
-    if case.reservation is Reservation.TIERED_RESERVATION and row.qos is qos.Class.GUARANTEED:
+    if case.reservation is Reservation.TIERED_RESERVATION and row.qos is resources.Class.GUARANTEED:
         # Containers never have memory.min, and their memory.low needs that of the pod.
         return amount, None if case.recursive else amount, reason
     return None, amount, reason

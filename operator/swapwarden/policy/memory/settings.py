@@ -25,6 +25,15 @@ class Guard(msgspec.Struct, frozen=True):
     """About limits of the kubelet or of another writer."""
 
 
+class MemoryOverride(msgspec.Struct, frozen=True):
+    """Memory QoS that an override of a profile has for the pods that it selects."""
+
+    reservation: names.ReservationPolicy | None = None
+    """None or Soft."""
+    throttling: int | None = None
+    """Percents, throttling.NEVER for Disabled."""
+
+
 class MemoryQoS(msgspec.Struct, frozen=True):
     """A profile's memoryQoS, compiled."""
 

@@ -10,23 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from swapwarden.api import names
 from swapwarden.policy.node import labels
-from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.node.settings import NodeOptions
+from swapwarden.policy.observed import nodes, pods, resources
+from swapwarden.policy.swap import limits
+from swapwarden.policy.swap.settings import SwapOptions
 
 
-def capacity(profile: compiled.Profile, facts: nodes.NodeFacts) -> int | None:
+def capacity(own: NodeOptions, swap: SwapOptions, facts: nodes.NodeFacts) -> int | None:
     """Return the bytes that a node offers, the bound on the sum of its pods' limits; None for no such resource."""
-    if not profile.extended_resource or profile.mode is not names.Mode.ENFORCE or not labels.gives_swap(profile, facts):
+    if not (own.extended_resource and own.enforce and labels.gives_swap(swap, facts)):
         return None
-    total = limits.overcommit_budget(profile, facts)
-    return limits.available(profile, facts) if total is None else total
+    total = limits.overcommit_budget(swap, facts)
+    return limits.available(swap, facts) if total is None else total
 
 
 def desired(
-    profile: compiled.Profile,
+    own: NodeOptions,
+    swap: SwapOptions,
     facts: nodes.NodeFacts,
     node: nodes.NodeRow,
     rows: Iterable[pods.PodRow],
@@ -40,9 +41,9 @@ def desired(
     restarts fails running pods that no longer fit. If the resource is missing altogether, the kubelet ignores requests
     for it (k/k: pkg/kubelet/lifecycle/predicate.go).
     """
-    total, offered = capacity(profile, facts), node.swap_resource
-    asked = profile.extended_resource and profile.mode is names.Mode.ENFORCE
-    if asked and offered is not None and labels.is_unknown(profile, facts):
+    total, offered = capacity(own, swap, facts), node.swap_resource
+    asked = own.extended_resource and own.enforce
+    if asked and offered is not None and labels.is_unknown(swap, facts):
         return max(offered, total or 0)
     if total is None or (offered is None and not enforced):
         return None
@@ -52,5 +53,5 @@ def desired(
 def _asked(rows: Iterable[pods.PodRow]) -> int:
     """Return the sum that the scheduler counts for pods that have not ended."""
     return sum(
-        qos.peak((one.kind, one.swap_resource or 0) for one in row.containers) for row in rows if not row.terminal
+        resources.peak((one.kind, one.swap_resource or 0) for one in row.containers) for row in rows if not row.terminal
     )

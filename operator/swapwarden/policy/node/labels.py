@@ -6,17 +6,19 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from swapwarden.api import names, state
+from swapwarden.policy.node.settings import NodeOptions
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.swap.settings import SwapOptions
 
 _RESTRICTED: Final = "node-restriction.kubernetes.io"
 """Kubelets may not write labels of this domain and its subdomains (k/k: plugin/pkg/admission/noderestriction)."""
 
 Labels = dict[str, str | None]
-"""By key; None for a label that should not exist. A key that is absent here keeps its label."""
+"""Desired values by key; None for a label that should not exist. A key that is absent here keeps its label."""
 
 
-def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, attested: bool | None) -> Labels:
+def desired(own: NodeOptions, swap: SwapOptions, facts: nodes.NodeFacts, *, attested: bool | None) -> Labels:
     """Return all labels of a node that are Swapwarden's. `attested`: see is_attested.
 
     NFD's key means that swap is on; our own key means that pods can get some. This function does not decide when to
@@ -24,14 +26,15 @@ def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, attested: bool
     reason, labels that need an agent's report are left out if none exists: its state may have been deleted.
     """
     on = facts.swap_bytes > 0
+    unmet = None if swap.require is None else requirements.first_unmet(swap.require, facts)
     encrypted = _is_encrypted(facts.devices) if on else None
     labels: Labels = {
         names.NFD_SWAP_LABEL: "true" if on else None,
-        names.SWAP_LABEL: "true" if gives_swap(profile, facts) else None,
-        names.BEHAVIOR_LABEL: _behavior(profile, facts) if on else None,
+        names.SWAP_LABEL: "true" if unmet is None and _may_give(swap, facts) else None,
+        names.BEHAVIOR_LABEL: _behavior(swap, facts, unmet, enforce=own.enforce) if on else None,
         names.BACKING_LABEL: _backing(facts.devices) if on else None,
         names.ENCRYPTED_LABEL: _text(encrypted),
-        names.UNMET_LABEL: requirements.first_unmet(profile.require, facts) if on else None,
+        names.UNMET_LABEL: unmet if on else None,
         names.VOUCHED_LABEL: None if attested is None or encrypted is None else _text(attested and encrypted),
     }
     if facts.reported:
@@ -40,25 +43,28 @@ def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, attested: bool
     unknown |= {names.BACKING_LABEL, names.ENCRYPTED_LABEL}
     if not on:
         unknown |= {names.NFD_SWAP_LABEL, names.BEHAVIOR_LABEL}
-    if profile.require is not None:
+    if swap.require is not None:
         unknown |= {names.UNMET_LABEL, names.BEHAVIOR_LABEL}
-    if is_unknown(profile, facts):
+    if is_unknown(swap, facts):
         unknown.add(names.SWAP_LABEL)
     return {key: value for key, value in labels.items() if key not in unknown}
 
 
-def gives_swap(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
+def gives_swap(swap: SwapOptions, facts: nodes.NodeFacts) -> bool:
     """Return whether pods on the node can get swap."""
-    if not facts.swap_bytes or not facts.compatible or profile.behavior is names.Behavior.NO_SWAP:
-        return False
-    return requirements.first_unmet(profile.require, facts) is None
+    return _may_give(swap, facts) and (swap.require is None or requirements.first_unmet(swap.require, facts) is None)
 
 
-def is_unknown(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
+def _may_give(swap: SwapOptions, facts: nodes.NodeFacts) -> bool:
+    """Return whether pods on the node can get swap if it meets the profile's requirements."""
+    return bool(facts.swap_bytes) and facts.compatible and swap.behavior is not names.Behavior.NO_SWAP
+
+
+def is_unknown(swap: SwapOptions, facts: nodes.NodeFacts) -> bool:
     """Return whether only a missing report of an agent can show that pods on the node get swap."""
-    if facts.reported or profile.behavior is names.Behavior.NO_SWAP:
+    if facts.reported or swap.behavior is names.Behavior.NO_SWAP:
         return False
-    return not gives_swap(profile, facts)
+    return not gives_swap(swap, facts)
 
 
 def is_attested(required: Mapping[str, str], node: nodes.NodeRow) -> bool | None:
@@ -89,11 +95,11 @@ def for_node_feature(labels: Labels) -> Labels:
     return {key: labels[key] for key in names.PUBLIC_LABELS if key in labels}
 
 
-def _behavior(profile: compiled.Profile, facts: nodes.NodeFacts) -> str:
+def _behavior(swap: SwapOptions, facts: nodes.NodeFacts, unmet: names.Requirement | None, *, enforce: bool) -> str:
     """Return the behavior in force: the kubelet's own if nothing is written, NoSwap if a requirement is not met."""
-    if not facts.compatible or profile.mode is not names.Mode.ENFORCE:
+    if not facts.compatible or not enforce:
         return names.Behavior.KUBELET
-    return profile.behavior if requirements.first_unmet(profile.require, facts) is None else names.Behavior.NO_SWAP
+    return swap.behavior if unmet is None else names.Behavior.NO_SWAP
 
 
 def _backing(devices: Iterable[state.SwapDevice]) -> str | None:

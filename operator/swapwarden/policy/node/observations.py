@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from swapwarden.api import state
-from swapwarden.policy.memory import settings
-from swapwarden.policy.node import kernel_settings
+from swapwarden.policy.memory.settings import SYSTEM_SLICE
+from swapwarden.policy.node import settings
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.profile import requirements
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.swap.settings import SwapOptions
 
 _MIB = 1 << 20
 OVERCOMMITTED = (
@@ -36,20 +37,20 @@ class NodeObservation(NamedTuple):
 
 
 def observe(
-    required: requirements.Require | None,
-    kernel: Iterable[tuple[str, str]],
+    own: settings.NodeOptions,
+    swap: SwapOptions,
     facts: nodes.NodeFacts,
     planned: state.StateSpec | None = None,
 ) -> tuple[NodeObservation, ...]:
-    """Return the problems under a profile that requires this, has these settings of the kernel, and is `planned` so.
+    """Return the problems of a node under a profile with these settings; `planned` is its plan.
 
     There are none before an agent has reported: unknown facts are no problem yet.
     """
     if not facts.reported:
         return ()
     found = {
-        NodeProblem.REQUIREMENT_UNMET: listed(requirements.unmet(required, facts) or {}),
-        NodeProblem.SETTINGS_REFUSED: listed(kernel_settings.plan(kernel, facts).refused),
+        NodeProblem.REQUIREMENT_UNMET: listed(requirements.unmet(swap.require, facts) or {}),
+        NodeProblem.SETTINGS_REFUSED: listed(settings.plan_kernel(own.kernel, facts).refused),
         NodeProblem.KUBELET_RESTART_NEEDED: _restart(facts),
         NodeProblem.PROTECTION_OVERCOMMITTED: "" if planned is None else _overcommitted(planned, facts),
     }
@@ -75,7 +76,7 @@ def _overcommitted(planned: state.StateSpec, facts: nodes.NodeFacts) -> str:
     """Report that the plan protects all memory that there is: it never protects more."""
     own, of_pods = (
         state.protected_bytes(each, recursive=facts.recursive_protection)
-        for each in (planned.units.get(settings.SYSTEM_SLICE), planned.kubepods)
+        for each in (planned.units.get(SYSTEM_SLICE), planned.kubepods)
     )
     top = max(0, facts.memory_bytes - own) // facts.page_size * facts.page_size
     return OVERCOMMITTED if own + of_pods and top <= of_pods else ""

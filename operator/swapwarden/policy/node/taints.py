@@ -10,37 +10,39 @@ from typing import Any
 
 from swapwarden.api import names
 from swapwarden.policy.node import labels
+from swapwarden.policy.node.settings import NodeOptions
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.pressure.thresholds import Pressure
+from swapwarden.policy.swap.settings import SwapOptions
 
 Patch = list[dict[str, Any]]
 
 
 def desired(
-    profile: compiled.Profile, facts: nodes.NodeFacts, node: nodes.NodeRow, *, enforced: bool
+    own: NodeOptions, swap: SwapOptions, facts: nodes.NodeFacts, node: nodes.NodeRow, *, enforced: bool
 ) -> names.TaintEffect | None:
     """Return the effect of the taint that the node should carry; None for no taint.
 
     The taint appears once the agent enforces the profile. It remains while plans change, and while the agent's last
     report is unknown.
     """
-    gives = labels.gives_swap(profile, facts) or labels.is_unknown(profile, facts)
-    if profile.mode is not names.Mode.ENFORCE or not gives:
+    gives = labels.gives_swap(swap, facts) or labels.is_unknown(swap, facts)
+    if not own.enforce or not gives:
         return None
-    return profile.taint_effect if enforced or node.place(names.SWAP_TAINT) is not None else None
+    return own.taint_effect if enforced or node.place(names.SWAP_TAINT) is not None else None
 
 
 def desired_under_pressure(
-    profile: compiled.Profile, node: nodes.NodeRow, *, pressed: bool, lately: bool
+    own: NodeOptions, pressure: Pressure | None, node: nodes.NodeRow, *, pressed: bool, lately: bool
 ) -> names.TaintEffect | None:
     """Return the effect of the taint of memory pressure that the node should carry; None for no taint.
 
     `pressed` is whether the node is under pressure. The taint remains while it was so `lately`: else the scheduler
     would fill a node in the moment in which it has memory again.
     """
-    if profile.mode is not names.Mode.ENFORCE or profile.pressure is None:
+    if not own.enforce or pressure is None:
         return None
-    return profile.pressure.taint if pressed or (lately and node.place(names.PRESSURE_TAINT) is not None) else None
+    return pressure.taint if pressed or (lately and node.place(names.PRESSURE_TAINT) is not None) else None
 
 
 def change(node: nodes.NodeRow, key: str, effect: names.TaintEffect | None) -> Patch | None:

@@ -42,7 +42,7 @@ class MemoryAsks(msgspec.Struct, frozen=True, gc=False):
     high: int | None = None
     """memory.high in place of the share."""
     container_high: tuple[tuple[str, int], ...] = ()
-    """The same of containers, by name, in the order of the spec; throttling.NEVER where the value is invalid."""
+    """memory.high of containers, by name, in the order of the spec; throttling.NEVER for an invalid value."""
 
     @property
     def wants_protection(self) -> bool:

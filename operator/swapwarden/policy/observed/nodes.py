@@ -89,7 +89,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     swap_bytes: int
     memory_bytes: int
     nfd: frozenset[str] = frozenset()
-    """Those of the published labels that Node Feature Discovery has set here, and owns."""
+    """Published labels that Node Feature Discovery has set on the Node, and owns."""
     taints: tuple[WireTaint, ...] = ()
     reports_swap: bool = False
     """Whether its kubelet reports how much swap it found when it started."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,8 +13,9 @@ import msgspec
 from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
-from swapwarden.policy.observed import memory_asks, pod_conditions, pod_memory
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed import memory_asks, resources
+from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WireContainer
+from swapwarden.policy.observed.resources import Class, Kind, ResourceList, Resources
 
 CRITICAL_PRIORITY = 2_000_000_000
 """From this priority on, the kubelet considers a pod critical (k/k: pkg/kubelet/types/pod_update.go)."""
@@ -30,14 +31,6 @@ _MAX_SHARED = 1024
 
 _CONTAINER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 """Runtimes use 64 hexadecimal digits. Any other id must at least not grow in JSON."""
-
-
-class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """A container of a pod's spec: the fields that are read."""
-
-    name: str
-    resources: qos.Resources = qos.Resources()
-    restart_policy: str = ""
 
 
 class WireRunning(msgspec.Struct, frozen=True):
@@ -56,22 +49,35 @@ class WireContainerStatus(msgspec.Struct, frozen=True):
     name: str
     container_id: str = msgspec.field(default="", name="containerID")
     state: WireContainerState = WireContainerState()
-    resources: qos.Resources | None = None
+    resources: Resources | None = None
     """All resources in force, if the kubelet reports them (k/k: pkg/kubelet/kubelet_pods.go)."""
 
 
-class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
+class WireVolume(msgspec.Struct, frozen=True):
+    """A volume of a pod: whether it may hold secrets."""
+
+    name: str = ""
+    secret: WireRunning | None = None
+    projected: WireRunning | None = None
+
+
+class WirePodSpec(NewPodSpec, frozen=True, rename="camel"):
     """Spec of a pod: the fields that are read."""
 
-    containers: list[WireContainer]
-    init_containers: list[WireContainer] = []
-    ephemeral_containers: list[WireContainer] = []
-    node_name: str = ""
+    ephemeral_containers: list[WireContainer] = []  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
     priority: int | None = None
     priority_class_name: str = ""
-    resources: qos.Resources | None = None
-    overhead: qos.ResourceList = qos.ResourceList()
     termination_grace_period_seconds: int | None = None
+    volumes: list[WireVolume] | None = None
+
+
+class WirePodCondition(msgspec.Struct, frozen=True):
+    """A condition of a pod: the fields that are read."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
 
 
 class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,50 +85,74 @@ class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
 
     phase: str = ""
     start_time: str = ""
-    qos_class: qos.Class | None = None
-    conditions: list[pod_conditions.WirePodCondition] = []
+    qos_class: Class | None = None
+    conditions: list[WirePodCondition] = []
     container_statuses: list[WireContainerStatus] = []
     init_container_statuses: list[WireContainerStatus] = []
     ephemeral_container_statuses: list[WireContainerStatus] = []
 
-
-class WireOwner(msgspec.Struct, frozen=True, rename="camel"):
-    """A reference to the owner of a pod: the fields that are read."""
-
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
+    @property
+    def is_ready(self) -> bool:
+        """Whether all containers of the pod are ready."""
+        return any(each.type == "Ready" and each.status == "True" for each in self.conditions)
 
 
-class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """Metadata of a pod: the fields that are read."""
-
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    creation_timestamp: str = ""
-    deletion_timestamp: str = ""
-    resource_version: str = ""
-    owner_references: list[WireOwner] = []
-
-
-class WirePod(msgspec.Struct, frozen=True):
+class WirePod(NewPod, frozen=True):
     """A pod as received from the API server or read from a file."""
 
-    metadata: WirePodMeta
     spec: WirePodSpec
     status: WirePodStatus = WirePodStatus()
+
+
+class WholePod(NamedTuple):
+    """The memory of a pod's spec beside that of its containers."""
+
+    stated: bool = False
+    """Whether the pod as a whole has resources, of whatever kind (KEP-2837)."""
+    request: int = 0
+    limit: int = 0
+    overhead: int = 0
+    """Added by its runtime class."""
+
+
+NOTHING: Final = WholePod()
+"""The memory that nearly all pods have beside that of their containers."""
+
+
+def of_container(resources: Resources) -> tuple[int, int]:
+    """Return the request and the limit. QuantityError if one is no quantity."""
+    limit = resources.limits.memory or 0
+    request = resources.requests.memory
+    if request is None:  # A file lacks the API server's defaults.
+        request = limit
+    return quantity.capped(str(request)), quantity.capped(str(limit))
+
+
+def of_pod(resources: Resources | None, overhead: ResourceList, containers: Iterable[Resources]) -> WholePod:
+    """Return the memory of a pod with these resources as a whole. QuantityError if an amount is no quantity."""
+    added = quantity.capped(str(overhead.memory or 0))
+    if resources is None or not any(True for _ in resources.quantities("")):
+        return WholePod(overhead=added) if added else NOTHING
+    request, limit = of_container(resources)
+    if resources.requests.memory is None and any(
+        one.requests.memory is not None or one.limits.memory is not None for one in containers
+    ):
+        # The API server fills in the sum of the containers' requests (k/k: pkg/apis/core/v1/defaults.go).
+        request = 0
+    return WholePod(stated=True, request=request, limit=limit, overhead=added)
+
+
+_BY_KUBELET: Final = ("DisruptionTarget", "True", "TerminationByKubelet")
+_FOR_MEMORY: Final = "The node was low on resource: memory"
+"""The begin of the message (k/k: pkg/kubelet/eviction/helpers.go). With another, it evicts a pod that exceeds its own
+limit of a disk: a tenant could have that at any time."""
 
 
 class ContainerRow(msgspec.Struct, frozen=True, gc=False):
     """A row of a container. Memory in bytes, 0 if unset."""
 
     name: str
-    kind: qos.Kind
+    kind: Kind
     request: int
     limit: int
     swap_limit: str | None = None
@@ -167,7 +197,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     terminal: bool
     """Whether it has ended, or no kubelet will ever run it."""
     critical: bool
-    qos: qos.Class
+    qos: Class
     policy: str | None
     """The policy annotation, as written, or the beginning of one that is too long to be valid."""
     swap_limit: str | None
@@ -182,14 +212,14 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     defaulted: bool = False
     """Whether the policy is the default of its namespace rather than the pod's own."""
     labels: str = ""
-    """As parse_labels() reads them."""
+    """Labels as text, which parse_labels() reads."""
     enforced: Enforced | None = None
     """None without such a condition."""
     mirror: Mirror | None = None
     """None except for mirrors of static pods, and pods that pretend to be one."""
-    whole: pod_memory.WholePod = pod_memory.NOTHING
+    whole: WholePod = NOTHING
     asks: memory_asks.MemoryAsks | None = None
-    """Its annotations about memory.low and memory.high; None without any."""
+    """The pod's annotations about memory.low and memory.high; None without any."""
     ending: bool = False
     """Whether it was deleted, and its containers may still run."""
     reclaim: names.ReclaimMode | None = None
@@ -219,7 +249,7 @@ def project(wire: WirePod) -> PodRow:
     meta, spec, status = wire.metadata, wire.spec, wire.status
     annotations = meta.annotations
     policy = _written(annotations, names.POLICY_ANNOTATION)
-    mirror = _mirror(wire)
+    mirror, containers = _mirror(wire), tuple(spec.created())
     return PodRow(
         key=(mirror.key if mirror else meta.uid) or f"{meta.namespace}/{meta.name}",
         uid=meta.uid,
@@ -231,14 +261,15 @@ def project(wire: WirePod) -> PodRow:
         qos=_qos_class(wire),
         policy=policy if policy is None else sys.intern(policy),
         swap_limit=_written(annotations, names.LIMIT_ANNOTATION),
-        created=meta.creation_timestamp,
+        created=meta.creation_timestamp or "",
         started=sys.intern(status.start_time),
         containers=(
-            *_rows(spec.init_containers, status.init_container_statuses, annotations),
-            *_rows(spec.containers, status.container_statuses, annotations, qos.Kind.APP),
-            *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, qos.Kind.EPHEMERAL),
+            *_rows(containers, (*status.init_container_statuses, *status.container_statuses), annotations),
+            *_rows(
+                ((Kind.EPHEMERAL, one) for one in spec.ephemeral_containers), status.ephemeral_container_statuses, {}
+            ),
         ),
-        agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
+        agent=names.AGENT_LABELS.items() <= meta.labels.items() and status.is_ready,
         defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == names.SOURCE_NAMESPACE,
         labels=_labels(meta.labels),
         enforced=next(
@@ -250,14 +281,41 @@ def project(wire: WirePod) -> PodRow:
             None,
         ),
         mirror=mirror,
-        whole=pod_memory.of_pod(
-            spec.resources, spec.overhead, (one.resources for one in (*spec.init_containers, *spec.containers))
-        ),
-        asks=memory_asks.read(annotations, (one.name for one in (*spec.init_containers, *spec.containers))),
+        whole=of_pod(spec.resources, spec.overhead, (one.resources for _, one in containers)),
+        asks=memory_asks.read(annotations, (one.name for _, one in containers)),
         ending=bool(meta.deletion_timestamp),
         reclaim=_reclaim(annotations),
-        evicted=pod_conditions.is_evicted(status.conditions),
+        evicted=is_evicted(status.conditions),
     )
+
+
+def pod_request(row: PodRow, *, whole: bool = True) -> int:
+    """Return the bytes of memory that the pod requests, with its overhead; 0 if nothing is requested.
+
+    Resources of the pod as a whole (KEP-2837) replace the containers' sum unless `whole` is False. In k/k:
+    component-helpers/resource/helpers.go, PodRequests.
+    """
+    own = row.whole.request if whole else 0
+    return (own or resources.peak((one.kind, one.request) for one in row.containers)) + row.whole.overhead
+
+
+def pod_limit(row: PodRow) -> int:
+    """Return the bytes to which the pod is limited, with its overhead; 0 if nothing is limited.
+
+    As the kubelet does (PodLimits beside PodRequests), this sums the limits of the containers that have one: see
+    `is_limited`.
+    """
+    limit = row.whole.limit or resources.peak((one.kind, one.limit) for one in row.containers)
+    return limit + row.whole.overhead if limit else 0
+
+
+def is_limited(row: PodRow) -> bool:
+    """Return whether the memory of the pod's cgroup is limited: by its own limit, or because each container has one.
+
+    Ephemeral containers have no resources and do not count (k/k: pkg/kubelet/cm/helpers_linux.go).
+    """
+    counted = [one for one in row.containers if one.kind is not Kind.EPHEMERAL]
+    return bool(row.whole.limit) or all(one.limit for one in counted)
 
 
 def only_started(old: PodRow, new: PodRow) -> bool:
@@ -340,7 +398,7 @@ def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
         yield "spec.overhead.memory", str(spec.overhead.memory)
     lists: tuple[tuple[str, Sequence[WireContainer | WireContainerStatus]], ...] = (
         ("spec.initContainers", spec.init_containers),
-        ("spec.containers", spec.containers),
+        ("spec.containers", spec.containers or ()),
         ("status.initContainerStatuses", status.init_container_statuses),
         ("status.containerStatuses", status.container_statuses),
     )
@@ -377,53 +435,48 @@ def _is_left_behind(wire: WirePod) -> bool:
     return forged and bool(meta.deletion_timestamp)
 
 
-def _is_static(annotations: dict[str, str]) -> bool:
-    return annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
+def is_evicted(conditions: Iterable[WirePodCondition]) -> bool:
+    """Return whether the kubelet evicted the pod for want of memory of the node.
 
-
-def _is_ready(status: WirePodStatus) -> bool:
-    return any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions)
+    It says so once the pod has ended, and not before (k/k: pkg/kubelet/status/status_manager.go).
+    """
+    return any(
+        (each.type, each.status, each.reason) == _BY_KUBELET and each.message.startswith(_FOR_MEMORY)
+        for each in conditions
+    )
 
 
 def _is_critical(wire: WirePod) -> bool:
-    annotations, spec = wire.metadata.annotations, wire.spec
-    if names.CONFIG_MIRROR_ANNOTATION in annotations or _is_static(annotations):
+    spec = wire.spec
+    if wire.is_static:
         return True
     if spec.priority is None:
         return spec.priority_class_name in CRITICAL_CLASSES
     return spec.priority >= CRITICAL_PRIORITY
 
 
-def _qos_class(wire: WirePod) -> qos.Class:
+def _qos_class(wire: WirePod) -> Class:
     if wire.status.qos_class is not None:
         return wire.status.qos_class
-    spec = wire.spec
-    containers = [(_init_kind(container), container.resources) for container in spec.init_containers]
-    containers += [(qos.Kind.APP, container.resources) for container in spec.containers]
-    return qos.compute(spec.resources, containers)
-
-
-def _init_kind(container: WireContainer) -> qos.Kind:
-    return qos.Kind.SIDECAR if container.restart_policy == "Always" else qos.Kind.INIT
+    return resources.compute(wire.spec.resources, [(kind, one.resources) for kind, one in wire.spec.created()])
 
 
 def _rows(
-    containers: list[WireContainer],
-    statuses: list[WireContainerStatus],
+    containers: Iterable[tuple[Kind, WireContainer]],
+    statuses: Iterable[WireContainerStatus],
     annotations: dict[str, str],
-    kind: qos.Kind | None = None,
 ) -> Iterator[ContainerRow]:
     by_name = {status.name: status for status in statuses}
-    for container in containers:
+    for kind, container in containers:
         status = by_name.get(container.name)
         in_force = status.resources if status is not None else None
-        request, limit = pod_memory.of_container(container.resources if in_force is None else in_force)
+        request, limit = of_container(container.resources if in_force is None else in_force)
         running = status is not None and status.state.running is not None
         # The field is immutable, so the spec is in force.
         asked = container.resources.limits.swap
         yield ContainerRow(
             name=sys.intern(container.name),
-            kind=kind or _init_kind(container),
+            kind=kind,
             request=request,
             limit=limit,
             swap_limit=_written(annotations, names.CONTAINER_LIMIT_PREFIX + container.name) if annotations else None,

@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.policy.memory import amounts
-from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.observed import nodes, pods, resources
+from swapwarden.policy.observed.pods import WirePod
+from swapwarden.policy.swap import limits
 
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """With the value false, the pod's owner forbids evictions for the sake of the node."""
@@ -51,7 +51,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def read(
-    wire: pods.WirePod, facts: nodes.NodeFacts, node_uid: str, planned: dict[str, state.PodSettings]
+    wire: WirePod, facts: nodes.NodeFacts, node_uid: str, planned: dict[str, state.PodSettings]
 ) -> Candidate | None:
     """Return a pod of the node; None if it has ended. QuantityError if a resource is no quantity.
 
@@ -67,7 +67,7 @@ def read(
         namespace=row.namespace,
         name=row.name,
         priority=wire.spec.priority or 0,
-        request=amounts.pod_request(row),
+        request=pods.pod_request(row),
         swap=accessible_swap(row, facts, planned.get(row.key)),
         running=wire.status.phase == "Running",
         ending=row.ending,
@@ -90,7 +90,7 @@ def accessible_swap(row: pods.PodRow, facts: nodes.NodeFacts, planned: state.Pod
     whole = state.PodSettings() if planned is None else planned
     if (own := _number(whole.swap_max)) is not None:
         return min(own, facts.swap_bytes)
-    containers = qos.peak((one.kind, _of_container(one, facts, whole)) for one in row.containers)
+    containers = resources.peak((one.kind, _of_container(one, facts, whole)) for one in row.containers)
     top = _number(whole.swap_at_most)
     return min(facts.swap_bytes, containers if top is None else min(containers, top))
 

@@ -1,20 +1,49 @@
-"""How many pods may be evicted in a time: of a node, of a profile's nodes, and in the cluster."""
+"""Limits of evictions: rates of a node, of a profile and of the cluster, and pressure of most nodes."""
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
-
-from swapwarden.policy.pressure.choice import HoldReason, Limited
 
 HOUR: Final = 3600.0
 RATE_SECONDS: Final = 20.0
 PER_PROFILE: Final = 2
 """Evictions within RATE_SECONDS: 0.1 a second, as the node-lifecycle controller's --node-eviction-rate."""
 PER_CLUSTER: Final = 10
+WIDESPREAD_PERCENT: Final = 55
+WIDESPREAD_LEAST: Final = 3
+"""Of more nodes, and of a larger share of a profile's nodes, evictions would move the load and help nobody: both bounds
+are the node-lifecycle controller's (--unhealthy-zone-threshold)."""
+
+
+class HoldReason(enum.StrEnum):
+    """Why no pod is chosen."""
+
+    STALE = "Stale"
+    """The node's agent is not Ready, or has not reported since this instance leads."""
+    SETTLING = "Settling"
+    """An eviction from the node is under way, or it has yet to show in the node's signals."""
+    WIDESPREAD = "Widespread"
+    """Most nodes of the profile are under pressure at once."""
+    NODE_LIMIT = "NodeLimit"
+    """As many pods of the node were evicted within an hour as its profile allows."""
+    RATE_LIMIT = "RateLimit"
+    """As many pods of the profile, or of the cluster, were evicted within seconds as are allowed."""
+    KUBELET_EVICTING = "KubeletEvicting"
+    """The kubelet evicts pods for want of memory, or did a moment ago."""
+    POD_TERMINATING = "PodTerminating"
+    """A pod that frees memory is about to end."""
+    NO_CANDIDATE = "NoCandidate"
+    """All pods are spared."""
+    BLOCKED = "Blocked"
+    """The API server refuses to evict any of the pods that are not spared."""
+
+
+Limited = Literal[HoldReason.NODE_LIMIT, HoldReason.RATE_LIMIT]
 
 
 class _PastEviction(msgspec.Struct):
@@ -108,18 +137,21 @@ class Evictions:
 
     def past(self, node: str, now: float, *, ended: bool) -> list[str]:
         """Return the wall-clock times of the node's evictions within an hour; `ended`: without one under way."""
-        found = (one for one in self._of(node) if now - one.at < HOUR)
-        return sorted({one.stamp for one in found if one.gone is not None or not ended})
+        recent = (one for one in self._of(node) if now - one.at < HOUR)
+        return sorted({one.stamp for one in recent if one.gone is not None or not ended})
 
-    def withdraw(self, node: str) -> None:
-        """Forget the node's eviction that is under way: the API server refused it."""
-        self._log = [one for one in self._log if one.node != node or one.gone is not None]
-
-    def end(self, node: str, now: float) -> None:
-        """Take in that the pod is gone, or the node."""
+    def end(self, node: str, now: float, *, counts: bool = True) -> None:
+        """Take in that the node's eviction is no longer under way: the pod is gone, or (not `counts`) it stays."""
+        if not counts:
+            self._log = [one for one in self._log if one.node != node or one.gone is not None]
         for one in self._of(node):
             if one.gone is None:
                 one.gone = now
 
     def _of(self, node: str) -> Iterator[_PastEviction]:
         return (one for one in self._log if one.node == node)
+
+
+def is_widespread(pressed: int, nodes: int) -> bool:
+    """Return whether so many of a profile's nodes are under pressure that evictions would only move the load."""
+    return pressed >= WIDESPREAD_LEAST and pressed * 100 > nodes * WIDESPREAD_PERCENT

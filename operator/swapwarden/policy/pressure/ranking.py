@@ -48,6 +48,8 @@ class Ranked(msgspec.Struct, frozen=True):
     pod: Candidate
     measured: state.PressuredPod | None = None
     """None: the agent did not report it."""
+    small: bool = False
+    """Whether the node would hardly notice that the pod is gone."""
     spared: Spared | None = None
 
     @property
@@ -80,11 +82,12 @@ def rank(
     """
     measured = {one.pod: one for one in report.pods}
     ranked = (Ranked(one, measured.get(one.key)) for one in candidates)
-    judged = (msgspec.structs.replace(one, spared=_spared(one, report.signal, memory_bytes, bounds)) for one in ranked)
+    sized = (msgspec.structs.replace(one, small=one.usage * 100 < memory_bytes * LEAST_PERCENT) for one in ranked)
+    judged = (msgspec.structs.replace(one, spared=_spared(one, report.signal, bounds)) for one in sized)
     return tuple(sorted(judged, key=Ranked.order))
 
 
-def _spared(one: Ranked, signal: str, memory_bytes: int, bounds: Eviction) -> Spared | None:
+def _spared(one: Ranked, signal: str, bounds: Eviction) -> Spared | None:
     pod, measured = one.pod, one.measured
     if measured is None:
         return Spared.NOT_MEASURED
@@ -98,13 +101,8 @@ def _spared(one: Ranked, signal: str, memory_bytes: int, bounds: Eviction) -> Sp
         Spared.DAEMON_SET: pod.controller == "DaemonSet" and not bounds.daemon_sets,
         Spared.UNMANAGED: not pod.controller and not bounds.unmanaged,
         Spared.KEPT_BY_OWNER: pod.kept,
-        Spared.SMALL: is_small(one, memory_bytes),
+        Spared.SMALL: one.small,
         Spared.NOT_SWAPPING: idle,
         Spared.WITHIN_GRANT: one.excess <= 0,
     }
     return next((reason for reason, holds in checks.items() if holds), None)
-
-
-def is_small(one: Ranked, memory_bytes: int) -> bool:
-    """Return whether the node would hardly notice that the pod is gone."""
-    return one.usage * 100 < memory_bytes * LEAST_PERCENT

@@ -50,11 +50,11 @@ class Pressure(msgspec.Struct, frozen=True):
     eviction: Eviction = Eviction()
 
 
-def of_node(pressure: Pressure | None, facts: nodes.NodeFacts) -> state.PressureSettings | None:
-    """Return the thresholds of one node; None if its profile has none, or if its memory is not known."""
-    if pressure is None or not facts.compatible or facts.memory_bytes <= 0:
+def of_node(pressure: Pressure, facts: nodes.NodeFacts) -> state.PressureSettings | None:
+    """Return the thresholds of one node; None if its memory is not known."""
+    if not facts.compatible or facts.memory_bytes <= 0:
         return None
-    found = state.PressureSettings(
+    settings = state.PressureSettings(
         state.HeadroomThresholds(
             below_bytes=quantity.percent_or_bytes(pressure.below, facts.memory_bytes),
             clear_bytes=quantity.percent_or_bytes(pressure.clear, facts.memory_bytes),
@@ -62,4 +62,4 @@ def of_node(pressure: Pressure | None, facts: nodes.NodeFacts) -> state.Pressure
         ),
         state.StallThresholds(full_permille=10 * pressure.full_percent, over_milliseconds=1000 * pressure.over),
     )
-    return msgspec.structs.replace(found, report_seconds=REPORT_SECONDS) if pressure.enforce else found
+    return msgspec.structs.replace(settings, report_seconds=REPORT_SECONDS) if pressure.enforce else settings

@@ -6,7 +6,7 @@ from typing import Final
 
 from swapwarden.api import names, state
 from swapwarden.policy.pressure.candidates import SAFE_TO_EVICT
-from swapwarden.policy.pressure.choice import HoldReason
+from swapwarden.policy.pressure.limits import HoldReason
 from swapwarden.policy.pressure.ranking import LEAST_PERCENT, Ranked, Spared
 
 _MI: Final = 2**20
@@ -44,11 +44,11 @@ WHY_HELD: Final = {
 
 def arithmetic(one: Ranked) -> str:
     """Return the usage of a measured pod beside what it may use: usage 912Mi (memory 700Mi + swap 212Mi) > ..."""
-    found = one.measured or state.PressuredPod("")
+    measured = one.measured or state.PressuredPod("")
     # Sizes in whole Mi could look equal, or add up to something else.
     exact = abs(one.excess) < 4 * _MI
     sign = ">" if one.excess > 0 else "<="
-    used = f"memory {_size(found.working_set_bytes, exact=exact)} + swap {_size(found.swap_bytes, exact=exact)}"
+    used = f"memory {_size(measured.working_set_bytes, exact=exact)} + swap {_size(measured.swap_bytes, exact=exact)}"
     granted = f"request {_size(one.pod.request, exact=exact)} + swap {_size(one.pod.swap, exact=exact)}"
     return f"usage {_size(one.usage, exact=exact)} ({used}) {sign} {granted}; priority {one.pod.priority}"
 

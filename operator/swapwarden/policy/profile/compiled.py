@@ -9,11 +9,12 @@ import msgspec
 
 from swapwarden.api import names, quantity, state, throttling
 from swapwarden.api import profile as api
-from swapwarden.policy.memory import settings
-from swapwarden.policy.node import kernel_settings
+from swapwarden.policy.memory import settings as memory_settings
+from swapwarden.policy.node import settings as node_settings
 from swapwarden.policy.pressure import thresholds
-from swapwarden.policy.profile import requirements
-from swapwarden.policy.reclaim import settings as reclaim_settings
+from swapwarden.policy.reclaim.decisions import Reclaim
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.swap import settings as swap_settings
 
 
 class LabelExpression(msgspec.Struct, frozen=True):
@@ -51,19 +52,10 @@ class Override(msgspec.Struct, frozen=True):
     name: str = ""
     namespaces: Selector = ()
     pods: Selector = ()
-    policy: names.Policy | None = None
-    """Disabled or NoPreference."""
-    swap_limit: int | None = None
-    """Bytes."""
-    memory_reservation: names.ReservationPolicy | None = None
-    """None or Soft."""
-    memory_throttling: int | None = None
-    """Percents, throttling.NEVER for Disabled."""
+    swap: swap_settings.SwapOverride = swap_settings.SwapOverride()
+    memory: memory_settings.MemoryOverride | None = None
+    """None: it changes nothing about memory QoS."""
     reclaim: names.ReclaimMode | None = None
-
-    def about_memory(self) -> bool:
-        """Return whether it changes a pod's memory QoS."""
-        return self.memory_reservation is not None or self.memory_throttling is not None
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -78,16 +70,8 @@ class Profile(msgspec.Struct, frozen=True):
     priority: int = 0
     mode: names.Mode = names.Mode.ENFORCE
     guarantee: names.Guarantee = names.Guarantee.STANDARD
-    before_plan: names.BeforePlan = names.BeforePlan.NO_SWAP
-    behavior: names.Behavior = names.Behavior.KUBELET
-    reserved: str | None = None
-    """A quantity or percents, as written: percents need a node to become bytes."""
-    max_per_container: int | None = None
-    max_per_pod: int | None = None
-    overcommit_percent: int | None = None
-    """The bound on the sum of the pods' limits, as a share of their swap. None: no bound."""
-
-    taint_effect: names.TaintEffect | None = None
+    swap: swap_settings.SwapOptions = swap_settings.SwapOptions()
+    node: node_settings.NodeOptions = node_settings.NodeOptions()
     max_unavailable: str = "25%"
     """How many of its nodes may change to another generation at once: a number, or percents."""
     hold: bool = False
@@ -95,17 +79,11 @@ class Profile(msgspec.Struct, frozen=True):
     paused: bool = False
     """Whether no further node gets the newest generation."""
     overrides: tuple[Override, ...] = ()
-    extended_resource: bool = False
-    kernel: tuple[tuple[str, str], ...] = ()
-    """Settings of the kernel, by name, as their files take them."""
-    units: tuple[tuple[str, state.UnitSettings], ...] = ()
-    """Settings of slices and services of its nodes, by name."""
-    require: requirements.Require | None = None
-    memory_qos: settings.MemoryQoS | None = None
+    memory_qos: memory_settings.MemoryQoS | None = None
     """None: no pod has memory QoS, whatever it asks."""
     pressure: thresholds.Pressure | None = None
     """None: memory pressure is not reported."""
-    reclaim: reclaim_settings.Reclaim | None = None
+    reclaim: Reclaim | None = None
     """None: no pod's idle memory is moved to swap, whatever it asks."""
 
     @property
@@ -127,12 +105,6 @@ class Profile(msgspec.Struct, frozen=True):
             return None
         return tuple(override for override in self.overrides if selects(override.namespaces, namespace))
 
-    def reserved_bytes(self, swap_bytes: int) -> int:
-        """Swap kept back from pods on a node with `swap_bytes` of it, in bytes; at most all of it."""
-        if self.reserved is None:
-            return 0
-        return min(swap_bytes, quantity.percent_or_bytes(self.reserved, swap_bytes))
-
 
 BUILT_IN: Final = Profile(name=names.BUILT_IN_PROFILE)
 """Governs nodes that no profile selects: the kubelet's limits stay, and policy Disabled works."""
@@ -148,7 +120,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 def compile_profile(model: api.NodeSwapProfile) -> Profile:
     """Compile a checked NodeSwapProfile."""
-    spec, bounds = model.spec, model.spec.swap.workload_controlled
+    spec = model.spec
     return Profile(
         name=model.metadata.name,
         selector=_selector(spec.node_selector),
@@ -158,24 +130,34 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         priority=spec.priority,
         mode=names.Mode(spec.mode),
         guarantee=names.Guarantee(spec.guarantee),
-        before_plan=names.BeforePlan(spec.swap.before_plan),
-        behavior=spec.swap.behavior,
-        reserved=spec.swap.reserved,
-        max_per_container=_bound(bounds.max_per_container if bounds else None),
-        max_per_pod=_bound(bounds.max_per_pod if bounds else None),
-        overcommit_percent=bounds.overcommit_percent if bounds else None,
-        taint_effect=spec.scheduling.taint_effect,
+        swap=_swap(spec.swap),
+        node=node_settings.NodeOptions(
+            enforce=names.Mode(spec.mode) is names.Mode.ENFORCE,
+            taint_effect=spec.scheduling.taint_effect,
+            extended_resource=spec.scheduling.extended_resource == "Enabled",
+            kernel=_kernel(spec.kernel),
+            units=tuple((unit.name, _unit(unit)) for unit in spec.system_units),
+        ),
         max_unavailable=spec.rollout.max_unavailable,
         hold=spec.rollout.on_swap_in_use == "Hold",
         paused=spec.rollout.paused,
         overrides=tuple(_override(entry) for entry in spec.overrides),
-        extended_resource=spec.scheduling.extended_resource == "Enabled",
-        kernel=_kernel(spec.kernel),
-        units=tuple((unit.name, _unit(unit)) for unit in spec.system_units),
-        require=requirements.require(spec.swap.requirements, spec.swap.allowed_backing),
         memory_qos=_memory_qos(spec.memory_qos),
         pressure=_pressure(spec.pressure, spec.mode),
         reclaim=_reclaim(spec.reclaim),
+    )
+
+
+def _swap(model: api.spec.Swap) -> swap_settings.SwapOptions:
+    bounds = model.workload_controlled
+    return swap_settings.SwapOptions(
+        behavior=model.behavior,
+        before_plan=names.BeforePlan(model.before_plan),
+        reserved=model.reserved,
+        max_per_container=_bound(bounds.max_per_container if bounds else None),
+        max_per_pod=_bound(bounds.max_per_pod if bounds else None),
+        overcommit_percent=bounds.overcommit_percent if bounds else None,
+        require=requirements.require(model.requirements, model.allowed_backing),
     )
 
 
@@ -203,25 +185,25 @@ def _pressure(model: api.pressure.PressureSpec | None, mode: str) -> thresholds.
     )
 
 
-def _memory_qos(model: api.memory.MemoryQoSSpec | None) -> settings.MemoryQoS | None:
+def _memory_qos(model: api.memory.MemoryQoSSpec | None) -> memory_settings.MemoryQoS | None:
     if model is None:
         return None
     guard = model.guard
-    return settings.MemoryQoS(
+    return memory_settings.MemoryQoS(
         reservation=model.reservation_policy,
         reservation_percent=model.reservation_percent,
         throttling_percent=model.throttling_percent,
         without_swap=model.without_swap,
         max_stall=model.max_stall_seconds,
-        guard=settings.Guard(guard.action, guard.window_seconds, guard.hold_seconds, guard.kubelet),
+        guard=memory_settings.Guard(guard.action, guard.window_seconds, guard.hold_seconds, guard.kubelet),
         **({} if model.system_low is None else {"system_low": model.system_low}),
     )
 
 
-def _reclaim(model: api.reclaim.ReclaimSpec | None) -> reclaim_settings.Reclaim | None:
+def _reclaim(model: api.reclaim.ReclaimSpec | None) -> Reclaim | None:
     if model is None or model.mode is names.ReclaimMode.OFF:
         return None
-    return reclaim_settings.Reclaim(
+    return Reclaim(
         mode=model.mode,
         max_stall_permille=model.max_stall_permille,
         interval=model.interval_seconds,
@@ -236,7 +218,7 @@ def _kernel(model: api.spec.Kernel) -> tuple[tuple[str, str], ...]:
     zswap = model.zswap or api.spec.Zswap()
     asked = {
         "vm.swappiness": model.swappiness,
-        kernel_settings.MIN_FREE: model.min_free_kbytes,
+        node_settings.MIN_FREE: model.min_free_kbytes,
         "vm.watermark_scale_factor": model.watermark_scale_factor,
         "vm.page-cluster": model.page_cluster,
         "zswap.enabled": None if zswap.enabled is None else "Y" if zswap.enabled else "N",
@@ -267,16 +249,26 @@ def _selector(model: api.selectors.LabelSelector | None) -> Selector:
 
 
 def _override(model: api.spec.ProfileOverride) -> Override:
-    swap, memory = model.swap, model.memory
+    swap = model.swap
     return Override(
         namespaces=_selector(model.namespace_selector),
         pods=_selector(model.pod_selector),
         name=model.name,
-        policy=names.Policy(swap.policy) if swap and swap.policy else None,
-        swap_limit=_bound(swap.limit if swap else None),
-        memory_reservation=names.ReservationPolicy(memory.reservation) if memory and memory.reservation else None,
-        memory_throttling=throttling.percent(memory.throttling) if memory and memory.throttling else None,
+        swap=swap_settings.SwapOverride(
+            policy=names.Policy(swap.policy) if swap and swap.policy else None,
+            limit=_bound(swap.limit if swap else None),
+        ),
+        memory=_memory_override(model.memory),
         reclaim=model.reclaim.mode if model.reclaim else None,
+    )
+
+
+def _memory_override(model: api.memory.OverrideMemory | None) -> memory_settings.MemoryOverride | None:
+    if model is None or not (model.reservation or model.throttling):
+        return None
+    return memory_settings.MemoryOverride(
+        reservation=names.ReservationPolicy(model.reservation) if model.reservation else None,
+        throttling=throttling.percent(model.throttling) if model.throttling else None,
     )
 
 

@@ -14,7 +14,7 @@ class UnknownNamespaceError(Exception):
 def can_change(profile: compiled.Profile, row: pods.PodRow) -> bool:
     """Return whether an override could change anything for the pod, if it selects it."""
     if limits.forbids_swap(row.policy) and not row.defaulted:
-        return any(override.about_memory() for override in profile.overrides)
+        return any(override.memory is not None for override in profile.overrides)
     return bool(profile.overrides)
 
 

@@ -8,7 +8,6 @@ import msgspec
 
 from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.reclaim import settings
 from swapwarden.policy.swap import limits
 
 Mode = names.ReclaimMode
@@ -16,6 +15,21 @@ Reason = names.ReclaimReason
 _OFF: Final = Mode.OFF
 _MOST: Final = 1 << 62
 """Bytes: more than any node has."""
+
+
+class Reclaim(msgspec.Struct, frozen=True):
+    """A profile's reclaim with a mode other than Off, compiled."""
+
+    mode: names.ReclaimMode
+    """The most that a pod may have."""
+    max_stall_permille: int = 1
+    interval: int = 6
+    """Seconds."""
+    step_percent: int = 1
+    keep_swap_free: str = "20%"
+    """A quantity or percents, as written: percents need a node to become bytes."""
+    writes_per_day: int = 5 << 30
+    """Bytes."""
 
 
 class PodReclaim(msgspec.Struct, frozen=True):
@@ -26,7 +40,7 @@ class PodReclaim(msgspec.Struct, frozen=True):
 
 
 def decide(
-    offered: settings.Reclaim | None, row: pods.PodRow, swap: limits.PodDecision, given: names.ReclaimMode | None
+    offered: Reclaim | None, row: pods.PodRow, swap: limits.PodDecision, given: names.ReclaimMode | None
 ) -> PodReclaim:
     """Decide on one pod, whose swap limits are decided; `given` is the mode of the override that selects it.
 
@@ -43,9 +57,7 @@ def decide(
     return PodReclaim(asked, Reason.OVERRIDE if row.reclaim is None else Reason.ANNOTATION)
 
 
-def _unasked(
-    offered: settings.Reclaim | None, row: pods.PodRow, given: names.ReclaimMode | None
-) -> names.ReclaimReason:
+def _unasked(offered: Reclaim | None, row: pods.PodRow, given: names.ReclaimMode | None) -> names.ReclaimReason:
     if offered is None:
         return Reason.NOT_OFFERED
     if given is _OFF:
@@ -53,10 +65,8 @@ def _unasked(
     return Reason.NOT_ASKED if row.reclaim is None else Reason.POD_REFUSES
 
 
-def bounds(offered: settings.Reclaim | None, facts: nodes.NodeFacts) -> state.ReclaimSettings | None:
-    """Return the bounds for a node's agent; None if no pod may have any."""
-    if offered is None:
-        return None
+def bounds(offered: Reclaim, facts: nodes.NodeFacts) -> state.ReclaimSettings:
+    """Return the bounds for a node's agent."""
     return state.ReclaimSettings(
         max_stall_permille=offered.max_stall_permille,
         interval_seconds=offered.interval,

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, quantity
-from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed import nodes, pods, resources
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.swap.settings import SwapOptions, SwapOverride
 
 Reason = names.Reason
 
@@ -32,7 +32,7 @@ class ContainerDecision(msgspec.Struct, frozen=True):
     name: str
     id: str
     swap_max: str | None
-    """Its own limit. "max": none below the pod's. None: not decided here, because the node is incompatible."""
+    """The container's own limit. "max": none below the pod's. None: not decided, because the node is incompatible."""
     reason: names.Reason
     cap: bool = False
     """Whether swap_max is the most: the kubelet may give less, and that stays."""
@@ -48,7 +48,7 @@ class PodDecision(msgspec.Struct, frozen=True):
     reason: names.Reason
     containers: tuple[ContainerDecision, ...]
     cap: bool = False
-    """As of a container. With "max", the pod has what the kubelet or systemd gives it."""
+    """Whether swap_max is the most. With "max", the pod has what the kubelet or systemd gives it."""
 
 
 def as_settings(decision: PodDecision | ContainerDecision) -> tuple[str | None, str | None]:
@@ -68,10 +68,15 @@ class _Limits(msgspec.Struct, frozen=True):
     containers: tuple[int | None, ...]
     reason: names.Reason = Reason.WORKLOAD_LIMIT
     """The reason of a pod that gets these limits."""
+    valid: bool = True
+    """False if one of them is no quantity: the first rules refuse such a pod, and no later one reads its limits."""
 
     def are_none(self) -> bool:
         """Return whether nothing is limited."""
         return self.pod is None and all(limit is None for limit in self.containers)
+
+
+_INVALID: Final = _Limits(None, (), valid=False)
 
 
 class TraceStep(msgspec.Struct, frozen=True):
@@ -86,14 +91,14 @@ class TraceStep(msgspec.Struct, frozen=True):
 class _Case(msgspec.Struct, frozen=True):
     """The input of the rules."""
 
-    profile: compiled.Profile
+    swap: SwapOptions
     node: nodes.NodeFacts
     pod: pods.PodRow
-    override: compiled.Override | None
+    override: SwapOverride | None
     policy: str | None
     """The pod's, unless the override lifts it."""
-    limits: _Limits | None
-    """The pod's, or those of the override in their place; None if one is invalid."""
+    limits: _Limits
+    """The pod's, or those of the override in their place."""
 
 
 class _Rule(msgspec.Struct, frozen=True):
@@ -122,9 +127,9 @@ def container_swap(request: int, limit: int, memory: int, swap: int) -> int:
     return min(swap, int(float(request) / float(memory) * float(swap)))
 
 
-def available(profile: compiled.Profile, node: nodes.NodeFacts) -> int:
+def available(swap: SwapOptions, node: nodes.NodeFacts) -> int:
     """Return the swap for all pods: the node's, less the profile's reserve; bytes, not floored."""
-    return node.swap_bytes - profile.reserved_bytes(node.swap_bytes)
+    return node.swap_bytes - swap.reserved_bytes(node.swap_bytes)
 
 
 def forbids_swap(policy: str | None) -> bool:
@@ -133,31 +138,32 @@ def forbids_swap(policy: str | None) -> bool:
 
 
 def decide(
-    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
+    swap: SwapOptions, node: nodes.NodeFacts, pod: pods.PodRow, override: SwapOverride | None = None
 ) -> PodDecision:
     """Decide on one pod. The first matching row of the table wins.
 
     `override` is the profile's for this pod. It applies if it is stricter than the pod's own annotations, or if there
     are none.
     """
-    case = _case(profile, node, pod, override)
-    for rule in _RULES[profile.behavior]:
+    case = _case(swap, node, pod, override)
+    for rule in _RULES[swap.behavior]:
         if rule.matches(case):
-            return _bounded_by_override(case, rule.give(case))
-    raise AssertionError(profile.behavior)  # The last rule of each behavior always matches.
+            given = rule.give(case)
+            return given if override is None else _bounded_by_override(case, given)
+    raise AssertionError(swap.behavior)  # The last rule of each behavior always matches.
 
 
 def trace(
-    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
+    swap: SwapOptions, node: nodes.NodeFacts, pod: pods.PodRow, override: SwapOverride | None = None
 ) -> Iterator[TraceStep]:
     """Return the steps of decide(), of which the last has the decision: the same rules, for users to follow."""
-    case = _case(profile, node, pod, override)
-    for rule in _RULES[profile.behavior]:
+    case = _case(swap, node, pod, override)
+    for rule in _RULES[swap.behavior]:
         if not rule.matches(case):
             yield TraceStep(rule.reason, matched=False)
             continue
         given = rule.give(case)
-        if given.reason is Reason.BOUNDED and case.limits is not None:
+        if given.reason is Reason.BOUNDED and case.limits.valid:
             yield TraceStep(case.limits.reason, matched=True)
         yield TraceStep(given.reason, matched=True, decision=given)
         decision = _bounded_by_override(case, given)
@@ -166,48 +172,44 @@ def trace(
         return
 
 
-def _case(
-    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None
-) -> _Case:
+def _case(swap: SwapOptions, node: nodes.NodeFacts, pod: pods.PodRow, override: SwapOverride | None) -> _Case:
     limits = _limits(pod)
     if override is None:
-        return _Case(profile, node, pod, None, pod.policy, limits)
+        return _Case(swap, node, pod, None, pod.policy, limits)
     # A namespace's default is not the pod's own choice: an override that names a policy lifts it.
     lifted = override.policy is not None and pod.defaulted and pod.policy == names.Policy.DISABLED
     if (
-        profile.behavior is names.Behavior.WORKLOAD_CONTROLLED
-        and override.swap_limit is not None
-        and limits is not None
+        swap.behavior is names.Behavior.WORKLOAD_CONTROLLED
+        and override.limit is not None
+        and limits.valid
         and limits.are_none()
     ):
-        limits = _Limits(override.swap_limit, limits.containers, Reason.OVERRIDE_LIMIT)
-    return _Case(profile, node, pod, override, None if lifted else pod.policy, limits)
+        limits = _Limits(override.limit, limits.containers, Reason.OVERRIDE_LIMIT)
+    return _Case(swap, node, pod, override, None if lifted else pod.policy, limits)
 
 
 def _bounded_by_override(case: _Case, decision: PodDecision) -> PodDecision:
-    """Return the decision, with the limit of the override as the pod's maximum."""
-    if case.override is None or case.override.swap_limit is None:
+    """Return the decision, with the limit of the override, if it has one, as the pod's maximum."""
+    if case.override is None or case.override.limit is None:
         return decision
-    top = min(case.override.swap_limit, case.node.swap_bytes)
+    top = min(case.override.limit, case.node.swap_bytes)
     return cut(decision, top, case.node.page_size, Reason.OVERRIDE_LIMIT)
 
 
-def _limits(pod: pods.PodRow) -> _Limits | None:
-    """Return limits from the pod's annotations and resources; None if one is invalid."""
+def _limits(pod: pods.PodRow) -> _Limits:
+    """Return limits from the pod's annotations and resources."""
     try:
-        return _Limits(_parse(pod.swap_limit), tuple(_limit(container) for container in pod.containers))
+        own = None if pod.swap_limit is None else quantity.capped(pod.swap_limit)
+        # Most containers have none.
+        each = (one.swap_resource if one.swap_limit is None else _limit(one, one.swap_limit) for one in pod.containers)
+        return _Limits(own, tuple(each))
     except quantity.QuantityError:
-        return None
+        return _INVALID
 
 
-def _limit(container: pods.ContainerRow) -> int | None:
-    """Return the container's own limit: the smaller of an annotation and a resource."""
-    written = _parse(container.swap_limit)
-    return container.swap_resource if written is None else _least(written, container.swap_resource)
-
-
-def _parse(text: str | None) -> int | None:
-    return None if text is None else quantity.capped(text)
+def _limit(container: pods.ContainerRow, written: str) -> int | None:
+    """Return the container's own limit: the smaller of its annotation and its resource."""
+    return _least(quantity.capped(written), container.swap_resource)
 
 
 def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -> PodDecision:
@@ -227,11 +229,11 @@ def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -
     return PodDecision(str(given), reason, containers, cap=decision.cap)
 
 
-def overcommit_budget(profile: compiled.Profile, node: nodes.NodeFacts) -> int | None:
+def overcommit_budget(swap: SwapOptions, node: nodes.NodeFacts) -> int | None:
     """Return the bytes that the limits of all pods together may have; None if the profile has no bound."""
-    if profile.overcommit_percent is None or profile.behavior is not names.Behavior.WORKLOAD_CONTROLLED:
+    if swap.overcommit_percent is None or swap.behavior is not names.Behavior.WORKLOAD_CONTROLLED:
         return None
-    return available(profile, node) * profile.overcommit_percent // 100
+    return available(swap, node) * swap.overcommit_percent // 100
 
 
 def served_order(row: pods.PodRow) -> tuple[str, str, str]:
@@ -264,7 +266,7 @@ def _always(_: _Case) -> bool:
 
 
 def _not_understood(case: _Case) -> bool:
-    return case.limits is None or forbids_swap(case.policy)
+    return not case.limits.valid or (case.policy is not None and forbids_swap(case.policy))
 
 
 def _override_forbids(case: _Case) -> bool:
@@ -272,43 +274,39 @@ def _override_forbids(case: _Case) -> bool:
 
 
 def _requirement_unmet(case: _Case) -> bool:
-    return requirements.first_unmet(case.profile.require, case.node) is not None
+    require = case.swap.require
+    return require is not None and requirements.first_unmet(require, case.node) is not None
 
 
 def _has_no_limit(case: _Case) -> bool:
-    return _understood(case).are_none()
-
-
-def _understood(case: _Case) -> _Limits:
-    """Return the limits, after the rule that refuses invalid ones."""
-    assert case.limits is not None  # noqa: S101 for mypy: that rule comes first
-    return case.limits
+    return case.limits.are_none()
 
 
 def _kubelet(case: _Case) -> PodDecision:
-    node, limits = case.node, _understood(case)
+    node, limits = case.node, case.limits
 
-    def swap_max(limit: int | None) -> str:
-        if limit is None:
-            return names.MAX_SWAP
+    def swap_max(limit: int) -> str:
         return str(floor_to_page(min(limit, node.swap_bytes), node.page_size))
 
     reason = Reason.KUBELET_DECIDES
     containers = tuple(
-        ContainerDecision(one.name, one.id, swap_max(limit), reason, cap=True, write=limit is not None)
+        ContainerDecision(one.name, one.id, names.MAX_SWAP, reason, cap=True)
+        if limit is None
+        else ContainerDecision(one.name, one.id, swap_max(limit), reason, cap=True, write=True)
         for one, limit in zip(case.pod.containers, limits.containers, strict=True)
     )
-    return PodDecision(swap_max(limits.pod), reason, containers, cap=True)
+    own = names.MAX_SWAP if limits.pod is None else swap_max(limits.pod)
+    return PodDecision(own, reason, containers, cap=True)
 
 
 def _limited_swap(case: _Case) -> PodDecision:
-    node, pod, limits = case.node, case.pod, _understood(case)
-    usable = available(case.profile, node)
+    node, pod, limits = case.node, case.pod, case.limits
+    usable = available(case.swap, node)
     values = [
         floor_to_page(_least(container_swap(one.request, one.limit, node.memory_bytes, usable), limit), node.page_size)
         for one, limit in zip(pod.containers, limits.containers, strict=True)
     ]
-    total = qos.peak((one.kind, value) for one, value in zip(pod.containers, values, strict=True))
+    total = resources.peak((one.kind, value) for one, value in zip(pod.containers, values, strict=True))
     total = floor_to_page(_least(total, limits.pod, usable), node.page_size)
     if total == 0:
         return _same(pod, "0", Reason.LIMITED_SWAP)
@@ -320,16 +318,16 @@ def _limited_swap(case: _Case) -> PodDecision:
 
 
 def _workload_controlled(case: _Case) -> PodDecision:
-    profile, node, pod, limits = case.profile, case.node, case.pod, _understood(case)
+    swap, node, pod, limits = case.swap, case.node, case.pod, case.limits
     page = node.page_size
-    pod_bound = _least(available(profile, node), profile.max_per_pod)
-    bound = _least(pod_bound, profile.max_per_container)
+    pod_bound = _least(available(swap, node), swap.max_per_pod)
+    bound = _least(pod_bound, swap.max_per_container)
     kinds = [one.kind for one in pod.containers]
     asked = [floor_to_page(limit or 0, page) for limit in limits.containers]
     given = [floor_to_page(_least(bound, limit), page) if limit else 0 for limit in limits.containers]
     if limits.pod is None:
-        pod_asked = qos.peak(zip(kinds, asked, strict=True))
-        pod_given = qos.peak(zip(kinds, given, strict=True))
+        pod_asked = resources.peak(zip(kinds, asked, strict=True))
+        pod_given = resources.peak(zip(kinds, given, strict=True))
     else:
         pod_asked = pod_given = floor_to_page(limits.pod, page)
     pod_given = floor_to_page(_least(pod_given, pod_bound), page)
@@ -344,7 +342,7 @@ def _workload_controlled(case: _Case) -> PodDecision:
     containers = []
     for row, limit, wanted, value in zip(pod.containers, limits.containers, asked, given, strict=True):
         own = (str(value), _workload_reason(wanted, value, limits.reason)) if limit is not None else rest
-        swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is qos.Kind.EPHEMERAL else own
+        swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is resources.Kind.EPHEMERAL else own
         containers.append(ContainerDecision(row.name, row.id, swap_max, why, write=True))
     return PodDecision(str(pod_given), reason, tuple(containers))
 
@@ -377,7 +375,7 @@ _RULES: Final[dict[names.Behavior, tuple[_Rule, ...]]] = {
     names.Behavior.LIMITED_SWAP: (
         *_FIRST,
         _refuse(Reason.CRITICAL_POD, lambda case: case.pod.critical),
-        _refuse(Reason.QOS_NOT_ELIGIBLE, lambda case: case.pod.qos is not qos.Class.BURSTABLE),
+        _refuse(Reason.QOS_NOT_ELIGIBLE, lambda case: case.pod.qos is not resources.Class.BURSTABLE),
         _Rule(Reason.LIMITED_SWAP, _always, _limited_swap),
     ),
     names.Behavior.WORKLOAD_CONTROLLED: (

@@ -205,9 +205,9 @@ def test_a_node_whose_tasks_all_wait_is_pressed() -> None:
 @given(
     st.lists(st.tuples(st.floats(0, 8 * 3600), st.integers(0, GIB)), min_size=1, max_size=60), st.integers(0, 4 * GIB)
 )
-def test_no_day_has_more_writes_than_its_bound(wanted: list[tuple[float, int]], per_day: int) -> None:
+def test_no_day_has_more_writes_than_its_bound(asked: list[tuple[float, int]], per_day: int) -> None:
     budget, now, written = reclaim.WriteBudget(), 0.0, []
-    for wait, size in wanted:
+    for wait, size in asked:
         now += wait
         given_now = min(size, budget.left(now, per_day))
         budget.spend(given_now, now)

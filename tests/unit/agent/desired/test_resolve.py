@@ -83,7 +83,7 @@ KEY = ledger.Key("memory.swap.max", "pod", inode=1)
 
 
 @pytest.mark.parametrize(
-    ("record", "found", "number"),
+    ("record", "observed", "number"),
     [
         (None, 7, None),
         (ledger.LimitRecord(KEY), 7, None),
@@ -95,6 +95,6 @@ KEY = ledger.Key("memory.swap.max", "pod", inode=1)
     ],
 )
 def test_only_what_the_agent_or_its_drop_ins_wrote_is_restored_over(
-    record: ledger.LimitRecord | None, found: int, number: int | None
+    record: ledger.LimitRecord | None, observed: int, number: int | None
 ) -> None:
-    assert resolve.to_restore(record, found) == number
+    assert resolve.to_restore(record, observed) == number

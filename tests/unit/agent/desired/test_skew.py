@@ -60,21 +60,21 @@ def test_settings_of_a_newer_controller_are_listed_once_each_and_the_others_hold
             "y": novel,
         },
     }
-    found = taken(newer)
-    assert found.unsupported == (
+    parsed = taken(newer)
+    assert parsed.unsupported == (
         spec.Unsupported("cpuWeight", "a.slice", 1),
         spec.Unsupported("memoryMax", "x", 4),
         spec.Unsupported("memoryOom", "kubepods", 1),
     )
     known = taken({**SPEC, "pods": {"x": POD, "y": {}}})
-    assert msgspec.structs.replace(found, unsupported=()) == known
+    assert msgspec.structs.replace(parsed, unsupported=()) == known
 
 
 def test_what_an_older_controller_does_not_say_has_its_default() -> None:
-    found = taken({"profileRef": {"name": "p"}, "pods": {"x": {"reason": "LimitedSwap"}}})
-    assert (found.mode, found.before_plan, found.kubepods) == (names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None)
-    assert found.guarantee is names.Guarantee.STANDARD
-    assert found.pods == {"x": spec.PodEntry({}, {})}
+    parsed = taken({"profileRef": {"name": "p"}, "pods": {"x": {"reason": "LimitedSwap"}}})
+    assert (parsed.mode, parsed.before_plan, parsed.kubepods) == (names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None)
+    assert parsed.guarantee is names.Guarantee.STANDARD
+    assert parsed.pods == {"x": spec.PodEntry({}, {})}
 
 
 def test_units_have_their_own_settings() -> None:

@@ -138,9 +138,9 @@ def test_the_newer_generation_counts_wherever_it_is_of_this_boot(
 
     state_cache.note(memory, "node-1", wire(noted[0]), noted[1])
     state_cache.store(disk, "node-1", wire(stored[0]), stored[1])
-    found = state_cache.newest(state_cache.load(memory, "node-1", PAGE), state_cache.load(disk, "node-1", PAGE), "b1")
-    assert found is not None
-    assert found.state.metadata.generation == counts
+    loaded = state_cache.newest(state_cache.load(memory, "node-1", PAGE), state_cache.load(disk, "node-1", PAGE), "b1")
+    assert loaded is not None
+    assert loaded.state.metadata.generation == counts
 
 
 def test_a_removed_state_leaves_no_file(tmp_path: pathlib.Path) -> None:
@@ -230,8 +230,8 @@ async def test_what_a_full_disk_did_not_take_is_tried_again(
 
 def newest(disk: pathlib.Path, boot: str = BOOT) -> int | None:
     """The generation that an agent which starts now begins with."""
-    found = state_cache.newest(state_cache.load(disk / "memory", "n1", PAGE), state_cache.load(disk, "n1", PAGE), boot)
-    return None if found is None else found.state.metadata.generation
+    stored = state_cache.newest(state_cache.load(disk / "memory", "n1", PAGE), state_cache.load(disk, "n1", PAGE), boot)
+    return None if stored is None else stored.state.metadata.generation
 
 
 async def test_an_agent_killed_before_the_disk_has_a_state_is_followed_by_one_that_knows_it(
@@ -319,16 +319,16 @@ async def test_a_disk_that_hangs_keeps_no_agent_from_its_start(
         monkeypatch.setattr(state_cache, name, 0.01)
     failed = state_cache.FAILURES.value()
     try:
-        found = await keeper.load(PAGE)
+        loaded = await keeper.load(PAGE)
     finally:
         disk.set()
-    assert (None if found is None else found.state.metadata.generation) == expected
+    assert (None if loaded is None else loaded.state.metadata.generation) == expected
     assert state_cache.FAILURES.value() == failed + 1
     for name in ("LOAD_SECONDS", "NOTED_SECONDS"):
         monkeypatch.setattr(state_cache, name, 10.0)
-    found = await keeper.load(PAGE)
-    assert found is not None
-    assert found.state.metadata.generation == 9, "it answers again"
+    loaded = await keeper.load(PAGE)
+    assert loaded is not None
+    assert loaded.state.metadata.generation == 9, "it answers again"
 
 
 async def test_the_end_does_not_wait_for_a_disk_that_hangs(

@@ -68,7 +68,7 @@ class Follower:
 
     def __init__(self, api: Api) -> None:
         self.accepted: list[tuple[str, int]] = []
-        self.found: list[dict[str, Any] | None] = []
+        self.fetched: list[dict[str, Any] | None] = []
         """Statuses; None: no object."""
         self.refused: list[str] = []
         self.shown: list[dict[str, Any]] = []
@@ -82,9 +82,9 @@ class Follower:
 
     def note(self, event: state_watch.Event) -> None:
         match event:
-            case state_watch.Fetched(_, found):
-                self.found.append(event.status)
-                self.accept(found)
+            case state_watch.Fetched(_, newer):
+                self.fetched.append(event.status)
+                self.accept(newer)
             case state_watch.Changed(status, newer):
                 self.shown.append(status)
                 self.accept(newer)
@@ -109,15 +109,15 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 @pytest.fixture
 def bounds(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[float]:  # noqa: ARG001 which sets short waits
     """Longest waits after failures; the waits themselves are none."""
-    found: list[float] = []
+    most_seconds: list[float] = []
 
     def between(_: float, most: float) -> float:
-        found.append(most)
+        most_seconds.append(most)
         return 0.0
 
     monkeypatch.setattr(state_watch, "BACKOFF_SECONDS", (0.5, 30.0))
     monkeypatch.setattr(backoff, "between", between)
-    return found
+    return most_seconds
 
 
 Follow = Callable[[], Follower]
@@ -173,7 +173,7 @@ async def test_a_recreated_state_counts_whatever_its_generation(api: Api, follow
     follower = follow()
     await until(lambda: api.watched == 2)
     assert follower.accepted == [("a", 5), ("b", 1)]
-    assert follower.found == [{"of": "a"}, None, {"of": "b"}]
+    assert follower.fetched == [{"of": "a"}, None, {"of": "b"}]
 
 
 async def test_a_deletion_is_logged_once_also_if_a_list_shows_it(
@@ -253,7 +253,7 @@ async def test_a_spec_that_is_not_understood_is_no_failure_of_the_watch(api: Api
     api.lists = [{**made("b", 1), "spec": {"mode": "FromTheFuture"}}]
     follower = follow()
     await until(lambda: api.watched == 1)
-    assert follower.found == [{"of": "b"}]
+    assert follower.fetched == [{"of": "b"}]
     assert follower.accepted == [("b", 1)]
     assert follower.refused == []
 
@@ -279,6 +279,6 @@ async def test_an_api_server_that_is_gone_for_an_hour_is_asked_seldom_and_found_
         while not follower.accepted:
             await real(0)
     assert follower.accepted == [("u1", 7)]
-    assert follower.found == [{"of": "u1"}], "an unreachable API server does not mean that there is no state"
+    assert follower.fetched == [{"of": "u1"}], "an unreachable API server does not mean that there is no state"
     assert max(waits) <= 30.0
     assert 3600 / 30 < len(waits) < 3600 / 5

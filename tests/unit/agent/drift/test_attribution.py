@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution
-from swapwarden.agent.host import cgroupfs, inotify
+from swapwarden.agent.host import cgroupfs, faults, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import collector
@@ -101,9 +101,9 @@ def exposed(agent: reconciler.NodeReconciler) -> list[state_api.ExposedPod]:
     return list(snapshot(agent).recent.exposures)
 
 
-def causes(node: Node, pod: pathlib.Path) -> list[names.Cause]:
+def causes(node: Node, pod: pathlib.Path) -> list[str]:
     assert node.agent is not None
-    listed = {each.pod: each.causes for each in snapshot(node.agent).recent.exposures}
+    listed = {each.pod: list(each.causes) for each in snapshot(node.agent).recent.exposures}
     return listed.get(node.known(pod).uid, [])
 
 
@@ -243,21 +243,34 @@ async def test_the_kubelets_number_is_known_to_the_next_agent(plain: Node, *, fo
     await until(lambda: counted().get(Cause.UNIT_VALUE) == 1)
 
 
-async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds(plain: Node) -> None:
-    """The kubelet's LimitedSwap number, which the runtime gave the container's unit, where the state wants less."""
+async def test_each_kind_of_external_write_is_described_until_it_is_long_ago(plain: Node) -> None:
+    (pod,) = await running(plain, 1)
+    agent = plain.agent
+    assert agent is not None
+    apply(agent, state({1: 0}, kubepods=512 * MIB))
+    pods, kubepods = "another writer gives a number of bytes to pods", "another writer gives 0 to kubepods"
+    write(pod, "4096")
+    await until(lambda: snapshot(agent).recent.others == pods)
+    plain.later += 100
+    write(plain.tree.kubepods, "0")
+    await until(lambda: snapshot(agent).recent.others == f"{kubepods}; {pods}")
+    plain.later += exposure.RECENT_SECONDS - 50
+    assert snapshot(agent).recent.others == kubepods
+    plain.later += 100
+    assert snapshot(agent).recent.others == ""
+
+
+async def test_a_value_that_the_runtime_put_into_a_containers_unit_is_no_other_writers(plain: Node) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.group(pod / f"crio-{container_id('app')}.scope", memory_swap_max="8192\n")
     agent = plain.start()
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(4096, at_most=False)}}))
-    assert swap_max(app) == "4096"
     plain.later += 3600
     counted = Counted()
-    for times in range(1, 6):
-        write(app, "8192")
-        await until(lambda times=times: counted() == {Cause.UNIT_VALUE: times})  # type: ignore[misc] # mypy sees no type for the default
-        assert swap_max(app) == "4096"
-        plain.later += 20
-    assert "wasp-agent" in snapshot(agent).recent.others
+    write(app, "8192")
+    await until(lambda: counted() == {Cause.UNIT_VALUE: 1})
+    assert swap_max(app) == "4096"
+    assert snapshot(agent).recent.others == ""
 
 
 async def test_values_written_over_while_no_agent_ran(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -275,7 +288,7 @@ async def test_values_written_over_while_no_agent_ran(plain: Node, caplog: pytes
     assert [swap_max(each) for each in (appeared, empty)] == ["0", "0"]
     assert counted() == {Cause.AGENT_DOWN: 1}
     (line,) = (vars(each) for each in caplog.records if each.name == attribution.__name__)
-    assert (line["cause"], line["cgroup"], line["found"]) == ("AgentDown", f"/{plain.known(pod).file.path}", "max")
+    assert (line["cause"], line["cgroup"], line["observed"]) == ("AgentDown", f"/{plain.known(pod).file.path}", "max")
     listed = {each.pod: each for each in snapshot(agent).recent.exposures}
     exposed = [listed[plain.known(each).uid] for each in (pod, appeared)]
     assert len(listed) == 2
@@ -414,7 +427,7 @@ async def test_each_exposure_has_a_line_with_its_begin_and_end(plain: Node, capl
         await until(lambda: swap_max(pod) != "max")
     quiet, harmful = (vars(record) for record in caplog.records)
     assert [quiet["levelname"], harmful["levelname"]] == ["DEBUG", "INFO"]
-    assert (harmful["uid"], harmful["found"], harmful["swapBytes"]) == (plain.known(pod).uid, "max", MIB)
+    assert (harmful["uid"], harmful["observed"], harmful["swapBytes"]) == (plain.known(pod).uid, "max", MIB)
     assert before <= quiet["from"] <= quiet["until"] <= harmful["from"] <= harmful["until"]
 
 
@@ -445,10 +458,10 @@ async def test_pods_that_come_with_their_tree_ran_since_there_was_none_at_most(p
 
 def late(agent: reconciler.NodeReconciler) -> list[str]:
     """The UIDs of pods that ran before the agent saw them: some 5 seconds long, or longer by as much as tests take."""
-    found = exposed(agent)
-    assert all(each.causes == [Cause.AGENT_LATE] and each.count == 1 for each in found)
-    assert all(5000 <= each.milliseconds < 500_000 for each in found)
-    return [each.pod for each in found]
+    listed = exposed(agent)
+    assert all(each.causes == [Cause.AGENT_LATE] and each.count == 1 for each in listed)
+    assert all(5000 <= each.milliseconds < 500_000 for each in listed)
+    return [each.pod for each in listed]
 
 
 async def test_a_pod_that_ran_before_the_agent_saw_it(node: Node) -> None:
@@ -536,7 +549,7 @@ async def test_many_rewrites_are_one_line_of_the_log(plain: Node, caplog: pytest
         await until(lambda: swap_max(pod) == "0")
         await until(lambda number=number: counted().get(Cause.OTHER_WRITER) == number + 1)  # type: ignore[misc] # a default has no type
     assert lines() == [1]
-    plain.later += attribution.LOG_SECONDS
+    plain.later += faults.LOG_SECONDS
     write(pod, str(MIB))
     await until(lambda: lines() == [1, 5])
 
@@ -552,15 +565,15 @@ def test_the_longest_cause_is_first() -> None:
 def test_sums_count_from_when_the_record_of_the_pod_was_made() -> None:
     tally = exposure.Tally(created=0.25)
     for ended in (5.0, 7.0):
-        tally.add("a", exposure.Exposure(1, 1.0, 0), wanted=0, found=1, ended=ended, until=ended, rewritten=True)
+        tally.add("a", exposure.Exposure(1, 1.0, 0), desired=0, observed=1, ended=ended, until=ended, rewritten=True)
     assert tally.since == "1970-01-01T00:00:00.250000Z"
 
 
-def told_and_true(tally: exposure.Overlap, found: list[tuple[int, int]]) -> tuple[float, int]:
+def told_and_true(tally: exposure.Overlap, exposures: list[tuple[int, int]]) -> tuple[float, int]:
     """Seconds that are counted, and that were; FOUND is how long each lasted, and how long after the last it ended."""
     now, seconds = 100, 0.0
     above: set[int] = set()
-    for lasted, later in found:
+    for lasted, later in exposures:
         now += later
         above |= set(range(now - lasted, now))
         seconds += tally.lasted(now - lasted, now)
@@ -569,16 +582,16 @@ def told_and_true(tally: exposure.Overlap, found: list[tuple[int, int]]) -> tupl
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=exposure.TIMES))
 def test_times_above_several_limits_are_counted_once_in_whatever_order_they_are_found(
-    found: list[tuple[int, int]],
+    exposures: list[tuple[int, int]],
 ) -> None:
-    seconds, above = told_and_true(exposure.Overlap(), found)
+    seconds, above = told_and_true(exposure.Overlap(), exposures)
     assert seconds == above
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=100))
-def test_of_many_times_few_are_kept_and_none_is_left_out(found: list[tuple[int, int]]) -> None:
+def test_of_many_times_few_are_kept_and_none_is_left_out(exposures: list[tuple[int, int]]) -> None:
     tally = exposure.Overlap()
-    seconds, above = told_and_true(tally, found)
+    seconds, above = told_and_true(tally, exposures)
     assert seconds >= above
     assert len(tally.times) <= exposure.TIMES
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, runtime_values, spec
-from swapwarden.agent.drift import holders
+from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs, inotify, link_messages
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import runtime_records
@@ -157,9 +157,9 @@ async def test_a_container_that_ended_meanwhile_counts_since_its_file_is_gone(pl
     begun = agent.work.clock()
     plain.tree.remove(other)
     await until(lambda: len(plain.known(pod).containers) == 2)
-    found = holders.Holders(plain.cgroups, plain.ledger.runtime)
-    assert not found.bound(plain.known(pod), 0, begun, watched=True)
-    assert found.bound(plain.known(pod), 0, agent.work.clock() + 1, watched=True)
+    reads = plain.cgroups, plain.ledger.runtime, plain.known(pod), 0
+    assert not repairs.holds_below(*reads, begun, watched=True)
+    assert repairs.holds_below(*reads, agent.work.clock() + 1, watched=True)
 
 
 async def test_the_process_of_cri_o_beside_a_container_is_not_the_pods_and_any_other_cgroup_is(plain: Node) -> None:
@@ -191,10 +191,10 @@ class World:
         self.hidden = self.exceeded = False
         """Whether an unseen one ended; whether the containers could use swap."""
 
-    # For Holders
+    # For holds_below
 
     def children(self, path: str, *, most: int) -> list[str]:
-        assert (path, most) == ("pod", holders.MOST)
+        assert (path, most) == ("pod", repairs.MOST)
         return list(map(container_id, self.disk))
 
     def number(self, path: str, file: str) -> int | None:
@@ -259,9 +259,9 @@ class World:
 
     def all_listed(self, _: str, *, heard: bool) -> None:
         for name, value in self.disk.items() if heard else ():
-            found = link_messages.ReportedContainer("uid", container_id(name), name, cgroupfs.render(value))
+            entry = link_messages.ReportedContainer("uid", container_id(name), name, cgroupfs.render(value))
             known = self.runtime.get(container_id(name))
-            self.runtime.put(runtime_values.listed(known, found, self.now))
+            self.runtime.put(runtime_values.listed(known, entry, self.now))
             self.unseen.discard(name)
 
     def notice(self, _: str, *, heard: bool) -> None:
@@ -315,5 +315,5 @@ def test_what_could_use_swap_is_always_an_exposure(
         world.pod = new_pod()
         world.notice("", heard=True)
     seen = cast("cgroupfs.Cgroups", world)
-    bound = holders.Holders(seen, world.runtime).bound(world.pod, 0, since, watched=case == "repaired")
+    bound = repairs.holds_below(seen, world.runtime, world.pod, 0, since, watched=case == "repaired")
     assert not (bound and world.exceeded and not world.hidden)

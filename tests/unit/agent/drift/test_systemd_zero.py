@@ -12,7 +12,7 @@ from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.report import collector, holds, strict
+from swapwarden.agent.report import collector, holds
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import (
@@ -49,12 +49,12 @@ def verdict(node: Node, files: board.DropInStatus = NO_FILES) -> collector.Condi
     agent = node.agent
     assert agent is not None
     seen = holds.tally(agent.inventory, agent.progress, agent.evidence, node.ledger.runtime, math.inf)
-    return strict.verdict(agent.evidence, seen or holds.HeldPods(), files=files, runtime=agent.progress.runtime)
+    return holds.strict_verdict(agent.evidence, seen or holds.HeldPods(), files=files, runtime=agent.progress.runtime)
 
 
 def told(node: Node, files: board.DropInStatus = NO_FILES) -> tuple[str, str] | None:
-    found = verdict(node, files)
-    return None if found is None else (found.status, found.reason)
+    condition = verdict(node, files)
+    return None if condition is None else (condition.status, condition.reason)
 
 
 def held(node: Node) -> set[str]:
@@ -237,10 +237,12 @@ async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
     await until(lambda: held(plain) == {uid(3)})
     await until(lambda: len(agent.inventory.containers) == 3)
     assert told(plain) == NOT_ALL
-    found = verdict(plain, FILES_THERE)
-    assert found is not None
-    assert "of 3 pods with a limit systemd, by its drop-in files, holds 1; for 2 neither was observed" in found.message
-    assert found.message.endswith(f"the agent alone holds {', '.join(sorted([uid(1), uid(2)]))}")
+    condition = verdict(plain, FILES_THERE)
+    assert condition is not None
+    assert (
+        "of 3 pods with a limit systemd, by its drop-in files, holds 1; for 2 neither was observed" in condition.message
+    )
+    assert condition.message.endswith(f"the agent alone holds {', '.join(sorted([uid(1), uid(2)]))}")
     write(older, "max")  # as systemd does at a resize: it has not read the files for this one
     await until(lambda: swap_max(older) == "0")
     assert told(plain) == NOT_ALL
@@ -317,12 +319,12 @@ async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node
     pods = [born(plain, number) for number in range(12)]
     await until(lambda: len(held(plain)) == 12)
     apply(agent, state(dict.fromkeys(range(12), MIB), generation=2))
-    found = verdict(plain, FILES_THERE)
-    assert found is not None
-    assert found.reason == "ReloadNeeded"
-    assert found.message.endswith("and 4 more")
-    assert "12 pods' slices" in found.message
-    assert len(found.message) < 1024
+    condition = verdict(plain, FILES_THERE)
+    assert condition is not None
+    assert condition.reason == "ReloadNeeded"
+    assert condition.message.endswith("and 4 more")
+    assert "12 pods' slices" in condition.message
+    assert len(condition.message) < 1024
     write(pods[0], "0")
     await until(lambda: swap_max(pods[0]) == str(MIB))
     for pod in pods:

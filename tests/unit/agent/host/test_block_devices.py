@@ -41,8 +41,8 @@ class Sys:
             (self.block / name / "slaves" / each).mkdir()
 
     def look(self, path: str) -> tuple[str, bool]:
-        found = block_devices.look(self.block, path)
-        return found.backing, found.encrypted
+        device = block_devices.look(self.block, path)
+        return device.backing, device.encrypted
 
 
 @pytest.fixture
@@ -186,9 +186,9 @@ class Machine:
         (disk / name / "partition").write_text("1\n")
         (self.root / "dev/block" / number).symlink_to(disk / name)
 
-    def found(self, path: str) -> tuple[str, bool, AbstractSet[str] | None]:
-        found = block_devices.look(self.block, path)
-        return found.backing, found.encrypted, found.disks
+    def look_at(self, path: str) -> tuple[str, bool, AbstractSet[str] | None]:
+        device = block_devices.look(self.block, path)
+        return device.backing, device.encrypted, device.disks
 
     def numbered(self, number: str) -> AbstractSet[str] | None:
         return block_devices.disks_of_number(self.block, number)
@@ -205,7 +205,7 @@ def test_a_machine_with_an_nvme_disk_with_partitions(machine: Machine) -> None:
     (disk / "device/transport").write_text("pcie\n")
     machine.partition(disk, "nvme0n1p2", "259:2")
     machine.partition(disk, "nvme0n1p3", "259:3")
-    assert machine.found("/dev/nvme0n1p3") == ("NVMe", False, {"nvme0n1"})
+    assert machine.look_at("/dev/nvme0n1p3") == ("NVMe", False, {"nvme0n1"})
     assert machine.numbered("259:2") == {"nvme0n1"}
     assert machine.numbered("259:9") is None
 
@@ -215,7 +215,7 @@ def test_nvme_with_several_paths_is_what_its_controllers_are(machine: Machine, t
     disk = machine.disk("virtual/nvme-subsystem/nvme-subsys0/nvme0n1", "259:0")
     (disk / "device/nvme0").mkdir(parents=True)
     (disk / "device/nvme0/transport").write_text(f"{transport}\n")
-    assert machine.found("/dev/nvme0n1") == (backing, False, {"nvme0n1"})
+    assert machine.look_at("/dev/nvme0n1") == (backing, False, {"nvme0n1"})
 
 
 def test_a_machine_with_dm_crypt_over_lvm_over_a_rotating_disk(machine: Machine) -> None:
@@ -225,8 +225,8 @@ def test_a_machine_with_dm_crypt_over_lvm_over_a_rotating_disk(machine: Machine)
     machine.disk("virtual/block/dm-0", "253:0", "sda3", dm__uuid="LVM-Yz", dm__name="vg-root")
     machine.disk("virtual/block/dm-1", "253:1", "sda3", **lvm)
     machine.disk("virtual/block/dm-2", "253:2", "dm-1", dm__uuid="CRYPT-PLAIN-cryptswap", dm__name="cryptswap")
-    assert machine.found("/dev/dm-2") == machine.found("/dev/mapper/cryptswap") == ("HDD", True, {"sda"})
-    assert machine.found("/dev/dm-1") == ("HDD", False, {"sda"})
+    assert machine.look_at("/dev/dm-2") == machine.look_at("/dev/mapper/cryptswap") == ("HDD", True, {"sda"})
+    assert machine.look_at("/dev/dm-1") == ("HDD", False, {"sda"})
     assert machine.numbered("253:0") == {"sda"}, "the root file system is on the same disk"
 
 
@@ -236,9 +236,9 @@ def test_a_machine_with_zram_and_what_it_writes_back_to(machine: Machine) -> Non
     machine.partition(sdb, "sdb1", "8:17")
     machine.disk("virtual/block/zram1", "252:1", backing_dev="/dev/sdb1")
     machine.disk("virtual/block/zram2", "252:2", backing_dev="/var/file")
-    assert machine.found("/dev/zram0") == ("Zram", True, frozenset())
-    assert machine.found("/dev/zram1") == ("Zram", False, {"sdb"})
-    assert machine.found("/dev/zram2") == ("Zram", False, None)
+    assert machine.look_at("/dev/zram0") == ("Zram", True, frozenset())
+    assert machine.look_at("/dev/zram1") == ("Zram", False, {"sdb"})
+    assert machine.look_at("/dev/zram2") == ("Zram", False, None)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_machine_with_zram_and_what_it_writes_back_to(machine: Machine) -> Non
 )
 def test_disks_that_are_attached_in_other_ways(machine: Machine, path: str, backing: str) -> None:
     name = machine.disk(path, "8:32", rotational="1").name
-    assert machine.found(f"/dev/{name}") == (backing, False, {name})
+    assert machine.look_at(f"/dev/{name}") == (backing, False, {name})
 
 
 def test_a_machine_with_a_mirror_of_two_disks(machine: Machine) -> None:
@@ -265,18 +265,18 @@ def test_a_machine_with_a_mirror_of_two_disks(machine: Machine) -> None:
         machine.partition(disk, f"sd{letter}2", f"{number}2")
     machine.disk("virtual/block/md0", "9:0", "sda1", "sdb1")
     machine.disk("virtual/block/md1", "9:1", "sda2", "gone")
-    assert machine.found("/dev/md0") == ("SSD", False, {"sda", "sdb"})
-    assert machine.found("/dev/md1")[2] is None
+    assert machine.look_at("/dev/md0") == ("SSD", False, {"sda", "sdb"})
+    assert machine.look_at("/dev/md1")[2] is None
 
 
 def test_disks_under_a_loop_device_or_an_empty_mapping_are_unknown(machine: Machine) -> None:
     machine.disk("virtual/block/loop0", "7:0")
     machine.disk("virtual/block/dm-7", "253:7", dm__uuid="", dm__name="zero")
     for path in ("/dev/loop0", "/dev/dm-7", "/dev/sdz", "/swapfile"):
-        assert machine.found(path)[2] is None
+        assert machine.look_at(path)[2] is None
 
 
 @given(st.text())
 def test_whatever_a_device_is_called_something_is_said(path: str) -> None:
-    found = block_devices.look(pathlib.Path("/nonexistent"), f"/dev/{path}")
-    assert found.backing in names.Backing
+    device = block_devices.look(pathlib.Path("/nonexistent"), f"/dev/{path}")
+    assert device.backing in names.Backing

@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from swapwarden.agent.host import cgroupfs
 
 from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, swap_max
@@ -139,7 +141,7 @@ def test_a_root_that_is_no_directory(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "totals"),
     [
         (
             "some avg10=0.00 avg60=0.00 total=2500000\nfull avg10=1.50 total=1250000\n",
@@ -149,5 +151,33 @@ def test_a_root_that_is_no_directory(tmp_path: pathlib.Path) -> None:
         ("other total=5\nfull avg10=1 total=x\nsome\n\n", {}),
     ],
 )
-def test_stalls(text: str, found: dict[str, int]) -> None:
-    assert cgroupfs.stalls(text) == found
+def test_stalls(text: str, totals: dict[str, int]) -> None:
+    assert cgroupfs.stalls(text) == totals
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("max", cgroupfs.NO_LIMIT),
+        ("0", 0),
+        ("4095", 0),
+        ("69943297", 69943296),
+        ("9223372036854771712", cgroupfs.NO_LIMIT),  # PAGE_COUNTER_MAX: the kernel shows it as max
+        ("9223372036854767616", 9223372036854767616),
+        ("9223372036854775807", cgroupfs.NO_LIMIT),
+    ],
+)
+def test_parse_floors_to_the_page_as_the_kernel_does(text: str, limit: int) -> None:
+    assert cgroupfs.parse(text, PAGE) == limit
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1k", " 1", "+1", "Max", "1.0", "٣"])
+def test_parse_refuses_what_the_kernel_would(text: str) -> None:
+    with pytest.raises(ValueError, match="neither max nor a number"):
+        cgroupfs.parse(text, PAGE)
+
+
+@given(st.integers(0, 2**52))
+def test_render_and_parse_are_inverse(pages: int) -> None:
+    limit = cgroupfs.parse(str(pages * PAGE), PAGE)
+    assert cgroupfs.parse(cgroupfs.render(limit), PAGE) == limit

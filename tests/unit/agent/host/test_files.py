@@ -17,8 +17,8 @@ def test_text_is_bounded_and_what_cannot_be_read_is_none(tmp_path: pathlib.Path)
 
 def test_lines_are_bounded(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"one\n" + b"x" * 10000 + b"\nthree")
-    found = list(files.lines(tmp_path / "file"))
-    assert (found[0], found[-1], max(map(len, found))) == ("one\n", "three", 4096)
+    lines = list(files.lines(tmp_path / "file"))
+    assert (lines[0], lines[-1], max(map(len, lines))) == ("one\n", "three", 4096)
     assert list(files.lines(tmp_path / "gone")) == []
 
 

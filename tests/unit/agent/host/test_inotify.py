@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import logging
 import pathlib
 import struct
 
+import pytest
 from swapwarden.agent.host import inotify
 
 
@@ -59,3 +61,25 @@ def test_it_knows_whether_a_read_gave_all(tmp_path: pathlib.Path) -> None:
         events += notify.read()
     assert len(events) == 1600
     notify.close()
+
+
+KERNELS = pathlib.Path("/proc/swaps")
+
+
+@pytest.mark.parametrize("name", ["swaps", "gone"])
+async def test_a_file_that_cannot_be_watched_is_left_to_the_timer(
+    name: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (tmp_path / "swaps").write_text("Filename\n")
+    with inotify.watch_priority(tmp_path / name, lambda: pytest.fail("nothing changed")):
+        pass
+    assert "cannot be watched" in caplog.text
+
+
+@pytest.mark.skipif(not KERNELS.exists(), reason="this kernel has no swap at all")
+async def test_the_kernels_own_can_be_watched(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with inotify.watch_priority(KERNELS, lambda: None):
+        pass
+    assert not caplog.text

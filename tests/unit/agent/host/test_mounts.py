@@ -110,9 +110,9 @@ def test_only_the_kubelets_volumes_show_noswap() -> None:
 
 def test_the_last_mount_on_a_point_is_the_one_that_is_seen() -> None:
     twice = mounts.parse(f"{NODE}70 60 8:33 / /var rw - ext4 /dev/sdc1 rw\n")
-    found = mounts.holding(twice, "/var/lib/kubelet")
-    assert found is not None
-    assert found.device == "8:33"
+    mount = mounts.holding(twice, "/var/lib/kubelet")
+    assert mount is not None
+    assert mount.device == "8:33"
     assert mounts.holding(twice, "/variety") == twice[0]
 
 
@@ -132,6 +132,6 @@ def test_a_table_that_is_too_long_to_be_read_whole_shows_nothing(tmp_path: pathl
 
 @given(st.text())
 def test_garbage_is_no_mount_or_a_harmless_one(text: str) -> None:
-    found = mounts.parse(text)
-    assert mounts.noswap(found) in {None, True, False}
-    mounts.node_disks(found, pathlib.Path("/nonexistent/block"), (STATE,))
+    parsed = mounts.parse(text)
+    assert mounts.noswap(parsed) in {None, True, False}
+    mounts.node_disks(parsed, pathlib.Path("/nonexistent/block"), (STATE,))

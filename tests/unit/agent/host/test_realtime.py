@@ -48,9 +48,9 @@ def ask(*how: str, before: tuple[str, ...] = ()) -> tuple[dict[str, object], str
 
 def held(told: dict[str, object]) -> int:
     """The capabilities that it can use or pass on, as a mask."""
-    found = told["capabilities"]
-    assert isinstance(found, dict)
-    return int(found["CapEff"]) | int(found["CapPrm"]) | int(found["CapInh"])
+    capabilities = told["capabilities"]
+    assert isinstance(capabilities, dict)
+    return int(capabilities["CapEff"]) | int(capabilities["CapPrm"]) | int(capabilities["CapInh"])
 
 
 def test_it_runs_before_others_with_its_threads_and_keeps_no_capability() -> None:

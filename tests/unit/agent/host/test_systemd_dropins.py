@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from swapwarden import __main__ as program
+from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import systemd_dropins, worker
 from swapwarden.agent.inventory import board
-from swapwarden.agent.reconcile import dropin_view
 
 from tests.unit.agent.agent_node import until
 
@@ -178,7 +178,7 @@ def test_waiting_ends_with_the_signal_that_ends_a_pod() -> None:
 class Viewed:
     def __init__(self, pods: pathlib.Path | None, slices: pathlib.Path | None) -> None:
         self.board = board.Board()
-        self.view = dropin_view.DropInView(pods, slices, self.board, worker.Worker())
+        self.view = systemd_zero.DropInView(pods, slices, self.board, worker.Worker())
         self.view.observe()
         self.task = asyncio.create_task(self.view.run())
 

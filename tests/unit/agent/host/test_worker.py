@@ -82,11 +82,11 @@ async def test_one_key_that_hangs_keeps_no_other_waiting(work: worker.Worker) ->
 
 def taken(work: worker.Worker, number: int) -> list[worker.Job]:
     """So many that ended, waited for by the descriptor."""
-    found: list[worker.Job] = []
-    while len(found) < number:
+    jobs: list[worker.Job] = []
+    while len(jobs) < number:
         assert select.select([work], [], [], 10)[0]
-        found += work.take()
-    return found
+        jobs += work.take()
+    return jobs
 
 
 def held(gate: threading.Event, value: int) -> Callable[[], int]:

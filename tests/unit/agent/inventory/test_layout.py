@@ -103,11 +103,11 @@ def test_a_tree_in_any_style_is_found_whole(
     dirs = build(pods, style, runtime, above=above, system=system, inside=inside)
     list_dirs = listing(dirs)
     root = layout.find(list_dirs)
-    found = {
+    listed = {
         pod.uid: {cid for name in list_dirs(pod.path) if (cid := records.container_id(name))}
         for pod in layout.pods(list_dirs, root)
     }
-    assert found == {uid: ids for uid, (_, ids) in pods.items()}
+    assert listed == {uid: ids for uid, (_, ids) in pods.items()}
     for uid in pods:
         assert layout.find(list_dirs, own_uid=uid) == root
 

@@ -201,8 +201,8 @@ def test_metrics_count_limits_and_settings(tmp_path: pathlib.Path) -> None:
 
 def test_the_first_found_and_the_last_written_values_are_kept(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
-    for found, value in ((MAX, 3 * MIB), (3 * MIB, 2 * MIB), (2 * MIB, MIB), (MIB, MIB)):
-        book.limits.record(POD, found, value)
+    for observed, value in ((MAX, 3 * MIB), (3 * MIB, 2 * MIB), (2 * MIB, MIB), (MIB, MIB)):
+        book.limits.record(POD, observed, value)
     book = reopened(book, tmp_path)
     record = book.limits.get(POD)
     assert record == ledger.LimitRecord(POD, MAX, (2 * MIB, MIB))
@@ -211,8 +211,8 @@ def test_the_first_found_and_the_last_written_values_are_kept(tmp_path: pathlib.
 
 def test_another_writers_value_becomes_the_found_one(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
-    for found, value in ((MAX, MIB), (5, MIB), (MIB, 2 * MIB)):
-        book.limits.record(POD, found, value)
+    for observed, value in ((MAX, MIB), (5, MIB), (MIB, 2 * MIB)):
+        book.limits.record(POD, observed, value)
     assert reopened(book, tmp_path).limits.get(POD) == ledger.LimitRecord(POD, 5, (MIB, 2 * MIB), unit=MAX)
 
 
@@ -228,8 +228,8 @@ def test_a_zero_that_systemd_writes_for_the_agent_is_not_the_found_value(tmp_pat
     book = ledger.Ledger(tmp_path)
     book.limits.set_systemd_zero(POD, held=True)
     assert book.limits.get(POD) == ledger.LimitRecord(POD, MAX, systemd_zero=True)
-    for found, value in ((0, MIB), (0, MIB), (MIB, 2 * MIB), (0, 2 * MIB)):
-        book.limits.record(POD, found, value)
+    for observed, value in ((0, MIB), (0, MIB), (MIB, 2 * MIB), (0, 2 * MIB)):
+        book.limits.record(POD, observed, value)
     book = reopened(book, tmp_path)
     assert book.limits.get(POD) == ledger.LimitRecord(POD, MAX, (MIB, 2 * MIB), systemd_zero=True)
     book.limits.record(POD, 5, MIB)
@@ -331,8 +331,8 @@ def test_repairs_with_the_same_value_write_nothing(tmp_path: pathlib.Path) -> No
 @SETTING
 def test_the_original_of_a_setting_is_kept(tmp_path: pathlib.Path, key: ledger.Key) -> None:
     book = ledger.Ledger(tmp_path)
-    for found, value in (("60", "1"), ("1", "2"), ("2", "3"), ("3", "4")):
-        book.settings.record(key, found, value)
+    for observed, value in (("60", "1"), ("1", "2"), ("2", "3"), ("3", "4")):
+        book.settings.record(key, observed, value)
     book = reopened(book, tmp_path)
     assert book.settings.get(key) == ledger.SettingRecord(key, "60", ("3", "4"))
     assert book.settings.get(key._replace(inode=key.inode + 1)) is None
@@ -378,9 +378,9 @@ def test_a_setting_that_cannot_be_recorded_has_no_record(
 
 def test_a_setting_with_a_longer_value_than_can_be_read_again_has_no_record(tmp_path: pathlib.Path) -> None:
     book = ledger.Ledger(tmp_path)
-    for found, value in (("9" * 65, "1"), ("1", "9" * 65)):
+    for observed, value in (("9" * 65, "1"), ("1", "9" * 65)):
         with pytest.raises(OSError, match="64 characters"):
-            book.settings.record(SWAPPINESS, found, value)
+            book.settings.record(SWAPPINESS, observed, value)
     book.settings.record(SWAPPINESS, "\ufffd" * 64, "9" * 64)
     assert len(list(reopened(book, tmp_path).settings)) == 1
 
@@ -402,7 +402,7 @@ RECORD = ledger.SettingRecord(SWAPPINESS, "60", ("10", "20"))
 
 
 @pytest.mark.parametrize(
-    ("observed", "wanted", "record", "step"),
+    ("observed", "desired", "record", "step"),
     [
         ("10", "10", None, (None, False)),
         ("10", "10", RECORD, (None, False)),
@@ -419,9 +419,9 @@ RECORD = ledger.SettingRecord(SWAPPINESS, "60", ("10", "20"))
     ],
 )
 def test_a_setting_gets_its_desired_or_its_earlier_value(
-    observed: str, wanted: str | None, record: ledger.SettingRecord | None, step: tuple[str | None, bool]
+    observed: str, desired: str | None, record: ledger.SettingRecord | None, step: tuple[str | None, bool]
 ) -> None:
-    assert msgspec.structs.astuple(next_setting(observed, wanted, record)) == step
+    assert msgspec.structs.astuple(next_setting(observed, desired, record)) == step
 
 
 # A full disk
@@ -717,30 +717,30 @@ class Host:
             self._setting(kind, key, value)
 
     def _limit(self, kind: str, key: ledger.Key, value: int) -> None:
-        found = self.holds[key]
+        observed = self.holds[key]
         record = self.book.limits.get(key)
         if kind != "restore":
-            if found != value:
-                self.book.limits.record(key, found, value)
-                self.holds[key] = value if kind == "write" else found
+            if observed != value:
+                self.book.limits.record(key, observed, value)
+                self.holds[key] = value if kind == "write" else observed
                 if self.disk.full:
                     self.unsaved.add(key)
-        elif record is not None and found in record.wrote:
+        elif record is not None and observed in record.wrote:
             assert record.found is not None
             self.holds[key] = record.found
             self.book.limits.mark_known(key)
 
     def _setting(self, kind: str, key: ledger.Key, value: int) -> None:
-        found, wanted = str(self.holds[key]), None if kind == "restore" else str(value)
-        step = next_setting(found, wanted, self.book.settings.get(key))
+        observed, desired = str(self.holds[key]), None if kind == "restore" else str(value)
+        step = next_setting(observed, desired, self.book.settings.get(key))
         try:
-            if wanted is not None and step.write is not None:
-                self.book.settings.record(key, found, wanted)
+            if desired is not None and step.write is not None:
+                self.book.settings.record(key, observed, desired)
         except OSError:
             return
         if step.write is not None and kind != "refused":
             self.holds[key] = int(step.write)
-        if wanted is None:
+        if desired is None:
             try:
                 self.book.settings.forget(key)
             except OSError:

@@ -5,11 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import board
-from swapwarden.agent.node import diagnostics, eviction_order, kubelet_config, node_info, protection
+from swapwarden.agent.node import diagnostics, eviction_order, kubelet_config, node_info
 from swapwarden.agent.reconcile import runtime_plugins
 from swapwarden.api import state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType
+
+from tests.unit.agent.cgroup_tree import PAGE, CgroupTree
 
 DISK = state.SwapDevice("/dev/vda", "partition", 1 << 30)
 FACTS = state.Facts(
@@ -38,7 +41,7 @@ SEEN = node_info.NodeLook(GOOD, memory=MEMORY, containers=node_info.Containers(l
 
 
 def kinds(facts: state.Facts = FACTS, **changes: Any) -> list[str]:
-    return [found.kind for found in diagnostics.conditions(facts, msgspec.structs.replace(SEEN, **changes))]
+    return [each.kind for each in diagnostics.conditions(facts, msgspec.structs.replace(SEEN, **changes))]
 
 
 def test_nothing_to_say() -> None:
@@ -77,12 +80,12 @@ def test_eviction_before_swap() -> None:
 
 def test_eviction_by_the_limit_of_pods_before_swap() -> None:
     limited = msgspec.structs.replace(MEMORY, pods=eviction_order.PodsMemory(limit=1 << 30, working_set=512 << 20))
-    (found,) = diagnostics.conditions(FACTS, msgspec.structs.replace(SEEN, memory=limited))
-    assert (found.kind, found.reason) == ("EvictionBeforeSwap", "AllocatableThreshold")
+    (diagnostic,) = diagnostics.conditions(FACTS, msgspec.structs.replace(SEEN, memory=limited))
+    assert (diagnostic.kind, diagnostic.reason) == ("EvictionBeforeSwap", "AllocatableThreshold")
     # 4096 less the threshold of 50, and less 2500 at which the kernel swaps: 512, 2048 that are not in use, less 60.
-    assert "974 MiB" in found.message
-    assert "2500 MiB" in found.message
-    assert "at most 1546 MiB (now 3072 MiB)" in found.remedy
+    assert "974 MiB" in diagnostic.message
+    assert "2500 MiB" in diagnostic.message
+    assert "at most 1546 MiB (now 3072 MiB)" in diagnostic.remedy
     without = msgspec.structs.replace(GOOD, enforce_node_allocatable=("none",))
     assert kinds(memory=limited, configuration=without) == []
 
@@ -91,13 +94,13 @@ def test_eviction_by_the_limit_of_pods_before_swap() -> None:
     ("threshold", "reason", "says"), [("", "NoThreshold", "never"), ("40Mi", "ThresholdTooLow", "below 40 MiB")]
 )
 def test_the_oom_killer_before_an_eviction(threshold: str, reason: str, says: str) -> None:
-    (found,) = diagnostics.conditions(
+    (diagnostic,) = diagnostics.conditions(
         FACTS, msgspec.structs.replace(SEEN, configuration=msgspec.structs.replace(GOOD, eviction_memory=threshold))
     )
-    assert (found.kind, found.reason) == ("OOMKillBeforeEviction", reason)
-    assert "49 MiB" in found.message
-    assert found.message.endswith(says)
-    assert "between 51 MiB and 70 MiB" in found.remedy
+    assert (diagnostic.kind, diagnostic.reason) == ("OOMKillBeforeEviction", reason)
+    assert "49 MiB" in diagnostic.message
+    assert diagnostic.message.endswith(says)
+    assert "between 51 MiB and 70 MiB" in diagnostic.remedy
 
 
 def test_secrets_on_disk() -> None:
@@ -110,9 +113,9 @@ def test_secrets_on_disk() -> None:
 
 
 def test_lost_events_are_reported_also_without_swap() -> None:
-    (found,) = diagnostics.conditions(msgspec.structs.replace(FACTS, devices=[]), SEEN, lost=3)
-    assert (found.kind, "3" in found.message.split()) == ("EventsLost", True)
-    assert "fs.inotify.max_queued_events" in found.remedy
+    (diagnostic,) = diagnostics.conditions(msgspec.structs.replace(FACTS, devices=[]), SEEN, lost=3)
+    assert (diagnostic.kind, "3" in diagnostic.message.split()) == ("EventsLost", True)
+    assert "fs.inotify.max_queued_events" in diagnostic.remedy
 
 
 def test_all_of_them_together_are_short() -> None:
@@ -122,15 +125,15 @@ def test_all_of_them_together_are_short() -> None:
         containers=node_info.Containers(without=1),
     )
     runtime = board.RuntimeStatus(connected=False, reason="Refused", message="x" * 1000)
-    short = protection.Shortfall("x" * 4000, "memory.low", 0, 1 << 62)
-    found = diagnostics.conditions(
+    short = diagnostics.Shortfall("x" * 4000, "memory.low", 0, 1 << 62)
+    first = diagnostics.conditions(
         msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 1, runtime, storm=True, short=short
     )
     late = msgspec.structs.replace(worst, configuration=msgspec.structs.replace(GOOD, eviction_memory="1"))
-    found += diagnostics.conditions(FACTS, late)
-    assert {each.kind for each in found} == set(DIAGNOSTICS)
-    assert max(len(f"{each.message}; {each.remedy}") for each in found) < 400
-    assert not any("; " in each.remedy for each in found), "readers of a condition split it there"
+    listed = [*first, *diagnostics.conditions(FACTS, late)]
+    assert {each.kind for each in listed} == set(DIAGNOSTICS)
+    assert max(len(f"{each.message}; {each.remedy}") for each in listed) < 400
+    assert not any("; " in each.remedy for each in listed), "readers of a condition split it there"
 
 
 @pytest.mark.parametrize(
@@ -144,20 +147,67 @@ def test_all_of_them_together_are_short() -> None:
     ],
 )
 def test_a_runtime_without_a_plugin_is_a_finding_with_its_own_remedy(reason: str) -> None:
-    (found,) = diagnostics.conditions(
+    (diagnostic,) = diagnostics.conditions(
         FACTS, SEEN, runtime=board.RuntimeStatus(connected=False, reason=reason, message=HOSTILE)
     )
     (other,) = diagnostics.conditions(FACTS, SEEN, runtime=board.RuntimeStatus(connected=False, reason="Odd"))
-    assert (found.kind, found.reason) == (ConditionType.NRI_UNAVAILABLE, reason)
-    assert found.message.endswith("a?[31m?b")
-    assert reason == "Refused" or found.message.partition(":")[0] != other.message
+    assert (diagnostic.kind, diagnostic.reason) == (ConditionType.NRI_UNAVAILABLE, reason)
+    assert diagnostic.message.endswith("a?[31m?b")
+    assert reason == "Refused" or diagnostic.message.partition(":")[0] != other.message
 
 
 @pytest.mark.parametrize("runtime", [None, board.RuntimeStatus(connected=False), board.RuntimeStatus(connected=True)])
 def test_no_runtime_or_one_that_is_away_for_a_moment_is_no_finding(runtime: board.RuntimeStatus | None) -> None:
-    assert diagnostics.conditions(FACTS, SEEN, runtime=runtime) == []
+    assert list(diagnostics.conditions(FACTS, SEEN, runtime=runtime)) == []
 
 
 def test_each_is_documented() -> None:
     page = (pathlib.Path(__file__).parents[4] / "docs/node-check.md").read_text()
     assert [kind for kind in DIAGNOSTICS if f"`{kind}`" not in page] == []
+
+
+GIB = 1 << 30
+LOW, MIN = "memory.low", "memory.min"
+
+
+def shortfall(tree: CgroupTree, **needed: int) -> tuple[str, str, int] | None:
+    """Return the cgroup, the file and what it holds, where pods need `needed`."""
+    root = str(tree.kubepods.relative_to(tree.root))
+    amounts = {f"memory.{name}": amount for name, amount in needed.items()}
+    short = diagnostics.shortfall(cgroupfs.Cgroups(str(tree.root), PAGE), root, amounts)
+    return None if short is None else (short.path, short.file, short.observed)
+
+
+@pytest.mark.parametrize("naming", ["systemd", "cgroupfs"])
+def test_nothing_is_above_all_pods_of_a_node_of_its_own(tmp_path: pathlib.Path, naming: str) -> None:
+    assert shortfall(CgroupTree(tmp_path, naming), low=GIB, min=GIB) is None
+
+
+def test_the_ancestor_with_the_least_is_named(tmp_path: pathlib.Path) -> None:
+    tree = CgroupTree(tmp_path, "kind")
+    above = tree.kubepods.parent
+    (above / LOW).write_text("0\n")
+    (above / MIN).write_text("0\n")
+    assert shortfall(tree, low=GIB) == ("kubelet.slice", LOW, 0)
+    assert shortfall(tree, min=GIB) == ("kubelet.slice", MIN, 0)
+    assert shortfall(tree) is None, "nobody asks for protection"
+    (above / LOW).write_text(f"{GIB}\n")
+    assert shortfall(tree, low=GIB) is None
+    assert shortfall(tree, low=GIB, min=PAGE) == ("kubelet.slice", MIN, 0), "either does not replace the other"
+    (above / LOW).write_text("max\n")
+    (tree.root / LOW).write_text(f"{GIB // 2}\n")
+    assert shortfall(tree, low=GIB) == ("", LOW, GIB // 2), "the node itself is in a cgroup"
+    (above / LOW).write_text("0\n")
+    assert shortfall(tree, low=GIB) == ("kubelet.slice", LOW, 0)
+
+
+@pytest.mark.parametrize(("holds", "words"), [(0, "nothing"), (GIB // 2, "no more than 512 MiB")])
+@pytest.mark.parametrize("path", ["kubelet.slice", ""])
+def test_the_condition_names_it_with_the_remedy(holds: int, words: str, path: str) -> None:
+    short = diagnostics.Shortfall(path, LOW, holds, GIB)
+    (told,) = diagnostics.conditions(FACTS, SEEN, short=short)
+    assert (told.kind, told.reason) == ("ProtectionIneffective", "AncestorTooLow")
+    assert f"cgroup /{path}" in told.message
+    assert words in told.message
+    assert ("the node itself" in told.message) is (path == "")
+    assert f"{GIB} or more (as MemoryLow=" in told.remedy

@@ -29,9 +29,9 @@ LIMITED = msgspec.structs.replace(STARTED, kernel=41 * MIB, slab=0, pods=PodsMem
 
 
 def first(memory: NodeMemory, threshold: int, *, limits_pods: bool = True) -> FirstEvent:
-    found = find(memory, lambda _: threshold * MIB, limits_pods=limits_pods)
-    assert found is not None
-    return found.first
+    order = find(memory, lambda _: threshold * MIB, limits_pods=limits_pods)
+    assert order is not None
+    return order.first
 
 
 @pytest.mark.parametrize("memory", [STARTED, CACHED])
@@ -120,8 +120,8 @@ MEMORIES = st.builds(
 @given(MEMORIES, SIZES, SIZES)
 def test_a_higher_threshold_never_has_the_kubelet_evict_later(memory: NodeMemory, one: int, other: int) -> None:
     order = [FirstEvent.OOM_KILLER, FirstEvent.SWAP, FirstEvent.NODE_EVICTION]
-    found = [find(memory, lambda _, each=each: each, limits_pods=False) for each in sorted((one, other))]  # type: ignore[misc]  # mypy infers no type for a default of a lambda
-    places = [order.index(each.first) for each in found if each is not None]
+    orders = [find(memory, lambda _, each=each: each, limits_pods=False) for each in sorted((one, other))]  # type: ignore[misc]  # mypy infers no type for a default of a lambda
+    places = [order.index(each.first) for each in orders if each is not None]
     assert places == sorted(places)
     assert len(places) == 2
 

@@ -88,23 +88,26 @@ def read(folder: pathlib.Path, text: str) -> kubelet_config.Configuration:
 
 
 def test_as_kubeadm_writes_it(tmp_path: pathlib.Path) -> None:
-    found = read(tmp_path, KUBEADM)
-    assert (found.fail_swap_on, found.swap_behavior, found.cgroup_driver) == (False, "LimitedSwap", "systemd")
-    assert (found.eviction_memory, found.threshold(4 * GIB)) == ("100Mi", 100 << 20)
-    assert (found.enforce_node_allocatable, found.memory_qos, found.runtime_endpoint) == (("pods",), None, "")
+    config = read(tmp_path, KUBEADM)
+    assert (config.fail_swap_on, config.swap_behavior, config.cgroup_driver) == (False, "LimitedSwap", "systemd")
+    assert (config.eviction_memory, config.threshold(4 * GIB)) == ("100Mi", 100 << 20)
+    assert (config.enforce_node_allocatable, config.memory_qos, config.runtime_endpoint) == (("pods",), None, "")
 
 
 def test_as_json(tmp_path: pathlib.Path) -> None:
-    found = read(tmp_path, EKS)
-    assert (found.fail_swap_on, found.swap_behavior, found.cgroup_root) == (True, "NoSwap", "/")
-    assert (found.eviction_memory, found.runtime_endpoint) == ("100Mi", "unix:///run/containerd/containerd.sock")
+    config = read(tmp_path, EKS)
+    assert (config.fail_swap_on, config.swap_behavior, config.cgroup_root) == (True, "NoSwap", "/")
+    assert (config.eviction_memory, config.runtime_endpoint) == (
+        "100Mi",
+        "unix:///run/containerd/containerd.sock",
+    )
 
 
 def test_with_comments_quotes_and_flow_style(tmp_path: pathlib.Path) -> None:
-    found = read(tmp_path, OPENSHIFT)
-    assert (found.fail_swap_on, found.runtime_endpoint) == (True, "unix:///var/run/crio/crio.sock")
-    assert (found.enforce_node_allocatable, found.memory_qos) == (("pods", "system-reserved"), True)
-    assert found.threshold(4 * GIB) == 4 * GIB * 5 // 100
+    config = read(tmp_path, OPENSHIFT)
+    assert (config.fail_swap_on, config.runtime_endpoint) == (True, "unix:///var/run/crio/crio.sock")
+    assert (config.enforce_node_allocatable, config.memory_qos) == (("pods", "system-reserved"), True)
+    assert config.threshold(4 * GIB) == 4 * GIB * 5 // 100
 
 
 @pytest.mark.parametrize(
@@ -132,9 +135,9 @@ def test_drop_ins_come_after_the_file_and_merge_mappings(tmp_path: pathlib.Path)
     written(tmp_path, f"{head}failSwapOn: true\nfeatureGates: {{NodeSwap: true}}\n", "d/10-swap.conf")
     written(tmp_path, f"{head}failSwapOn: false\nenforceNodeAllocatable: [none]\n", "d/20-swap.conf")
     written(tmp_path, "not read", "d/30-swap.conf.bak")
-    found = kubelet_config.read(kubelet_config.Files(file, tmp_path / "d"))
-    assert (found.fail_swap_on, found.memory_qos, found.enforce_node_allocatable) == (False, True, ("none",))
-    assert found.source == f"{file} and 2 more"
+    config = kubelet_config.read(kubelet_config.Files(file, tmp_path / "d"))
+    assert (config.fail_swap_on, config.memory_qos, config.enforce_node_allocatable) == (False, True, ("none",))
+    assert config.source == f"{file} and 2 more"
     assert kubelet_config.read(kubelet_config.Files(None, tmp_path / "d")).source == str(tmp_path / "d")
 
 
@@ -206,10 +209,10 @@ def test_it_reads_what_yaml_and_json_writers_write(document: dict[str, object], 
 def test_garbage_is_refused_or_understood(data: bytes, head: bytes) -> None:
     text = (head + data).decode("utf-8", "replace").strip()
     try:
-        found = kubelet_config.parse(text)
+        values = kubelet_config.parse(text)
     except ValueError:
         return
-    assert found["kind"] == "KubeletConfiguration"
+    assert values["kind"] == "KubeletConfiguration"
 
 
 @pytest.mark.parametrize(

@@ -35,16 +35,16 @@ def seen(node: HostTree, cgroups: cgroupfs.Cgroups) -> node_info.NodeLook:
 
 def test_look(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     node.burstable(1, "max", "max")
-    found = seen(node, cgroups)
-    assert found.configuration is not None
-    assert found.configuration.swap_behavior == "LimitedSwap"
-    assert found.kubelet_swaps is True
-    assert found.containers == node_info.Containers(without=1)
+    look = seen(node, cgroups)
+    assert look.configuration is not None
+    assert look.configuration.swap_behavior == "LimitedSwap"
+    assert look.kubelet_swaps is True
+    assert look.containers == node_info.Containers(without=1)
 
 
 def test_how_memory_is_used(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
-    found = seen(node, cgroups).memory
-    assert found == eviction_order.NodeMemory(
+    memory = seen(node, cgroups).memory
+    assert memory == eviction_order.NodeMemory(
         total=4194304 << 10,
         free=3145728 << 10,
         inactive_file=204800 << 10,
@@ -57,7 +57,7 @@ def test_how_memory_is_used(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     (node.kubepods / "memory.current").write_text("10485760\n")
     (node.kubepods / "memory.stat").write_text("anon 1\ninactive_file 4194304\n")
     assert seen(node, cgroups).memory == msgspec.structs.replace(
-        found, pods=eviction_order.PodsMemory(3221225472, 6291456)
+        memory, pods=eviction_order.PodsMemory(3221225472, 6291456)
     )
     (node.proc / "zoneinfo").write_text("Node 0\n")
     assert seen(node, cgroups).memory is None
@@ -85,9 +85,9 @@ def test_free_memory_on_lists_of_processors_is_no_memory_of_the_kernel(
 
 def test_a_file_that_is_no_configuration_is_reported(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     file = node.file(node.host / "config", "nonsense")
-    found = node_info.look(node.proc, node.sys, cgroups, None, kubelet_config.Files(file))
-    assert (found.configuration, found.containers) == (None, node_info.Containers())
-    assert "no kind" in found.unreadable
+    look = node_info.look(node.proc, node.sys, cgroups, None, kubelet_config.Files(file))
+    assert (look.configuration, look.containers) == (None, node_info.Containers())
+    assert "no kind" in look.unreadable
 
 
 def test_the_configuration_is_where_distributions_keep_it(node: HostTree) -> None:
@@ -254,8 +254,8 @@ def test_the_kind_of_swap_devices(tmp_path: pathlib.Path) -> None:
     (tmp_path / "vda").mkdir()
     (tmp_path / "zram0").mkdir()
     lines = f"{SWAPS}/dev/zram0 partition 1024 0 100\n"
-    found = {each.name: (each.backing, each.encrypted) for each in node_info.devices(lines, tmp_path)}
-    assert found == {
+    kinds = {each.name: (each.backing, each.encrypted) for each in node_info.devices(lines, tmp_path)}
+    assert kinds == {
         "/dev/vda": ("Virtual", False),
         "/var/my swap\\file": ("File", False),
         "/dev/zram0": ("Zram", True),
@@ -343,13 +343,13 @@ def test_no_content_of_the_kernels_files_stops_the_agent(data: st.DataObject) ->
         (folder / "kubepods" / "memory.stat").write_bytes(data.draw(content, label="memory.stat"))
         cgroups = cgroupfs.Cgroups(name, PAGE)
         try:
-            found = node_info.read_facts(proc, folder / "block", cgroups, "kubepods")
+            facts = node_info.read_facts(proc, folder / "block", cgroups, "kubepods")
             node_info.available(proc)
             cgroups.stat("kubepods")
         finally:
             cgroups.close()
-    json = msgspec.json.encode(found)
-    assert msgspec.json.decode(json, type=state.Facts) == found
+    json = msgspec.json.encode(facts)
+    assert msgspec.json.decode(json, type=state.Facts) == facts
 
 
 def test_reads_of_a_file_are_bounded(tmp_path: pathlib.Path) -> None:

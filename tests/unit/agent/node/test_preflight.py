@@ -82,9 +82,9 @@ def test_all_facts(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
 def gaps(node: HostTree, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
     run(node, *more)
     lines = capsys.readouterr().out.splitlines()
-    found = [line.split(". ", 1)[1].partition(": ")[0] for line in lines if line[:1].isdigit()]
-    assert len(found) == sum(line.startswith("   Remedy: ") for line in lines)
-    return found
+    listed = [line.split(". ", 1)[1].partition(": ")[0] for line in lines if line[:1].isdigit()]
+    assert len(listed) == sum(line.startswith("   Remedy: ") for line in lines)
+    return listed
 
 
 def test_what_falls_short(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,9 +137,9 @@ def test_a_bad_node(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     node.file(node.sys / "block/sda/sda2/partition", "2\n")
     (node.proc / "pressure/memory").unlink()
     node.file(node.host / "etc/kubelet.yaml", "kind: KubeletConfiguration\n")
-    found = gaps(node, capsys, f"--kubelet-config={node.host}/etc/kubelet.yaml")
-    assert found[:4] == ["KubeletWillNotStart", "EvictionBeforeSwap", "SecretsOnDisk", "swapBehavior"]
-    assert {"swap on /dev/sda2", "memory pressure (PSI)"} < set(found)
+    listed = gaps(node, capsys, f"--kubelet-config={node.host}/etc/kubelet.yaml")
+    assert listed[:4] == ["KubeletWillNotStart", "EvictionBeforeSwap", "SecretsOnDisk", "swapBehavior"]
+    assert {"swap on /dev/sda2", "memory pressure (PSI)"} < set(listed)
 
 
 def test_swap_on_the_disk_of_the_file_systems(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:

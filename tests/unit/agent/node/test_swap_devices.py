@@ -3,7 +3,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from swapwarden.agent.node import memory_headroom, swap_devices
+from swapwarden.agent.node import swap_devices
 from swapwarden.api import state
 
 
@@ -39,7 +39,7 @@ class Machine:
             if content:
                 (disk / file).write_text(f"{content}\n")
 
-    def found(self, *names: str) -> swap_devices.Disks:
+    def look_at(self, *names: str) -> swap_devices.Disks:
         made = [state.SwapDevice(name, "partition" if name.startswith("/dev/") else "file", 1) for name in names]
         return swap_devices.find(self.block, made)
 
@@ -52,7 +52,7 @@ def machine(tmp_path: pathlib.Path) -> Machine:
 def test_a_partition_stands_for_its_disk(machine: Machine) -> None:
     machine.disk("nvme0n1", "259:0", "nvme0n1p2")
     machine.disk("sda", "8:0", "sda1", "sda2")
-    assert machine.found("/dev/sda2", "/dev/nvme0n1p2", "/dev/sda1") == swap_devices.Disks(("259:0", "8:0"))
+    assert machine.look_at("/dev/sda2", "/dev/nvme0n1p2", "/dev/sda1") == swap_devices.Disks(("259:0", "8:0"))
 
 
 def test_all_disks_under_an_encrypted_mirror(machine: Machine) -> None:
@@ -60,17 +60,17 @@ def test_all_disks_under_an_encrypted_mirror(machine: Machine) -> None:
     machine.disk("sdb", "8:16", "sdb2")
     machine.disk("md0", "9:0", queue=False, hardware=False, under=("sda2", "sdb2"))
     machine.disk("dm-0", "253:0", queue=False, hardware=False, under=("md0",))
-    assert machine.found("/dev/dm-0") == swap_devices.Disks(("8:0", "8:16"))
+    assert machine.look_at("/dev/dm-0") == swap_devices.Disks(("8:0", "8:16"))
 
 
 def test_swap_without_a_disk_or_a_queue_is_reported(machine: Machine) -> None:
     machine.disk("zram0", "252:0", queue=False, hardware=False)
     machine.disk("drbd0", "147:0", queue=False, hardware=False)
-    found = machine.found("/dev/zram0", "/dev/drbd0")
-    assert (found.numbers, found.unknown) == ((), ())
-    assert found.without[0] == "/dev/zram0 is in memory"
-    assert found.without[1].startswith("/dev/drbd0 is on drbd0, which has no queue of requests")
-    assert machine.found() == swap_devices.Disks()
+    disks = machine.look_at("/dev/zram0", "/dev/drbd0")
+    assert (disks.numbers, disks.unknown) == ((), ())
+    assert disks.without[0] == "/dev/zram0 is in memory"
+    assert disks.without[1].startswith("/dev/drbd0 is on drbd0, which has no queue of requests")
+    assert machine.look_at() == swap_devices.Disks()
 
 
 def test_a_file_is_on_the_only_disk_of_a_node(machine: Machine) -> None:
@@ -80,34 +80,12 @@ def test_a_file_is_on_the_only_disk_of_a_node(machine: Machine) -> None:
     machine.disk("zram0", "252:0", queue=False, hardware=False)
     # A path of an NVMe disk with several: the kernel hides it, and gives it no number.
     machine.disk("nvme0c0n1", "")
-    assert machine.found("/swapfile") == swap_devices.Disks(("254:0",))
+    assert machine.look_at("/swapfile") == swap_devices.Disks(("254:0",))
     machine.disk("vdb", "254:16")
-    assert machine.found("/swapfile", "/dev/vdb") == swap_devices.Disks(("254:16",), ("/swapfile",))
+    assert machine.look_at("/swapfile", "/dev/vdb") == swap_devices.Disks(("254:16",), ("/swapfile",))
 
 
 def test_a_missing_disk_is_unknown(machine: Machine) -> None:
-    assert machine.found("/dev/sdz", "/swapfile") == swap_devices.Disks((), ("/dev/sdz", "/swapfile"))
+    assert machine.look_at("/dev/sdz", "/swapfile") == swap_devices.Disks((), ("/dev/sdz", "/swapfile"))
     machine.block.rmdir()
-    assert machine.found("/swapfile").unknown == ("/swapfile",)
-
-
-def test_free_space_and_the_memory_that_zram_keeps(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "zram0").mkdir()
-    (tmp_path / "zram0/mm_stat").write_text("104857600 30000000 31457280 67108864 32000000 0 0 0 0\n")
-    (tmp_path / "swaps").write_text(
-        "Filename\tType\tSize\tUsed\tPriority\n"
-        "/dev/zram0\tpartition\t204800\t102400\t100\n"
-        "/dev/zram1\tpartition\t1024\t0\t99\n"
-        "/dev/zram0/../../etc\tpartition\t1024\t0\t99\n"
-        "/dev/vda\tpartition\t2048\t4096\t-2\n"
-        "/dev/vdb\tpartition\tx\t0\t-2\n"
-        "/dev/vdb\tpartition\t2048\t0\tx\n"
-        "/dev/vdc\n"
-    )
-    assert swap_devices.space(tmp_path, tmp_path) == [
-        memory_headroom.SwapSpace(100 << 20, 100, 100 << 20, 30 << 20, 64 << 20, in_memory=True),
-        memory_headroom.SwapSpace(1 << 20, 99, in_memory=True),
-        memory_headroom.SwapSpace(1 << 20, 99),
-        memory_headroom.SwapSpace(0, -2),
-    ]
-    assert swap_devices.space(tmp_path / "none", tmp_path) == []
+    assert machine.look_at("/swapfile").unknown == ("/swapfile",)

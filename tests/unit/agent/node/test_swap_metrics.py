@@ -216,15 +216,15 @@ async def test_the_largest_users_are_listed_and_the_rest_summed(plain: Node) -> 
 
 
 async def test_of_exposed_pods_as_many_are_listed(plain: Node) -> None:
-    found = {number: plain.tree.pod(number) for number in range(1, 5)}
+    pods = {number: plain.tree.pod(number) for number in range(1, 5)}
     reader = Reader(plain, top=2)
     await reader.read()
     assert values(exposure.POD_EXPOSURES) == {}
     for number, milliseconds, grown in ((1, 9000.0, 0), (2, 1.0, PAGE), (3, 5.0, 0)):
-        tally = plain.known(found[number]).tally
+        tally = plain.known(pods[number]).tally
         one = exposure.Exposure(number, milliseconds, grown)
-        tally.add(uid(number), one, wanted=0, found=PAGE, ended=0.0, until=0.0, rewritten=False)
-    tally = plain.known(found[1]).tally
+        tally.add(uid(number), one, desired=0, observed=PAGE, ended=0.0, until=0.0, rewritten=False)
+    tally = plain.known(pods[1]).tally
     for cause, milliseconds in ((Cause.START, 1500.0), (Cause.RELOAD, 7000.0), (Cause.START, 500.0)):
         tally.attribute(cause, exposure.Exposure(1, milliseconds, 0))
     await reader.read()

@@ -69,7 +69,7 @@ def on_at(verdicts: Sequence[Verdict]) -> int | None:
 
 
 def test_the_recorded_oom_kill_is_announced() -> None:
-    """The headroom of a run of which tests/unit/agent/node/test_memory_headroom.py has the sizes; killed at 68.5 s."""
+    """The headroom of a run of which tests/unit/agent/node/test_headroom_reader.py has the sizes; killed at 68.5 s."""
     recorded = {0: 1366, 30: 566, 48: 348, 54: 192, 56: 100, 57: 54, 58: 19, 59: 19, 60: 18, 63: 15, 64: 12, 66: 10}
     verdicts = run(look(at, size) for at, size in recorded.items())
     on = [at for at, verdict in zip(recorded, verdicts, strict=True) if verdict.signal is HEADROOM]

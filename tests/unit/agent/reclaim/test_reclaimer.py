@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
+import math
 import os
+import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.agent.desired import reclaim
-from swapwarden.agent.host import cgroupfs, memory_reclaim
-from swapwarden.agent.reclaim import history, reclaimer
+from swapwarden.agent.desired import reclaim, resolve, spec
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import board, records
+from swapwarden.agent.reclaim import reclaimer
 from swapwarden.api import names, state
 
 MIB = 1 << 20
@@ -26,7 +30,7 @@ BOUNDS = state.ReclaimSettings(
 CONTINUOUS, STARTUP = names.ReclaimMode.CONTINUOUS, names.ReclaimMode.STARTUP
 
 
-class Kernel(memory_reclaim.ReclaimFiles):
+class Kernel(cgroupfs.ReclaimFiles):
     """Reclaims what it is asked, as long as there is anonymous memory."""
 
     idle = True
@@ -68,7 +72,7 @@ class Node:
 
     def start(self, **fields: Any) -> None:
         """Begin as the next agent does."""
-        past = history.History(self.run, self.now)
+        past = reclaimer.History(self.run, self.now)
         self.made = reclaimer.Reclaimer(self.kernel, self.proc, past, self.stop, clock=lambda: self.now, **fields)
         self.order()
 
@@ -135,7 +139,7 @@ def test_nothing_happens_without_bounds_or_pods(node: Node) -> None:
     node.order(None)
     assert node.made.turn() == reclaimer.IDLE_SECONDS
     assert node.kernel.pieces == []
-    assert not (node.run / history.FILE).exists()
+    assert not (node.run / reclaimer.FILE).exists()
 
 
 def test_pods_without_swap_are_left_alone(node: Node) -> None:
@@ -280,25 +284,25 @@ def test_the_next_agent_knows_the_writes_of_a_day(node: Node) -> None:
 def test_a_record_that_is_garbage_counts_as_none(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / history.FILE).write_bytes(content)
+    (tmp_path / reclaimer.FILE).write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        past = history.History(tmp_path, 100.0)
+        past = reclaimer.History(tmp_path, 100.0)
     assert past.writes.slots == []
     assert past.done == {}
     past.writes.spend(5, 100.0)
     past.save()
-    assert history.History(tmp_path, 100.0).writes.left(100.0, 10) == 5
+    assert reclaimer.History(tmp_path, 100.0).writes.left(100.0, 10) == 5
     past.close()
 
 
 def test_a_record_of_another_boot_counts_as_none(tmp_path: Path) -> None:
-    past = history.History(tmp_path, 5000.0)
+    past = reclaimer.History(tmp_path, 5000.0)
     past.writes.spend(5, 5000.0)
     past.done["a"] = frozenset({"one"})
     past.save()
     past.close()
-    assert history.History(tmp_path, 5001.0).done == {"a": frozenset({"one"})}
-    later = history.History(tmp_path, 10.0)
+    assert reclaimer.History(tmp_path, 5001.0).done == {"a": frozenset({"one"})}
+    later = reclaimer.History(tmp_path, 10.0)
     assert (later.writes.slots, later.done) == ([], {})
 
 
@@ -309,7 +313,7 @@ def test_the_argument_is_used_where_the_kernel_takes_it(
     """An older kernel refuses it once."""
     (tmp_path / "pod").mkdir()
     (tmp_path / "pod/memory.reclaim").touch()
-    files = memory_reclaim.ReclaimFiles(str(tmp_path), 4096)
+    files = cgroupfs.ReclaimFiles(str(tmp_path), 4096)
     written: list[str] = []
 
     def write(_: int, data: bytes) -> int:
@@ -330,7 +334,7 @@ def test_the_argument_is_used_where_the_kernel_takes_it(
 def test_less_than_asked_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pod").mkdir()
     (tmp_path / "pod/memory.reclaim").touch()
-    files = memory_reclaim.ReclaimFiles(str(tmp_path), 4096)
+    files = cgroupfs.ReclaimFiles(str(tmp_path), 4096)
 
     def write(_: int, __: bytes) -> int:
         raise OSError(errno.EAGAIN, "Try again")
@@ -341,3 +345,117 @@ def test_less_than_asked_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     assert files.takes_swappiness
     files.close()
+
+
+SETTINGS = state.ReclaimSettings(1, 6, 1, 0, 0)
+
+
+def pod(uid: str, *containers: str) -> records.Pod:
+    made = records.Pod(f"{ROOT}/pod{uid}", uid, 1, resolve.Origin.APPEARED, 0.0)
+    made.containers = {name: records.Container(f"{made.path}/{name}", made, name, math.inf) for name in containers}
+    return made
+
+
+def node_spec(mode: names.Mode = names.Mode.ENFORCE, **fields: Any) -> spec.NodeSpec:
+    asks = spec.PodEntry({}, {}, reclaim=names.ReclaimMode.CONTINUOUS)
+    made = spec.NodeSpec("u", 1, mode, names.BeforePlan.NO_SWAP, None, {"a": asks, "b": spec.PodEntry({}, {})})
+    return msgspec.structs.replace(made, **{"reclaim": SETTINGS, **fields})
+
+
+class Made:
+    def __init__(self, folder: pathlib.Path) -> None:
+        (folder / "cgroups" / ROOT).mkdir(parents=True)
+        (folder / "run").mkdir()
+        self.cgroups = cgroupfs.Cgroups(str(folder / "cgroups"), 4096)
+        self.board = board.Board()
+        self.run = folder / "run"
+        self.runner = reclaimer.Runner(self.cgroups, folder / "proc", self.run, self.board)
+
+    def follow(self, desired: spec.NodeSpec | None, *pods: records.Pod, root: str | None = ROOT) -> None:
+        self.runner.follow(desired, root, pods)
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "reclaim"]
+
+
+def with_loop(folder: pathlib.Path, do: Callable[[Made], None]) -> None:
+    async def main() -> None:
+        made = Made(folder)
+        try:
+            do(made)
+        finally:
+            made.runner.close()
+            made.cgroups.close()
+
+    asyncio.run(main())
+    assert threads() == []
+
+
+def test_there_is_a_thread_only_where_a_pod_asks(tmp_path: pathlib.Path) -> None:
+    def do(made: Made) -> None:
+        made.follow(None, pod("a", "1"))
+        made.follow(node_spec(), pod("b", "1"), pod("c", "1"))
+        made.follow(node_spec(), pod("a"))
+        made.follow(node_spec(), pod("a", "1"), root=None)
+        made.follow(node_spec(names.Mode.AUDIT), pod("a", "1"))
+        made.follow(node_spec(names.Mode.RESTORE), pod("a", "1"))
+        made.follow(node_spec(reclaim=None), pod("a", "1"))
+        assert threads() == []
+        made.follow(node_spec(), pod("a", "1"), pod("b", "1"))
+        assert len(threads()) == 1
+
+    with_loop(tmp_path, do)
+
+
+def test_a_pod_that_drains_is_left_alone(tmp_path: pathlib.Path) -> None:
+    def do(made: Made) -> None:
+        one = pod("a", "1")
+        one.file.status = msgspec.structs.replace(one.file.status, draining=True)
+        made.follow(node_spec(), one)
+        assert threads() == []
+
+    with_loop(tmp_path, do)
+
+
+def test_a_kernel_without_it_is_a_problem_of_the_node_while_pods_ask(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewed = threading.Event()
+    turn = reclaimer.Reclaimer.turn
+
+    def seen(turns: reclaimer.Reclaimer) -> float:
+        try:
+            return turn(turns)
+        finally:
+            viewed.set()
+
+    monkeypatch.setattr(reclaimer.Reclaimer, "turn", seen)
+
+    def do(made: Made) -> None:
+        asks = node_spec(), pod("a", "1")
+        made.follow(*asks)
+        assert viewed.wait(30)
+        made.follow(*asks)
+        (problem,) = made.board.reclaim.problems
+        assert (problem.name, problem.reason) == ("reclaim", names.Problem.NOT_SUPPORTED)
+        assert "Linux 5.19" in problem.message
+        assert [each.pod for each in made.board.reclaimed] == ["a"]
+        revision = made.board.revision
+        made.follow(*asks)
+        assert made.board.revision == revision
+        made.follow(node_spec(reclaim=None), pod("a", "1"))
+        assert made.board.reclaim.problems == ()
+        assert made.board.reclaimed == ()
+
+    with_loop(tmp_path, do)
+
+
+def test_an_uninstalled_agent_leaves_no_file(tmp_path: pathlib.Path) -> None:
+    def do(made: Made) -> None:
+        (made.run / reclaimer.FILE).write_bytes(b"{}")
+        made.follow(node_spec(), pod("a", "1"))
+        made.runner.remove()
+        assert list(made.run.iterdir()) == []
+
+    with_loop(tmp_path, do)

@@ -8,7 +8,7 @@ from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.inventory import records
-from swapwarden.agent.reconcile import file_failures, file_reconciler, queue, schedule
+from swapwarden.agent.reconcile import file_reconciler, queue, schedule
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import (
@@ -206,7 +206,7 @@ async def test_rewrites_do_not_raise_the_limit_of_a_draining_pod(plain: Node) ->
         write(pod, "max")
         await until(lambda held=held: swap_max(pod) == str(held * MIB))  # type: ignore[misc]
     tally = plain.known(pod).tally
-    assert (tally.count, tally.wanted, tally.grown) == (5, 0, 58 * MIB)
+    assert (tally.count, tally.desired, tally.grown) == (5, 0, 58 * MIB)
 
 
 async def test_a_value_that_the_pod_could_live_with_is_repaired_at_once(plain: Node) -> None:
@@ -393,7 +393,7 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
 
 
 async def test_a_file_that_never_appears_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_failures, "FILE_SECONDS", (0.001, 0.01))
+    monkeypatch.setattr(queue, "SOON_SECONDS", (0.001, 0.01))
     agent = plain.start()
     plain.tree.pod_path(1).mkdir()
     await until(lambda: reasons(agent) == ["WriteFailed"])
@@ -488,7 +488,7 @@ async def test_a_momentary_cut_by_others_is_no_reason_to_cut_the_cgroups_below(p
 async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
     plain: Node, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     agent = plain.start()
     apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
@@ -526,7 +526,7 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
     plain: Node, monkeypatch: pytest.MonkeyPatch, *, late: bool
 ) -> None:
     """By another writer, or because the pod ran before there was a state."""
-    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     agent = plain.start(state())
     if not late:
         apply(agent, state({1: 0}))

@@ -104,10 +104,10 @@ async def test_a_stuck_pod_is_released_and_armed_again_when_it_uses_little(stuck
 
 def throttled(agent: reconciler.NodeReconciler) -> list[dict[str, object]]:
     """Return the throttled cgroups of the status, without the time at which the sums began."""
-    found: list[dict[str, object]] = [msgspec.to_builtins(each) for each in snapshot(agent).throttled]
-    for each in found:
+    listed: list[dict[str, object]] = [msgspec.to_builtins(each) for each in snapshot(agent).throttled]
+    for each in listed:
         assert datetime.datetime.fromisoformat(str(each.pop("since"))).tzinfo is not None
-    return found
+    return listed
 
 
 async def test_the_status_has_how_often_and_how_long_a_pod_was_throttled(stuck: Stuck) -> None:
@@ -170,9 +170,9 @@ async def test_a_guard_that_reports_writes_nothing(stuck: Stuck) -> None:
     await stuck.stalls(agent, 14)
     assert stuck.high == str(PLAN)
     assert guard.TRIPS.value("Stuck", "Reported") == before + 1
-    (found,) = snapshot(agent).violations
-    assert (found.reason, found.setting, found.observed) == ("ThrottlingStuck", "memoryHigh", str(PLAN))
-    assert found.message.startswith("Stuck at memory.high: tasks stalled for 1")
+    (violation,) = snapshot(agent).violations
+    assert (violation.reason, violation.setting, violation.observed) == ("ThrottlingStuck", "memoryHigh", str(PLAN))
+    assert violation.message.startswith("Stuck at memory.high: tasks stalled for 1")
     await stuck.stalls(agent, 400)
     assert [each.reason for each in snapshot(agent).violations] == ["ThrottlingStuck"], "it still stands still"
     assert guard.TRIPS.value("Stuck", "Reported") == before + 1
@@ -204,8 +204,8 @@ async def test_many_pods_that_stand_still_at_once_are_a_storm(plain: Node) -> No
     await stall(*pods[:4])
     assert (len(snapshot(agent).throttled), snapshot(agent).recent.storm) == (4, False)
     await stall(pods[4])
-    found = snapshot(agent)
-    assert (found.recent.storm, found.passing) == (True, True)
+    collected = snapshot(agent)
+    assert (collected.recent.storm, collected.passing) == (True, True)
     plain.later += 600
     assert not snapshot(agent).recent.storm
 
@@ -285,8 +285,8 @@ async def test_a_value_of_the_kubelet_is_reported(kubelets: Kubelets) -> None:
     assert kubelets.high == str(PLAN)
     (one,) = throttled(agent)
     assert (one["high"], one["foreign"], one["trips"], "guard" in one) == (str(PLAN), True, 1, False)
-    (found,) = snapshot(agent).violations
-    assert (found.reason, found.desired, found.observed) == ("ThrottlingStuck", "", str(PLAN))
+    (violation,) = snapshot(agent).violations
+    assert (violation.reason, violation.desired, violation.observed) == ("ThrottlingStuck", "", str(PLAN))
     assert snapshot(agent).memory == collector.Memory(), "it is no file of the plan"
 
 

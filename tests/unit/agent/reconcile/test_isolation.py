@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.drift import attribution, contention, repairs, systemd_zero
+from swapwarden.agent.drift import attribution, repairs, systemd_zero
 from swapwarden.agent.host import cgroup_files, cgroupfs, faults, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import (
     cgroup_reconciler,
     container_reconciler,
-    file_failures,
     file_reconciler,
     queue,
     reconciler,
@@ -132,7 +131,6 @@ def failures(agent: reconciler.NodeReconciler) -> list[tuple[str, str, str]]:
 
 
 async def test_a_container_that_closes_its_cgroup_stops_no_other(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     crowd = Crowd(plain)
     closed = crowd.apps[HOSTILE]
@@ -266,7 +264,6 @@ def is_of(name: str, path: str) -> bool:
 async def test_an_unexpected_error_is_that_cgroups_own(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, where: str
 ) -> None:
-    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     crowd = Crowd(plain)
     agent = plain.start()
@@ -290,7 +287,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
         elif where == "container":
             opened = agent.inventory.open
             broken.setattr(
-                agent.inventory, "open", lambda each, wanted: fail() if each.path == bad else opened(each, wanted)
+                agent.inventory, "open", lambda each, needed: fail() if each.path == bad else opened(each, needed)
             )
         elif where == "file":
             limit = plain.cgroups.read
@@ -446,8 +443,8 @@ async def test_a_pod_that_closes_many_cgroups_is_listed_once_and_behind_others(
     ((pod_uid, _, reason),) = failures(agent)
     assert (pod_uid, reason) == (uid(1), "AccessDenied")
     assert len([each for each in caplog.records if each.levelname == "ERROR"]) == faults.LOG_LINES
-    found = built(agent, FACTS).violations
-    assert [each.pod for each in found if each.reason in {"Draining", "AccessDenied"}] == [uid(2), uid(1)]
+    listed = built(agent, FACTS).violations
+    assert [each.pod for each in listed if each.reason in {"Draining", "AccessDenied"}] == [uid(2), uid(1)]
     assert draining.exists()
 
 
@@ -462,7 +459,7 @@ async def test_exposures_in_a_loop_fill_no_log_and_all_are_counted(
     tally = exposure.Tally()
     for _ in range(400):
         one = exposure.Exposure(1, 2.0, 4096)
-        tally.add("u", one, wanted=0, found=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
+        tally.add("u", one, desired=0, observed=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
     assert len(caplog.records) == exposure.LOG_LINES
     monkeypatch.setattr(exposure, "LOG_SECONDS", 0.0)
     exposure.lines.flush()
@@ -473,7 +470,7 @@ async def test_exposures_in_a_loop_fill_no_log_and_all_are_counted(
     caplog.set_level("DEBUG")
     monkeypatch.setattr(exposure, "LOG_SECONDS", 60.0)
     for _ in range(400):
-        tally.add("u", exposure.NONE, wanted=0, found=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
+        tally.add("u", exposure.NONE, desired=0, observed=cgroupfs.NO_LIMIT, ended=0.0, until=0.0, rewritten=True)
     assert len(caplog.records) == 400
 
 
@@ -636,7 +633,7 @@ async def test_a_value_written_over_before_its_read_back_counts_until_it_is_repa
 async def test_a_file_with_an_event_that_could_not_be_read_counts_from_the_event(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, error: Exception
 ) -> None:
-    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (1000.0, 1000.0))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (1000.0, 1000.0))
     agent = plain.start()
     apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
@@ -835,7 +832,6 @@ async def test_a_folder_that_a_container_makes_is_none_of_the_agents(
     plain: Node, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
     monkeypatch.setattr(queue, "SOON_SECONDS", (0.0001, 0.0001))
-    monkeypatch.setattr(file_failures, "FILE_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
@@ -862,7 +858,7 @@ async def test_a_folder_that_a_container_makes_is_none_of_the_agents(
 async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_failures, "FILE_SECONDS", (0.0001, 0.0001))
+    monkeypatch.setattr(queue, "SOON_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     scope = plain.tree.container(plain.tree.pod(1), "app")
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": WANTED}}))
@@ -886,10 +882,10 @@ async def test_a_folder_that_is_recreated_all_the_time_is_read_once_in_a_while(
     inner, looks = scope / "container", 0
     real = agent.inventory.open
 
-    def spy(container: records.Container, wanted: list[cgroup_files.CgroupFile]) -> None:
+    def spy(container: records.Container, needed: list[cgroup_files.CgroupFile]) -> None:
         nonlocal looks
         looks += 1
-        real(container, wanted)
+        real(container, needed)
 
     monkeypatch.setattr(agent.inventory, "open", spy)
     begun = asyncio.get_running_loop().time()
@@ -1076,22 +1072,22 @@ async def test_cgroups_that_containers_lower_are_listed_once_and_behind_others(p
     agent = plain.start()
     await plain.run(3, "app")
     made = await inside(plain, agent, 2 * state_api.MAX_VIOLATIONS)
-    for _ in range(contention.ROUNDS + 1):
+    for _ in range(repairs.ROUNDS + 1):
         for inner in made:
             write(inner, "0")
         agent.catch_up()
         plain.later += container_reconciler.CALM_SECONDS / 10
         compare(agent)
     assert {swap_max(inner) for inner in made} == {"0"}, "they may have less, if they like"
-    found = built(agent, FACTS).violations
-    assert [(each.pod, each.reason) for each in found] == [
+    listed = built(agent, FACTS).violations
+    assert [(each.pod, each.reason) for each in listed] == [
         (uid(2), "Draining"),
         (uid(3), "AwaitingState"),
         (uid(1), "Yielded"),
     ]
     assert condition(agent, "Drifted") == ("False", "Quiet"), "nobody else writes on the node"
     scope = made[0].parent
-    for _ in range(contention.ROUNDS + 1):
+    for _ in range(repairs.ROUNDS + 1):
         write(scope, "0")
         agent.catch_up()
     assert condition(agent, "Drifted") == ("True", "Yielded"), "that is not the container's to write"
@@ -1138,7 +1134,7 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
     look_again(agent, file)
     wait = due(agent, file, schedule.Why.RETRY)
     assert wait is not None
-    assert wait <= file_failures.FILE_SECONDS[0] * 2, "the first look for a file is a moment away"
+    assert wait <= queue.SOON_SECONDS[0] * 2, "the first look for a file is a moment away"
     swap_limit.write_text(held)
     monkeypatch.setattr(plain.cgroups, "write", refuse)
     look_again(agent, file)
@@ -1209,9 +1205,8 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     soon = (0.005, 0.01)
-    for module, name in ((queue, "RETRY_SECONDS"), (queue, "SOON_SECONDS"), (file_failures, "FAILED_SECONDS")):
-        monkeypatch.setattr(module, name, soon)
-    monkeypatch.setattr(file_failures, "FILE_SECONDS", soon)
+    for name in ("RETRY_SECONDS", "SOON_SECONDS"):
+        monkeypatch.setattr(queue, name, soon)
     monkeypatch.setattr(inotify, "POLL_SECONDS", 0.01)
     chance = random.Random(seed)  # noqa: S311 no secret
     crowd = Crowd(plain)
@@ -1312,12 +1307,8 @@ async def test_no_exposure_is_reported_shorter_than_it_was(
     plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Whether its event arrives, is lost, arrives while the file cannot be used, or no agent runs."""
-    for module, name in (
-        (file_failures, "FAILED_SECONDS"),
-        (file_failures, "FILE_SECONDS"),
-        (queue, "RETRY_SECONDS"),
-    ):
-        monkeypatch.setattr(module, name, (1e6, 1e6))
+    for name in ("RETRY_SECONDS", "SOON_SECONDS"):
+        monkeypatch.setattr(queue, name, (1e6, 1e6))
     monkeypatch.setattr(inotify, "POLL_SECONDS", 1e6)
     chance = random.Random(seed)  # noqa: S311 no secret
     crowd = Crowd(plain)

@@ -24,11 +24,11 @@ from swapwarden.api import state as api
 from swapwarden.policy import plan
 from swapwarden.policy.profile import compiled
 
+from tests.unit import objects
 from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, apply, compare, reasons, settle, snapshot, until
 from tests.unit.agent.cgroup_tree import PAGE, swap_max, uid, write
-from tests.unit.policy import rows
 
-FACTS = rows.facts(page_size=PAGE)
+FACTS = objects.facts(page_size=PAGE)
 LESS, LIMIT, MORE = 8 * MIB, 64 * MIB, 256 * MIB
 ENFORCED = cgroup_reconciler.ENFORCED_SECONDS
 
@@ -42,7 +42,7 @@ def planned(
     named: bool = True,
 ) -> spec.NodeSpec:
     """A controller's plan for pod 1 on a node without a profile, as an agent reads it."""
-    row = rows.pod(uid=uid(1), policy=policy, swap_limit=None if limit is None else str(limit))
+    row = objects.pod(uid=uid(1), policy=policy, swap_limit=None if limit is None else str(limit))
     made = msgspec.structs.replace(plan.plan_node(compiled.BUILT_IN, FACTS, [row] if named else []), mode=mode)
     return parsed(made, generation)
 
@@ -129,8 +129,8 @@ def write_first(monkeypatch: pytest.MonkeyPatch) -> Callable[[pathlib.Path, int]
     record = ledger.LimitRecords.record
 
     def arrange(pod: pathlib.Path, limit: int) -> None:
-        def recorded(self: ledger.LimitRecords, key: ledger.Key, found: int, value: int, **options: bool) -> None:
-            record(self, key, found, value, **options)
+        def recorded(self: ledger.LimitRecords, key: ledger.Key, observed: int, value: int, **options: bool) -> None:
+            record(self, key, observed, value, **options)
             monkeypatch.setattr(ledger.LimitRecords, "record", record)
             write(pod, str(limit))
 
@@ -478,7 +478,7 @@ class Model:
         self.generation = 0
 
     @property
-    def wanted(self) -> int:
+    def desired(self) -> int:
         match self.kind.kind:
             case "unnamed":
                 return 0
@@ -522,29 +522,29 @@ async def model(value: int) -> AsyncIterator[tuple[Model, pathlib.Path]]:
 
 
 async def _steps(first: int, steps: list[Kubelet | State | str]) -> None:
-    async with model(first) as (found, pod):
-        node = found.node
+    async with model(first) as (machine, pod):
+        node = machine.node
         for step in [*steps, State("restore")]:
             match step:
                 case Kubelet() | "reload":
                     if isinstance(step, Kubelet):
                         value = step.value
-                        found.unit = found.unit if step.past else value
+                        machine.unit = machine.unit if step.past else value
                     else:
-                        value = found.unit
+                        value = machine.unit
                     if swap_max(pod) == cgroupfs.render(value):
                         hear(node)  # an event of the same value is merged with an unread one of the agent's
                     if swap_max(pod) != cgroupfs.render(value) or step != "reload":
                         write(pod, cgroupfs.render(value))
-                        found.owners = value
+                        machine.owners = value
                 case State():
                     assert node.agent is not None
-                    apply(node.agent, found.takes(step))
+                    apply(node.agent, machine.takes(step))
                     hear(node)
                 case "restart":
                     hear(node)
                     node.stop()
-                    node.start(found.state)
+                    node.start(machine.state)
                     hear(node)
                 case "compare":
                     assert node.agent is not None
@@ -554,7 +554,7 @@ async def _steps(first: int, steps: list[Kubelet | State | str]) -> None:
                     hear(node)
             if not isinstance(step, Kubelet):
                 hear(node)
-                assert swap_max(pod) == cgroupfs.render(found.wanted), step
+                assert swap_max(pod) == cgroupfs.render(machine.desired), step
         assert node.agent is not None
         assert snapshot(node.agent).to_restore == 0
 

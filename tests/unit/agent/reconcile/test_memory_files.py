@@ -78,15 +78,15 @@ class Machine:
 
     def held(self) -> dict[str, str]:
         """All values other than those of a cgroup that nobody has written to."""
-        found = {}
+        values = {}
         for path in (self.slice, *self.levels, self.pod, self.app):
             for name in FILES:
                 value = (path / name).read_text().split()[0]
                 if value != UNSET[name]:
-                    found[f"{path.name[:20]}/{name}"] = value
-        return found
+                    values[f"{path.name[:20]}/{name}"] = value
+        return values
 
-    def wanted(self) -> Mapping[str, str]:
+    def desired(self) -> Mapping[str, str]:
         return {
             "system.slice/memory.low": str(8 * MIB),
             "kubepods.slice/memory.min": str(16 * MIB),
@@ -99,7 +99,7 @@ class Machine:
     async def enforces(self, state: spec.NodeSpec) -> reconciler.NodeReconciler:
         agent = self.node.start()
         apply(agent, state)
-        await until(lambda: self.held() == self.wanted())
+        await until(lambda: self.held() == self.desired())
         await until(lambda: all(file.status.confirmed is not None for file in memory_files(agent)))
         settle(agent)
         return agent
@@ -142,7 +142,7 @@ async def test_what_systemd_resets_is_repaired(machine: Machine) -> None:
     for path in (machine.slice, *machine.levels, machine.pod, machine.app):
         for name, value in UNSET.items():
             write(path, value, name)
-    await until(lambda: machine.held() == machine.wanted())
+    await until(lambda: machine.held() == machine.desired())
 
 
 async def test_a_full_comparison_repairs_what_no_event_reported(machine: Machine) -> None:
@@ -151,7 +151,7 @@ async def test_a_full_comparison_repairs_what_no_event_reported(machine: Machine
         write(path, "0", "memory.low")
     list(agent.work.watching.read())
     compare(agent)
-    await until(lambda: machine.held() == machine.wanted())
+    await until(lambda: machine.held() == machine.desired())
 
 
 @pytest.mark.parametrize("mode", [names.Mode.RESTORE, names.Mode.AUDIT])
@@ -292,7 +292,7 @@ async def test_protection_is_left_to_a_kubelet_with_tiers(machine: Machine) -> N
         "KubeletOwned",
     )
     agent.look(swap_devices.Disks(), frozenset())
-    await until(lambda: machine.held() == machine.wanted())
+    await until(lambda: machine.held() == machine.desired())
     assert status.verdicts(snapshot(agent), FACTS)["MemoryQoS"].status == "True"
 
 
@@ -311,9 +311,9 @@ async def test_the_condition_names_files_with_foreign_numbers_and_is_absent_with
     write(machine.pod, str(5 * MIB), "memory.low")
     agent = machine.node.start()
     apply(agent, qos())
-    found = status.verdicts(snapshot(agent), FACTS)["MemoryQoS"]
-    assert (found.status, found.reason) == ("False", "KubeletOwned")
-    assert f"/{machine.names(machine.pod)}/memory.low" in found.message
+    condition = status.verdicts(snapshot(agent), FACTS)["MemoryQoS"]
+    assert (condition.status, condition.reason) == ("False", "KubeletOwned")
+    assert f"/{machine.names(machine.pod)}/memory.low" in condition.message
     apply(agent, parsed(2, pods={uid(1): {"swapMax": "0"}}))
     agent.look(swap_devices.Disks(), frozenset(resolve.Owned))
     compare(agent)
@@ -330,8 +330,8 @@ async def test_a_cgroup_above_all_pods_that_takes_their_protection_away_is_found
     def short(desired: spec.NodeSpec, *owned: resolve.Owned) -> tuple[str, str, int] | None:
         apply(agent, desired)
         agent.look(swap_devices.Disks(), frozenset(owned))
-        found = snapshot(agent).memory.shortfall
-        return None if found is None else (found.path, found.file, found.needed)
+        shortfall = snapshot(agent).memory.shortfall
+        return None if shortfall is None else (shortfall.path, shortfall.file, shortfall.needed)
 
     assert short(parsed()) is None
     assert short(qos(2)) == ("kubelet.slice", "memory.low", 64 * MIB)

@@ -9,12 +9,7 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import repairs
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.reconcile import (
-    cgroup_reconciler,
-    container_reconciler,
-    file_failures,
-    reconciler,
-)
+from swapwarden.agent.reconcile import cgroup_reconciler, container_reconciler, queue, reconciler
 from swapwarden.agent.report import collector
 from swapwarden.api import names
 from swapwarden.api import state as api
@@ -197,7 +192,7 @@ async def test_what_each_container_got_is_put_back(node: Node, mode: names.Mode)
     assert [swap_max(app) for app in apps] == [str(MIB)] * 2
     apply(agent, state({1: 2 * MIB}, each=MIB, mode=mode))
     assert [swap_max(path) for path in (pod, *apps)] == ["max", "0", "0"]
-    listed = [(found.container != "", found.desired) for found in snapshot(agent).violations]
+    listed = [(each.container != "", each.desired) for each in snapshot(agent).violations]
     audited = [(False, str(2 * MIB)), (True, str(MIB)), (True, str(MIB))]
     assert sorted(listed) == (audited if mode is names.Mode.AUDIT else [])
 
@@ -343,7 +338,7 @@ async def test_a_pod_recreated_while_no_agent_ran_is_another(plain: Node) -> Non
 async def test_a_state_with_other_values_while_files_cannot_be_written(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_failures, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     pod = plain.tree.pod(1)
     agent = plain.start()
 
@@ -380,11 +375,11 @@ async def test_what_went_while_no_agent_ran_is_forgotten(plain: Node) -> None:
 
 
 async def test_a_new_pods_wait_for_its_value_is_timed_once(plain: Node) -> None:
-    found = plain.tree.pod(1)
+    listed = plain.tree.pod(1)
     agent = plain.start(cached=state({1: 0}))
     before = cgroup_reconciler.ENFORCED_SECONDS.count()
     late, early = plain.tree.pod(2), plain.tree.pod(3)
-    await until(lambda: [swap_max(pod) for pod in (found, late, early)] == ["0", "0", "0"])
+    await until(lambda: [swap_max(pod) for pod in (listed, late, early)] == ["0", "0", "0"])
     assert cgroup_reconciler.ENFORCED_SECONDS.count() == before
     apply(agent, state({1: MIB, 2: MIB, 3: 0}))
     assert cgroup_reconciler.ENFORCED_SECONDS.count() == before + 2

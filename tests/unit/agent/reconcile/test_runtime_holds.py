@@ -15,8 +15,8 @@ from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.ledger import ledger, runtime_records
 from swapwarden.agent.reconcile import (
     container_reconciler,
-    file_failures,
     file_reconciler,
+    queue,
     reconciler,
     runtime_holds,
     runtime_plugins,
@@ -49,9 +49,9 @@ async def answer(node: Node, plugin: PluginOf, *, makes: bool = True, **failed: 
 
 
 def value_of(node: Node, name: str) -> tuple[int, str | None]:
-    found = node.ledger.runtime.get(container_id(name))
-    assert found is not None
-    return found.value, found.original
+    record = node.ledger.runtime.get(container_id(name))
+    assert record is not None
+    return record.value, record.original
 
 
 def later(node: Node, agent: reconciler.NodeReconciler, seconds: float) -> None:
@@ -107,8 +107,8 @@ async def test_a_container_of_a_disabled_pod_gets_0_from_the_runtime_and_its_fil
 async def test_the_earlier_number_is_on_record_before_the_runtime_is_asked(plain: Node) -> None:
     _, plugin, _ = await running(plain, state({1: 0}), APP)
     assert updates(plugin)
-    found = stored(plain.folder)[container_id("app")]
-    assert (found.value, found.asked, found.original) == (8 * MIB, 0, str(8 * MIB))
+    record = stored(plain.folder)[container_id("app")]
+    assert (record.value, record.asked, record.original) == (8 * MIB, 0, str(8 * MIB))
 
 
 async def test_a_containers_own_number_is_held_once_its_file_has_it(plain: Node) -> None:
@@ -130,7 +130,7 @@ async def test_a_containers_own_number_is_held_once_its_file_has_it(plain: Node)
         apply(agent, wants)
         await plugin.heeded()
         assert updates(plugin) == []
-    later(plain, agent, file_failures.FAILED_SECONDS[1])
+    later(plain, agent, queue.RETRY_SECONDS[1])
     await plugin.heeded()
     assert swap_max(app) == str(MIB)
     assert updates(plugin) == [{container_id("app"): str(MIB)}]

@@ -8,7 +8,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import runtime_records
-from swapwarden.agent.reconcile import pod_starts, reconciler, runtime_plugins
+from swapwarden.agent.reconcile import reconciler, runtime_plugins
 from swapwarden.api import names
 from swapwarden.api import runtime_link as protocol
 
@@ -24,9 +24,9 @@ def decided(value: str, *, at_most: bool = False) -> dict[str, object]:
 
 
 def status(agent: reconciler.NodeReconciler) -> board.RuntimeStatus:
-    found = agent.progress.runtime
-    assert found is not None
-    return found
+    runtime = agent.progress.runtime
+    assert runtime is not None
+    return runtime
 
 
 async def test_a_plugin_gets_the_mode_first_and_then_all_decisions(plain: Node) -> None:
@@ -164,7 +164,7 @@ async def test_a_cgroup_that_is_not_there_is_answered_at_once_and_nothing_is_mad
 
 
 async def test_more_starts_than_can_wait_are_answered_at_once(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_starts, "MOST_SANDBOXES", 0)
+    monkeypatch.setattr(runtime_plugins, "MOST_SANDBOXES", 0)
     agent = plain.start(state(), nri=True)
     plugin = PluginOf(agent)
     await plugin.heeded()
@@ -271,8 +271,8 @@ async def test_a_plugin_without_the_runtime_says_why(plain: Node, error: str, re
     await plugin.heeded()
     plain.later += runtime_plugins.AWAY_SECONDS
     agent.wake()
-    found = status(agent)
-    assert (found.connected, found.reason, found.message) == (False, reason, message)
+    runtime = status(agent)
+    assert (runtime.connected, runtime.reason, runtime.message) == (False, reason, message)
 
 
 async def test_late_answers_are_reported_for_a_while_and_counts_are_metrics(plain: Node) -> None:

@@ -1,9 +1,15 @@
+from __future__ import annotations
+
+import pathlib
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.reconcile import swap_drain
 
-PAGE = 4096
+from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, write
+
 MIB = 1 << 20
 bytes_ = st.integers(0, 1 << 30).map(lambda number: number // PAGE * PAGE)
 limit_ = st.one_of(bytes_, st.just(cgroupfs.NO_LIMIT))
@@ -13,59 +19,59 @@ held_ = st.none() | limit_
 
 
 def settle(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], *, held: int | None, units: bool = False
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], *, held: int | None, units: bool = False
 ) -> tuple[int, swap_drain.Action]:
-    action = swap_drain.next_write(limit, found, swap, lambda: usages, held=held, units=units, page=PAGE)
-    return (found if action.write is None else action.write), action
+    action = swap_drain.next_write(limit, observed, swap, lambda: usages, held=held, units=units, page=PAGE)
+    return (observed if action.write is None else action.write), action
 
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_never_above_the_limit_or_the_use_with_room(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
-    after, action = settle(limit, found, swap, usages, held=held)
+    after, action = settle(limit, observed, swap, usages, held=held)
     assert after <= max(limit, swap + max(swap // swap_drain.ROOM_SHARE, swap_drain.ROOM_BYTES))
-    assert action.write is None or action.write == limit or action.write < found
+    assert action.write is None or action.write == limit or action.write < observed
 
 
 @given(limit_, limit_, bytes_, usages_, held_, st.booleans())
 def test_settled_is_settled(
     limit: int,
-    found: int,
+    observed: int,
     swap: int,
     usages: list[swap_drain.DrainUsage],
     held: int | None,
     units: bool,
 ) -> None:
-    after, first = settle(limit, found, swap, usages, held=held, units=units)
+    after, first = settle(limit, observed, swap, usages, held=held, units=units)
     _, again = settle(limit, after, swap, usages, held=held, units=units)
     assert again == swap_drain.Action(None, first.draining)
 
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_swap_in_use_is_cut_only_where_everything_fits(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
-    after, _ = settle(limit, found, swap, usages, held=held)
-    if after < found and after < swap:
+    after, _ = settle(limit, observed, swap, usages, held=held)
+    if after < observed and after < swap:
         assert all((usage.memory + usage.back) * 100 <= usage.ceiling * swap_drain.FIT_PERCENT for usage in usages)
 
 
 @given(limit_, limit_, bytes_, usages_)
 def test_a_pod_at_its_memory_limit_keeps_room_to_swap_in(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage]
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage]
 ) -> None:
     full = [*usages, swap_drain.DrainUsage(100 * PAGE, swap or PAGE, 100 * PAGE)]
-    after, _ = settle(limit, found, swap, full, held=None)
-    if after < found:
+    after, _ = settle(limit, observed, swap, full, held=None)
+    if after < observed:
         assert after >= swap + swap // swap_drain.EASE_SHARE
 
 
 @given(limit_, limit_, bytes_, usages_, held_)
 def test_success_means_that_the_limit_is_set_and_no_more_is_in_use(
-    limit: int, found: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None
 ) -> None:
-    after, action = settle(limit, found, swap, usages, held=held)
+    after, action = settle(limit, observed, swap, usages, held=held)
     assert action.draining == (after != limit or swap > limit)
 
 
@@ -116,9 +122,11 @@ def test_a_repair_during_a_drain_leaves_the_earlier_limit_or_swap_taken_meanwhil
 
 
 def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_more() -> None:
-    def after(found: int, swap: int, *usages: swap_drain.DrainUsage, limit: int = 0, cap: bool = False) -> int | None:
+    def after(
+        observed: int, swap: int, *usages: swap_drain.DrainUsage, limit: int = 0, cap: bool = False
+    ) -> int | None:
         return swap_drain.next_write(
-            limit, found, swap, lambda: usages or [FULL], held=56 * MIB, units=True, cap=cap, page=PAGE
+            limit, observed, swap, lambda: usages or [FULL], held=56 * MIB, units=True, cap=cap, page=PAGE
         ).write
 
     assert after(0, 40 * MIB) == after(8 * MIB, 40 * MIB) == 56 * MIB
@@ -169,3 +177,116 @@ def test_a_cut_to_the_limit_of_the_cgroup_above_needs_no_room() -> None:
     assert cut(8 * MIB, above=MIB) == swap_drain.Action(8 * MIB, draining=True)
     assert cut(0, above=48 * MIB) == swap_drain.Action(48 * MIB, draining=True)
     assert cut(0, above=80 * MIB) == swap_drain.Action(56 * MIB, draining=True)
+
+
+AVAILABLE = 3072 * MIB
+
+
+@pytest.fixture
+def tree(tmp_path: pathlib.Path) -> CgroupTree:
+    return CgroupTree(tmp_path)
+
+
+@pytest.fixture
+def space(tree: CgroupTree) -> swap_drain.Headroom:
+    return swap_drain.Headroom(cgroupfs.Cgroups(str(tree.root), PAGE), tree.proc)
+
+
+def name(tree: CgroupTree, path: pathlib.Path) -> str:
+    return str(path.relative_to(tree.root))
+
+
+def mib(number: int) -> str:
+    return f"{number * MIB}\n"
+
+
+def test_pages_in_the_swap_cache_are_in_memory_already(tree: CgroupTree, space: swap_drain.Headroom) -> None:
+    pod = tree.pod(1, memory_current=mib(50), memory_swap_current=mib(40), memory_max=mib(64))
+    (pod / "memory.stat").write_text(f"inactive_file {MIB}\nswapcached {38 * MIB}\n")
+    node, own = space.usages(name(tree, pod))
+    assert node == swap_drain.DrainUsage(0, 2 * MIB, AVAILABLE)
+    assert own == swap_drain.DrainUsage(49 * MIB, 2 * MIB, 64 * MIB)
+    (pod / "memory.stat").write_text(f"swapcached {41 * MIB}\n")
+    assert space.swapped_out_bytes(name(tree, pod)) == 0
+
+
+def test_a_kernel_that_counts_no_swap_cache(tree: CgroupTree, space: swap_drain.Headroom) -> None:
+    pod = tree.pod(1, memory_swap_current=mib(40))
+    (pod / "memory.stat").write_text("anon 4096\n")
+    assert space.swapped_out_bytes(name(tree, pod)) == 40 * MIB
+    (pod / "memory.stat").unlink()
+    assert space.swapped_out_bytes(name(tree, pod)) == 40 * MIB
+
+
+def test_an_unreadable_stat_shows_no_swap_cache(
+    tree: CgroupTree, space: swap_drain.Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise cgroupfs.DeniedError("closed")
+
+    pod = tree.pod(1, memory_swap_current=mib(40))
+    monkeypatch.setattr(cgroupfs.Cgroups, "stat", denied)
+    assert space.swapped_out_bytes(name(tree, pod)) == 40 * MIB
+
+
+def test_the_least_of_memory_max_and_memory_high_is_the_ceiling(tree: CgroupTree, space: swap_drain.Headroom) -> None:
+    pod = tree.pod(1, memory_swap_current=mib(4), memory_max=mib(64), memory_high=mib(32))
+    assert [usage.ceiling for usage in space.usages(name(tree, pod))] == [AVAILABLE, 32 * MIB]
+    (pod / "memory.high").unlink()
+    assert [usage.ceiling for usage in space.usages(name(tree, pod))] == [AVAILABLE, 64 * MIB]
+
+
+def test_pages_that_return_to_a_container_return_to_its_pod_and_to_kubepods(
+    tree: CgroupTree, space: swap_drain.Headroom
+) -> None:
+    pod = tree.pod(1, memory_current=mib(60), memory_swap_current=mib(30), memory_max=mib(64))
+    app = tree.container(pod, "app", memory_current=mib(20), memory_swap_current=mib(10), memory_max=mib(40))
+    write(tree.kubepods, str(900 * MIB), "memory.max")
+    write(tree.kubepods, str(800 * MIB), "memory.current")
+    assert list(space.usages(name(tree, app))) == [
+        swap_drain.DrainUsage(0, 10 * MIB, AVAILABLE),
+        swap_drain.DrainUsage(60 * MIB, 10 * MIB, 64 * MIB),
+        swap_drain.DrainUsage(800 * MIB, 10 * MIB, 900 * MIB),
+        swap_drain.DrainUsage(20 * MIB, 10 * MIB, 40 * MIB),
+    ]
+
+
+def test_containers_with_swap_in_use_count_and_others_do_not(tree: CgroupTree, space: swap_drain.Headroom) -> None:
+    pod = tree.pod(1, memory_swap_current=mib(30))
+    tree.container(pod, "full", memory_current=mib(63), memory_swap_current=mib(30), memory_max=mib(64))
+    tree.container(pod, "calm", memory_current=mib(64), memory_max=mib(64))
+    assert list(space.usages(name(tree, pod)))[1:] == [swap_drain.DrainUsage(63 * MIB, 30 * MIB, 64 * MIB)]
+
+
+def test_pages_about_to_return_elsewhere_also_need_room(tree: CgroupTree, space: swap_drain.Headroom) -> None:
+    first, second = (tree.pod(number, memory_swap_current=mib(100)) for number in (1, 2))
+    write(tree.kubepods, str(900 * MIB), "memory.max")
+    write(tree.kubepods, str(700 * MIB), "memory.current")
+    space.reserve(name(tree, first))
+    node, kubepods = space.usages(name(tree, second))
+    assert (node.back, kubepods.back) == (200 * MIB, 200 * MIB)
+    assert [usage.back for usage in space.usages(name(tree, first))] == [100 * MIB, 100 * MIB]
+    space.release(name(tree, first))
+    assert [usage.back for usage in space.usages(name(tree, second))] == [100 * MIB, 100 * MIB]
+
+
+def test_pages_that_return_to_a_pod_and_its_containers_count_once(tree: CgroupTree, space: swap_drain.Headroom) -> None:
+    """Both are cut where a plan gives less to each."""
+    first, second = (tree.pod(number, memory_swap_current=mib(100)) for number in (1, 2))
+    inner = [tree.container(first, each, memory_swap_current=mib(50)) for each in ("app", "sidecar")]
+    for cut in (*inner, first):
+        space.reserve(name(tree, cut))
+    assert [usage.back for usage in space.usages(name(tree, second))] == [200 * MIB]
+    assert [usage.back for usage in space.usages(name(tree, inner[0]))] == [100 * MIB]
+    space.release(name(tree, first))
+    assert [usage.back for usage in space.usages(name(tree, second))] == [200 * MIB]
+
+
+def test_a_cgroup_that_is_removed_meanwhile_needs_no_room(tree: CgroupTree, space: swap_drain.Headroom) -> None:
+    pod = tree.pod(1, memory_swap_current=mib(30), memory_max=mib(64))
+    usages = space.usages(name(tree, pod))
+    next(usages)
+    tree.remove(pod)
+    assert list(usages) == []
+    space.reserve(name(tree, pod))
+    assert space.swapped_out_bytes(name(tree, pod)) == 0

@@ -230,7 +230,7 @@ async def test_swap_in_use_is_not_cut_where_there_is_no_room(units: Units) -> No
 
 
 async def test_a_cgroup_without_the_file_is_reported(units: Units, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swapwarden.agent.reconcile.file_failures.FILE_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr(queue, "SOON_SECONDS", (0.001, 0.001))
     (units.system / "bare.service").mkdir()
     agent = units.node.start()
     apply(agent, asking("bare.service"))

@@ -11,7 +11,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
-from swapwarden.agent.reconcile import reconciler, settings, unit_io
+from swapwarden.agent.reconcile import queue, reconciler, settings
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import Node, apply, compare, recorded, snapshot, state, until
@@ -81,8 +81,8 @@ def machine(plain: Node, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def asking(
     *units: str, latency: int | None = 25_000, weight: int | None = 800, mode: names.Mode = names.Mode.ENFORCE
 ) -> spec.NodeSpec:
-    wanted = spec.UnitEntry(None, latency, weight)
-    return msgspec.structs.replace(state(mode=mode), units=dict.fromkeys(units or ("system.slice",), wanted))
+    unit = spec.UnitEntry(None, latency, weight)
+    return msgspec.structs.replace(state(mode=mode), units=dict.fromkeys(units or ("system.slice",), unit))
 
 
 def shorts(agent: reconciler.NodeReconciler) -> dict[str, tuple[str, str]]:
@@ -241,7 +241,7 @@ async def test_a_disk_without_latencies_is_reported(machine: Machine) -> None:
 
 
 async def test_refused_writes_are_retried(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit_io, "RETRY_SECONDS", (0.001, 0.002))
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.001, 0.002))
     machine.refuses = cgroupfs.DeniedError("system.slice/io.latency: Permission denied")
     agent = machine.start()
     apply(agent, asking())

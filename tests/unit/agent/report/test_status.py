@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from swapwarden.agent.desired import problems, spec
-from swapwarden.agent.inventory import layout
+from swapwarden.agent.desired import spec
+from swapwarden.agent.inventory import board, layout
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import collector, status
 from swapwarden.api import names, state
@@ -39,9 +39,9 @@ def build(
     facts: state.Facts,
     previous: list[dict[str, Any]],
     now: str,
-    found: Iterable[diagnostics.Diagnostic] = (),
+    diagnosed: Iterable[diagnostics.Diagnostic] = (),
 ) -> state.StateStatus:
-    return status.build(snapshot, facts, status.verdicts(snapshot, facts, found), previous, now)
+    return status.build(snapshot, facts, status.verdicts(snapshot, facts, diagnosed), previous, now)
 
 
 def verdicts(snapshot: collector.Snapshot, facts: state.Facts = FACTS) -> dict[str, tuple[str, str]]:
@@ -131,7 +131,7 @@ def test_degraded_and_drift() -> None:
 
 def test_the_runbook_of_the_alert_has_each_reason() -> None:
     page = (paths.ROOT / "docs/runbooks/SwapwardenAgentDegraded.md").read_text(encoding="utf-8")
-    missing = problems.SettingProblem("zswap.enabled", names.Problem.NOT_SUPPORTED, "no zswap")
+    missing = board.SettingProblem("zswap.enabled", names.Problem.NOT_SUPPORTED, "no zswap")
     changes = [{"refused": "bad"}, {"degraded": "no watches"}, {"violations": [FAILED]}, {"settings": [missing]}]
     reasons = [verdicts(msgspec.structs.replace(GOOD, **change))["Degraded"] for change in changes]  # type: ignore[arg-type]  # mixed
     assert {status for status, _ in reasons} == {"True"}
@@ -200,13 +200,13 @@ def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:
 def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
     assert "SettingsApplied" not in verdicts(GOOD)
     assert verdicts(msgspec.structs.replace(GOOD, settings=()))["SettingsApplied"] == ("True", "AsSpecified")
-    audit = problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60")
+    audit = board.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60")
     assert verdicts(msgspec.structs.replace(GOOD, settings=[audit]))["SettingsApplied"] == ("True", "Audit")
     assert verdicts(msgspec.structs.replace(GOOD, settings=[audit]))["Degraded"] == ("False", "AsExpected")
-    none = problems.SettingProblem("vm.page-cluster", names.Problem.NO_ACCESS, "set agent.kernel.vm")
-    bad = problems.SettingProblem("vm.min_free_kbytes", names.Problem.REFUSED, "too much")
-    found = build(msgspec.structs.replace(GOOD, settings=[none, bad]), FACTS, [], "t")
-    told = {condition.type: condition for condition in found.conditions}
+    none = board.SettingProblem("vm.page-cluster", names.Problem.NO_ACCESS, "set agent.kernel.vm")
+    bad = board.SettingProblem("vm.min_free_kbytes", names.Problem.REFUSED, "too much")
+    built = build(msgspec.structs.replace(GOOD, settings=[none, bad]), FACTS, [], "t")
+    told = {condition.type: condition for condition in built.conditions}
     assert (told["SettingsApplied"].status, told["SettingsApplied"].reason) == ("False", "Refused")
     assert told["SettingsApplied"].message == "vm.min_free_kbytes: too much; vm.page-cluster: set agent.kernel.vm"
     assert (told["Degraded"].reason, told["Degraded"].message) == (
@@ -217,39 +217,39 @@ def test_settings_of_the_node_are_reported_if_there_are_any() -> None:
 
 
 def test_a_setting_without_effect_is_reported_and_no_failure() -> None:
-    idle = problems.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
-    found = verdicts(msgspec.structs.replace(GOOD, settings=[idle]))
-    assert (found["SettingsApplied"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
+    idle = board.SettingProblem("systemUnits.io.weight", names.Problem.NO_EFFECT, "the node has no swap")
+    conditions = verdicts(msgspec.structs.replace(GOOD, settings=[idle]))
+    assert (conditions["SettingsApplied"], conditions["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
 
 
 def test_findings_are_conditions_while_they_are_true() -> None:
-    found = diagnostics.Diagnostic(ConditionType.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
-    first = build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [found])
+    diagnostic = diagnostics.Diagnostic(ConditionType.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
+    first = build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [diagnostic])
     condition = first.conditions[-1]
     assert (condition.type, condition.status, condition.reason) == ("SecretsOnDisk", "True", "NoTmpfsNoswap")
     assert (condition.message, condition.observed_generation) == ("they can; encrypt it", 0)
     before = msgspec.to_builtins(first)["conditions"]
-    later = build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [found])
+    later = build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [diagnostic])
     assert later == first
     assert len(build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 5
 
 
 def test_a_unit_that_drains_or_is_missing_is_reported_and_stops_nothing() -> None:
     for reason in (names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED):
-        found = verdicts(
-            msgspec.structs.replace(GOOD, settings=[problems.SettingProblem("x.service", reason, "so it is")])
+        conditions = verdicts(
+            msgspec.structs.replace(GOOD, settings=[board.SettingProblem("x.service", reason, "so it is")])
         )
-        assert found["SettingsApplied"] == ("False", reason)
-        assert found["Degraded"] == ("False", "AsExpected")
-        assert found["Applied"] == ("True", "AsSpecified")
+        assert conditions["SettingsApplied"] == ("False", reason)
+        assert conditions["Degraded"] == ("False", "AsExpected")
+        assert conditions["Applied"] == ("True", "AsSpecified")
 
 
 def test_a_setting_that_the_agent_does_not_know_is_reported_once_and_harms_nothing_else() -> None:
     unknown = collector.of_unsupported(spec.Unsupported("memoryHigh", "x", 3))
     assert (unknown.pod, unknown.setting, unknown.reason) == ("x", "memoryHigh", "NotSupported")
-    found = verdicts(msgspec.structs.replace(GOOD, violations=[unknown]))
-    assert found["Applied"] == ("False", "NotSupported")
-    assert found["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller continues"
+    conditions = verdicts(msgspec.structs.replace(GOOD, violations=[unknown]))
+    assert conditions["Applied"] == ("False", "NotSupported")
+    assert conditions["Degraded"] == ("False", "AsExpected"), "the rollout of a newer controller continues"
 
 
 def test_throttled_cgroups_are_cut_and_those_that_the_guard_raised_come_first() -> None:

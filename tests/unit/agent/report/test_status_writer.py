@@ -47,11 +47,11 @@ class Api:
 
 
 class Running:
-    """A reporter at work; `wanted` is what it is to report."""
+    """A reporter at work; `desired` is what it is to report."""
 
     def __init__(self) -> None:
         self.api = Api()
-        self.wanted: Json = {"observedGeneration": 1}
+        self.desired: Json = {"observedGeneration": 1}
         self.looks = 0
         self.broken = False
         self.stood: list[Mapping[str, Any]] = []
@@ -62,17 +62,17 @@ class Running:
         self.looks += 1
         if self.broken:
             raise LookupError("a mistake")
-        return dict(self.wanted)
+        return dict(self.desired)
 
     def acknowledge(self, written: Mapping[str, Any]) -> None:
         self.stood.append(written)
 
     def want(self, **status: Any) -> None:
-        self.wanted = status
+        self.desired = status
         self.board.touch()
 
     async def written(self) -> None:
-        await until(lambda: self.api.status == self.wanted)
+        await until(lambda: self.api.status == self.desired)
 
 
 @pytest.fixture
@@ -92,12 +92,12 @@ async def test_nothing_is_written_before_there_is_an_object(running: Running) ->
     running.board.touch()
     await asyncio.sleep(0.01)
     assert running.api.patches == []
-    running.reporter.found({})
+    running.reporter.fetched({})
     await running.written()
 
 
 async def test_only_differences_are_written(running: Running) -> None:
-    running.reporter.found({"observedGeneration": 1, "exposures": [{"pod": "x"}]})
+    running.reporter.fetched({"observedGeneration": 1, "exposures": [{"pod": "x"}]})
     running.want(observedGeneration=2, facts={"swapBytes": 5})
     await until(lambda: len(running.api.patches) == 1)
     assert running.api.patches == [{"observedGeneration": 2, "facts": {"swapBytes": 5}, "exposures": None}]
@@ -108,19 +108,19 @@ async def test_only_differences_are_written(running: Running) -> None:
 
 
 async def test_what_stands_is_said_also_where_the_answer_to_the_write_is_lost(running: Running) -> None:
-    running.reporter.found({"observedGeneration": 1})
+    running.reporter.fetched({"observedGeneration": 1})
     assert running.stood == []
     running.api.errors = [errors.Unreachable("gone")]
     running.api.answers_lost = True
     running.want(observedGeneration=2, exposures=[{"pod": "x"}])
     await running.written()
-    running.reporter.found(dict(running.api.status))
+    running.reporter.fetched(dict(running.api.status))
     await until(lambda: running.stood != [])
-    assert running.stood[0] == running.wanted
+    assert running.stood[0] == running.desired
 
 
 async def test_counters_alone_wait(running: Running) -> None:
-    running.reporter.found({"exposures": [{"pod": "x", "count": 1}]})
+    running.reporter.fetched({"exposures": [{"pod": "x", "count": 1}]})
     looks = running.looks
     running.want(exposures=[{"pod": "x", "count": 2}])
     await until(lambda: len(running.api.patches) == 1)
@@ -138,7 +138,7 @@ async def test_generations_that_are_only_about_pods_share_a_write(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status_writer, "GENERATION_SECONDS", 0.1)
-    running.reporter.found({"observedGeneration": 1})
+    running.reporter.fetched({"observedGeneration": 1})
     running.want(observedGeneration=2, conditions=[])
     await until(lambda: running.looks == 1)
     running.want(observedGeneration=3, conditions=[])
@@ -153,7 +153,7 @@ async def test_a_generation_that_somebody_waits_for_is_reported_at_once(
     running: Running, monkeypatch: pytest.MonkeyPatch, news: Json
 ) -> None:
     monkeypatch.setattr(status_writer, "GENERATION_SECONDS", 3600.0)
-    running.reporter.found({"observedGeneration": 1})
+    running.reporter.fetched({"observedGeneration": 1})
     running.want(observedGeneration=2, **news)
     await running.written()
 
@@ -162,7 +162,7 @@ async def test_many_nudges_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(status_writer, "PATCH_SECONDS", 0.2)
     made = Running()
     task = asyncio.create_task(made.reporter.run())
-    made.reporter.found({"observedGeneration": 1})
+    made.reporter.fetched({"observedGeneration": 1})
     await until(lambda: made.looks == 1)
     for _ in range(100):
         made.board.touch()
@@ -178,7 +178,7 @@ async def test_many_nudges_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None
 async def test_after_a_failure_the_whole_status_is_written(running: Running, *, lost: bool) -> None:
     """The answer may have been lost, and the write done: what the API server has is not known."""
     running.api.status = {"observedGeneration": 1}
-    running.reporter.found({"observedGeneration": 1})
+    running.reporter.fetched({"observedGeneration": 1})
     running.api.errors = [errors.Unreachable("no answer")]
     running.api.answers_lost = lost
     running.api.gate.clear()
@@ -194,16 +194,16 @@ async def test_after_a_failure_the_whole_status_is_written(running: Running, *, 
 async def test_a_refusal_is_tried_again(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     running.api.errors = [errors.ApiError(403, "Forbidden", "no"), errors.ApiError(500, "InternalError", "later")]
     with caplog.at_level(logging.WARNING):
-        running.reporter.found({})
+        running.reporter.fetched({})
         await running.written()
     assert caplog.text.count("trying again") == 2
 
 
 async def test_an_object_recreated_during_a_write_also_gets_the_status(running: Running) -> None:
-    running.reporter.found({})
+    running.reporter.fetched({})
     running.api.gate.clear()
     await until(lambda: len(running.api.patches) == 1)
-    running.reporter.found({})
+    running.reporter.fetched({})
     running.api.gate.set()
     await until(lambda: len(running.api.patches) == 2)
     await until(lambda: running.api.status == {"observedGeneration": 1})
@@ -211,9 +211,9 @@ async def test_an_object_recreated_during_a_write_also_gets_the_status(running: 
 
 async def test_a_watch_that_is_faster_than_the_answer_costs_no_second_write(running: Running) -> None:
     running.api.gate.clear()
-    running.reporter.found({})
+    running.reporter.fetched({})
     await until(lambda: len(running.api.patches) == 1)
-    running.reporter.found(dict(running.wanted))
+    running.reporter.fetched(dict(running.desired))
     running.api.gate.set()
     looks = running.looks
     running.board.touch()
@@ -224,23 +224,23 @@ async def test_a_watch_that_is_faster_than_the_answer_costs_no_second_write(runn
 
 
 async def test_a_404_of_an_object_recreated_meanwhile_is_no_end(running: Running) -> None:
-    running.reporter.found({})
+    running.reporter.fetched({})
     running.api.gate.clear()
     running.api.errors = [errors.ApiError(404, "NotFound", "gone")]
     await until(lambda: len(running.api.patches) == 1)
-    running.reporter.found({})
+    running.reporter.fetched({})
     running.api.gate.set()
     await running.written()
 
 
 async def test_after_a_404_nothing_is_written_until_there_is_an_object_again(running: Running) -> None:
     running.api.errors = [errors.ApiError(404, "NotFound", "gone")]
-    running.reporter.found({})
+    running.reporter.fetched({})
     await until(lambda: running.api.errors == [])
     running.board.touch()
     await asyncio.sleep(0.01)
     assert len(running.api.patches) == 1
-    running.reporter.found({})
+    running.reporter.fetched({})
     await running.written()
 
 
@@ -250,7 +250,7 @@ async def test_a_look_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(status_writer, "GENERATION_SECONDS", 0.0)
     made = Running()
     made.broken = True
-    made.reporter.found({"observedGeneration": 0})
+    made.reporter.fetched({"observedGeneration": 0})
     with pytest.raises(LookupError):
         await made.reporter.run()
     made.broken = False
@@ -280,7 +280,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 async def test_a_status_that_others_changed_is_written_again(running: Running, left: Json) -> None:
     before = status_writer.OVERWRITTEN.value()
-    running.reporter.found({})
+    running.reporter.fetched({})
     await running.written()
     running.api.status = dict(left)
     running.reporter.seen(dict(left))
@@ -294,7 +294,7 @@ async def test_a_status_that_others_changed_is_written_again_if_the_next_write_c
 ) -> None:
     before = status_writer.OVERWRITTEN.value()
     running.want(observedGeneration=1, facts={"pageSize": 4096})
-    running.reporter.found({})
+    running.reporter.fetched({})
     await running.written()
     running.api.status = {}
     running.want(observedGeneration=2, facts={"pageSize": 4096})
@@ -310,7 +310,7 @@ async def test_a_status_that_others_put_back_is_written_again_if_the_watch_is_fa
     before = status_writer.OVERWRITTEN.value()
     running.want(observedGeneration=1)
     running.api.gate.clear()
-    running.reporter.found({})
+    running.reporter.fetched({})
     await until(lambda: bool(running.api.patches))
     running.reporter.seen({"observedGeneration": 1})
     running.reporter.seen({})
@@ -321,13 +321,13 @@ async def test_a_status_that_others_put_back_is_written_again_if_the_watch_is_fa
 
 @pytest.mark.usefixtures("impatient")
 async def test_the_agents_own_writes_are_nobody_elses_however_late_a_watch_shows_them(running: Running) -> None:
-    before, first = status_writer.OVERWRITTEN.value(), dict(running.wanted)
-    running.reporter.found({})
+    before, first = status_writer.OVERWRITTEN.value(), dict(running.desired)
+    running.reporter.fetched({})
     await running.written()
     running.want(observedGeneration=2)
     await running.written()
     running.reporter.seen(first)
-    running.reporter.seen(dict(running.wanted))
+    running.reporter.seen(dict(running.desired))
     await checks()
     assert (status_writer.OVERWRITTEN.value(), len(running.api.patches)) == (before, 2)
 
@@ -345,7 +345,7 @@ async def test_a_field_that_the_api_server_does_not_know_is_no_other_writer(
         return json.dumps({"status": running.api.status}).encode()
 
     monkeypatch.setattr(running.api, "merge_patch", prune)
-    running.reporter.found({})
+    running.reporter.fetched({})
     running.want(observedGeneration=1, previewCost={"pods": 1})
     await until(lambda: running.api.status == {"observedGeneration": 1})
     running.reporter.seen(dict(running.api.status))
@@ -364,6 +364,6 @@ async def test_an_answer_that_says_nothing_of_the_object_is_a_write_all_the_same
         return b"<html>"
 
     monkeypatch.setattr(running.api, "merge_patch", mute)
-    running.reporter.found({})
-    await until(lambda: bool(running.stood) and running.api.status == running.wanted)
+    running.reporter.fetched({})
+    await until(lambda: bool(running.stood) and running.api.status == running.desired)
     assert len(running.api.patches) == 1

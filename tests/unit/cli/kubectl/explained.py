@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
 from swapwarden.policy import plan
-from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed import namespaces, nodes, pods, states
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
+
+from tests.unit import objects
 
 GI = 2**30
 MI = 2**20
@@ -29,7 +31,7 @@ def container(name: str = "app", request: str = "", limit: str = "", **fields: A
     return {"name": name, "resources": resources, **fields}
 
 
-def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fields: Any) -> workloads.DetailedPod:
+def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fields: Any) -> WirePod:
     """A running pod of a Deployment; `annotations` and more go to its metadata, but for `spec`."""
     spec = {"nodeName": "batch-1", "priority": 0, **fields.pop("spec", {})}
     running = [
@@ -55,12 +57,12 @@ def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fie
             **(status or {}),
         },
     }
-    return msgspec.convert(body, workloads.DetailedPod)
+    return msgspec.convert(body, WirePod)
 
 
 def profile(behavior: names.Behavior = names.Behavior.LIMITED_SWAP, **fields: Any) -> compiled.Profile:
     made: dict[str, Any] = {"name": "batch-nodes", "generation": 3, "priority": 100, "selector": POOL, **fields}
-    return compiled.Profile(behavior=behavior, **made)
+    return objects.profile(behavior, **made)
 
 
 def reported(
@@ -86,7 +88,7 @@ def reported(
 
 
 def planned(
-    found: workloads.DetailedPod,
+    found: WirePod,
     governing: compiled.Profile,
     facts: state.Facts = FACTS,
     known: namespaces.Labels | None = None,
@@ -94,7 +96,7 @@ def planned(
     return plan.plan_node(governing, nodes.facts(NODE, facts), [pods.project(found)], known or {})
 
 
-def seen(found: workloads.DetailedPod, *known: compiled.Profile, **fields: Any) -> model.Observed:
+def seen(found: WirePod, *known: compiled.Profile, **fields: Any) -> model.Observed:
     """All of it, planned by the first of the profiles."""
     governing = known[0] if known else compiled.BUILT_IN
     made: dict[str, Any] = {
@@ -105,4 +107,6 @@ def seen(found: workloads.DetailedPod, *known: compiled.Profile, **fields: Any) 
         "has_agent": True,
         **fields,
     }
+    if made["state"] is not None:
+        made["state_row"] = states.project(objects.wired(made["state"]))
     return model.Observed(found, **made)

@@ -95,7 +95,7 @@ def test_it_says_what_to_install() -> None:
     )
 
 
-@pytest.mark.parametrize("arguments", ["nodes", "top pods", "top nodes", "explain web", "policy web Disabled"])
+@pytest.mark.parametrize("arguments", ["nodes", "top pods", "top nodes", "explain web"])
 def test_before_its_first_request_it_imports_nothing_heavy(refused: str, arguments: str) -> None:
     done = run(IMPORTED, *arguments.split(), KUBECONFIG=refused)
     assert "cannot connect to 127.0.0.1:9" in done.stderr
@@ -134,7 +134,7 @@ def test_usage_errors(tmp_path: pathlib.Path) -> None:
         ("--namespace=shop --context c explain web", "explain --namespace=shop --context c web"),
         ("-nshop -A top pods web", "top pods -nshop -A web"),
         ("top -n shop pods", "top pods -n shop"),
-        ("-n shop policy -- web", "policy -n shop -- web"),
+        ("-n shop explain -- web", "explain -n shop -- web"),
         ("nodes -l a=b", "nodes -l a=b"),
         ("-n nodes", ""),
         ("-n shop top", "top"),

@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller.nodes.pressure_taint import KEPT_SECONDS, PressureMemory
+from swapwarden.controller.nodes.reconciler import KEPT_SECONDS, PressureMemory
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.pressure import thresholds
 
-from tests.unit.controller.objects import Known, node, profile, state_row
+from tests.unit.controller.known import Known
+from tests.unit.objects import named_profile, node, state_row
 
 EFFECT = names.TaintEffect.NO_SCHEDULE
 TAINT = nodes.WireTaint(names.PRESSURE_TAINT, EFFECT)
-PROFILE = profile(pressure=thresholds.Pressure("5%", "10%", 5, 40, 10, EFFECT))
+PROFILE = named_profile(pressure=thresholds.Pressure("5%", "10%", 5, 40, 10, EFFECT))
 SPEC = state.StateSpec(plan.reference(PROFILE), default_reason=names.Reason.KUBELET_DECIDES)
 REPORT = state.PressureReport(1, "Headroom", "Node", 7)
 
@@ -29,8 +30,7 @@ class Node:
 
     def leads(self) -> None:
         """Begin a term."""
-        inventory, again = self.known.inventory, lambda name, delay: self.again.append((name, delay))
-        self.memory = PressureMemory(inventory, again, lambda: self.now)
+        self.memory = PressureMemory(lambda name, delay: self.again.append((name, delay)), lambda: self.now)
 
     def tainted(self, has: bool) -> None:
         found = node("n", taints=(TAINT,) if has else ())
@@ -130,7 +130,7 @@ def test_begin_and_end_of_pressure_have_the_node_reconciled(one: Node) -> None:
 
 def test_without_a_taint_in_the_profile_pressure_needs_no_reconcile(one: Node) -> None:
     pressure = thresholds.Pressure("5%", "10%", 5, 40, 10)
-    one.known.profiles_changed({"p": profile(pressure=pressure)})
+    one.known.profiles_changed({"p": named_profile(pressure=pressure)})
     one.reports(None)
     one.known.due.clear()
     one.reports(REPORT)

@@ -10,21 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import states
+from swapwarden.api.notices import Notice
+from swapwarden.controller import notices
 from swapwarden.controller.nodes import label_publisher, reconciler
-from swapwarden.controller.notices import pod_notices
-from swapwarden.controller.pods import plan_latency
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import fenced
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.kube import client, errors, events, ratelimit
+from swapwarden.kube import client, errors, ratelimit
+from swapwarden.policy.observed import states
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import Known, Led, node, profile, state_object, state_row, term
+from tests.unit.controller.known import Known, Led, term
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, make_override, named_profile, node, pod, state_object, state_row
 
 TERM = 7
 RATE = 10.0
@@ -33,7 +33,7 @@ NODE = f"{node_writer.NODES}/node-1"
 LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
 OFF = state.Facts(2, swap_controller=True, swap_bytes=0, memory_bytes=2**33)
 TRUSTED = "node-restriction.kubernetes.io/trusted"
-NO_SWAP = profile(behavior=names.Behavior.NO_SWAP)
+NO_SWAP = named_profile(behavior=names.Behavior.NO_SWAP)
 
 
 class Told:
@@ -42,8 +42,8 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str]] = []
 
-    def post(self, notice: events.Notice) -> None:
-        assert notice.urgent == (notice.reason == pod_notices.NOT_PLANNED)
+    def post(self, notice: Notice) -> None:
+        assert notice.urgent == (notice.reason == notices.NOT_PLANNED)
         assert notice.type == "Warning"
         assert notice.message
         self.reasons.append((notice.regarding.name, notice.reason))
@@ -59,7 +59,6 @@ class Bench:
         self.told = Told()
         self.writes = ratelimit.Throttle(RATE, lambda: 0.0)
         self.known = Known()
-        self.waits = plan_latency.PlanLatency(lambda: 0.0)
         self.features = node_features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
         self._api = api
         self.begins(term(TERM))
@@ -85,7 +84,6 @@ class Bench:
                 again=lambda name, delay: self.again.append((name, delay)),
                 now=self.monotonic,
             ),
-            waits=self.waits,
             extended_resource=True,
             now=self.monotonic,
         )
@@ -550,7 +548,7 @@ async def test_a_node_whose_name_no_label_can_hold_is_labelled_directly(bench: B
 # --- events ---
 
 
-OFFERING = profile(behavior=names.Behavior.WORKLOAD_CONTROLLED, extended_resource=True)
+OFFERING = named_profile(behavior=names.Behavior.WORKLOAD_CONTROLLED, extended_resource=True)
 
 
 def offers(request: Request) -> object:
@@ -581,7 +579,7 @@ async def test_the_extended_resource_appears_with_the_applied_profile_and_disapp
     bench.server.answer(reply({}))
     [made] = await bench.reconcile()
     assert offers(made) == str(2**30)
-    bench.known.profiles_changed({"p": profile(behavior=names.Behavior.WORKLOAD_CONTROLLED)})
+    bench.known.profiles_changed({"p": named_profile(behavior=names.Behavior.WORKLOAD_CONTROLLED)})
     bench.planned(version=3, applied=True, observed=1)
     bench.server.answer(reply({}))
     [made] = await bench.reconcile()
@@ -641,9 +639,9 @@ TAINT = {"key": names.SWAP_TAINT, "effect": "NoSchedule"}
 @pytest.mark.parametrize(
     ("given", "labels", "body"),
     [
-        (profile(), {}, {}),
+        (named_profile(), {}, {}),
         (OFFERING, OFFERED, {}),
-        (profile(taint_effect=names.TaintEffect.NO_SCHEDULE), LABELED, {"spec": {"taints": [TAINT]}}),
+        (named_profile(taint_effect=names.TaintEffect.NO_SCHEDULE), LABELED, {"spec": {"taints": [TAINT]}}),
     ],
     ids=["labels", "resource", "taint"],
 )
@@ -693,7 +691,7 @@ async def test_another_leader_does_not_repeat_notices(bench: Bench) -> None:
 
 
 async def test_a_notice_in_audit_does_not_replace_one_in_enforce(bench: Bench) -> None:
-    bench.known.profiles_changed({"p": profile(behavior=names.Behavior.NO_SWAP, mode=names.Mode.AUDIT)})
+    bench.known.profiles_changed({"p": named_profile(behavior=names.Behavior.NO_SWAP, mode=names.Mode.AUDIT)})
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.pod_comes("forbidden", policy="Disabled")
     bench.server.answer(answer(2))
@@ -736,8 +734,8 @@ async def test_a_write_that_failed_posts_no_notice(bench: Bench) -> None:
 
 
 async def test_a_node_that_needs_namespaces_is_left_as_it_is_until_they_are_known(bench: Bench) -> None:
-    entry = compiled.Override(namespaces=(compiled.LabelExpression("team", "Exists"),), policy=names.Policy.DISABLED)
-    bench.known.profiles_changed({"p": profile(overrides=(entry,))})
+    entry = make_override(namespaces=(compiled.LabelExpression("team", "Exists"),), policy=names.Policy.DISABLED)
+    bench.known.profiles_changed({"p": named_profile(overrides=(entry,))})
     bench.pod_comes()
     assert await bench.reconcile() == []
     bench.known.namespaces_known({"default": {"team": "a"}})
@@ -773,26 +771,6 @@ async def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_
     assert bench.writes.delay() == pytest.approx(seconds + 1 / RATE)
 
 
-async def test_a_new_pods_wait_ends_with_the_agents_answer(bench: Bench) -> None:
-    before = plan_latency.ENFORCED.count()
-    bench.pod_comes("a")
-    bench.waits.pod_changed(None, next(iter(bench.known.inventory.pods_on("node-1"))))
-    bench.server.answer(answer(5, generation=2))
-    await bench.reconcile()
-    assert (plan_latency.AWAITING.value(), plan_latency.ENFORCED.count()) == (0, before)
-    bench.waits.observed("node-1", state_row(version=6, generation=2, observed=2))
-    assert plan_latency.ENFORCED.count() == before + 1
-
-
-async def test_an_answer_that_was_faster_than_the_write_counts(bench: Bench) -> None:
-    before = plan_latency.ENFORCED.count()
-    bench.pod_comes("a")
-    bench.planned(generation=2, observed=2)
-    bench.waits.pod_changed(None, next(iter(bench.known.inventory.pods_on("node-1"))))
-    await bench.reconcile()
-    assert plan_latency.ENFORCED.count() == before + 1
-
-
 # --- what does not fit, and what a definition lacks ---
 
 
@@ -802,7 +780,7 @@ async def test_one_owner_in_each_namespace_that_is_left_out_has_one_notice(
     monkeypatch.setattr(state, "MAX_PODS", 2)
 
     def left() -> list[float]:
-        return [sample.value for sample in pod_notices.LEFT_OUT.samples()]
+        return [sample.value for sample in notices.LEFT_OUT.samples()]
 
     async def reconcile(version: int) -> None:
         bench.server.answer(answer(version))
@@ -833,16 +811,16 @@ async def test_one_owner_in_each_namespace_that_is_left_out_has_one_notice(
 
 async def test_notices_are_limited_to_so_many_namespaces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_PODS", 1)
-    for number in range(pod_notices.MAX_NAMESPACES + 10):
+    for number in range(notices.MAX_NAMESPACES + 10):
         row = pod(container(), uid=f"uid-{number}", name=f"pod-{number}", namespace=f"ns-{number}")
         bench.known.pod_changed(f"ns-{number}/pod", None, row)
     for version in (2, 3):
         bench.server.answer(answer(version))
         await bench.reconcile()
-    assert len(bench.told.reasons) == pod_notices.MAX_NAMESPACES
+    assert len(bench.told.reasons) == notices.MAX_NAMESPACES
     bench.known.node_changed("node-1", bench.known.nodes["node-1"], None)
     await bench.reconcile()
-    assert not list(pod_notices.LEFT_OUT.samples()), "nothing is left for other tests"
+    assert not list(notices.LEFT_OUT.samples()), "nothing is left for other tests"
 
 
 LACKS = 'NodeSwapState.swapwarden.dev "node-1" is invalid: patch: strict decoding error: unknown field "spec.guarantee"'
@@ -854,7 +832,7 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     now = 1000.0
     bench.clock = lambda: now
     bench.planned(version=1)
-    bench.known.profiles_changed({"p": profile(guarantee=names.Guarantee.STRICT)})
+    bench.known.profiles_changed({"p": named_profile(guarantee=names.Guarantee.STRICT)})
 
     def written(version: int, **fields: Any) -> bytes:
         reason = names.Reason.KUBELET_DECIDES

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from swapwarden.controller.nodes import stale_agents
 
-from tests.unit.controller.objects import Known, node, state_row
-from tests.unit.policy.rows import container, pod
+from tests.unit.controller.known import Known
+from tests.unit.objects import container, node, pod, state_row
 
 NAMESPACE = "swapwarden-system"
 

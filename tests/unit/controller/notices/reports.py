@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from swapwarden.controller.inventory import states
+from swapwarden.policy.observed import states
 
 SINCE = "2026-01-01T00:00:00Z"
 

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import pod_notices
+from swapwarden.controller import notices
+from swapwarden.policy.observed import states
+from swapwarden.policy.verdict import pod_events
 
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, pod
 
 PODS = {
     "x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0"),
@@ -39,7 +40,7 @@ def told(since: str = "boot", **swapped: int) -> states.StateRow:
 
 class Teller:
     def __init__(self) -> None:
-        self.exposures = pod_notices.Exposures()
+        self.exposures = pod_events.Exposures()
 
     def __call__(self, row: states.StateRow, there: str = "xyz") -> list[str]:
         """Names of the reported pods, where these are on the node."""
@@ -158,7 +159,7 @@ def holding(*violations: dict[str, Any], node: str = "n") -> states.StateRow:
 
 
 def test_what_disabled_pods_hold_in_swap_is_published() -> None:
-    pod_notices.measure_swap(
+    notices.measure_swap(
         "holder",
         holding(
             {"pod": "x", "swapBytes": 8192},
@@ -167,7 +168,7 @@ def test_what_disabled_pods_hold_in_swap_is_published() -> None:
             {"pod": "not in the spec", "swapBytes": 4096},
         ),
     )
-    assert pod_notices.HELD.value("holder") == 8192
+    assert notices.HELD.value("holder") == 8192
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_what_disabled_pods_hold_in_swap_is_published() -> None:
     ids=["not by its policy", "a limit above 0", "not in use now", "nothing", "no state"],
 )
 def test_a_node_without_such_pods_has_no_series(row: states.StateRow | None) -> None:
-    pod_notices.measure_swap("was", holding({"pod": "x", "swapBytes": 4096}))
-    assert ("node", "was") in [label for sample in pod_notices.HELD.samples() for label in sample.labels]
-    pod_notices.measure_swap("was", row)
-    assert ("node", "was") not in [label for sample in pod_notices.HELD.samples() for label in sample.labels]
+    notices.measure_swap("was", holding({"pod": "x", "swapBytes": 4096}))
+    assert ("node", "was") in [label for sample in notices.HELD.samples() for label in sample.labels]
+    notices.measure_swap("was", row)
+    assert ("node", "was") not in [label for sample in notices.HELD.samples() for label in sample.labels]

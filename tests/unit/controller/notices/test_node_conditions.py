@@ -3,9 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import node_notices
-from swapwarden.policy.observed import nodes
+from swapwarden.controller import notices
+from swapwarden.policy.observed import nodes, states
 
 from tests.unit.controller.notices.reports import told
 
@@ -13,7 +12,7 @@ NODE = nodes.NodeRow(name="n", uid="node-uid", labels={}, swap_bytes=0, memory_b
 
 
 def reasons(old: states.StateRow | None, new: states.StateRow) -> list[str]:
-    return [notice.reason for notice in node_notices.condition_notices(old, new, NODE)]
+    return [notice.reason for notice in notices.condition_notices(old, new, NODE)]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +49,8 @@ def test_a_lasting_problem_is_reported_once_and_another_reason_is_news() -> None
 def test_two_leaders_report_a_node_problem_by_the_same_key() -> None:
     now = told(Degraded=("True", "Polling"))
     (first,), (second,) = (
-        node_notices.condition_notices(told(), now, NODE),
-        node_notices.condition_notices(None, now, NODE),
+        notices.condition_notices(told(), now, NODE),
+        notices.condition_notices(None, now, NODE),
     )
     assert first == second
     assert first.key

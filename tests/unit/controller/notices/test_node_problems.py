@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from swapwarden.controller.notices import node_notices
+from swapwarden.controller import notices
 from swapwarden.policy.node.observations import NodeObservation, NodeProblem
 from swapwarden.policy.observed import nodes
 
@@ -10,16 +10,16 @@ REFUSED = NodeObservation(NodeProblem.SETTINGS_REFUSED, "too much")
 RESTART = NodeObservation(NodeProblem.KUBELET_RESTART_NEEDED, "restart it")
 
 
-def reasons(known: node_notices.NodeProblems, *found: NodeObservation) -> list[str]:
+def reasons(known: notices.NodeProblems, *found: NodeObservation) -> list[str]:
     return [notice.reason for notice in known.notices(NODE, found)]
 
 
 def measured() -> set[tuple[str, ...]]:
-    return {tuple(value for _, value in sample.labels) for sample in node_notices.PROBLEMS.samples()}
+    return {tuple(value for _, value in sample.labels) for sample in notices.PROBLEMS.samples()}
 
 
 def test_each_problem_is_reported_where_it_begins_and_measured_while_it_lasts() -> None:
-    known = node_notices.NodeProblems()
+    known = notices.NodeProblems()
     assert reasons(known, UNMET, REFUSED) == ["SwapRequirementUnmet", "SwapSettingsNotAsSpecified"]
     assert reasons(known, UNMET, REFUSED, RESTART) == ["KubeletRestartNeeded"]
     assert measured() == {("n", "RequirementUnmet"), ("n", "SettingsRefused"), ("n", "KubeletRestartNeeded")}
@@ -34,7 +34,7 @@ def test_each_problem_is_reported_where_it_begins_and_measured_while_it_lasts() 
 
 
 def test_two_leaders_report_the_same_problem_by_the_same_key() -> None:
-    first, second = node_notices.NodeProblems(), node_notices.NodeProblems()
+    first, second = notices.NodeProblems(), notices.NodeProblems()
     (one,), (other,) = first.notices(NODE, [UNMET]), second.notices(NODE, [UNMET])
     first.clear()
     second.clear()

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.controller.notices import pod_notices
-from swapwarden.kube.events import Notice
+from swapwarden.api.notices import Notice
 from swapwarden.policy import plan
-from swapwarden.policy.observed import pods
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed import pods, resources
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.verdict import pod_events
 
-from tests.unit.policy.rows import container, facts, pod, profile
+from tests.unit.objects import container, facts, make_override, pod, profile
 
 NO_SWAP, KUBELET, WORKLOAD = names.Behavior.NO_SWAP, names.Behavior.KUBELET, names.Behavior.WORKLOAD_CONTROLLED
 
@@ -22,7 +22,7 @@ LIMITED = names.Behavior.LIMITED_SWAP
 def found(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True, **more: Any) -> list[Notice]:
     overcommit = 50 if row.swap_limit == "3Gi" else None
     spec = plan.plan_node(profile(behavior, overcommit_percent=overcommit, **more), facts(compatible=compatible), [row])
-    return list(pod_notices.notices_about([row], spec))
+    return list(pod_events.notices_about([row], spec))
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def found(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True
         (pod(container(), swap_limit="5Gi"), WORKLOAD, True, ["Bounded"]),
         (pod(container(), swap_limit="3Gi"), WORKLOAD, True, ["OvercommitReached"]),
         (pod(container(request=2**20), swap_limit="1Mi"), LIMITED, True, []),
-        (pod(container(), swap_limit="1Mi", qos=qos.Class.BEST_EFFORT), LIMITED, True, ["QoSNotEligible"]),
-        (pod(container(), policy="NoPreference", qos=qos.Class.GUARANTEED), LIMITED, True, []),
+        (pod(container(), swap_limit="1Mi", qos=resources.Class.BEST_EFFORT), LIMITED, True, ["QoSNotEligible"]),
+        (pod(container(), policy="NoPreference", qos=resources.Class.GUARANTEED), LIMITED, True, []),
         (pod(container(swap_limit="1Mi"), critical=True), LIMITED, True, ["CriticalPod"]),
     ],
 )
@@ -78,18 +78,18 @@ def test_under_audit_nothing_is_reported_as_done(
 def test_a_limit_has_no_effect_where_something_required_is_missing() -> None:
     rows = [pod(container(), swap_limit="1Mi"), pod(container(), uid="uid-2", policy="Required")]
     require = requirements.Require(encrypted=True)
-    (notice,) = pod_notices.notices_about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
+    (notice,) = pod_events.notices_about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
     assert (notice.reason, notice.regarding.uid) == ("RequirementUnmet", "uid-1")
     assert "node node-1 does not" in notice.message
 
 
 def test_the_message_names_the_accepted_values() -> None:
     row = pod(container(), policy="disabled")
-    (notice,) = pod_notices.notices_about([row], plan.plan_node(profile(KUBELET), facts(), [row]))
+    (notice,) = pod_events.notices_about([row], plan.plan_node(profile(KUBELET), facts(), [row]))
     assert "swapwarden.dev/swap-policy takes NoPreference, Disabled" in notice.message
 
 
-DISABLED, LIMIT = compiled.Override(policy=names.Policy.DISABLED), compiled.Override(swap_limit=2**20)
+DISABLED, LIMIT = make_override(policy=names.Policy.DISABLED), make_override(swap_limit=2**20)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_owners_whose_pods_an_override_concerns_get_a_notice(
     row: pods.PodRow, override: compiled.Override, expected: list[str]
 ) -> None:
     spec = plan.plan_node(profile(KUBELET, overrides=(override,)), facts(), [row])
-    told = list(pod_notices.notices_about([row], spec))
+    told = list(pod_events.notices_about([row], spec))
     assert [notice.reason for notice in told] == expected
     assert all("an override of profile test" in notice.message for notice in told)

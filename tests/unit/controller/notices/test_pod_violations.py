@@ -3,18 +3,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import pod_notices
-from swapwarden.kube.events import Notice
+from swapwarden.api.notices import Notice
+from swapwarden.policy.observed import states
+from swapwarden.policy.verdict import pod_events
 
 from tests.unit.controller.notices.reports import told
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, pod
 
 PODS = [pod(container(), key=key, name=f"pod-{key}", node="n") for key in "xy"]
 
 
 def reasons(old: states.StateRow, new: states.StateRow) -> list[tuple[str, str]]:
-    return [(notice.regarding.name, notice.reason) for notice in pod_notices.violation_notices(old, new, PODS)]
+    return [(notice.regarding.name, notice.reason) for notice in pod_events.violation_notices(old, new, PODS)]
 
 
 def test_a_pod_has_a_notice_when_its_limit_does_not_hold_and_when_it_has_drained() -> None:
@@ -45,7 +45,7 @@ def stuck(*cgroups: dict[str, Any]) -> states.StateRow:
 
 def test_a_pod_has_a_notice_each_time_that_it_stood_still() -> None:
     def notices(old: states.StateRow, new: states.StateRow) -> list[Notice]:
-        return list(pod_notices.standstill_notices(old, new, PODS))
+        return list(pod_events.standstill_notices(old, new, PODS))
 
     one, throttled = {"pod": "x", "trips": 1, "guard": "Released"}, {"pod": "y", "count": 9}
     (found,) = notices(stuck(throttled), stuck(throttled, one, {"pod": "gone", "trips": 1}))

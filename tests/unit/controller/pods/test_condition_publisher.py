@@ -11,23 +11,21 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
-from swapwarden.api.violations import PRESENT
 from swapwarden.controller import supervise
-from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import pod_notices
-from swapwarden.controller.pods import condition_publisher
+from swapwarden.controller.pods import condition_publisher, verdicts
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, errors, ratelimit
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import nodes, pods, states
+from swapwarden.policy.verdict.pod import PodVerdict, ReadState, judge
 
-from tests.unit.controller.objects import Known, Led, term
+from tests.unit.controller.known import Known, Led, term
 from tests.unit.kube.scripted import until
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, pod
 
 X = pod(container(), key="x", name="pod-x", node="n", policy="Disabled")
 PLANNED = {"x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
-REF = state.ProfileRef("p")
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 OBSERVED = 3
 NODE = nodes.NodeRow(name="n", uid="node-uid", labels={}, swap_bytes=2**30, memory_bytes=2**32)
 
@@ -42,37 +40,12 @@ def told(*violations: dict[str, Any], omitted: int = 0, observed: int = OBSERVED
     return states.decode(msgspec.json.encode(body))
 
 
-def judged(row: states.StateRow, generation: int = OBSERVED) -> tuple[str, str]:
-    said = states.spec_view(row)
-    verdict = condition_publisher.judge(X, row, said, condition_publisher.Pending(said.pods["x"], generation))
-    return verdict.status, verdict.reason
+def verdict_on(row: states.StateRow) -> PodVerdict:
+    return judge(X, ReadState.of(row))
 
 
 def violation(reason: str, pod: str = "x", **more: Any) -> dict[str, Any]:
     return {"pod": pod, "reason": reason, **more}
-
-
-@pytest.mark.parametrize(
-    ("row", "wanted"),
-    [
-        (told(), ("True", "PolicyDisabled")),
-        (told(observed=OBSERVED - 1), ("Unknown", "AwaitingAgent")),
-        (told(mode="Audit"), ("False", "Audit")),
-        (told(mode="Restore"), ("False", "Restore")),
-        (told(violation("Audit")), ("False", "Audit")),
-        (told(violation("Draining", swapBytes=4096)), ("False", "Draining")),
-        (told(violation("Draining", container="app")), ("False", "Draining")),
-        (told(violation("Draining"), violation("WriteFailed")), ("False", "WriteFailed")),
-        (told(violation("Yielded")), ("False", "Yielded")),
-        (told(violation("Draining", pod="y")), ("True", "PolicyDisabled")),
-        (told(violation("Novel", swapBytes=5)), ("True", "PolicyDisabled")),
-        (told(violation("Draining", pod="y"), omitted=1), ("Unknown", "NotListed")),
-        (told(violation("AwaitingState", pod="y"), omitted=1), ("Unknown", "NotListed")),
-        (told(pods={"x": {"reason": "NodeIncompatible"}}), ("False", "NodeIncompatible")),
-    ],
-)
-def test_what_the_agent_says_decides(row: states.StateRow, wanted: tuple[str, str]) -> None:
-    assert judged(row) == wanted
 
 
 @pytest.mark.parametrize(
@@ -88,10 +61,9 @@ def test_what_the_agent_says_decides(row: states.StateRow, wanted: tuple[str, st
     ],
 )
 def test_the_message_ends_with_the_observed_holder(holds: state.Holds | None, holder: str) -> None:
-    row = msgspec.structs.replace(told(), holds=holds)
-    spec = states.spec_view(row)
-    verdict = condition_publisher.judge(X, row, spec, condition_publisher.Pending(spec.pods["x"], OBSERVED))
-    assert (verdict.holder, verdict.message.endswith(pods.held_by(holder))) == (holder, True)
+    verdict = verdict_on(msgspec.structs.replace(told(), holds=holds))
+    [condition] = condition_publisher.condition_patch(X, verdict, NOW)["status"]["conditions"]
+    assert (verdict.holder, condition["message"].endswith(pods.held_by(holder))) == (holder, True)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +78,8 @@ async def test_a_plugin_that_is_away_changes_nothing_about_running_pods(
     bench: Bench, holds: state.Holds, reason: str, holder: str
 ) -> None:
     away = state.Condition(ConditionType.NRI_UNAVAILABLE, "True", reason)
-    row = msgspec.structs.replace(told(), holds=holds, abnormal_conditions=(away,))
-    spec = states.spec_view(row)
-    verdict = condition_publisher.judge(X, row, spec, condition_publisher.Pending(spec.pods["x"], OBSERVED))
+    row = msgspec.structs.replace(told(), holds=holds, conditions=(away,))
+    verdict = verdict_on(row)
     assert (verdict.status, verdict.holder) == ("True", holder)
     held = msgspec.structs.replace(
         with_enforced("True"), enforced=pods.Enforced("True", "PolicyDisabled", names.Holder.RUNTIME)
@@ -133,26 +104,6 @@ async def test_another_holder_is_written(bench: Bench) -> None:
     assert await bench.writes() == []
     bench.has(newer(told(), version=2, holds=state.Holds(runtime=True)))
     assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
-
-
-def test_later_generations_are_about_other_pods() -> None:
-    assert judged(told(observed=OBSERVED - 1), generation=OBSERVED - 1) == ("True", "PolicyDisabled")
-
-
-@pytest.mark.parametrize("reason", PRESENT)
-def test_the_condition_and_the_events_of_a_pod_say_the_same(reason: str) -> None:
-    row = told(violation(reason, swapBytes=4096))
-    said = states.spec_view(row)
-    verdict = condition_publisher.judge(X, row, said, condition_publisher.Pending(said.pods["x"], OBSERVED))
-    assert "node n" in verdict.message
-    if reason == "Audit":
-        told_of = [
-            each.message
-            for each in pod_notices.notices_about([X], state.StateSpec(REF, names.Mode.AUDIT, pods=PLANNED))
-        ]
-    else:
-        told_of = [notice.message for notice in pod_notices.violation_notices(told(), row, [X])]
-    assert told_of == [verdict.message]
 
 
 class Api:
@@ -204,7 +155,12 @@ class Bench:
         """From now on it is this term."""
         limit = ratelimit.Throttle(1000.0, lambda: 0.0)
         writes = Fenced(cast("client.Client", self.api), term, limit)
-        self.made = condition_publisher.ConditionPublisher(self.known.inventory, writes, gather=0.0)
+        self.publisher = condition_publisher.ConditionPublisher(self.known.inventory, writes)
+        self.made = verdicts.PodVerdicts(self.known.inventory, self.publisher.publish, gather=0.0)
+
+    def judges(self) -> None:
+        """Judge the node at once."""
+        self.publisher.publish("n", self.made.judge_node("n"))
 
     def has(self, row: states.StateRow | None, *found: pods.PodRow) -> None:
         self.known.state_changed("n", self.known.inventory.state_of("n"), row)
@@ -222,13 +178,13 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.made.run())
+        tasks = [asyncio.create_task(each.run()) for each in (self.made, self.publisher)]
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture
@@ -296,7 +252,7 @@ async def test_another_reason_is_written_and_another_number_is_not(
 
 
 def test_the_time_of_a_transition_is_that_of_the_status() -> None:
-    verdict, now = condition_publisher.PodVerdict("False", "WriteFailed", "why"), datetime.datetime.now(datetime.UTC)
+    verdict, now = PodVerdict("False", "WriteFailed", "why"), datetime.datetime.now(datetime.UTC)
     for before, is_new in ((None, True), ("True", True), ("False", False)):
         [condition] = condition_publisher.condition_patch(with_enforced(before, "Draining"), verdict, now)["status"][
             "conditions"
@@ -304,15 +260,14 @@ def test_the_time_of_a_transition_is_that_of_the_status() -> None:
         assert ("lastTransitionTime" in condition) == is_new
 
 
-async def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -> None:
+async def test_a_change_of_the_plan_keeps_the_condition_until_the_agent_reports(bench: Bench) -> None:
     bench.has(told(), with_enforced(None))
     await bench.writes()
     changed = {"x": state.PodSettings(reason=names.Reason.POLICY_DISABLED, swap_max="max")}
-    bench.has(newer(told(pods=changed), version=2, generation=5))
-    assert await bench.writes() == [(PATH, "Unknown", "AwaitingAgent")]
-    # Generations after that are about others.
-    bench.has(newer(told(pods=changed), version=3, generation=7, observed=5))
-    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
+    bench.has(newer(told(pods=changed), version=2, generation=5), with_enforced("True"))
+    assert await bench.writes() == [], "the kernel keeps a reported limit"
+    bench.has(newer(told(violation("WriteFailed"), pods=changed), version=3, generation=5, observed=5))
+    assert await bench.writes() == [(PATH, "False", "WriteFailed")]
 
 
 async def test_who_does_not_lead_writes_nothing_and_begins_again_with_all(bench: Bench) -> None:
@@ -373,7 +328,7 @@ async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(ben
 
     def recovers() -> None:
         bench.has(newer(told(), version=9))
-        bench.made.judge_node("n")
+        bench.judges()
 
     bench.api.on_write = recovers
     assert await bench.writes() == []
@@ -384,19 +339,19 @@ async def test_of_what_failed_and_is_needed_no_more_nothing_is_kept(bench: Bench
     bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy", retry_after=0.2)]
     async with bench.running():
         bench.made.request_sync("n")
-        await until(lambda: bench.made.queue.backoffs)
+        await until(lambda: bench.publisher.queue.backoffs)
         bench.has(newer(told(), version=9))
         bench.made.request_sync("n")
-        await until(lambda: not bench.made.queue.backoffs)
+        await until(lambda: not bench.publisher.queue.backoffs)
     assert bench.api.patches == []
-    assert not bench.made.desired
+    assert not bench.publisher.desired
 
 
 async def test_nothing_is_written_in_a_term_that_is_over(bench: Bench) -> None:
     led = Led()
     bench.begins(term(1, led))
     bench.has(told(), with_enforced(None))
-    bench.made.judge_node("n")
+    bench.judges()
     led.seconds = 0.0
     assert await bench.writes() == []
     bench.begins(term(2))
@@ -419,7 +374,7 @@ async def test_a_write_that_is_cut_off_is_repeated_where_the_term_was_renewed(be
 async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = supervise.FAULTS.value(condition_publisher.QUEUE)
+    faults = supervise.FAULTS.value(verdicts.PART)
     real = bench.known.inventory.pods_on
 
     def pods_on(node: str) -> Any:
@@ -431,7 +386,7 @@ async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waitin
     bench.has(told(), with_enforced(None))
     bench.made.request_sync("broken")
     assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
-    assert supervise.FAULTS.value(condition_publisher.QUEUE) == faults + 1
+    assert supervise.FAULTS.value(verdicts.PART) == faults + 1
 
 
 @pytest.mark.parametrize("status", [404, 409])
@@ -443,7 +398,7 @@ async def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> No
 
 
 def test_the_patch_names_the_pod_for_which_it_is() -> None:
-    verdict = condition_publisher.PodVerdict("True", "PolicyDisabled", "it holds")
+    verdict = PodVerdict("True", "PolicyDisabled", "it holds")
     when = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
     assert condition_publisher.condition_patch(with_enforced(None), verdict, when) == {
         "metadata": {"uid": "x"},
@@ -459,3 +414,18 @@ def test_the_patch_names_the_pod_for_which_it_is() -> None:
             ]
         },
     }
+
+
+async def test_the_metric_counts_pods_by_verdict_until_they_are_gone(bench: Bench) -> None:
+    def counted() -> dict[str, float]:
+        return {dict(each.labels)["reason"]: each.value for each in verdicts.PODS.samples()}
+
+    second = msgspec.structs.replace(X, key="y", uid="y", name="pod-y")
+    bench.has(told(violation("Draining", pod="y"), pods={**PLANNED, "y": PLANNED["x"]}), with_enforced(None), second)
+    bench.judges()
+    assert counted() == {"PolicyDisabled": 1, "Draining": 1}
+    bench.known.pod_changed("default/pod-y", second, None)
+    bench.judges()
+    assert counted() == {"PolicyDisabled": 1}
+    bench.made.close()
+    assert counted() == {}

@@ -5,7 +5,6 @@ These take minutes, and print the table of docs/design/measurements.md.
 
 from __future__ import annotations
 
-import enum
 import os
 import statistics
 import subprocess
@@ -15,11 +14,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.controller.inventory import states
-from swapwarden.controller.pressure import budgets, evictor, observer
+from swapwarden.controller.pressure import budgets, handler
 from swapwarden.controller.term import Term
 from swapwarden.kube import client
-from swapwarden.policy.pressure import choice, limits, ranking
+from swapwarden.policy.pressure import handling, limits, ranking
 from swapwarden.policy.pressure.candidates import Candidate
 
 from tests.unit.controller.pressure.simulated.world import Load, World, simulate
@@ -43,7 +41,7 @@ FULL = {
     ),
     "60 %": Load(nodes=5000, pools=10, pressed=(450,) * 6 + (75,) * 4, ramp=20, seconds=180, failovers=(60, 120)),
 }
-HOLDS = [choice.OBSERVE, *choice.HoldReason]
+HOLDS = [handling.OBSERVE, *limits.HoldReason]
 
 
 def broken(world: World) -> list[str]:
@@ -52,13 +50,13 @@ def broken(world: World) -> list[str]:
 
 
 def test_no_rule_is_broken_and_a_replay_decides_the_same() -> None:
-    before = {reason: observer.HOLDS.value(reason) for reason in HOLDS}
+    before = {reason: handler.HOLDS.value(reason) for reason in HOLDS}
     world = simulate(SMALL)
     assert broken(world) == []
     assert len(world.judge.evictions) >= 5
     assert len({one.epoch for one in world.judge.records}) >= 2, "several terms evict"
     for reason in ("Stale", "Settling", "Widespread", "RateLimit"):
-        assert observer.HOLDS.value(reason) > before[reason], reason
+        assert handler.HOLDS.value(reason) > before[reason], reason
     assert simulate(SMALL).judge.digest() == world.judge.digest()
     assert broken(simulate(RUSH)) == []
     assert broken(simulate(HOURLY)) == []
@@ -77,25 +75,24 @@ def began_long_ago(self: limits.Evictions, _: float) -> None:
     BEGIN(self, -1e9)
 
 
-def without_victim(wire: states.WireState) -> states.StateRow:
-    return msgspec.structs.replace(PROJECT(wire), victim=None)
+def without_foreign_records(node: handling.NodePressure, seen: handling.Situation) -> handling.Step:
+    own = None if node.attempt is None else node.attempt.victim
+    return NEXT_STEP(node, msgspec.structs.replace(seen, victim=own))
 
 
-async def evict_the_large_one(api: client.Client, term: Term, pod: Candidate, grace: int) -> budgets.EvictionAnswer:
+async def evict_the_large_one(api: client.Client, term: Term, pod: Candidate, grace: int) -> handling.EvictionAnswer:
     name = f"{pod.name.partition('-')[0]}-large"
     return await EVICT(api, term, msgspec.structs.replace(pod, name=name, uid=f"uid-{name}"), grace)
 
 
-class HastyLife(enum.Enum):
-    """A pod that ends is gone."""
-
-    ALIVE = enum.auto()
-    GONE = enum.auto()
-    ENDING = GONE
+def has_not_to_end(self: handling.NodePressure, step: handling.Step, answer: handling.Answer, now: float) -> None:
+    ANSWERED(self, step, answer, now)
+    if self.turn.life is handling.PodLife.ENDING:
+        self.turn.life = handling.PodLife.GONE
 
 
-BEGIN, PROJECT = limits.Evictions.__init__, states.project
-EVICT = budgets.evict
+BEGIN, EVICT = limits.Evictions.__init__, budgets.evict
+NEXT_STEP, ANSWERED = handling.next_step, handling.NodePressure.answered
 
 
 @pytest.mark.parametrize(
@@ -111,15 +108,15 @@ EVICT = budgets.evict
         ),
         (SMALL, [(limits.Evictions, "is_settling", never)], "settles"),
         (HOURLY, [(limits.Evictions, "recall", unlimited)], "in 3600 s"),
-        (SMALL, [(choice, "is_widespread", never)], "most nodes"),
-        (SMALL, [(states, "project", without_victim)], "is recorded"),
+        (SMALL, [(limits, "is_widespread", never)], "most nodes"),
+        (SMALL, [(handling, "next_step", without_foreign_records)], "is recorded"),
         (SMALL, [(ranking, "_spared", unlimited)], "it must stay"),
         (SMALL, [(ranking.Ranked, "excess", property(lambda one: one.usage))], "within its grant"),
         (SMALL, [(budgets, "evict", evict_the_large_one)], "not the recorded one"),
         # One that ends holds evictions in two ways.
         (
             SMALL,
-            [(evictor, "PodLife", HastyLife), (choice, "is_one_ending", never)],
+            [(handling.NodePressure, "answered", has_not_to_end), (handling, "is_one_ending", never)],
             "on its way",
         ),
     ],

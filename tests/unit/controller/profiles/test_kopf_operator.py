@@ -19,7 +19,7 @@ from swapwarden.controller.watches import profile_list
 from swapwarden.kube import backoff, config
 
 from testbed.controlplane import pki
-from tests.unit.controller.objects import Led, term
+from tests.unit.controller.known import Led, term
 from tests.unit.controller.profileapi import NAME, ProfileApi
 from tests.unit.kube.scripted import until
 

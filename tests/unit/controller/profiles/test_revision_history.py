@@ -9,13 +9,15 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from swapwarden.controller.inventory import profile_store, revisions
 from swapwarden.controller.profiles import revision_history
 from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import client, errors, ratelimit
+from swapwarden.policy.observed import revisions
+from swapwarden.policy.profile.store import ProfileStore
 
-from tests.unit.controller.objects import profile_object, term
+from tests.unit.controller.known import term
 from tests.unit.kube.scripted import Request, Scripted, failure, page, reply, until
+from tests.unit.objects import profile_object
 
 PATH = "/apis/apps/v1/namespaces/here/controllerrevisions"
 NO_SWAP, LIMITED = {"behavior": "NoSwap"}, {"behavior": "LimitedSwap"}
@@ -33,7 +35,7 @@ class Bench:
 
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
-        self.store = profile_store.ProfileStore()
+        self.store = ProfileStore()
         self.named: dict[str, Collection[int]] = {}
         self.changes = 0
         writes = Fenced(api, term(), ratelimit.Throttle(100.0, asyncio.get_running_loop().time))

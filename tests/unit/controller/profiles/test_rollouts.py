@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, supervise, workqueue
-from swapwarden.controller.inventory import profile_store
-from swapwarden.controller.planning import fleet
-from swapwarden.controller.planning.view import Planner
-from swapwarden.controller.profiles import desired_status, rollouts, status_publisher
+from swapwarden.api.notices import Notice
+from swapwarden.controller import supervise, workqueue
+from swapwarden.controller.profiles import rollouts, status_publisher
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
-from swapwarden.kube import backoff, client, errors, events, ratelimit
-from swapwarden.policy import rollout
+from swapwarden.kube import backoff, client, errors, ratelimit
+from swapwarden.policy.fleet import cluster, profile_status, progress, rollout
+from swapwarden.policy.fleet.view import Planner
 from swapwarden.policy.profile import compiled
+from swapwarden.policy.profile.store import Entry, ProfileStore
 
-from tests.unit.controller.objects import Known, Led, node, profile_object, state_row, term
+from tests.unit.controller.known import Known, Led, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
+from tests.unit.objects import node, profile_object, state_row
 
 
 class Told:
@@ -32,7 +33,7 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str, str]] = []
 
-    def post(self, notice: events.Notice) -> None:
+    def post(self, notice: Notice) -> None:
         assert notice.message
         assert (notice.regarding.kind, notice.regarding.namespace) == ("NodeSwapProfile", "")
         self.reasons.append((notice.regarding.uid, notice.type, notice.reason))
@@ -68,7 +69,7 @@ class Bench:
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
         self.known = Known()
-        self.store = profile_store.ProfileStore()
+        self.store = ProfileStore()
         self.told = Told()
         self.now = 0.0
         self.writes = ratelimit.Throttle(100.0, lambda: self.now)
@@ -85,7 +86,7 @@ class Bench:
             self.store,
             Fenced(self._api, term, self.writes),
             self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
-            desired_status.Rights(extended_resource=False, eviction=False),
+            profile_status.Rights(extended_resource=False, eviction=False),
         )
         self.kept = Kept()
         self.rollouts = rollouts.Rollouts(
@@ -246,14 +247,14 @@ async def test_a_status_that_hangs_keeps_no_other_profile_from_its_own_again_and
 async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_its_status(
     bench: Bench, waits: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = desired_status.build
+    build = profile_status.build
 
-    def odd(entry: profile_store.Entry, *others: Any, **more: Any) -> dict[str, Any]:
+    def odd(entry: Entry, *others: Any, **more: Any) -> dict[str, Any]:
         if entry.name == "odd":
             raise KeyError("nobody thought of it")
         return build(entry, *others, **more)
 
-    monkeypatch.setattr(desired_status, "build", odd)
+    monkeypatch.setattr(profile_status, "build", odd)
     for name in ("odd", "well"):
         bench.offer(profile_object(name))
     async with bench.running():
@@ -268,14 +269,14 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
     # So short that it is over before the rollouts look for the next time at which something is due.
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 1e-9)
     faults = supervise.FAULTS.value(rollouts.PART)
-    judge, odd = fleet.rollout_of, {"odd"}
+    judge, odd = progress.rollout_of, {"odd"}
 
     def fails(planner: Planner, found: compiled.Profile, *others: Any) -> rollout.RolloutProgress:
         if found.name in odd:
             raise KeyError("nobody thought of it")
         return judge(planner, found, *others)
 
-    monkeypatch.setattr(fleet, "rollout_of", fails)
+    monkeypatch.setattr(progress, "rollout_of", fails)
     bench.known.node_changed("node-2", None, node("node-2", labels={"pool": "odd"}))
     bench.offer(profile_object("odd", nodeSelector={"matchLabels": {"pool": "odd"}}, priority=200))
     bench.offer(profile_object("well"))
@@ -291,14 +292,14 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
 async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
     faults = supervise.FAULTS.value(rollouts.PART)
-    whole = fleet.generations
+    whole = progress.generations
 
     def fails(planner: Planner) -> Any:
         if supervise.FAULTS.value(rollouts.PART) < faults + 2:
             raise KeyError("nobody thought of it")
         return whole(planner)
 
-    monkeypatch.setattr(fleet, "generations", fails)
+    monkeypatch.setattr(progress, "generations", fails)
     bench.offer(profile_object())
     async with bench.running():
         await bench.server.seen(1)
@@ -470,8 +471,8 @@ async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:
         name: next(one for one in status["conditions"] if one["type"] == "Conflicted") for name, status in found.items()
     }
     assert {name: one["status"] for name, one in conflicts.items()} == {"older": "True", "younger": "True"}
-    assert conflicts["older"]["message"] == desired_status.SAME_PRIORITY.format("younger", "node-1")
-    assert conflicts["younger"]["message"] == desired_status.SAME_PRIORITY.format("older", "node-1")
+    assert conflicts["older"]["message"] == profile_status.SAME_PRIORITY.format("younger", "node-1")
+    assert conflicts["younger"]["message"] == profile_status.SAME_PRIORITY.format("older", "node-1")
     assert {name: status["nodes"]["matched"] for name, status in found.items()} == {"older": 1, "younger": 0}
 
 
@@ -529,8 +530,8 @@ async def test_a_conflict_names_the_nodes_that_no_third_profile_governs(bench: B
         await bench.server.seen(3)
     nodes = ", ".join(f"node-{number:02}" for number in range(4, 14)) + " and 1 more"
     assert conflicts(bench.server.requests) == {
-        "p": ("True", desired_status.SAME_PRIORITY.format("q", nodes)),
-        "q": ("True", desired_status.SAME_PRIORITY.format("p", nodes)),
+        "p": ("True", profile_status.SAME_PRIORITY.format("q", nodes)),
+        "q": ("True", profile_status.SAME_PRIORITY.format("p", nodes)),
         "third": ("False", ""),
     }
 

@@ -13,12 +13,12 @@ from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.kube import client, informer
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import Known, node, profile
+from tests.unit.controller.known import Known
 from tests.unit.kube.scripted import END, HANG, STREAM, Scripted, error, event, failure, page, until
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import container, make_override, named_profile, node, pod
 
 TEAM = (compiled.LabelExpression("team", "In", frozenset({"a"})),)
-BY_TEAM = compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED)
+BY_TEAM = make_override(namespaces=TEAM, policy=names.Policy.DISABLED)
 
 
 def namespace(name: str, version: int, **labels: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Bench:
         self.known.pod_changed("default/pod", None, pod(container()))
 
     def overrides(self, *entries: compiled.Override) -> None:
-        self.known.profiles_changed({"p": profile(overrides=entries)})
+        self.known.profiles_changed({"p": named_profile(overrides=entries)})
         self.known.due.clear()
         self.watch.update(needed=self.known.planner.needs_namespaces())
 
@@ -57,11 +57,11 @@ async def bench(api: client.Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 async def test_nobody_asks_where_nobody_needs_them(bench: Bench, server: Scripted) -> None:
-    bench.overrides(compiled.Override(pods=TEAM, policy=names.Policy.DISABLED))
+    bench.overrides(make_override(pods=TEAM, policy=names.Policy.DISABLED))
     server.answer(page([], 1))
     server.answer(STREAM, HANG)
     bench.overrides(BY_TEAM)
-    await until(lambda: not bench.known.planner.lacks_namespaces("node-1"))
+    await until(lambda: not bench.known.lacks_namespaces("node-1"))
     assert [request.path for request in server.requests[:1]] == [namespace_watch.NAMESPACES]
 
 
@@ -73,11 +73,11 @@ async def test_nodes_wait_until_all_are_known_and_follow_changes(bench: Bench, s
     server.answer(STREAM, change, event("MODIFIED", namespace("default", 6, team="b")), HANG)
     bench.overrides(BY_TEAM)
     await server.seen(3)
-    assert bench.known.planner.lacks_namespaces("node-1")
+    assert bench.known.lacks_namespaces("node-1")
     assert bench.known.due == []
     listed.set()
     await until(lambda: bench.known.due)
-    assert not bench.known.planner.lacks_namespaces("node-1")
+    assert not bench.known.lacks_namespaces("node-1")
     assert bench.swap_max() == "0"
     bench.known.due.clear()
     change.set()
@@ -108,14 +108,14 @@ async def test_it_ends_with_the_need_and_begins_again(bench: Bench, server: Scri
         server.answer(page([namespace("default", version, team="a")], version))
         server.answer(STREAM, HANG)
     bench.overrides(BY_TEAM)
-    await until(lambda: not bench.known.planner.lacks_namespaces("node-1"))
+    await until(lambda: not bench.known.lacks_namespaces("node-1"))
     await server.seen(2)
     bench.overrides()
     await until(lambda: informer.SYNCED.value("namespaces") == 0)
     assert bench.swap_max() is None
     bench.overrides(BY_TEAM)
     await server.seen(4)
-    await until(lambda: not bench.known.planner.lacks_namespaces("node-1"))
+    await until(lambda: not bench.known.lacks_namespaces("node-1"))
     assert bench.swap_max() == "0"
 
 
@@ -128,7 +128,7 @@ async def test_a_need_that_returns_at_once_is_met(bench: Bench, server: Scripted
     bench.overrides()
     bench.overrides(BY_TEAM)
     await server.seen(4)
-    await until(lambda: not bench.known.planner.lacks_namespaces("node-1"))
+    await until(lambda: not bench.known.lacks_namespaces("node-1"))
 
 
 async def test_it_says_whether_all_that_is_needed_is_known(bench: Bench, server: Scripted) -> None:
@@ -144,7 +144,7 @@ async def test_it_says_whether_all_that_is_needed_is_known(bench: Bench, server:
     assert not watch.synced.is_set()
     listed.set()
     await until(watch.synced.is_set)
-    assert not bench.known.planner.lacks_namespaces("node-1")
+    assert not bench.known.lacks_namespaces("node-1")
     assert watch.heard > since
     bench.overrides()
     assert watch.synced.is_set()

@@ -11,14 +11,14 @@ from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
-from swapwarden.controller.inventory import profile_store
 from swapwarden.controller.watches import profile_list
 from swapwarden.kube import client, config, informer
+from swapwarden.policy.profile.store import ProfileStore
 
 from testbed.controlplane import pki
-from tests.unit.controller.objects import profile_object
 from tests.unit.controller.profileapi import NAME, ProfileApi
 from tests.unit.kube.scripted import until
+from tests.unit.objects import profile_object
 
 WAIT = 20.0
 RESOURCE = "nodeswapprofiles"
@@ -38,7 +38,7 @@ class Site:
             tls_server_name=NAME,
             token_file=config.TokenFile(self.token_file),
         )
-        self.store = profile_store.ProfileStore()
+        self.store = ProfileStore()
         self.changes = 0
         self.leads = True
 
@@ -133,3 +133,21 @@ async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: py
         site.token_file.write_text(site.server.token)
         await asyncio.wait_for(watch.synced.wait(), WAIT)
         assert set(site.store.entries) == {"p"}
+
+
+def test_a_version_that_cannot_be_used_is_logged_once_and_counted_until_it_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = ProfileStore(profile_list.report)
+    odd = profile_object("odd", swap={"behavior": "Newfangled"})
+    store.offer(profile_object("sound"))
+    for version in (1, 2):
+        store.offer(odd | {"metadata": odd["metadata"] | {"resourceVersion": str(version)}})
+    [record] = caplog.records
+    assert record.levelname == "ERROR"
+    assert "generation 1 of profile odd cannot be used: spec.swap.behavior" in record.getMessage()
+    assert "none is known that can" in record.getMessage()
+    assert [profile_list.VALID.value(name) for name in ("sound", "odd")] == [1, 0]
+    store.remove("odd", "uid-of-odd")
+    store.remove("sound", "uid-of-sound")
+    assert not {"sound", "odd"} & {dict(each.labels)["profile"] for each in profile_list.VALID.samples()}

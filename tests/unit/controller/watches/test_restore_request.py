@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from swapwarden.api.notices import Notice
 from swapwarden.controller.watches import restore_request
-from swapwarden.kube import errors, events
+from swapwarden.kube import errors
 
 
 class Api:
@@ -49,7 +50,7 @@ async def test_it_is_given_and_taken_back() -> None:
 
 
 async def test_each_order_is_an_event_of_its_own_by_any_reporter() -> None:
-    bench, told = Bench({}), list[events.Notice]()
+    bench, told = Bench({}), list[Notice]()
     for answer in ({"restore": "true"}, {"restore": "true"}, {"restore": "false"}, {"restore": "true"}):
         if await bench.read(answer):
             told.append(bench.order.notice())

@@ -580,7 +580,7 @@ def test_a_missing_right_is_named(fake: FakeApi, start: Start, caplog: pytest.Lo
     until(lambda: fake.count("POST") > 2, "tries")
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     (warning,) = warnings
-    assert all(part in warning for part in ("ns/l", "(403 Forbidden)", "create leases", "controller-rbac.yaml"))
+    assert all(part in warning for part in ("ns/l", "(403 Forbidden)", "create leases", "controller/rbac.yaml"))
 
 
 def test_others_are_named_in_the_log(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from swapwarden.api import names
 from swapwarden.policy.memory import kubelet
 from swapwarden.policy.memory.kubelet import MemoryFiles, Version
-from swapwarden.policy.observed import pods
-from swapwarden.policy.observed.pod_memory import WholePod
-from swapwarden.policy.swap import qos
+from swapwarden.policy.observed import pods, resources
+from swapwarden.policy.observed.pods import WholePod
 
-from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod
+from tests.unit.objects import GI, MI, PAGE, Kind, container, facts, pod
 
 OLD, NEW = Version.V1_36, Version.V1_37
 BOTH = (OLD, NEW)
@@ -22,7 +21,7 @@ OFF = {"featureGates": {"MemoryQoS": False}}
 FACTOR = {**ON, "memoryThrottlingFactor": 0.9}
 TIERED = {**FACTOR, "memoryReservationPolicy": "TieredReservation"}
 LIMITED = {"failSwapOn": False, "memorySwap": {"swapBehavior": "LimitedSwap"}}
-GUARANTEED, BURSTABLE, BEST_EFFORT = qos.Class.GUARANTEED, qos.Class.BURSTABLE, qos.Class.BEST_EFFORT
+GUARANTEED, BURSTABLE, BEST_EFFORT = resources.Class.GUARANTEED, resources.Class.BURSTABLE, resources.Class.BEST_EFFORT
 ZERO = MemoryFiles("0", "0", None, "0")
 
 bytes_ = st.integers(1, 2**45)
@@ -263,8 +262,8 @@ class TestAbove:
         assert above(OLD, ON, self.BURSTABLE) == (MemoryFiles("0"), MemoryFiles(low="0"))
         assert above(OLD, OFF, self.BURSTABLE) == (MemoryFiles(), MemoryFiles())
 
-    @given(st.sampled_from(BOTH), st.lists(st.tuples(st.sampled_from(list(qos.Class)), bytes_), max_size=8))
-    def test_sums_are_those_of_the_pods(self, version: Version, each: list[tuple[qos.Class, int]]) -> None:
+    @given(st.sampled_from(BOTH), st.lists(st.tuples(st.sampled_from(list(resources.Class)), bytes_), max_size=8))
+    def test_sums_are_those_of_the_pods(self, version: Version, each: list[tuple[resources.Class, int]]) -> None:
         rows = [
             pod(container(request=0 if kind is BEST_EFFORT else request), qos=kind, uid=f"u{number}")
             for number, (kind, request) in enumerate(each)

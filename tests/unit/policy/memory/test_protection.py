@@ -9,9 +9,9 @@ from swapwarden.api import names, state
 from swapwarden.policy import plan
 from swapwarden.policy.memory import protection, settings
 from swapwarden.policy.memory.protection import Effect, InEffect, ProtectedCgroup, Share
-from swapwarden.policy.swap.qos import Class
+from swapwarden.policy.observed.resources import Class
 
-from tests.unit.policy.rows import GI, MI, PAGE, container, facts, pod, profile
+from tests.unit.objects import GI, MI, PAGE, container, facts, pod, profile
 
 SOFT = settings.MemoryQoS(reservation=names.ReservationPolicy.SOFT, system_low="0")
 TIERED = settings.MemoryQoS(reservation=names.ReservationPolicy.TIERED_RESERVATION, system_low="0")

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from swapwarden.api import names, throttling
 from swapwarden.policy.memory import kubelet, qos, settings
 from swapwarden.policy.observed import memory_asks, nodes, pods
-from swapwarden.policy.observed.pod_memory import WholePod
-from swapwarden.policy.profile import compiled
+from swapwarden.policy.observed.pods import WholePod
+from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.swap import limits
-from swapwarden.policy.swap.qos import Class
 
-from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod, profile
+from tests.unit.objects import GI, MI, PAGE, Kind, container, facts, pod
 
 Protection, Throttling = names.ProtectionReason, names.ThrottlingReason
 Reservation, WithoutSwap = names.ReservationPolicy, names.WithoutSwap
@@ -33,7 +32,7 @@ def decided(
     *,
     swap: int | str | None = None,
     node: nodes.NodeFacts | None = None,
-    override: compiled.Override | None = None,
+    override: settings.MemoryOverride | None = None,
     without: bool = False,
     **memory: Any,
 ) -> qos.PodMemory:
@@ -48,15 +47,15 @@ def maybe(
     *,
     swap: int | str | None = None,
     node: nodes.NodeFacts | None = None,
-    override: compiled.Override | None = None,
+    override: settings.MemoryOverride | None = None,
     without: bool = False,
     **memory: Any,
 ) -> qos.PodMemory | None:
     text = None if swap is None else str(swap)
     reason = names.Reason.LIMITED_SWAP
     each = tuple(limits.ContainerDecision(one.name, one.id, text, reason) for one in row.containers)
-    own = profile(LIMITED, memory_qos=None if without else settings.MemoryQoS(**memory))
-    return qos.decide(own, node or facts(), row, limits.PodDecision(text, reason, each), override)
+    offered = None if without else settings.MemoryQoS(**memory)
+    return qos.decide(offered, node or facts(), row, limits.PodDecision(text, reason, each), override)
 
 
 def highs(found: qos.PodMemory) -> list[tuple[int | None, str]]:
@@ -159,7 +158,7 @@ class TestThrottling:
         each = tuple(
             limits.ContainerDecision(name, "", value, reason) for name, value in (("a", "max"), ("b", str(10 * MI)))
         )
-        own = profile(WORKLOAD, memory_qos=settings.MemoryQoS(throttling_percent=50))
+        own = settings.MemoryQoS(throttling_percent=50)
         found = qos.decide(own, facts(), row, limits.PodDecision(str(30 * MI), reason, each))
         assert found is not None
         assert highs(found) == [(70 * MI, Throttling.SWAP_ROOM), (90 * MI, Throttling.SWAP_ROOM)]
@@ -168,7 +167,7 @@ class TestThrottling:
     def test_what_the_kubelet_may_lower_is_unknown(self, value: str, reason: names.ThrottlingReason) -> None:
         why = names.Reason.KUBELET_DECIDES
         each = (limits.ContainerDecision("app", "", value, why, cap=True),)
-        own = profile(names.Behavior.KUBELET, memory_qos=settings.MemoryQoS(throttling_percent=50))
+        own = settings.MemoryQoS(throttling_percent=50)
         found = qos.decide(own, facts(), BURSTABLE, limits.PodDecision(value, why, each, cap=True))
         assert found is not None
         assert (found.high, found.throttling) == (None, reason)
@@ -177,7 +176,7 @@ class TestThrottling:
     def test_none_of_one_is_none_whatever_the_kubelet_gives_the_other(self, of_pod: str, of_container: str) -> None:
         why = names.Reason.KUBELET_DECIDES
         each = (limits.ContainerDecision("app", "", of_container, why, cap=True),)
-        own = profile(names.Behavior.KUBELET, memory_qos=settings.MemoryQoS(throttling_percent=50))
+        own = settings.MemoryQoS(throttling_percent=50)
         found = qos.decide(own, facts(), BURSTABLE, limits.PodDecision(of_pod, why, each, cap=True))
         assert found is not None
         assert found.throttling is Throttling.NO_SWAP
@@ -322,7 +321,7 @@ class TestProtection:
 
 class TestOverrides:
     def test_precedence_is_between_pod_and_profile(self) -> None:
-        override = compiled.Override("quiet", memory_reservation=SOFT, memory_throttling=25)
+        override = settings.MemoryOverride(reservation=SOFT, throttling=25)
         found = decided(BURSTABLE, swap=GI, override=override, throttling_percent=50)
         assert (found.low, found.high) == (60 * MI, 70 * MI)
         own = pod(*BURSTABLE.containers, asks=asks(low=20 * MI, throttling=75))
@@ -331,7 +330,7 @@ class TestOverrides:
 
     @pytest.mark.parametrize("fields", [{}, {"reservation": SOFT}, {"low": MI}, {"reservation": Reservation.NONE}])
     def test_no_pod_has_protection_that_an_override_refuses(self, fields: dict[str, Any]) -> None:
-        override = compiled.Override("quiet", memory_reservation=Reservation.NONE)
+        override = settings.MemoryOverride(reservation=Reservation.NONE)
         row = pod(container(request=60 * MI), asks=asks(**fields))
         for own in (SOFT, TIERED):
             found = decided(row, override=override, reservation=own)
@@ -342,7 +341,7 @@ class TestOverrides:
         "fields", [{}, {"throttling": 75}, {"high": 90 * MI}, {"container_high": (("app", 90 * MI),)}]
     )
     def test_no_pod_is_throttled_where_an_override_refuses(self, fields: dict[str, Any]) -> None:
-        override = compiled.Override("quiet", memory_throttling=throttling.NEVER)
+        override = settings.MemoryOverride(throttling=throttling.NEVER)
         for others in ((), (container("b"),)):
             row = pod(*BURSTABLE.containers, *others, asks=asks(**fields))
             found = decided(row, swap=GI, override=override, throttling_percent=50)
@@ -350,7 +349,7 @@ class TestOverrides:
             assert highs(found) == [(None, Throttling.OVERRIDE_REFUSES)] * len(row.containers)
 
     def test_a_pod_may_refuse_what_an_override_gives(self) -> None:
-        override = compiled.Override("quiet", memory_reservation=SOFT, memory_throttling=25)
+        override = settings.MemoryOverride(reservation=SOFT, throttling=25)
         refuses = asks(reservation=Reservation.NONE, throttling=throttling.NEVER)
         found = decided(pod(*BURSTABLE.containers, asks=refuses), swap=GI, override=override)
         assert (found.low, found.protection) == (None, Protection.POD_REFUSES)
@@ -370,7 +369,7 @@ class TestNotOffered:
         ],
     )
     def test_no_annotation_has_an_effect_without_memory_qos(self, fields: dict[str, Any]) -> None:
-        override = compiled.Override("loud", memory_reservation=SOFT, memory_throttling=50)
+        override = settings.MemoryOverride(reservation=SOFT, throttling=50)
         for own in (None, override):
             row = pod(*BURSTABLE.containers, container("b"), asks=asks(**fields))
             found = decided(row, swap=GI, override=own, without=True)
@@ -380,7 +379,7 @@ class TestNotOffered:
             assert found.containers == (qos.ContainerMemory("app", *none), qos.ContainerMemory("b", *none))
 
     def test_nothing_is_decided_unless_the_pod_asks(self) -> None:
-        override = compiled.Override("loud", memory_reservation=SOFT, memory_throttling=50)
+        override = settings.MemoryOverride(reservation=SOFT, throttling=50)
         assert maybe(BURSTABLE, without=True) is None
         assert maybe(BURSTABLE, override=override, without=True) is None
 
@@ -391,8 +390,8 @@ def test_nothing_is_decided_on_an_incompatible_node() -> None:
 
 class TestAbove:
     def sums(self, *rows: pods.PodRow, node: nodes.NodeFacts | None = None, **memory: Any) -> qos.Sums:
-        own = profile(LIMITED, memory_qos=settings.MemoryQoS(**memory))
-        return qos.sums(own, node or facts(), [(row, maybe(row, **memory)) for row in rows])
+        own = settings.MemoryQoS(**memory)
+        return qos.sums(own, node or facts(), [(row, one) for row in rows if (one := maybe(row, **memory))])
 
     GUARANTEED = pod(container(request=GI, limit=GI), qos=Class.GUARANTEED)
 
@@ -428,8 +427,8 @@ class TestAbove:
         row = pod(container(request=4 * GI, limit=4 * GI), qos=Class.GUARANTEED)
         for recursive in (True, False):
             node = facts(memory_bytes=5 * GI, recursive_protection=recursive)
-            own = profile(LIMITED, memory_qos=settings.MemoryQoS(TIERED, system_low="1Gi"))
-            found = qos.sums(own, node, [(row, maybe(row, node=node, reservation=TIERED))])
+            own = settings.MemoryQoS(TIERED, system_low="1Gi")
+            found = qos.sums(own, node, [(row, decided(row, node=node, reservation=TIERED))])
             assert not found.overcommitted
 
     @pytest.mark.parametrize(
@@ -523,8 +522,8 @@ class TestProperties:
     @given(st.lists(st.tuples(sizes, st.sampled_from(list(Class))), max_size=6), memory, st.integers(1, 2**40))
     def test_sums_are_at_most_the_node(self, each: list[tuple[int, Class]], memory: dict[str, Any], size: int) -> None:
         node = facts(memory_bytes=size)
-        own = profile(LIMITED, memory_qos=settings.MemoryQoS(**memory))
+        own = settings.MemoryQoS(**memory)
         rows = [pod(container(request=request, limit=request), qos=kind) for request, kind in each]
-        found = qos.sums(own, node, [(row, maybe(row, node=node, **memory)) for row in rows])
+        found = qos.sums(own, node, [(row, one) for row in rows if (one := maybe(row, node=node, **memory))])
         assert found.kubepods_min + found.kubepods_low + found.system_low <= size
         assert found.burstable_low <= found.kubepods_low

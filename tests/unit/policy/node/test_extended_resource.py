@@ -9,15 +9,24 @@ from swapwarden.api import names
 from swapwarden.policy import plan
 from swapwarden.policy.node import extended_resource
 from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import GI, MI, Kind, container, facts, pod, profile
+from tests.unit.objects import GI, MI, Kind, container, facts, pod, profile
 
 WORKLOAD = names.Behavior.WORKLOAD_CONTROLLED
 
 
-def offering(**fields: Any) -> Any:
+def offering(**fields: Any) -> compiled.Profile:
     return profile(WORKLOAD, **{"extended_resource": True, **fields})
+
+
+def capacity(own: compiled.Profile, node: nodes.NodeFacts) -> int | None:
+    return extended_resource.capacity(own.node, own.swap, node)
+
+
+def desired(own: compiled.Profile, *seen: Any, enforced: bool) -> int | None:
+    return extended_resource.desired(own.node, own.swap, *seen, enforced=enforced)
 
 
 def node(offered: int | None = None) -> nodes.NodeRow:
@@ -44,7 +53,7 @@ def asking(number: int, *amounts: tuple[Kind, int], **fields: Any) -> pods.PodRo
     ],
 )
 def test_how_much_there_is(fields: dict[str, Any], found: dict[str, Any], wanted: int | None) -> None:
-    assert extended_resource.capacity(offering(**fields), facts(**found)) == wanted
+    assert capacity(offering(**fields), facts(**found)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -54,23 +63,23 @@ def test_how_much_there_is(fields: dict[str, Any], found: dict[str, Any], wanted
 def test_it_appears_once_the_profile_is_enforced_and_stays(
     offered: int | None, enforced: bool, wanted: int | None
 ) -> None:
-    assert extended_resource.desired(offering(), facts(), node(offered), [], enforced=enforced) == wanted
+    assert desired(offering(), facts(), node(offered), [], enforced=enforced) == wanted
 
 
 def test_it_is_removed_with_its_profile_whatever_pods_request() -> None:
     rows = [asking(1, (Kind.APP, GI))]
-    assert extended_resource.desired(profile(WORKLOAD), facts(), node(4 * GI), rows, enforced=True) is None
-    assert extended_resource.desired(offering(), facts(swap_bytes=0), node(4 * GI), rows, enforced=True) is None
+    assert desired(profile(WORKLOAD), facts(), node(4 * GI), rows, enforced=True) is None
+    assert desired(offering(), facts(swap_bytes=0), node(4 * GI), rows, enforced=True) is None
 
 
 def test_it_stays_as_it_is_while_no_agent_has_reported() -> None:
     unknown = facts(swap_bytes=0, reported=False)
-    assert extended_resource.desired(offering(), unknown, node(GI), [], enforced=False) == GI
-    assert extended_resource.desired(offering(), unknown, node(), [], enforced=False) is None
-    assert extended_resource.desired(profile(WORKLOAD), unknown, node(GI), [], enforced=False) is None
-    assert extended_resource.desired(offering(mode=names.Mode.AUDIT), unknown, node(GI), [], enforced=False) is None
+    assert desired(offering(), unknown, node(GI), [], enforced=False) == GI
+    assert desired(offering(), unknown, node(), [], enforced=False) is None
+    assert desired(profile(WORKLOAD), unknown, node(GI), [], enforced=False) is None
+    assert desired(offering(mode=names.Mode.AUDIT), unknown, node(GI), [], enforced=False) is None
     no_swap = profile(names.Behavior.NO_SWAP, extended_resource=True)
-    assert extended_resource.desired(no_swap, unknown, node(GI), [], enforced=False) is None
+    assert desired(no_swap, unknown, node(GI), [], enforced=False) is None
 
 
 def test_it_is_not_lowered_below_what_pods_there_ask_for() -> None:
@@ -81,11 +90,11 @@ def test_it_is_not_lowered_below_what_pods_there_ask_for() -> None:
         asking(3, (Kind.APP, 8 * GI), terminal=True),
         pod(container(swap_limit="8Gi"), uid="uid-4"),
     ]
-    assert extended_resource.desired(less, facts(), node(4 * GI), rows, enforced=True) == 2 * GI + 512 * MI
-    assert extended_resource.desired(less, facts(), node(4 * GI), rows[1:], enforced=True) == GI
+    assert desired(less, facts(), node(4 * GI), rows, enforced=True) == 2 * GI + 512 * MI
+    assert desired(less, facts(), node(4 * GI), rows[1:], enforced=True) == GI
     # A missing resource is taken from nobody.
-    assert extended_resource.desired(less, facts(), node(GI), rows, enforced=True) == GI
-    assert extended_resource.desired(less, facts(), node(), rows, enforced=True) == GI
+    assert desired(less, facts(), node(GI), rows, enforced=True) == GI
+    assert desired(less, facts(), node(), rows, enforced=True) == GI
 
 
 @given(
@@ -96,12 +105,12 @@ def test_it_is_not_lowered_below_what_pods_there_ask_for() -> None:
 def test_what_the_scheduler_lets_in_is_never_cut(swap_bytes: int, percent: int, asked: list[list[int]]) -> None:
     """Pods that are packed by the resource get what they ask for: the overcommit leaves no less than it offers."""
     offers, found = offering(overcommit_percent=percent), facts(swap_bytes=swap_bytes)
-    left, rows = extended_resource.capacity(offers, found) or 0, []
+    left, rows = capacity(offers, found) or 0, []
     for number, amounts in enumerate(asked):
         if sum(amounts) <= min(left, swap_bytes):
             left -= sum(amounts)
             rows.append(asking(number, *((Kind.APP, amount) for amount in amounts)))
-    total = limits.overcommit_budget(offers, found)
+    total = limits.overcommit_budget(offers.swap, found)
     assert total is not None
     planned = plan.plan_node(offers, found, rows).pods.values()
     assert sum(int(one.swap_max or 0) for one in planned) <= total

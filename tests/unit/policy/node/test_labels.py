@@ -9,23 +9,28 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import nodes
-from swapwarden.policy.profile import requirements
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import requirements
 
-from tests.unit.policy import rows
+from tests.unit import objects
 
 NFD, OWN, VOUCHED = names.NFD_SWAP_LABEL, names.SWAP_LABEL, names.VOUCHED_LABEL
 BEHAVIOR, BACKING, ENCRYPTED = names.BEHAVIOR_LABEL, names.BACKING_LABEL, names.ENCRYPTED_LABEL
 VALID = re.compile(r"([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
 """A label value (k/k: staging/src/k8s.io/apimachinery/pkg/util/validation)."""
-KUBELET = rows.profile(names.Behavior.KUBELET)
+KUBELET = objects.profile(names.Behavior.KUBELET)
 
 
 def device(backing: str = "NVMe", *, encrypted: bool = False, name: str = "/dev/x") -> state.SwapDevice:
     return state.SwapDevice(name, "partition", 4096, backing=backing, encrypted=encrypted)
 
 
+def desired(own: compiled.Profile, facts: nodes.NodeFacts, *, attested: bool | None) -> labels.Labels:
+    return labels.desired(own.node, own.swap, facts, attested=attested)
+
+
 def found(*devices: state.SwapDevice, attested: bool | None = None, **facts: Any) -> labels.Labels:
-    return labels.desired(KUBELET, rows.facts(devices=devices, **facts), attested=attested)
+    return desired(KUBELET, objects.facts(devices=devices, **facts), attested=attested)
 
 
 def node(**fields: Any) -> nodes.NodeRow:
@@ -35,8 +40,8 @@ def node(**fields: Any) -> nodes.NodeRow:
 @pytest.mark.parametrize("behavior", names.Behavior)
 def test_a_node_with_swap(behavior: names.Behavior) -> None:
     own = None if behavior is names.Behavior.NO_SWAP else "true"
-    facts = rows.facts(devices=(device(encrypted=True),))
-    assert labels.desired(rows.profile(behavior), facts, attested=None) == {
+    facts = objects.facts(devices=(device(encrypted=True),))
+    assert desired(objects.profile(behavior), facts, attested=None) == {
         NFD: "true",
         OWN: own,
         BEHAVIOR: behavior,
@@ -48,27 +53,27 @@ def test_a_node_with_swap(behavior: names.Behavior) -> None:
 
 
 def test_swap_that_pods_cannot_get() -> None:
-    wanted = labels.desired(rows.profile(names.Behavior.LIMITED_SWAP), rows.facts(compatible=False), attested=None)
+    wanted = desired(objects.profile(names.Behavior.LIMITED_SWAP), objects.facts(compatible=False), attested=None)
     assert (wanted[NFD], wanted[OWN]) == ("true", None)
     assert wanted[BEHAVIOR] == "Kubelet", "nothing of the profile is in force"
 
 
 def test_a_profile_that_is_only_tried_leaves_the_kubelets_behavior_in_force() -> None:
-    profile = rows.profile(names.Behavior.LIMITED_SWAP, mode=names.Mode.AUDIT)
-    assert labels.desired(profile, rows.facts(), attested=None)[BEHAVIOR] == "Kubelet"
+    profile = objects.profile(names.Behavior.LIMITED_SWAP, mode=names.Mode.AUDIT)
+    assert desired(profile, objects.facts(), attested=None)[BEHAVIOR] == "Kubelet"
 
 
 @pytest.mark.parametrize("behavior", names.Behavior)
 @pytest.mark.parametrize("attested", [None, False, True])
 def test_a_node_without_swap_has_none(behavior: names.Behavior, attested: bool | None) -> None:
-    facts = rows.facts(swap_bytes=0, devices=(device(),))
-    assert labels.desired(rows.profile(behavior), facts, attested=attested) == dict.fromkeys(names.NODE_LABELS)
+    facts = objects.facts(swap_bytes=0, devices=(device(),))
+    assert desired(objects.profile(behavior), facts, attested=attested) == dict.fromkeys(names.NODE_LABELS)
 
 
 def test_labels_that_need_an_agents_report_stay_until_one_has_reported() -> None:
     def said(behavior: names.Behavior, swap_bytes: int, **fields: Any) -> labels.Labels:
-        facts = rows.facts(swap_bytes=swap_bytes, reported=False)
-        return labels.desired(rows.profile(behavior, **fields), facts, attested=True)
+        facts = objects.facts(swap_bytes=swap_bytes, reported=False)
+        return desired(objects.profile(behavior, **fields), facts, attested=True)
 
     limited, no_swap = names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
     assert said(limited, 4096) == {NFD: "true", OWN: "true", BEHAVIOR: limited, names.UNMET_LABEL: None}
@@ -78,8 +83,8 @@ def test_labels_that_need_an_agents_report_stay_until_one_has_reported() -> None
     assert said(no_swap, 4096) == {NFD: "true", OWN: None, BEHAVIOR: no_swap, names.UNMET_LABEL: None}
     assert said(no_swap, 0) == {OWN: None, names.UNMET_LABEL: None}
     assert said(limited, 4096, require=requirements.Require(encrypted=True)) == {NFD: "true"}
-    facts = rows.facts(reported=False)
-    assert VOUCHED in labels.desired(KUBELET, facts, attested=None), "nobody vouches for any node any more"
+    facts = objects.facts(reported=False)
+    assert VOUCHED in desired(KUBELET, facts, attested=None), "nobody vouches for any node any more"
     assert labels.for_node_feature({NFD: "true"}) == {NFD: "true"}
 
 
@@ -182,8 +187,8 @@ def test_all_values_are_valid_whatever_an_agent_says(
     compatible: bool,
     attested: bool | None,
 ) -> None:
-    facts = rows.facts(devices=tuple(devices), swap_bytes=swap_bytes, compatible=compatible)
-    wanted = labels.desired(rows.profile(behavior, mode=mode), facts, attested=attested)
+    facts = objects.facts(devices=tuple(devices), swap_bytes=swap_bytes, compatible=compatible)
+    wanted = desired(objects.profile(behavior, mode=mode), facts, attested=attested)
     assert wanted.keys() == set(names.NODE_LABELS)
     assert all(value is None or VALID.fullmatch(value) for value in wanted.values())
     assert all(value is None for value in wanted.values()) is (swap_bytes == 0)

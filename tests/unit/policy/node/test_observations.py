@@ -5,23 +5,25 @@ from typing import Any
 import pytest
 from swapwarden.api import names, state
 from swapwarden.policy import plan
-from swapwarden.policy.memory import settings
-from swapwarden.policy.node import kernel_settings, observations
+from swapwarden.policy.memory.settings import MemoryQoS
+from swapwarden.policy.node import observations
 from swapwarden.policy.node.observations import NodeProblem
-from swapwarden.policy.profile import requirements
-from swapwarden.policy.swap import qos
+from swapwarden.policy.node.settings import MIN_FREE, NodeOptions
+from swapwarden.policy.observed import resources
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.swap.settings import SwapOptions
 
-from tests.unit.policy.rows import GI, container, facts, pod, profile
+from tests.unit.objects import GI, container, facts, pod, profile
 
 ENCRYPTED = requirements.Require(encrypted=True)
-TOO_MUCH = ((kernel_settings.MIN_FREE, "99999999"), ("vm.swappiness", "60"))
+TOO_MUCH = ((MIN_FREE, "99999999"), ("vm.swappiness", "60"))
 CLEAR = state.SwapDevice("/dev/sda2", "partition", GI)
 
 
 def observed(
     required: requirements.Require | None = None, kernel: tuple[tuple[str, str], ...] = (), **found: Any
 ) -> dict[NodeProblem, str]:
-    return dict(observations.observe(required, kernel, facts(**found)))
+    return dict(observations.observe(NodeOptions(kernel=kernel), SwapOptions(require=required), facts(**found)))
 
 
 def test_a_node_without_a_problem() -> None:
@@ -53,10 +55,10 @@ def test_what_no_agent_has_reported_is_no_problem_yet() -> None:
 
 def soft(*requests: int, system_low: str = "5%", size: int = 8 * GI) -> dict[NodeProblem, str]:
     """Return the problems of a node with Burstable pods of such requests, all of them protected."""
-    memory = settings.MemoryQoS(names.ReservationPolicy.SOFT, system_low=system_low)
+    memory = MemoryQoS(names.ReservationPolicy.SOFT, system_low=system_low)
     asked, node = profile(names.Behavior.NO_SWAP, memory_qos=memory), facts(memory_bytes=size)
     pods = [pod(container(request=each), uid=f"uid-{number}") for number, each in enumerate(requests)]
-    return dict(observations.observe(None, (), node, plan.plan_node(asked, node, pods)))
+    return dict(observations.observe(NodeOptions(), SwapOptions(), node, plan.plan_node(asked, node, pods)))
 
 
 def test_pods_that_ask_for_more_protection_than_the_node_has() -> None:
@@ -68,13 +70,13 @@ def test_pods_that_ask_for_more_protection_than_the_node_has() -> None:
 @pytest.mark.parametrize("recursive", [True, False])
 def test_guaranteed_pods_that_are_protected_twice_over_count_once(*, recursive: bool) -> None:
     """Without memory_recursiveprot, TieredReservation gives them memory.low beside memory.min."""
-    tiered = profile(names.Behavior.NO_SWAP, memory_qos=settings.MemoryQoS(names.ReservationPolicy.TIERED_RESERVATION))
+    tiered = profile(names.Behavior.NO_SWAP, memory_qos=MemoryQoS(names.ReservationPolicy.TIERED_RESERVATION))
     node = facts(recursive_protection=recursive)
 
     def problems(request: int) -> list[NodeProblem]:
-        guaranteed = pod(container(request=request, limit=request), qos=qos.Class.GUARANTEED)
+        guaranteed = pod(container(request=request, limit=request), qos=resources.Class.GUARANTEED)
         planned = plan.plan_node(tiered, node, [guaranteed])
-        return [each.problem for each in observations.observe(None, (), node, planned)]
+        return [each.problem for each in observations.observe(NodeOptions(), SwapOptions(), node, planned)]
 
     assert problems(5 * GI) == []
     assert problems(8 * GI) == [NodeProblem.PROTECTION_OVERCOMMITTED]

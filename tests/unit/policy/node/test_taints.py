@@ -8,8 +8,9 @@ from swapwarden.api import names
 from swapwarden.policy.node import taints
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.pressure import thresholds
+from swapwarden.policy.profile import compiled
 
-from tests.unit.policy.rows import facts, profile
+from tests.unit.objects import facts, profile
 
 LIMITED, NO_SWAP = names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
 NO_SCHEDULE, PREFER = names.TaintEffect.NO_SCHEDULE, names.TaintEffect.PREFER_NO_SCHEDULE
@@ -20,6 +21,10 @@ UID = {"op": "test", "path": "/metadata/uid", "value": "uid-1"}
 
 def node(*found: nodes.WireTaint) -> nodes.NodeRow:
     return nodes.NodeRow("n", "uid-1", {}, 2**30, 2**32, taints=found)
+
+
+def desired(own: compiled.Profile, *seen: Any, enforced: bool) -> names.TaintEffect | None:
+    return taints.desired(own.node, own.swap, *seen, enforced=enforced)
 
 
 @pytest.mark.parametrize(
@@ -47,11 +52,11 @@ def test_which_nodes_carry_it(
     enforced: bool,
     wanted: names.TaintEffect | None,
 ) -> None:
-    assert taints.desired(profile(LIMITED, **fields), facts(**found), node(*here), enforced=enforced) == wanted
+    assert desired(profile(LIMITED, **fields), facts(**found), node(*here), enforced=enforced) == wanted
 
 
 def test_none_if_pods_get_no_swap() -> None:
-    assert taints.desired(profile(NO_SWAP, taint_effect=NO_SCHEDULE), facts(), node(), enforced=True) is None
+    assert desired(profile(NO_SWAP, taint_effect=NO_SCHEDULE), facts(), node(), enforced=True) is None
 
 
 PRESSURE = thresholds.Pressure("5%", "10%", 5, 40, 10, NO_SCHEDULE)
@@ -80,7 +85,9 @@ def test_which_nodes_carry_the_taint_of_pressure(
     wanted: names.TaintEffect | None,
 ) -> None:
     found = profile(LIMITED, **{"pressure": PRESSURE, **fields})
-    assert taints.desired_under_pressure(found, node(*here), pressed=pressed, lately=lately) == wanted
+    assert (
+        taints.desired_under_pressure(found.node, found.pressure, node(*here), pressed=pressed, lately=lately) == wanted
+    )
 
 
 def test_it_is_added_behind_others_or_where_there_is_none_at_all() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from swapwarden.api import names, throttling
 from swapwarden.policy.observed import memory_asks
 
-from tests.unit.policy.rows import GI, MI
+from tests.unit.objects import GI, MI
 
 NONE, SOFT = names.ReservationPolicy.NONE, names.ReservationPolicy.SOFT
 RESERVATION, LOW = names.MEMORY_RESERVATION_ANNOTATION, names.MEMORY_LOW_ANNOTATION

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.inventory import records
 from swapwarden.api import names, quantity, state
-from swapwarden.policy.observed import memory_asks, pods
-from swapwarden.policy.observed.pod_memory import WholePod
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.observed import memory_asks, pods, resources
+from swapwarden.policy.observed.pods import WholePod, WirePod
+from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import MI, Kind, container, pod
+from tests.unit.objects import MI, Kind, container, pod
 
 
 def project(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> pods.PodRow:
@@ -25,7 +25,7 @@ def project(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = 
         "spec": {"containers": [{"name": "app", "image": "web:1"}], **(spec or {})},
         "status": status or {},
     }
-    return pods.project(msgspec.json.decode(msgspec.json.encode(document), type=pods.WirePod))
+    return pods.project(msgspec.json.decode(msgspec.json.encode(document), type=WirePod))
 
 
 def memory(request: str | None = None, limit: str | None = None) -> dict[str, Any]:
@@ -45,12 +45,12 @@ def test_a_bare_pod() -> None:
         node="node-1",
         terminal=False,
         critical=False,
-        qos=qos.Class.BEST_EFFORT,
+        qos=resources.Class.BEST_EFFORT,
         policy=None,
         swap_limit=None,
         created="2026-01-01T00:00:00Z",
         started="",
-        containers=(pods.ContainerRow("app", qos.Kind.APP, 0, 0),),
+        containers=(pods.ContainerRow("app", resources.Kind.APP, 0, 0),),
     )
 
 
@@ -296,8 +296,8 @@ def test_an_id_only_of_what_runs() -> None:
 
 def test_the_qos_class_in_the_status_takes_precedence() -> None:
     spec = {"containers": [{"name": "app", "resources": memory("1Mi")}]}
-    assert project(spec).qos is qos.Class.BURSTABLE
-    assert project(spec, {"qosClass": "Guaranteed"}).qos is qos.Class.GUARANTEED
+    assert project(spec).qos is resources.Class.BURSTABLE
+    assert project(spec, {"qosClass": "Guaranteed"}).qos is resources.Class.GUARANTEED
 
 
 def test_quantities_names_all_of_them() -> None:
@@ -311,7 +311,7 @@ def test_quantities_names_all_of_them() -> None:
             },
             "status": {"containerStatuses": [{"name": "a", "resources": {"limits": {"memory": 5}}}]},
         },
-        pods.WirePod,
+        WirePod,
     )
     assert dict(pods.quantities(wire)) == {
         "spec.resources.limits.cpu": "1",
@@ -390,7 +390,7 @@ def test_pods_with_the_same_labels_share_them() -> None:
         ({"containers": (container(id="c2"),), "started": "2026-01-01T00:00:00Z", "agent": True}, True),
         ({"containers": (container(id=""),)}, True),
         ({"containers": (container(id="c1", request=1),)}, False),
-        ({"containers": (container(id="c1"), container("debug", kind=qos.Kind.EPHEMERAL))}, False),
+        ({"containers": (container(id="c1"), container("debug", kind=resources.Kind.EPHEMERAL))}, False),
         ({"node": "other"}, False),
         ({"terminal": True}, False),
         ({"policy": "Disabled"}, False),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from swapwarden.api import state
 from swapwarden.policy.pressure.candidates import Candidate
 
-from tests.unit.policy.rows import GI, MI
+from tests.unit.objects import GI, MI
 
 NODE = 8 * GI
 

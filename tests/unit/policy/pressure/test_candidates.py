@@ -6,17 +6,17 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.policy import plan
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.pods import WirePod
+from swapwarden.policy.observed.resources import Kind
 from swapwarden.policy.pressure import candidates
-from swapwarden.policy.swap.qos import Kind
 
-from tests.unit.policy.rows import GI, MI, container, facts, pod, profile
+from tests.unit.objects import GI, MI, container, facts, pod, profile
 
 NODE = facts()
 """8 GiB of memory, 4 GiB of swap: LimitedSwap gives half of a request."""
 
 
-def wire(**fields: Any) -> pods.WirePod:
+def wire(**fields: Any) -> WirePod:
     whole: dict[str, Any] = {
         "metadata": {
             "name": "p",
@@ -33,7 +33,7 @@ def wire(**fields: Any) -> pods.WirePod:
     }
     for part, more in fields.items():
         whole[part] = {**whole[part], **more}
-    return msgspec.convert(whole, pods.WirePod)
+    return msgspec.convert(whole, WirePod)
 
 
 def read(**fields: Any) -> candidates.Candidate | None:

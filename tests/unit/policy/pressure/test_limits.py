@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.policy.pressure import limits
-from swapwarden.policy.pressure.choice import HoldReason
-from swapwarden.policy.pressure.limits import HOUR, PER_CLUSTER, PER_PROFILE, RATE_SECONDS, Evictions
+from swapwarden.policy.pressure.limits import HOUR, PER_CLUSTER, PER_PROFILE, RATE_SECONDS, Evictions, HoldReason
 
 PER_HOUR = 3
 LATER = 10 * HOUR
@@ -65,7 +64,7 @@ def test_an_eviction_that_the_api_server_refused_does_not_count() -> None:
     one = Evictions(0.0)
     evict(one, "n", "p", LATER, gone=LATER)
     evict(one, "n", "p", LATER + RATE_SECONDS)
-    one.withdraw("n")
+    one.end("n", LATER + RATE_SECONDS, counts=False)
     assert one.limited("n", "p", 2, LATER + RATE_SECONDS) is None
     assert one.limited("n", "p", 1, LATER + RATE_SECONDS) is HoldReason.NODE_LIMIT
     assert not one.is_settling("n", 15.0, LATER + RATE_SECONDS)
@@ -141,7 +140,7 @@ def test_no_rate_is_exceeded_in_any_window_and_no_node_has_two_victims(steps: li
             assert node not in under_way
             evict(one, node, profile_of(node), now)
             if then == "refuse":
-                one.withdraw(node)
+                one.end(node, now, counts=False)
                 continue
             done.append((now, node))
             under_way.add(node)
@@ -197,3 +196,11 @@ def test_past_acts_of_kubelets_do_not_grow_without_bound() -> None:
 
 def test_the_rate_of_a_profile_is_the_node_lifecycle_controllers() -> None:
     assert limits.PER_PROFILE / limits.RATE_SECONDS == 0.1
+
+
+@pytest.mark.parametrize(
+    ("pressed", "nodes", "wide"),
+    [(2, 2, False), (3, 3, True), (3, 5, True), (3, 6, False), (55, 100, False), (56, 100, True)],
+)
+def test_pressure_of_most_nodes_is_widespread(pressed: int, nodes: int, wide: bool) -> None:
+    assert limits.is_widespread(pressed, nodes) is wide

@@ -12,8 +12,8 @@ from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.ranking import Spared
 from swapwarden.policy.pressure.thresholds import Eviction
 
+from tests.unit.objects import GI, MI
 from tests.unit.policy.pressure.samples import CANDIDATES, NODE, REPORTS, candidate, report
-from tests.unit.policy.rows import GI, MI
 
 
 def ordered(candidates: list[Candidate], found: state.PressureReport) -> list[str]:

@@ -7,7 +7,7 @@ from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.pressure import thresholds
 
-from tests.unit.policy.rows import GI, facts, profile
+from tests.unit.objects import GI, facts, profile
 
 PRESSURE = thresholds.Pressure("5%", "2Gi", 5, 40, 10)
 NODE = facts(memory_bytes=16 * GI)

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state, throttling
 from swapwarden.api import profile as api
 from swapwarden.policy.memory import settings
+from swapwarden.policy.node.settings import NodeOptions
 from swapwarden.policy.pressure import thresholds
-from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import requirements
+from swapwarden.policy.swap.settings import SwapOptions
+
+from tests.unit.objects import make_override
 
 
 def made(spec: dict[str, Any] | None = None, **metadata: Any) -> compiled.Profile:
@@ -52,13 +57,15 @@ def test_all_fields() -> None:
         priority=7,
         mode=names.Mode.AUDIT,
         guarantee=names.Guarantee.STRICT,
-        before_plan=names.BeforePlan.UNMANAGED,
-        behavior=names.Behavior.WORKLOAD_CONTROLLED,
-        reserved="10%",
-        max_per_container=1024,
-        max_per_pod=2**63 - 1,
-        extended_resource=True,
-        require=requirements.Require(encrypted=True, tmpfs_noswap=True, backing=("NVMe", "Zram")),
+        swap=SwapOptions(
+            before_plan=names.BeforePlan.UNMANAGED,
+            behavior=names.Behavior.WORKLOAD_CONTROLLED,
+            reserved="10%",
+            max_per_container=1024,
+            max_per_pod=2**63 - 1,
+            require=requirements.Require(encrypted=True, tmpfs_noswap=True, backing=("NVMe", "Zram")),
+        ),
+        node=NodeOptions(enforce=False, extended_resource=True),
     )
 
 
@@ -71,7 +78,7 @@ def test_all_fields() -> None:
     ],
 )
 def test_requirements_of_a_node(swap: dict[str, Any], wanted: requirements.Require | None) -> None:
-    assert made({"swap": swap}).require == wanted
+    assert made({"swap": swap}).swap.require == wanted
 
 
 def test_each_unit_has_its_own_settings() -> None:
@@ -79,7 +86,7 @@ def test_each_unit_has_its_own_settings() -> None:
         {"name": "a.slice", "io": {"latencyTargetMilliseconds": 25, "weight": 7}},
         {"name": "b.service", "swap": {"policy": "Disabled"}},
     ]
-    assert made({"systemUnits": units}).units == (
+    assert made({"systemUnits": units}).node.units == (
         ("a.slice", state.UnitSettings(io_latency_microseconds=25_000, io_weight=7)),
         ("b.service", state.UnitSettings(swap_max="0")),
     )
@@ -162,15 +169,14 @@ def test_pods_are_evicted_by_a_profile_that_enforces_all() -> None:
 def test_an_override_about_memory_only(
     memory: dict[str, str], reservation: names.ReservationPolicy | None, percent: int | None
 ) -> None:
-    overriding = {"memoryQoS": {}, "overrides": [{"name": "one", "podSelector": {}, "memory": memory}]}
-    (override,) = made(overriding).overrides
-    assert override == compiled.Override("one", memory_reservation=reservation, memory_throttling=percent)
-    assert override.about_memory()
+    written = {"memoryQoS": {}, "overrides": [{"name": "one", "podSelector": {}, "memory": memory}]}
+    (override,) = made(written).overrides
+    assert override == make_override("one", memory_reservation=reservation, memory_throttling=percent)
 
 
 def test_an_override_about_swap_is_not_about_memory() -> None:
     (override,) = made({"overrides": [{"name": "one", "podSelector": {}, "swap": {"limit": "1Gi"}}]}).overrides
-    assert not override.about_memory()
+    assert override.memory is None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +192,7 @@ def test_an_override_about_swap_is_not_about_memory() -> None:
     ],
 )
 def test_the_reserve_is_at_most_what_there_is(reserved: str | None, swap_bytes: int, kept: int) -> None:
-    assert made({"swap": {"reserved": reserved}}).reserved_bytes(swap_bytes) == kept
+    assert made({"swap": {"reserved": reserved}}).swap.reserved_bytes(swap_bytes) == kept
 
 
 @pytest.mark.parametrize(
@@ -270,16 +276,16 @@ def test_overrides_in_their_order() -> None:
         }
     )
     assert profile.overrides == (
-        compiled.Override(
+        make_override(
             "web", pods=(compiled.LabelExpression("app", "In", frozenset({"web"})),), policy=names.Policy.DISABLED
         ),
-        compiled.Override(
+        make_override(
             "teams",
             namespaces=(compiled.LabelExpression("team", "Exists"),),
             policy=names.Policy.NO_PREFERENCE,
             swap_limit=2**30,
         ),
-        compiled.Override("all", swap_limit=0),
+        make_override("all", swap_limit=0),
     )
 
 

@@ -13,8 +13,8 @@ from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import GI, MI, container, facts, pod, profile
-from tests.unit.policy.swap.test_limits import FACTS, PODS, PROFILES, SIZES
+from tests.unit.objects import GI, MI, container, facts, make_override, pod, profile, swap
+from tests.unit.policy.swap.test_limits import FACTS, PODS, SETTINGS, SIZES
 
 KUBELET, NO_SWAP = names.Behavior.KUBELET, names.Behavior.NO_SWAP
 LIMITED, WORKLOAD = names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED
@@ -26,6 +26,7 @@ def having(key: str, value: str) -> compiled.Selector:
     return (compiled.LabelExpression(key, "In", frozenset({value})),)
 
 
+PROFILES = st.builds(compiled.Profile, name=st.just("p"), swap=SETTINGS)
 WEB, QUIET = having("app", "web"), having("team", "quiet")
 NAMESPACES = {"loud": {}, "still": {"team": "quiet"}}
 
@@ -44,18 +45,20 @@ class TestFind:
     )
     def test_the_first_that_selects_the_pod(self, namespace: str, labels: str, place: int | None) -> None:
         entries = (
-            Override(namespaces=QUIET, pods=WEB, policy=DISABLED),
-            Override(namespaces=QUIET, swap_limit=1),
-            Override(pods=WEB, swap_limit=2),
-            Override(pods=having("last", ""), swap_limit=3),
+            make_override(namespaces=QUIET, pods=WEB, policy=DISABLED),
+            make_override(namespaces=QUIET, swap_limit=1),
+            make_override(pods=WEB, swap_limit=2),
+            make_override(pods=having("last", ""), swap_limit=3),
         )
         if namespace == "nowhere":
-            entries = (*entries[:1], Override(pods=having("app", "other")), *entries[2:])
+            entries = (*entries[:1], make_override(pods=having("app", "other")), *entries[2:])
         row = pod(namespace=namespace, labels=labels)
         assert overrides.find(profile(KUBELET, overrides=entries), row, NAMESPACES) == place
 
     def test_a_namespace_that_is_not_known_matters_where_it_decides(self) -> None:
-        made = profile(KUBELET, overrides=(Override(pods=WEB, swap_limit=1), Override(namespaces=QUIET, swap_limit=2)))
+        made = profile(
+            KUBELET, overrides=(make_override(pods=WEB, swap_limit=1), make_override(namespaces=QUIET, swap_limit=2))
+        )
         assert overrides.find(made, pod(namespace="new", labels="app=web"), NAMESPACES) == 0
         with pytest.raises(overrides.UnknownNamespaceError, match="new"):
             overrides.find(made, pod(namespace="new"), NAMESPACES)
@@ -63,23 +66,23 @@ class TestFind:
 
     @pytest.mark.parametrize(("policy", "defaulted", "place"), [("Disabled", False, None), ("Disabled", True, 0)])
     def test_who_refuses_swap_for_itself_needs_none(self, policy: str, defaulted: bool, place: int | None) -> None:
-        made = profile(KUBELET, overrides=(Override(swap_limit=1),))
+        made = profile(KUBELET, overrides=(make_override(swap_limit=1),))
         assert overrides.find(made, pod(policy=policy, defaulted=defaulted), {}) == place
 
     def test_an_override_about_memory_counts_for_who_refuses_swap(self) -> None:
-        made = profile(KUBELET, overrides=(Override(pods=WEB, swap_limit=1), Override(memory_throttling=90)))
+        made = profile(KUBELET, overrides=(make_override(pods=WEB, swap_limit=1), make_override(memory_throttling=90)))
         refusing = pod(policy="Disabled", labels="app=web")
         assert overrides.find(made, refusing, {}) == 0, "the first that selects the pod, as for others"
         assert overrides.find(made, pod(policy="Disabled"), {}) == 1
-        assert limits.decide(made, facts(), refusing, made.overrides[0]).swap_max == "0"
+        assert limits.decide(made.swap, facts(), refusing, made.overrides[0].swap).swap_max == "0"
 
 
 def decided(behavior: names.Behavior, override: Override, row: pods.PodRow, **fields: Any) -> tuple[str | None, str]:
-    decision = limits.decide(profile(behavior, **fields), facts(), row, override)
+    decision = limits.decide(swap(behavior, **fields), facts(), row, override.swap)
     return decision.swap_max, decision.reason.value
 
 
-LIMIT = Override(swap_limit=2 * GI)
+LIMIT = make_override(swap_limit=2 * GI)
 
 
 class TestDecide:
@@ -98,16 +101,16 @@ class TestDecide:
     )
     def test_disabled_is_stricter_than_all(self, behavior: names.Behavior, fields: dict[str, Any], reason: str) -> None:
         row = pod(container(request=GI), **fields)
-        assert decided(behavior, Override(policy=DISABLED), row) == ("0", reason)
+        assert decided(behavior, make_override(policy=DISABLED), row) == ("0", reason)
 
     @pytest.mark.parametrize(
         ("defaulted", "override", "wanted"),
         [
-            (False, Override(policy=NO_PREFERENCE), ("0", "PolicyDisabled")),
-            (True, Override(policy=NO_PREFERENCE), (str(GI // 2), "LimitedSwap")),
-            (True, Override(policy=NO_PREFERENCE, swap_limit=MI), (str(MI), "OverrideLimit")),
-            (True, Override(swap_limit=MI), ("0", "PolicyDisabled")),
-            (True, Override(policy=DISABLED), ("0", "OverrideDisabled")),
+            (False, make_override(policy=NO_PREFERENCE), ("0", "PolicyDisabled")),
+            (True, make_override(policy=NO_PREFERENCE), (str(GI // 2), "LimitedSwap")),
+            (True, make_override(policy=NO_PREFERENCE, swap_limit=MI), (str(MI), "OverrideLimit")),
+            (True, make_override(swap_limit=MI), ("0", "PolicyDisabled")),
+            (True, make_override(policy=DISABLED), ("0", "OverrideDisabled")),
         ],
     )
     def test_only_a_namespaces_default_is_lifted(
@@ -142,15 +145,15 @@ class TestDecide:
 
     def test_a_limit_of_0_is_one(self) -> None:
         for behavior, reason in ((KUBELET, "OverrideLimit"), (LIMITED, "OverrideLimit"), (WORKLOAD, "OverrideLimit")):
-            assert decided(behavior, Override(swap_limit=0), pod(container(request=GI))) == ("0", reason)
+            assert decided(behavior, make_override(swap_limit=0), pod(container(request=GI))) == ("0", reason)
 
     def test_containers_share_what_an_override_gives(self) -> None:
-        decision = limits.decide(profile(WORKLOAD), facts(), pod(container("a"), container("b")), LIMIT)
+        decision = limits.decide(swap(WORKLOAD), facts(), pod(container("a"), container("b")), LIMIT.swap)
         assert [(one.swap_max, one.reason.value) for one in decision.containers] == [("max", "OverrideLimit")] * 2
 
     def test_those_without_a_limit_get_nothing_from_an_override_of_a_pod_that_names_some(self) -> None:
         row = pod(container("a", swap_limit="3Gi"), container("b"))
-        decision = limits.decide(profile(WORKLOAD), facts(), row, LIMIT)
+        decision = limits.decide(swap(WORKLOAD), facts(), row, LIMIT.swap)
         assert [(one.swap_max, one.reason.value) for one in decision.containers] == [
             (str(2 * GI), "OverrideLimit"),
             ("0", "NoLimit"),
@@ -158,7 +161,7 @@ class TestDecide:
 
     def test_the_kubelets_own_limits_of_containers_stay(self) -> None:
         decision = limits.decide(
-            profile(KUBELET), facts(), pod(container("a", swap_limit="1Gi"), container("b")), LIMIT
+            swap(KUBELET), facts(), pod(container("a", swap_limit="1Gi"), container("b")), LIMIT.swap
         )
         assert [(one.swap_max, one.cap, one.write) for one in decision.containers] == [
             (str(GI), True, True),
@@ -166,13 +169,15 @@ class TestDecide:
         ]
 
     def test_a_node_that_cannot_has_no_override_either(self) -> None:
-        decision = limits.decide(profile(KUBELET), facts(compatible=False), pod(container()), Override(policy=DISABLED))
+        decision = limits.decide(
+            swap(KUBELET), facts(compatible=False), pod(container()), make_override(policy=DISABLED).swap
+        )
         assert (decision.swap_max, decision.reason.value) == (None, "NodeIncompatible")
 
 
 class TestPlan:
     def test_a_pod_waits_for_its_namespace_unless_it_has_no_swap(self) -> None:
-        made = profile(KUBELET, overrides=(Override(namespaces=QUIET, policy=NO_PREFERENCE, swap_limit=GI),))
+        made = profile(KUBELET, overrides=(make_override(namespaces=QUIET, policy=NO_PREFERENCE, swap_limit=GI),))
         found = [
             pod(uid="free", namespace="new"),
             pod(uid="own", namespace="new", policy="Disabled"),
@@ -193,7 +198,10 @@ class TestPlan:
         made = profile(
             WORKLOAD,
             overcommit_percent=25,
-            overrides=(Override("quiet", namespaces=QUIET, policy=DISABLED), Override("web", pods=WEB, swap_limit=GI)),
+            overrides=(
+                make_override("quiet", namespaces=QUIET, policy=DISABLED),
+                make_override("web", pods=WEB, swap_limit=GI),
+            ),
         )
         found = [
             pod(container(), uid="1", name="a", namespace="still"),
@@ -215,7 +223,7 @@ class TestPlan:
 REQUIREMENTS = st.sampled_from([(), WEB, QUIET])
 OVERRIDES = st.lists(
     st.builds(
-        Override,
+        make_override,
         namespaces=REQUIREMENTS,
         pods=REQUIREMENTS,
         policy=st.sampled_from([None, DISABLED, NO_PREFERENCE]),
@@ -271,7 +279,7 @@ class TestProperties:
         free = plan.explain_node(profile, node, [row])
         made = plan.explain_node(msgspec.structs.replace(profile, overrides=tuple(entries)), node, [row], known)
         for before, after in zip(free.pods, made.pods, strict=False):
-            if lifted or (not own and profile.behavior is WORKLOAD):
+            if lifted or (not own and profile.swap.behavior is WORKLOAD):
                 continue
             assert limit_of(after.decision.swap_max) <= limit_of(before.decision.swap_max)
             for own_one, one in zip(before.decision.containers, after.decision.containers, strict=True):
@@ -282,7 +290,7 @@ class TestProperties:
     def test_a_disabling_override_leaves_no_swap(
         self, profile: compiled.Profile, entries: list[Override], node: nodes.NodeFacts, row: pods.PodRow
     ) -> None:
-        made = msgspec.structs.replace(profile, overrides=(Override(policy=DISABLED), *entries))
+        made = msgspec.structs.replace(profile, overrides=(make_override(policy=DISABLED), *entries))
         [planned] = plan.plan_node(made, node, [row]).pods.values()
         assert planned.swap_max == ("0" if node.compatible else None)
 
@@ -296,7 +304,7 @@ class TestProperties:
         known: Mapping[str, Mapping[str, str]],
     ) -> None:
         made = msgspec.structs.replace(profile, overrides=tuple(entries))
-        top = node.swap_bytes if profile.behavior is KUBELET else limits.available(profile, node)
+        top = node.swap_bytes if profile.swap.behavior is KUBELET else limits.available(profile.swap, node)
         for one in plan.explain_node(made, node, [row], known).pods:
             for value in (one.decision.swap_max, *(each.swap_max for each in one.decision.containers)):
                 if value not in {None, "max"}:

@@ -13,10 +13,11 @@ from swapwarden.api import profile as profiles
 from swapwarden.api.profile import reclaim as api
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.reclaim import settings
+from swapwarden.policy.reclaim.decisions import Reclaim
 
-from tests.unit.policy.rows import GI, container, facts, pod, profile
+from tests.unit.objects import GI, container, facts, make_override, pod, profile
 
 Mode, Reason = names.ReclaimMode, names.ReclaimReason
 OFF, STARTUP, CONTINUOUS = Mode.OFF, Mode.STARTUP, Mode.CONTINUOUS
@@ -32,8 +33,8 @@ def plans(
     row: pods.PodRow, offered: names.ReclaimMode, given: names.ReclaimMode | None = None, **fields: Any
 ) -> plan.ExplainedPod:
     """Return the decision on a pod; `given` by an override that selects it."""
-    own = None if offered is OFF else settings.Reclaim(offered)
-    overrides = () if given is None else (compiled.Override(name="one", reclaim=given),)
+    own = None if offered is OFF else Reclaim(offered)
+    overrides = () if given is None else (make_override(name="one", reclaim=given),)
     found = profile(names.Behavior.LIMITED_SWAP, reclaim=own, overrides=overrides, **fields)
     return plan.explain_node(found, NODE, [row]).pods[0]
 
@@ -92,7 +93,7 @@ def test_nobody_has_more_than_was_offered_or_asked(
     assert order.index(found.reclaim.mode) <= most
 
 
-def state_of(row: pods.PodRow, own: settings.Reclaim | None, node: nodes.NodeFacts = NODE) -> dict[str, Any]:
+def state_of(row: pods.PodRow, own: Reclaim | None, node: nodes.NodeFacts = NODE) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(
         plan.plan_node(profile(names.Behavior.LIMITED_SWAP, reclaim=own), node, [row])
     )
@@ -100,7 +101,7 @@ def state_of(row: pods.PodRow, own: settings.Reclaim | None, node: nodes.NodeFac
 
 
 def test_a_state_has_the_bounds_and_the_modes() -> None:
-    found = state_of(asks(STARTUP), settings.Reclaim(CONTINUOUS, keep_swap_free="25%", writes_per_day=7 * GI))
+    found = state_of(asks(STARTUP), Reclaim(CONTINUOUS, keep_swap_free="25%", writes_per_day=7 * GI))
     assert found["reclaim"] == {
         "maxStallPermille": 1,
         "intervalSeconds": 6,
@@ -115,22 +116,22 @@ def test_a_state_has_nothing_of_it_where_it_is_off() -> None:
     """Also for pods that ask: each byte of a state counts."""
     assert "reclaim" not in state_of(asks(CONTINUOUS), None)
     assert "reclaim" not in state_of(asks(CONTINUOUS), None)["pods"]["uid-1"]
-    assert "reclaim" not in state_of(asks(None), settings.Reclaim(CONTINUOUS))["pods"]["uid-1"]
+    assert "reclaim" not in state_of(asks(None), Reclaim(CONTINUOUS))["pods"]["uid-1"]
 
 
 def test_off_is_the_same_as_nothing() -> None:
-    def of(model: api.ReclaimSpec | None) -> settings.Reclaim | None:
+    def of(model: api.ReclaimSpec | None) -> Reclaim | None:
         spec = {"nodeSelector": {}, **({} if model is None else {"reclaim": model})}
         return compiled.compile_profile(profiles.NodeSwapProfile.model_validate({"spec": spec})).reclaim
 
     assert of(None) is None
     assert of(api.ReclaimSpec()) is None
-    assert of(api.ReclaimSpec(mode=STARTUP)) == settings.Reclaim(STARTUP)
+    assert of(api.ReclaimSpec(mode=STARTUP)) == Reclaim(STARTUP)
 
 
 def test_an_invalid_annotation_asks_for_nothing() -> None:
     def read(text: str) -> names.ReclaimMode | None:
         metadata = {"name": "a", "annotations": {"swapwarden.dev/reclaim": text}}
-        return pods.project(msgspec.convert({"metadata": metadata, "spec": {"containers": []}}, pods.WirePod)).reclaim
+        return pods.project(msgspec.convert({"metadata": metadata, "spec": {"containers": []}}, WirePod)).reclaim
 
     assert [read(text) for text in ("startup", "", "Startup")] == [OFF, OFF, STARTUP]

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, quantity
-from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled
-from swapwarden.policy.swap import limits, qos
+from swapwarden.policy.observed import nodes, pods, resources
+from swapwarden.policy.swap import limits
+from swapwarden.policy.swap.settings import SwapOptions
 
-from tests.unit.policy import rows
-from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod, profile
+from tests.unit import objects
+from tests.unit.objects import GI, MI, PAGE, Kind, container, facts, pod, swap
 
 Behavior, Reason = names.Behavior, names.Reason
 KUBELET, NO_SWAP = Behavior.KUBELET, Behavior.NO_SWAP
 LIMITED, WORKLOAD = Behavior.LIMITED_SWAP, Behavior.WORKLOAD_CONTROLLED
 
 ALL = list(Behavior)
-NOT_ELIGIBLE = (qos.Class.GUARANTEED, qos.Class.BEST_EFFORT)
+NOT_ELIGIBLE = (resources.Class.GUARANTEED, resources.Class.BEST_EFFORT)
 
 
 def shown(decision: limits.PodDecision) -> tuple[str | None, str]:
@@ -61,14 +61,14 @@ class TestFormula:
     def test_on_a_real_node(self) -> None:
         """Seen there in memory.swap.max of a 256Mi container, under the kubelet's own LimitedSwap."""
         node = facts(memory_bytes=2060390400, swap_bytes=536866816)
-        decision = limits.decide(profile(LIMITED), node, pod(container(request=256 * MI)))
+        decision = limits.decide(swap(LIMITED), node, pod(container(request=256 * MI)))
         assert containers(decision)["app"][0] == decision.swap_max == "69943296"
 
     def test_the_examples_of_kep_2400(self) -> None:
         """A node with 80G of memory and 40G of swap, 2G of it reserved: 40G and 20G of memory give 19G and 9.5G."""
         node = facts(memory_bytes=80 * GI, swap_bytes=40 * GI)
         decided = [
-            limits.decide(profile(LIMITED, reserved="2Gi"), node, pod(container(request=memory * GI)))
+            limits.decide(swap(LIMITED, reserved="2Gi"), node, pod(container(request=memory * GI)))
             for memory in (40, 20)
         ]
         assert [one.swap_max for one in decided] == [str(19 * GI), str(19 * GI // 2)]
@@ -84,17 +84,17 @@ class TestTheExtendedResource:
     ) -> None:
         def decided(**fields: Any) -> limits.PodDecision:
             row = pod(container(request=GI, **fields), container("other", request=GI))
-            return limits.decide(profile(behavior), facts(), row)
+            return limits.decide(swap(behavior), facts(), row)
 
         assert decided(swap_resource=asked) == decided(swap_limit=str(asked))
         assert decided(swap_resource=asked, swap_limit=str(written)) == decided(swap_limit=str(min(asked, written)))
 
     def test_the_pods_annotations_take_precedence(self) -> None:
         asking = container(swap_resource=GI)
-        assert shown(limits.decide(profile(WORKLOAD), facts(), pod(asking))) == (str(GI), "WorkloadLimit")
-        limited = limits.decide(profile(WORKLOAD), facts(), pod(asking, swap_limit="512Mi"))
+        assert shown(limits.decide(swap(WORKLOAD), facts(), pod(asking))) == (str(GI), "WorkloadLimit")
+        limited = limits.decide(swap(WORKLOAD), facts(), pod(asking, swap_limit="512Mi"))
         assert shown(limited) == (str(512 * MI), "WorkloadLimit")
-        refused = limits.decide(profile(WORKLOAD), facts(), pod(asking, policy="Disabled"))
+        refused = limits.decide(swap(WORKLOAD), facts(), pod(asking, policy="Disabled"))
         assert shown(refused) == ("0", "PolicyDisabled")
 
     def test_the_sum_over_the_phases_of_a_start_counts_as_in_the_scheduler(self) -> None:
@@ -103,14 +103,14 @@ class TestTheExtendedResource:
             container("init", kind=Kind.INIT, swap_resource=4 * MI),
             container("app", swap_resource=2 * MI),
         )
-        assert limits.decide(profile(WORKLOAD), facts(), row).swap_max == str(5 * MI)
+        assert limits.decide(swap(WORKLOAD), facts(), row).swap_max == str(5 * MI)
 
 
 class TestRowsThatHoldForAllBehaviors:
     @pytest.mark.parametrize("behavior", ALL)
     @pytest.mark.parametrize("policy", [None, "NoPreference", "Disabled", "x"])
     def test_row_1_an_incompatible_node(self, behavior: names.Behavior, policy: str | None) -> None:
-        decision = limits.decide(profile(behavior), facts(compatible=False), pod(container(request=GI), policy=policy))
+        decision = limits.decide(swap(behavior), facts(compatible=False), pod(container(request=GI), policy=policy))
         assert shown(decision) == (None, "NodeIncompatible")
         assert containers(decision) == {"app": (None, "NodeIncompatible", False, False)}
 
@@ -134,18 +134,18 @@ class TestRowsThatHoldForAllBehaviors:
         self, behavior: names.Behavior, fields: dict[str, Any], reason: str
     ) -> None:
         row = pod(container(request=GI, swap_limit="1Gi"), critical=True, **fields)
-        decision = limits.decide(profile(behavior), facts(), row)
+        decision = limits.decide(swap(behavior), facts(), row)
         assert shown(decision) == ("0", reason)
         assert containers(decision) == {"app": ("0", reason, False, False)}
 
     @pytest.mark.parametrize("behavior", ALL)
     def test_row_2_a_container_limit_that_is_not_understood(self, behavior: names.Behavior) -> None:
-        decision = limits.decide(profile(behavior), facts(), pod(container(swap_limit="1GB"), container("b")))
+        decision = limits.decide(swap(behavior), facts(), pod(container(swap_limit="1GB"), container("b")))
         assert shown(decision) == ("0", "InvalidPolicy")
 
     @pytest.mark.parametrize("fields", [{}, {"swap_limit": "1Gi"}, {"critical": True}, {"policy": "NoPreference"}])
     def test_row_4_no_swap(self, fields: dict[str, Any]) -> None:
-        decision = limits.decide(profile(NO_SWAP), facts(), pod(container(request=GI, swap_limit="1Gi"), **fields))
+        decision = limits.decide(swap(NO_SWAP), facts(), pod(container(request=GI, swap_limit="1Gi"), **fields))
         assert shown(decision) == ("0", "ProfileNoSwap")
         assert containers(decision) == {"app": ("0", "ProfileNoSwap", False, False)}
 
@@ -153,21 +153,21 @@ class TestRowsThatHoldForAllBehaviors:
 class TestKubelet:
     """Row 5."""
 
-    @pytest.mark.parametrize("qos_class", qos.Class)
+    @pytest.mark.parametrize("qos_class", resources.Class)
     @pytest.mark.parametrize("critical", [True, False])
-    def test_without_limits_nothing_is_touched(self, qos_class: qos.Class, *, critical: bool) -> None:
-        decision = limits.decide(profile(KUBELET), facts(), pod(container(), qos=qos_class, critical=critical))
+    def test_without_limits_nothing_is_touched(self, qos_class: resources.Class, *, critical: bool) -> None:
+        decision = limits.decide(swap(KUBELET), facts(), pod(container(), qos=qos_class, critical=critical))
         assert shown(decision) == ("max", "KubeletDecides")
         assert containers(decision) == {"app": ("max", "KubeletDecides", True, False)}
 
     def test_the_pods_limit(self) -> None:
-        decision = limits.decide(profile(KUBELET), facts(), pod(container(), swap_limit="10k"))
+        decision = limits.decide(swap(KUBELET), facts(), pod(container(), swap_limit="10k"))
         assert (shown(decision), decision.cap) == (("8192", "KubeletDecides"), True)
         assert containers(decision) == {"app": ("max", "KubeletDecides", True, False)}
 
     def test_a_containers_limit_only_lowers(self) -> None:
         row = pod(container("a", swap_limit="10k"), container("b"))
-        decision = limits.decide(profile(KUBELET), facts(), row)
+        decision = limits.decide(swap(KUBELET), facts(), row)
         assert shown(decision) == ("max", "KubeletDecides")
         assert containers(decision) == {
             "a": ("8192", "KubeletDecides", True, True),
@@ -176,23 +176,23 @@ class TestKubelet:
 
     def test_limits_are_at_most_the_swap_there_is(self) -> None:
         row = pod(container(swap_limit="1Ti"), swap_limit="2Ti")
-        decision = limits.decide(profile(KUBELET), facts(swap_bytes=GI + 5), row)
+        decision = limits.decide(swap(KUBELET), facts(swap_bytes=GI + 5), row)
         assert (decision.swap_max, decision.containers[0].swap_max) == (str(GI), str(GI))
 
 
 class TestLimitedSwap:
     """Rows 6 and 7; the node has twice as much memory as swap."""
 
-    @pytest.mark.parametrize("qos_class", qos.Class)
-    def test_row_6_critical(self, qos_class: qos.Class) -> None:
+    @pytest.mark.parametrize("qos_class", resources.Class)
+    def test_row_6_critical(self, qos_class: resources.Class) -> None:
         row = pod(container(request=GI), critical=True, qos=qos_class, swap_limit="1Gi")
-        decision = limits.decide(profile(LIMITED), facts(), row)
+        decision = limits.decide(swap(LIMITED), facts(), row)
         assert shown(decision) == ("0", "CriticalPod")
         assert containers(decision) == {"app": ("0", "CriticalPod", False, False)}
 
     @pytest.mark.parametrize("qos_class", NOT_ELIGIBLE)
-    def test_row_6_not_burstable(self, qos_class: qos.Class) -> None:
-        decision = limits.decide(profile(LIMITED), facts(), pod(container(request=GI), qos=qos_class))
+    def test_row_6_not_burstable(self, qos_class: resources.Class) -> None:
+        decision = limits.decide(swap(LIMITED), facts(), pod(container(request=GI), qos=qos_class))
         assert shown(decision) == ("0", "QoSNotEligible")
         assert containers(decision) == {"app": ("0", "QoSNotEligible", False, False)}
 
@@ -205,7 +205,7 @@ class TestLimitedSwap:
             container("bare"),
             container("debug", kind=Kind.EPHEMERAL),
         )
-        decision = limits.decide(profile(LIMITED), facts(), row)
+        decision = limits.decide(swap(LIMITED), facts(), row)
         assert shown(decision) == (str(3 * GI // 2), "LimitedSwap")
         assert containers(decision) == {
             "init": (str(3 * GI // 2), "LimitedSwap", False, True),
@@ -218,13 +218,13 @@ class TestLimitedSwap:
 
     def test_row_7_limits_cap(self) -> None:
         row = pod(container("a", request=GI, swap_limit="10k"), container("b", request=GI), swap_limit="100Mi")
-        decision = limits.decide(profile(LIMITED), facts(), row)
+        decision = limits.decide(swap(LIMITED), facts(), row)
         assert shown(decision) == (str(100 * MI), "LimitedSwap")
         assert containers(decision) == {
             "a": ("8192", "LimitedSwap", False, True),
             "b": (str(GI // 2), "LimitedSwap", False, True),
         }
-        assert limits.decide(profile(LIMITED), facts(), pod(container(request=GI), swap_limit="1Ti")).swap_max == str(
+        assert limits.decide(swap(LIMITED), facts(), pod(container(request=GI), swap_limit="1Ti")).swap_max == str(
             GI // 2
         )
 
@@ -239,44 +239,46 @@ class TestLimitedSwap:
         ],
     )
     def test_row_7_a_pod_that_gets_nothing_needs_no_more_than_its_own_0(self, row: pods.PodRow) -> None:
-        decision = limits.decide(profile(LIMITED), facts(swap_bytes=4 * GI - 1), row)
+        decision = limits.decide(swap(LIMITED), facts(swap_bytes=4 * GI - 1), row)
         assert shown(decision) == ("0", "LimitedSwap")
         assert containers(decision) == {"app": ("0", "LimitedSwap", False, False)}
 
     def test_row_7_without_memory_or_swap_there_is_nothing(self) -> None:
         for node in (facts(memory_bytes=0), facts(swap_bytes=0)):
-            assert limits.decide(profile(LIMITED), node, pod(container(request=GI))).swap_max == "0"
+            assert limits.decide(swap(LIMITED), node, pod(container(request=GI))).swap_max == "0"
 
     def test_row_7_requests_beyond_the_nodes_memory_share_what_there_is(self) -> None:
         row = pod(container("a", request=6 * GI), container("b", request=6 * GI))
-        decision = limits.decide(profile(LIMITED, reserved="50%"), facts(), row)
+        decision = limits.decide(swap(LIMITED, reserved="50%"), facts(), row)
         assert shown(decision) == (str(2 * GI), "LimitedSwap")
 
     @pytest.mark.parametrize(("reserved", "expected"), [("0", GI), ("1Gi", 3 * GI // 4), ("50%", GI // 2), ("9Gi", 0)])
     def test_row_7_less_the_reserve(self, reserved: str, expected: int) -> None:
-        decision = limits.decide(profile(LIMITED, reserved=reserved), facts(), pod(container(request=2 * GI)))
+        decision = limits.decide(swap(LIMITED, reserved=reserved), facts(), pod(container(request=2 * GI)))
         assert decision.swap_max == str(expected)
 
     def test_numbers_are_floored_to_the_nodes_page(self) -> None:
         row = pod(container(request=100 * 4096 * 2))
         for page in (4096, 16384, 65536):
-            assert limits.decide(profile(LIMITED), facts(page_size=page), row).swap_max == str(409600 // page * page)
+            assert limits.decide(swap(LIMITED), facts(page_size=page), row).swap_max == str(409600 // page * page)
 
 
 class TestWorkloadControlled:
     """Row 8."""
 
-    @pytest.mark.parametrize("qos_class", qos.Class)
+    @pytest.mark.parametrize("qos_class", resources.Class)
     @pytest.mark.parametrize("critical", [True, False])
-    def test_nothing_asked_nothing_given(self, qos_class: qos.Class, *, critical: bool) -> None:
+    def test_nothing_asked_nothing_given(self, qos_class: resources.Class, *, critical: bool) -> None:
         row = pod(container(request=GI), qos=qos_class, critical=critical)
-        decision = limits.decide(profile(WORKLOAD), facts(), row)
+        decision = limits.decide(swap(WORKLOAD), facts(), row)
         assert shown(decision) == ("0", "NoLimit")
         assert containers(decision) == {"app": ("0", "NoLimit", False, False)}
 
-    @pytest.mark.parametrize("qos_class", qos.Class)
+    @pytest.mark.parametrize("qos_class", resources.Class)
     @pytest.mark.parametrize("critical", [True, False])
-    def test_the_pods_limit_is_shared_by_containers_without_one(self, qos_class: qos.Class, *, critical: bool) -> None:
+    def test_the_pods_limit_is_shared_by_containers_without_one(
+        self, qos_class: resources.Class, *, critical: bool
+    ) -> None:
         row = pod(
             container("own", swap_limit="1Gi"),
             container("rest"),
@@ -285,7 +287,7 @@ class TestWorkloadControlled:
             critical=critical,
             swap_limit="2Gi",
         )
-        decision = limits.decide(profile(WORKLOAD), facts(), row)
+        decision = limits.decide(swap(WORKLOAD), facts(), row)
         assert shown(decision) == (str(2 * GI), "WorkloadLimit")
         assert containers(decision) == {
             "own": (str(GI), "WorkloadLimit", False, True),
@@ -301,7 +303,7 @@ class TestWorkloadControlled:
             container("zero", swap_limit="0"),
             container("rest"),
         )
-        decision = limits.decide(profile(WORKLOAD), facts(), row)
+        decision = limits.decide(swap(WORKLOAD), facts(), row)
         assert shown(decision) == (str(GI), "WorkloadLimit")
         assert containers(decision) == {
             "init": (str(GI), "WorkloadLimit", False, True),
@@ -325,7 +327,7 @@ class TestWorkloadControlled:
         ],
     )
     def test_bounds_on_the_pod(self, bounds: dict[str, Any], limit: str, expected: tuple[str, str]) -> None:
-        decision = limits.decide(profile(WORKLOAD, **bounds), facts(), pod(container(), swap_limit=limit))
+        decision = limits.decide(swap(WORKLOAD, **bounds), facts(), pod(container(), swap_limit=limit))
         assert shown(decision) == expected
         ((given, reason, _, write),) = containers(decision).values()
         assert (given, reason, write) == (
@@ -333,7 +335,7 @@ class TestWorkloadControlled:
         )
 
     def test_bounds_on_containers(self) -> None:
-        bounded = profile(WORKLOAD, max_per_container=GI)
+        bounded = swap(WORKLOAD, max_per_container=GI)
         row = pod(container("big", swap_limit="2Gi"), container("small", swap_limit="1Mi"), container("rest"))
         decision = limits.decide(bounded, facts(), row)
         assert shown(decision) == (str(GI + MI), "Bounded")
@@ -350,14 +352,14 @@ class TestWorkloadControlled:
     def test_a_container_without_a_limit_is_bounded_too(
         self, max_per_container: int, limit: str, expected: tuple[str, str]
     ) -> None:
-        bounded = profile(WORKLOAD, max_per_container=max_per_container)
+        bounded = swap(WORKLOAD, max_per_container=max_per_container)
         decision = limits.decide(bounded, facts(), pod(container(), swap_limit=limit))
         assert decision.swap_max == str(quantity.capped(limit))
         assert containers(decision)["app"][:2] == expected
 
     def test_the_sum_is_bounded_per_pod(self) -> None:
         row = pod(container("a", swap_limit="1Gi"), container("b", swap_limit="1Gi"))
-        decision = limits.decide(profile(WORKLOAD, max_per_pod=3 * GI // 2), facts(), row)
+        decision = limits.decide(swap(WORKLOAD, max_per_pod=3 * GI // 2), facts(), row)
         assert shown(decision) == (str(3 * GI // 2), "Bounded")
         assert [one.reason for one in decision.containers] == [Reason.WORKLOAD_LIMIT, Reason.WORKLOAD_LIMIT]
 
@@ -378,15 +380,14 @@ PODS = st.builds(
     st.fixed_dictionaries(
         {
             "critical": st.booleans(),
-            "qos": st.sampled_from(qos.Class),
+            "qos": st.sampled_from(resources.Class),
             "policy": st.sampled_from([None, "NoPreference", "Disabled", "rubbish"]),
             "swap_limit": LIMITS,
         }
     ),
 )
-PROFILES = st.builds(
-    compiled.Profile,
-    name=st.just("p"),
+SETTINGS = st.builds(
+    SwapOptions,
     behavior=st.sampled_from(Behavior),
     reserved=st.sampled_from([None, "0", "10%", "100%", "1Gi", "99E"]),
     max_per_container=st.none() | SIZES,
@@ -402,12 +403,12 @@ FACTS = st.builds(
 
 
 class TestProperties:
-    @given(PROFILES, FACTS, PODS)
+    @given(SETTINGS, FACTS, PODS)
     def test_every_number_is_what_the_kernel_keeps_and_within_the_swap_there_is(
-        self, profile: compiled.Profile, facts: nodes.NodeFacts, pod: pods.PodRow
+        self, settings: SwapOptions, facts: nodes.NodeFacts, pod: pods.PodRow
     ) -> None:
-        decision = limits.decide(profile, facts, pod)
-        top = facts.swap_bytes if profile.behavior is KUBELET else limits.available(profile, facts)
+        decision = limits.decide(settings, facts, pod)
+        top = facts.swap_bytes if settings.behavior is KUBELET else limits.available(settings, facts)
         for value in (decision.swap_max, *(one.swap_max for one in decision.containers)):
             assert (value is None) == (not facts.compatible)
             if value not in {None, "max"}:
@@ -416,30 +417,30 @@ class TestProperties:
                 assert number % facts.page_size == 0
                 assert str(number) == value
 
-    @given(PROFILES, FACTS, PODS)
-    def test_disabled_is_always_0(self, profile: compiled.Profile, facts: nodes.NodeFacts, pod: pods.PodRow) -> None:
-        decision = limits.decide(profile, facts, pod)
+    @given(SETTINGS, FACTS, PODS)
+    def test_disabled_is_always_0(self, settings: SwapOptions, facts: nodes.NodeFacts, pod: pods.PodRow) -> None:
+        decision = limits.decide(settings, facts, pod)
         if facts.compatible and pod.policy == "Disabled":
             assert shown(decision) == ("0", "PolicyDisabled")
             assert not any(one.write for one in decision.containers)
 
-    @given(PROFILES, FACTS, PODS)
+    @given(SETTINGS, FACTS, PODS)
     def test_max_is_given_only_where_the_profile_sets_no_number(
-        self, profile: compiled.Profile, facts: nodes.NodeFacts, pod: pods.PodRow
+        self, settings: SwapOptions, facts: nodes.NodeFacts, pod: pods.PodRow
     ) -> None:
-        decision = limits.decide(profile, facts, pod)
-        if profile.behavior is not KUBELET:
+        decision = limits.decide(settings, facts, pod)
+        if settings.behavior is not KUBELET:
             assert decision.swap_max != "max"
-        if profile.behavior in {NO_SWAP, LIMITED}:
+        if settings.behavior in {NO_SWAP, LIMITED}:
             assert "max" not in {one.swap_max for one in decision.containers}
 
-    @given(PROFILES, FACTS, PODS)
+    @given(SETTINGS, FACTS, PODS)
     def test_a_container_that_swaps_has_a_pod_that_does(
-        self, profile: compiled.Profile, facts: nodes.NodeFacts, pod: pods.PodRow
+        self, settings: SwapOptions, facts: nodes.NodeFacts, pod: pods.PodRow
     ) -> None:
-        decision = limits.decide(profile, facts, pod)
+        decision = limits.decide(settings, facts, pod)
         written = [one for one in decision.containers if one.write]
-        if decision.swap_max == "0" and profile.behavior is not KUBELET:
+        if decision.swap_max == "0" and settings.behavior is not KUBELET:
             assert not written
             assert {one.swap_max for one in decision.containers} == {"0"}
         assert {one.name for one in decision.containers} == {one.name for one in pod.containers}
@@ -449,12 +450,12 @@ class TestProperties:
         self, facts: nodes.NodeFacts, parts: list[pods.ContainerRow]
     ) -> None:
         bare = [container(f"c{i}", kind=one.kind, request=one.request, limit=one.limit) for i, one in enumerate(parts)]
-        facts = rows.facts(swap_bytes=facts.swap_bytes, memory_bytes=facts.memory_bytes)
-        decision = limits.decide(profile(LIMITED), facts, pod(*bare))
+        facts = objects.facts(swap_bytes=facts.swap_bytes, memory_bytes=facts.memory_bytes)
+        decision = limits.decide(swap(LIMITED), facts, pod(*bare))
         expected = [
             kubelet(one.request, one.limit, facts.memory_bytes, facts.swap_bytes) // PAGE * PAGE for one in bare
         ]
-        total = qos.peak((one.kind, value) for one, value in zip(bare, expected, strict=True))
+        total = resources.peak((one.kind, value) for one, value in zip(bare, expected, strict=True))
         assert decision.swap_max == str(min(total, facts.swap_bytes // PAGE * PAGE))
         if total:
             assert [one.swap_max for one in decision.containers] == [str(value) for value in expected]
@@ -462,8 +463,8 @@ class TestProperties:
     @given(FACTS, PODS, st.sampled_from(["1Gi", "10k", "0"]))
     def test_a_limit_never_gives_more(self, facts: nodes.NodeFacts, row: pods.PodRow, limit: str) -> None:
         for behavior in (KUBELET, NO_SWAP, LIMITED):
-            free = limits.decide(profile(behavior), facts, pods_with(row, None))
-            capped = limits.decide(profile(behavior), facts, pods_with(row, limit))
+            free = limits.decide(swap(behavior), facts, pods_with(row, None))
+            capped = limits.decide(swap(behavior), facts, pods_with(row, limit))
             assert number(capped) <= number(free)
 
 

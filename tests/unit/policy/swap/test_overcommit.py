@@ -9,7 +9,7 @@ from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
 
-from tests.unit.policy.rows import GI, MI, PAGE, container, facts, pod, profile
+from tests.unit.objects import GI, MI, PAGE, container, facts, pod, profile
 
 WORKLOAD = names.Behavior.WORKLOAD_CONTROLLED
 
@@ -36,7 +36,7 @@ def at(second: int) -> str:
 )
 def test_the_budget(behavior: names.Behavior, percent: int | None, reserved: str | None, wanted: int | None) -> None:
     made = profile(behavior, overcommit_percent=percent, reserved=reserved)
-    assert limits.overcommit_budget(made, facts()) == wanted
+    assert limits.overcommit_budget(made.swap, facts()) == wanted
 
 
 def test_later_pods_get_the_rest_with_the_reason() -> None:
@@ -105,7 +105,7 @@ def test_the_sum_of_limits_is_never_more_than_it_may_be(found: list[pods.PodRow]
     made: compiled.Profile = profile(WORKLOAD, overcommit_percent=percent, reserved=f"{reserved}%")
     node: nodes.NodeFacts = facts()
     spec = plan.plan_node(made, node, found)
-    total = limits.overcommit_budget(made, node)
+    total = limits.overcommit_budget(made.swap, node)
     assert total is not None
     given_ = [int(one.swap_max or 0) for one in spec.pods.values()]
     assert sum(given_) <= total

@@ -11,7 +11,9 @@ import msgspec
 import swapwarden
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import ViolationReason
 from swapwarden.policy.node.observations import NodeProblem
+from swapwarden.policy.verdict import words
 
 
 class Severity(enum.StrEnum):
@@ -48,7 +50,7 @@ class Check(enum.StrEnum):
     SWAP_AGAINST_POLICY = "SwapAgainstPolicy"
     NO_EFFECT = "NoEffect"
     REFUSED = "Refused"
-    """Of manifests: the API server would not take it."""
+    """The API server would refuse the manifest."""
 
 
 class ClusterProblem(msgspec.Struct, frozen=True, rename="camel"):
@@ -64,9 +66,8 @@ class ClusterProblem(msgspec.Struct, frozen=True, rename="camel"):
     remedy: str
 
 
-_INSTALL: Final = "install the chart or deploy/manifests again (docs/install.md)"
+_INSTALL: Final = "install the chart or the manifests again (docs/install.md)"
 _PODS: Final = "-l app.kubernetes.io/component"
-_TEMPLATE: Final = "correct the template of the workload that made it"
 CORRECT: Final = "correct it in the manifest"
 
 
@@ -121,8 +122,8 @@ USUAL: Final[Mapping[Check, tuple[Severity, str]]] = {
     ),
     Check.NAMESPACE_POLICY: _error(f"set it to one of {', '.join(names.Policy)}, or remove it"),
     Check.POD_NOT_ENFORCED: _warning("docs/semantics.md has the reasons and what each needs"),
-    Check.SWAP_AGAINST_POLICY: _warning("restart the pod, which frees it; docs/agent.md has the causes"),
-    Check.NO_EFFECT: _warning(_TEMPLATE),
+    Check.SWAP_AGAINST_POLICY: _warning(words.ENFORCEMENT[ViolationReason.DRAINING].remedy),
+    Check.NO_EFFECT: _warning(words.CORRECT_TEMPLATE),
     Check.REFUSED: _error(CORRECT),
 }
 """The severity and the remedy of a problem, where its object says nothing else. {where} is the release's namespace."""
@@ -142,7 +143,7 @@ CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
     ),
     ConditionType.STRICT_IN_EFFECT: _warning("docs/strict.md has each reason and its remedy"),
 }
-"""Of conditions of a node's state, where their messages do not end with the remedy."""
+"""Remedies for conditions of a node's state whose messages do not end with one."""
 NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {
     NodeProblem.REQUIREMENT_UNMET: (
         "meet the profile's requirements on the node, or require less (swap.requirements, swap.allowedBacking)"
@@ -153,24 +154,8 @@ NODE_PROBLEMS: Final[Mapping[NodeProblem, str]] = {
 }
 """Remedies of what follows from a node's profile and facts."""
 
-PODS: Final[Mapping[str, tuple[Severity, str]]] = {
-    names.Mode.AUDIT: _warning("set mode: Enforce in the profile once its reports are as intended"),
-    names.Reason.NODE_INCOMPATIBLE: _error("see the node's condition Compatible, or keep such pods off it"),
-    names.Reason.INVALID_POLICY: _error(_TEMPLATE),
-    names.Reason.REQUIREMENT_UNMET: _warning(
-        "see by `kubectl swap nodes -o wide` what the node lacks, or have policy Required place the pod"
-    ),
-    names.Reason.PROFILE_NO_SWAP: _warning(
-        "remove the limit, or have policy Required bring the pod onto nodes that give swap"
-    ),
-    names.Reason.QOS_NOT_ELIGIBLE: _warning("make the pod Burstable, or have a profile of behavior WorkloadControlled"),
-    names.Reason.CRITICAL_POD: _warning("remove the limit, or have a profile of behavior WorkloadControlled"),
-    names.Reason.OVERRIDE_DISABLED: _warning("ask the owner of the profile, or remove the pod's policy and limits"),
-    names.Reason.OVERRIDE_LIMIT: _warning("lower the pod's limit, or raise swap.limit of the override"),
-    names.Reason.BOUNDED: _warning("lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile"),
-    names.Reason.OVERCOMMIT_REACHED: _warning("lower limits, move pods to other nodes, or raise overcommitPercent"),
-}
-"""Of pods whose policy or limit has no effect, or not all of it, by the reason in the node's plan."""
+WORST_REASONS: Final = frozenset[str]({names.Reason.NODE_INCOMPATIBLE, names.Reason.INVALID_POLICY})
+"""Reasons of pods' verdicts that are errors, whatever the pod's policy."""
 
 
 def problem(

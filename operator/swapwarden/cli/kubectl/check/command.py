@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import click
 
-from swapwarden.cli.kubectl import flags, loading
+from swapwarden.cli import kubectl
+from swapwarden.cli.kubectl import flags
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
 
@@ -57,13 +58,13 @@ def command(*, offline: bool, form: tables.Form, target: session.Target, **optio
     if form.output == "name":
         raise click.UsageError("-o name shows too little here: use wide, json or yaml")
     if offline:
-        offline_status: int = asyncio.run(loading.load("check.report").run(None, target, form, **options))
+        offline_status: int = asyncio.run(kubectl.load("check.report").run(None, target, form, **options))
         return offline_status
 
     async def work(asked: session.Session) -> int:
         # Manifests are judged by the cluster's profiles and nodes, not by its pods.
         asked.prefetch(*(path for path in session.EVERYTHING if not options["files"] or path != session.PODS))
-        report = await asyncio.to_thread(loading.load, "check.report")
+        report = await asyncio.to_thread(kubectl.load, "check.report")
         status: int = await report.run(asked, target, form, **options)
         return status
 

@@ -7,6 +7,7 @@ import binascii
 import dataclasses
 import datetime
 import pathlib
+import re
 import ssl
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -15,12 +16,13 @@ import msgspec
 import yaml
 
 import swapwarden
-from swapwarden.api import names
+from swapwarden.api import decoding, names
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
-from swapwarden.cli.kubectl.cluster import snapshot
+from swapwarden.cli.kubectl.cluster import session, snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.wire import Named
 from swapwarden.kube.election import election
+from swapwarden.policy.observed.pods import WirePod
 
 Json = dict[str, Any]
 
@@ -78,9 +80,9 @@ class Installed:
     """ValidatingAdmissionPolicies."""
     bindings: list[Specified] | None = None
     leases: list[LeaderLease] | None = None
-    """Those of the name LEASE."""
+    """Leases of the name LEASE."""
     own_crds: list[Specified] = dataclasses.field(default_factory=list)
-    """Those of this version."""
+    """Definitions of this version."""
 
 
 def own_definitions() -> list[Json]:
@@ -94,7 +96,7 @@ def own_definitions() -> list[Json]:
     return [yaml.load(path.read_text(encoding="utf-8"), loader) for path in files]  # noqa: S506 one of two safe ones
 
 
-def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[ClusterProblem]:
+def judge(installed: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[ClusterProblem]:
     """Yield the problems of the installation."""
     if not view.installed:
         here = f"customresourcedefinition/{names.PROFILE_PLURAL}.{names.GROUP}"
@@ -102,14 +104,14 @@ def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.dateti
         remedy = "install it (docs/install.md), or choose another cluster with --context"
         yield problem(Check.NOT_INSTALLED, here, text, remedy=remedy)
         return
-    if found.crds is not None:
-        yield from _kinds(found.own_crds, found.crds)
-    if found.leases is not None:
-        yield from _leader(found.leases, now)
-    if found.webhooks is not None and found.mutating is not None:
-        yield from _webhooks(found.webhooks, found.mutating, view, now)
-    if found.policies is not None and found.bindings is not None:
-        yield from _policies(found.policies, found.bindings)
+    if installed.crds is not None:
+        yield from _kinds(installed.own_crds, installed.crds)
+    if installed.leases is not None:
+        yield from _leader(installed.leases, now)
+    if installed.webhooks is not None and installed.mutating is not None:
+        yield from _webhooks(installed.webhooks, installed.mutating, view, now)
+    if installed.policies is not None and installed.bindings is not None:
+        yield from _policies(installed.policies, installed.bindings)
     yield from _plugins(view)
 
 
@@ -165,17 +167,17 @@ def _leader(leases: Iterable[LeaderLease], now: datetime.datetime) -> Iterator[C
 
 def _time(text: str | None) -> datetime.datetime | None:
     try:
-        found = datetime.datetime.fromisoformat(text or "")
+        time = datetime.datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return time if time.tzinfo else None
 
 
 def _webhooks(
     webhooks: Iterable[Webhook], mutating: Iterable[Named], view: snapshot.ClusterSnapshot, now: datetime.datetime
 ) -> Iterator[ClusterProblem]:
-    found = {one.metadata.name: [each for each in one.webhooks if is_ours(each.name)] for one in webhooks}
-    ours = {name: entries for name, entries in found.items() if entries}
+    entries_by_name = {one.metadata.name: [each for each in one.webhooks if is_ours(each.name)] for one in webhooks}
+    ours = {name: entries for name, entries in entries_by_name.items() if entries}
     if not ours and not any(map(_is_ours, mutating)):
         text = (
             "neither a webhook nor a policy completes new pods: defaults of namespaces have no effect, and policies"
@@ -261,11 +263,96 @@ def _policies(policies: Iterable[Named], bindings: Iterable[Specified]) -> Itera
     bound = {one.spec.get("policyName") for one in bindings}
     there = [one.metadata.name for one in policies if _is_ours(one)]
     for suffix in POLICIES:
-        found = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
+        present = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
         if suffix == "namespace-default":
-            found = [name for name in found if not name.endswith("unknown-namespace-default")]
-        if bound.isdisjoint(found):
-            here = f"validatingadmissionpolicy/{found[0] if found else f'swapwarden-{suffix}'}"
-            what = "has no binding, so that API servers do not evaluate it" if found else "does not exist"
+            present = [name for name in present if not name.endswith("unknown-namespace-default")]
+        if bound.isdisjoint(present):
+            here = f"validatingadmissionpolicy/{present[0] if present else f'swapwarden-{suffix}'}"
+            what = "has no binding, so that API servers do not evaluate it" if present else "does not exist"
             text = f"{what}: nothing prevents what it refuses, or nothing does while the webhook is down"
             yield problem(Check.NO_ADMISSION, here, text)
+
+
+# Admission, tried by a dry run: only API servers know whether they reach the webhook and accept its certificate, and
+# only a request for a pod shows it.
+
+
+_FAILED: Final = re.compile(r'failed calling webhook "([^"]{1,253})": (.*)', re.DOTALL)
+_TRUST: Final = re.compile(r"x509|tls:|certificate")
+_CONTAINER: Final = {
+    "name": "check",
+    "image": "registry.k8s.io/pause:3.10",
+    "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "2Mi"}},
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
+POD: Final = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"generateName": "swap-check-", "annotations": {names.POLICY_ANNOTATION: names.Policy.REQUIRED.value}},
+    "spec": {
+        "containers": [_CONTAINER],
+        # As the strictest of the Pod Security Standards wants it.
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+    },
+}
+"""Admission must give it a node selector."""
+
+
+Trial = ClusterProblem | str | None
+"""The problem, why there is no result (another webhook or policy refused the pod), or None if admission works."""
+
+
+async def try_admission(asked: session.Session, namespace: str) -> Trial:
+    """Ask for the pod in a namespace: if that has no answer in time, the other requests may still have one."""
+    path = asked.namespaced("api/v1", "pods", namespace)
+    try:
+        answer = await asked.dry_run(path, POD)
+    except session.ApiUnreachableError as error:
+        return f"the API server does not answer for the pod of the dry run: {error.message}"
+    except session.CommandError as error:
+        return refused(namespace, error.message)
+    return admitted(namespace, answer)
+
+
+def admitted(namespace: str, answer: bytes) -> Trial:
+    """Return the result if the pod would have been created like this."""
+    try:
+        pod = decoding.decode(answer, WirePod)
+    except msgspec.MsgspecError as error:
+        return f"the API server's answer is invalid: {error}"
+    if (pod.spec.node_selector or {}).get(names.SWAP_LABEL) == "true":
+        return None
+    return _trial(
+        "NotCompleted",
+        namespace,
+        f"a new pod with the policy {names.Policy.REQUIRED} is not placed: admission is not called for it,"
+        " or does not answer and its failurePolicy is Ignore",
+        severity=Severity.WARNING,
+        remedy="try another namespace with -n, and without -n see the problems of admission and of the webhook;"
+        " docs/admission.md lists the pods that admission leaves alone",
+    )
+
+
+def refused(namespace: str, message: str) -> Trial:
+    """Return the result if the pod would not have been created, by the API server's message."""
+    failed = _FAILED.search(message)
+    if failed is None or not is_ours(failed[1]):
+        return f"the pod of the dry run is refused before or after: {message}"
+    if _TRUST.search(failed[2]):
+        remedy = (
+            "caBundle must hold the authority of the webhook's certificate, and the certificate must name its Service:"
+            " see the log of the controller, which makes and renews both, or cert-manager's (docs/admission.md)"
+        )
+        return _trial("Untrusted", namespace, _refusal(failed[2]), remedy=remedy)
+    return _trial("NoAnswer", namespace, _refusal(failed[2]))
+
+
+def _refusal(why: str) -> str:
+    return f"a new pod with a policy is refused, as API servers cannot ask the webhook: {why}"
+
+
+def _trial(
+    reason: str, namespace: str, message: str, *, severity: Severity | None = None, remedy: str = ""
+) -> ClusterProblem:
+    here = f"namespace/{namespace}"
+    return problem(Check.ADMISSION_FAILS, here, message, reason=reason, severity=severity, remedy=remedy)

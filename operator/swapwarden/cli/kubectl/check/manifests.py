@@ -8,13 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import checks, objects
+from swapwarden.cli import checks, documents, objects
 from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, problem
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy import plan, pod_annotations
+from swapwarden.policy import plan
+from swapwarden.policy.admission import pod_annotations
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED
@@ -145,9 +145,8 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
             yield problem(Check.NO_EFFECT, here, f"{called}: {text}", remedy=catalogue.CORRECT)
         if refused:
             continue
-        asked = read.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
         (row,) = objects.pod_rows(read)
-        yield from _effect(row, asked.spec.node_selector or {}, setting, str(one.place), called)
+        yield from _effect(row, wire.spec.node_selector or {}, setting, str(one.place), called)
 
 
 def _effect(
@@ -160,7 +159,9 @@ def _effect(
     chosen = [node for node in known.values() if selector.items() <= node.node.labels.items()]
     kinds = {(node.target, node.facts) for node in chosen}
     number = tables.count(len(chosen), "node")
-    if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
+    if row.policy == names.Policy.REQUIRED and not any(
+        labels.gives_swap(profile.swap, facts) for profile, facts in kinds
+    ):
         sentence = f"{called}: requires swap, which none of {number} that it may run on gives: it would wait"
         remedy = "turn on swap on a node whose profile gives it, or choose policy Preferred"
         yield problem(Check.NO_EFFECT, here, sentence, reason=names.Policy.REQUIRED, remedy=remedy)

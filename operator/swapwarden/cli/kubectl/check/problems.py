@@ -6,24 +6,27 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from swapwarden.api import names, state
+from swapwarden.api import names, sizes, state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.check import catalogue
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.cli.kubectl.output import sizes, tables
-from swapwarden.policy import plan, pod_annotations
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.policy import plan
+from swapwarden.policy.admission import pod_annotations, validation
 from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED
 from swapwarden.policy.profile import compiled
-from swapwarden.webhook import validation
+from swapwarden.policy.verdict import node as node_verdict
+from swapwarden.policy.verdict import pod as pod_verdict
+from swapwarden.policy.verdict import words
+from swapwarden.policy.verdict.node import NodeHealth
 
 _Specs = Mapping[str, state.StateSpec]
 """Plans by node."""
 
-_SEE_NODE: Final = "see the problem NoAgent of the node"
 _TURN_ON: Final = "turn on swap on a node whose profile gives it"
 
 
@@ -41,7 +44,7 @@ def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterat
     if "pods" not in view.unread:
         yield from _pods(known, specs)
         yield from _pending(view)
-        yield from _held(view)
+        yield from _exposed(view)
 
 
 def lagging(view: snapshot.ClusterSnapshot) -> dict[str, int]:
@@ -79,25 +82,29 @@ def _nodes(
     where = view.agent_namespace() or "swapwarden-system"
     for name, node in known.items():
         row, report, here = node.report, view.reports.get(name), f"node/{name}"
-        if row is None:
+        verdict = node_verdict.judge(node_verdict.NodeCase(row, has_agent=node.has_agent))
+        if verdict.text("NoState"):
             text = "the controller has not planned it: there is no NodeSwapState of its own"
             yield problem(Check.NO_STATE, here, text, where=where)
-        if not node.has_agent:
+        if verdict.text("Silent"):
             swap = bool(node.facts.swap_bytes)
             text = "no agent runs there: no policy is enforced on new pods"
             text += "" if swap else "; the node is not known to have swap"
             yield problem(Check.NO_AGENT, here, text, severity=None if swap else Severity.WARNING, where=where)
-        elif name in behind and row is not None:
+            continue
+        if name in behind and row is not None:
             text = f"its agent is Ready, but still at generation {row.observed} of {row.generation} of its state"
             yield problem(Check.AGENT_BEHIND, here, text, where=where)
-        if report is not None and node.has_agent:
+        if verdict.health is NodeHealth.NOT_UNDERSTOOD:
+            yield problem(
+                Check.OTHER_VERSION, here, f"its agent's report is invalid: {verdict.text(ConditionType.DEGRADED)}"
+            )
+        elif report is not None:
             yield from filter(None, (condition(name, one) for one in report.conditions))
-            for one in observe(node.profile.require, node.profile.kernel, node.facts, specs[name]):
+            for one in observe(node.profile.node, node.profile.swap, node.facts, specs[name]):
                 remedy = catalogue.NODE_PROBLEMS[one.problem]
                 text = one.message.removesuffix(f"; {remedy}")
                 yield problem(Check.NODE_CONDITION, here, text, reason=one.problem, remedy=remedy)
-        elif row is not None and row.degraded.startswith("NotUnderstood"):
-            yield problem(Check.OTHER_VERSION, here, f"its agent's report is invalid: {row.degraded}")
 
 
 # Profiles
@@ -201,14 +208,11 @@ _not_enforced: Final = functools.partial(problem, Check.POD_NOT_ENFORCED)
 
 def _pods(known: Mapping[str, snapshot.PlannedNode], specs: _Specs) -> Iterator[ClusterProblem]:
     for name, node in known.items():
-        rows, spec = [row for row in node.pods if not row.terminal], specs[name]
-        for notice in snapshot.pod_notices(rows, spec):
-            severity, remedy = catalogue.PODS[notice.reason]
-            here = f"pod/{notice.regarding.namespace}/{notice.regarding.name}"
-            yield _not_enforced(here, notice.message, reason=notice.reason, severity=severity, remedy=remedy)
-        for row in rows:
-            if row.policy is not None or row.limited():
-                yield from _unenforced(row, spec, has_agent=node.has_agent)
+        report = pod_verdict.ReadState.of(node.report, has_agent=node.has_agent)
+        for row in node.pods:
+            if row.terminal:
+                continue
+            yield from of_pod(row, report, specs[name])
             if (
                 row.asks is not None
                 and (row.asks.wants_protection or row.asks.wants_throttling)
@@ -217,6 +221,43 @@ def _pods(known: Mapping[str, snapshot.PlannedNode], specs: _Specs) -> Iterator[
                 yield _not_offered(row, node.profile, "annotations about memory have", "memoryQoS", " ({} is enough)")
             if row.reclaim in pod_annotations.RECLAIMING and node.profile.reclaim is None:
                 yield _not_offered(row, node.profile, f"annotation {names.RECLAIM_ANNOTATION} has", "reclaim.mode")
+
+
+def of_pod(row: pods.PodRow, report: pod_verdict.ReadState, planned: state.StateSpec) -> Iterator[ClusterProblem]:
+    """Yield the problems of a pod by its node's state, or by its plan as long as that state does not name the pod."""
+    entry, own = report.spec.pod(row.key), planned.pods.get(row.key)
+    reason, profile, mode = report.entry_reason(row.key), report.spec.profile_ref.name, report.spec.mode
+    if entry is None and own is not None:
+        reason, profile, mode = state.reason_of(planned, own) or "", planned.profile_ref.name, planned.mode
+    audit = mode == names.Mode.AUDIT
+    lacks = pod_verdict.shortfall(row, reason, profile, audit=audit)
+    judged = pod_verdict.judge(row, report, row.enforced)
+    if lacks is not None:
+        yield _problem_of(row, lacks.reason, lacks.message, lacks.remedy)
+    if judged.reason == ViolationReason.DRAINING and (entry is None or entry.swap_max == "0"):
+        used = sum(each.swap_bytes for each in report.listed(row.key) if not each.container)
+        text = f"{judged.message} ({sizes.rounded(used)} in use)"
+        severity = Severity.ERROR if row.policy == names.Policy.DISABLED else None
+        yield problem(
+            Check.SWAP_AGAINST_POLICY, _pod(row), text, reason=judged.reason, severity=severity, remedy=judged.remedy
+        )
+    elif pod_verdict.concerns(row, judged, reason) and (lacks is None or lacks.reason != judged.reason):
+        yield _problem_of(row, judged.reason, judged.message, judged.remedy)
+    elif entry is None and lacks is None and audit and pod_verdict.is_audited(row, reason):
+        audited = words.ENFORCEMENT[names.Mode.AUDIT].about(row, profile)
+        yield _problem_of(row, names.Mode.AUDIT, audited.message, audited.remedy)
+    limit = own.swap_max if entry is None and own is not None else entry.swap_max if entry is not None else ""
+    # Pods with a limit have been reported with the reason that they get none.
+    requires = row.policy == names.Policy.REQUIRED and limit == "0" and lacks is None
+    if requires and mode in {"", names.Mode.ENFORCE}:
+        sentence = f"requires swap, and gets none on node {row.node}: {reason}"
+        yield _not_enforced(_pod(row), sentence, reason=names.Policy.REQUIRED)
+
+
+def _problem_of(row: pods.PodRow, reason: str, message: str, remedy: str) -> ClusterProblem:
+    broken = row.policy == names.Policy.DISABLED and reason != names.Mode.AUDIT
+    severity = Severity.ERROR if broken or reason in catalogue.WORST_REASONS else None
+    return _not_enforced(_pod(row), message, reason=reason, severity=severity, remedy=remedy)
 
 
 def _not_offered(
@@ -231,20 +272,6 @@ def _not_offered(
     return problem(Check.NO_EFFECT, _pod(row), sentence, reason=names.ProtectionReason.NOT_OFFERED, remedy=remedy)
 
 
-def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> Iterator[ClusterProblem]:
-    planned = spec.pods.get(row.key)
-    if not has_agent:
-        severity = Severity.ERROR if row.policy == names.Policy.DISABLED else None
-        sentence, remedy = f"has a swap policy or limit, and no agent runs on node {row.node}", _SEE_NODE
-        yield _not_enforced(_pod(row), sentence, reason=Check.NO_AGENT, severity=severity, remedy=remedy)
-    requires = spec.mode is names.Mode.ENFORCE and row.policy == names.Policy.REQUIRED
-    if requires and planned is not None and planned.swap_max == "0":
-        if planned.reason in catalogue.PODS and row.limited():
-            return  # reported already
-        sentence = f"requires swap, and gets none on node {row.node}: {planned.reason}"
-        yield _not_enforced(_pod(row), sentence, reason=names.Policy.REQUIRED)
-
-
 def _pending(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     placed = any(node.labels.get(names.SWAP_LABEL) == "true" for node in view.nodes.values())
     sentence, remedy = f"waits for a node with swap: none has the label {names.SWAP_LABEL}: true", _TURN_ON
@@ -253,28 +280,18 @@ def _pending(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
             yield _not_enforced(_pod(row), sentence, reason=names.Policy.REQUIRED, remedy=remedy)
 
 
-def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
+def _exposed(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
+    """Yield the problem of each pod that took swap above a limit of 0."""
     by_key = {row.key: row for row in view.pods.values()}
     for name, report in view.reports.items():
-        for key, reason, text in _against_policy(report):
-            row = by_key.get(key)
-            if row is not None and row.node == name:
+        for one in report.exposures:
+            row = by_key.get(one.pod)
+            if one.desired == "0" and one.swap_bytes and row is not None and row.node == name:
+                causes = ", ".join(one.causes) or "cause not known"
+                amount = ("" if names.UNWATCHED.isdisjoint(one.causes) else "at most ") + sizes.rounded(one.swap_bytes)
+                text = f"took {amount} of swap while its limit was overwritten ({causes})"
                 severity = Severity.ERROR if row.policy == names.Policy.DISABLED else None
-                yield problem(Check.SWAP_AGAINST_POLICY, _pod(row), text, reason=reason, severity=severity)
-
-
-def _against_policy(report: snapshot.AgentReport) -> Iterator[tuple[str, str, str]]:
-    """Yield the key of each pod that has, or took, swap above a limit of 0; with the reason and the message."""
-    for held in report.violations:
-        draining = held.reason == ViolationReason.DRAINING and not held.container
-        if draining and held.desired == "0" and held.swap_bytes:
-            used = sizes.rounded(held.swap_bytes)
-            yield held.pod, held.reason, f"has {used} of swap in use, and its limit is 0; it can hardly grow"
-    for one in report.exposures:
-        if one.desired == "0" and one.swap_bytes:
-            causes = ", ".join(one.causes) or "cause not known"
-            amount = ("" if names.UNWATCHED.isdisjoint(one.causes) else "at most ") + sizes.rounded(one.swap_bytes)
-            yield one.pod, "Exposed", f"took {amount} of swap while its limit was overwritten ({causes})"
+                yield problem(Check.SWAP_AGAINST_POLICY, _pod(row), text, reason="Exposed", severity=severity)
 
 
 def _pod(row: pods.PodRow) -> str:

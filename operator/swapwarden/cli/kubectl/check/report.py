@@ -14,9 +14,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents, wire
-from swapwarden.cli.inputs import objects
-from swapwarden.cli.kubectl.check import catalogue, dryrun, installation, manifests, problems
+from swapwarden.cli import documents, objects, wire
+from swapwarden.cli.kubectl.check import catalogue, installation, manifests, problems
 from swapwarden.cli.kubectl.check.catalogue import ClusterProblem, Severity
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
 from swapwarden.cli.kubectl.output import tables
@@ -40,7 +39,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
     problems: Sequence[ClusterProblem]
     unread: dict[str, str]
-    """By plural, why it could not be read."""
+    """Why a collection could not be read, by its plural."""
 
     def status(self, fail_on: Severity) -> int:
         """Return the exit status."""
@@ -52,10 +51,10 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 def summary(report: CheckReport) -> dict[str, int]:
     """Return the number of problems by severity, and of unread resources."""
-    found = {
+    counts = {
         f"{severity.value.lower()}s": sum(one.severity is severity for one in report.problems) for severity in Severity
     }
-    return {**found, "notLookedAt": len(report.unread)}
+    return {**counts, "notLookedAt": len(report.unread)}
 
 
 def show(form: tables.Form, report: CheckReport) -> None:
@@ -84,15 +83,15 @@ def _lines(report: CheckReport, *, coloured: bool, most: int | None) -> Iterator
         return one.severity, one.check, one.reason, one.remedy
 
     for (severity, check, reason, remedy), group in itertools.groupby(report.problems, kind):
-        found = list(group)
+        problems_of_kind = list(group)
         title = f"{check}: {reason}" if reason != check else str(check)
         word = tables.painted(tables.Cell(severity, _STYLES[severity]), coloured=coloured)
         yield ""
-        yield f"{word}  {tables.clean(title)}{f' ({len(found)})' if len(found) > 1 else ''}"
-        for one in found[:most]:
+        yield f"{word}  {tables.clean(title)}{f' ({len(problems_of_kind)})' if len(problems_of_kind) > 1 else ''}"
+        for one in problems_of_kind[:most]:
             yield f"  {tables.clean(f'{one.object}: {one.message}')}"
-        if most is not None and len(found) > most:
-            yield f"  and {len(found) - most} more (-o wide, json and yaml have all)"
+        if most is not None and len(problems_of_kind) > most:
+            yield f"  and {len(problems_of_kind) - most} more (-o wide, json and yaml have all)"
         yield f"  -> {tables.clean(remedy)}"
 
 
@@ -101,13 +100,13 @@ def _lines(report: CheckReport, *, coloured: bool, most: int | None) -> Iterator
 
 async def _all(asked: session.Session, patience: float, *, try_admission: bool) -> CheckReport:
     unread: dict[str, str] = {}
-    tried = dryrun.attempt(asked, asked.own_namespace) if try_admission else asyncio.sleep(0)
-    view, found, trial = await asyncio.gather(reading.read(asked), _installed(asked, unread), tried)
+    tried = installation.try_admission(asked, asked.own_namespace) if try_admission else asyncio.sleep(0)
+    view, installed, trial = await asyncio.gather(reading.read(asked), _installed(asked, unread), tried)
     if isinstance(trial, str):
         unread["admission"] = trial
     now = datetime.datetime.now(datetime.UTC)
     behind = await _behind(asked, view, patience)
-    every = [*installation.judge(found, view, now), *problems.live(view, behind)]
+    every = [*installation.judge(installed, view, now), *problems.live(view, behind)]
     every += [trial] if isinstance(trial, ClusterProblem) else []
     if view.pods_of:
         unread["pods"] = f"only those of namespace {view.pods_of} may be read"
@@ -143,12 +142,12 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
 
 async def _crds(asked: session.Session) -> list[installation.Specified]:
     """Read the product's definitions only: a cluster can have hundreds, which take megabytes."""
-    found: list[installation.Specified] = []
+    definitions: list[installation.Specified] = []
     for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL):
         # An invalid answer ends the command: it does not show that there is none.
         with contextlib.suppress(session.NotFoundError):
-            found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Specified))
-    return found
+            definitions.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Specified))
+    return definitions
 
 
 async def _leases(asked: session.Session) -> list[installation.LeaderLease]:
@@ -175,11 +174,11 @@ async def _behind(asked: session.Session, view: snapshot.ClusterSnapshot, patien
     return set(waited)
 
 
-async def _for_manifests(asked: session.Session, found: list[documents.Found]) -> CheckReport:
+async def _for_manifests(asked: session.Session, read: list[documents.Found]) -> CheckReport:
     view = await reading.read(asked, ["nodes", "namespaces", "nodeswapprofiles", "nodeswapstates"])
     if not view.installed:
         asked.note(f"this cluster does not know {names.API_VERSION}: effects are not judged, only the manifests")
-    every = manifests.judge(found, view, asked.namespace or objects.DEFAULT_NAMESPACE)
+    every = manifests.judge(read, view, asked.namespace or objects.DEFAULT_NAMESPACE)
     return CheckReport(catalogue.worst_first(every), view.unread)
 
 
@@ -203,11 +202,11 @@ async def run(
 ) -> int:
     """Look at the cluster, or at manifests, and print the problems; the exit status. Without `asked`, no cluster is."""
     log = documents.Log()
-    found = list(documents.read(list(files), log))
+    read = list(documents.read(list(files), log))
     if asked is None:
-        report = CheckReport(catalogue.worst_first(manifests.judge(found, None, target.namespace or "default")), {})
+        report = CheckReport(catalogue.worst_first(manifests.judge(read, None, target.namespace or "default")), {})
     elif files:
-        report = await _for_manifests(asked, found)
+        report = await _for_manifests(asked, read)
     else:
         report = await _all(asked, patience, try_admission=try_admission)
         if target.namespace and not target.all_namespaces:

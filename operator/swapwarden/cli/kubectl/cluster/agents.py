@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import session
+from swapwarden.policy.observed.pods import WirePod
 
 NAMESPACE: Final = "swapwarden-system"
 """The usual namespace of a release; users who may not list pods of all namespaces may list those there."""
@@ -63,7 +63,7 @@ def namespace_of(found: Sequence[str]) -> str | None:
     return max(set(found), key=lambda name: (name == NAMESPACE, found.count(name), name), default=None)
 
 
-def select_agents(pods: Iterable[wire.LenientPod]) -> dict[str, AgentPod]:
+def select_agents(pods: Iterable[WirePod]) -> dict[str, AgentPod]:
     """Return the agent of each node, a Ready one first."""
     bound = [pod for pod in pods if pod.spec.node_name]
     chosen = namespace_of([pod.metadata.namespace for pod in bound])
@@ -72,9 +72,9 @@ def select_agents(pods: Iterable[wire.LenientPod]) -> dict[str, AgentPod]:
         node, meta = pod.spec.node_name, pod.metadata
         if meta.namespace != chosen:
             continue
-        ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
+        ports = [port for container in pod.spec.containers or () for port in container.ports if port.name == PORT_NAME]
         port = ports[0].container_port if ports else PORT
-        agent = AgentPod(node, meta.namespace, meta.name, port, pod.is_ready and not meta.deletion_timestamp)
+        agent = AgentPod(node, meta.namespace, meta.name, port, pod.status.is_ready and not meta.deletion_timestamp)
         if node not in found or (agent.ready and not found[node].ready):
             found[node] = agent
     return found
@@ -83,11 +83,11 @@ def select_agents(pods: Iterable[wire.LenientPod]) -> dict[str, AgentPod]:
 async def find(asked: session.Session) -> tuple[Found | None, str]:
     """Return the agents by node, or None and the reason if the user may not see them."""
     try:
-        return select_agents(await asked.collect("/api/v1/pods", wire.LenientPod, selector=SELECTOR)), ""
+        return select_agents(await asked.collect("/api/v1/pods", WirePod, selector=SELECTOR)), ""
     except session.ForbiddenError:
         pass
     try:
-        pods = await asked.collect(asked.namespaced("api/v1", "pods", NAMESPACE), wire.LenientPod, selector=SELECTOR)
+        pods = await asked.collect(asked.namespaced("api/v1", "pods", NAMESPACE), WirePod, selector=SELECTOR)
     except session.ForbiddenError as error:
         return None, f"the agents cannot be seen: {error.message}"
     # Where there are none, they may be in another namespace.

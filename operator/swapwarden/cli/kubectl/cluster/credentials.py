@@ -14,14 +14,15 @@ from __future__ import annotations
 import base64
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
-from swapwarden.cli.kubectl import loading
 from swapwarden.cli.kubectl.cluster import connection
 from swapwarden.kube import errors
 
@@ -114,10 +115,40 @@ def _id_token(plugin: connection.Plugin, *, renew: bool) -> str:
         )
     if not renew:
         raise _failed(plugin, "the ID token has expired")
-    renewed: str = loading.load("cluster.officialclient").renewed(plugin.paths, plugin.context)
+    renewed = _renewed(plugin.paths, plugin.context)
     if _has_expired(renewed):
         raise _failed(plugin, "the ID token has expired, and its issuer gives no new one; log in again")
     return renewed
+
+
+def _renewed(paths: Sequence[pathlib.Path], context: str) -> str:
+    """Return a new ID token for the context's user, and write it to the kubeconfig: the old one cannot be renewed.
+
+    Raise ConfigError if the issuer gives none.
+    """
+    # The official client takes long to import; all other users do without it.
+    import oauthlib.oauth2  # type: ignore[import-untyped]  # noqa: PLC0415 as above; it has no types
+    import requests  # noqa: PLC0415 as above
+    import urllib3.exceptions  # noqa: PLC0415 as above
+    from kubernetes import client  # noqa: PLC0415 as above
+    from kubernetes import config as official  # noqa: PLC0415 as above
+
+    settings = client.Configuration()
+    try:
+        official.load_kube_config(  # type: ignore[no-untyped-call]  # has no types
+            os.pathsep.join(map(str, paths)), context, settings
+        )
+    except (
+        official.ConfigException,
+        oauthlib.oauth2.OAuth2Error,
+        requests.RequestException,
+        urllib3.exceptions.HTTPError,
+        KeyError,
+        OSError,
+        ValueError,
+    ) as error:
+        raise errors.ConfigError(f"the ID token has expired and cannot be renewed: {error}; log in again") from error
+    return str(settings.api_key.get("BearerToken", "")).removeprefix("Bearer ")
 
 
 def _has_expired(token: str) -> bool:
@@ -187,12 +218,12 @@ def _parse(plugin: connection.Plugin, settings: _Exec, output: bytes) -> connect
     if len(output) > MAX_BYTES:
         raise _failed(plugin, f"{settings.command} printed more than {MAX_BYTES >> 20} MiB")
     try:
-        found = msgspec.json.decode(output, type=_Credential)
+        credential = msgspec.json.decode(output, type=_Credential)
     except msgspec.MsgspecError as error:
         raise _failed(plugin, f"{settings.command} printed no ExecCredential") from error
-    if (found.kind, found.api_version) != ("ExecCredential", settings.api_version):
+    if (credential.kind, credential.api_version) != ("ExecCredential", settings.api_version):
         raise _failed(plugin, f"{settings.command} printed no ExecCredential of {settings.api_version}")
-    status = found.status
+    status = credential.status
     if not status.token and not status.client_certificate_data:
         raise _failed(plugin, f"{settings.command} gave neither a token nor a certificate")
     return connection.Credentials(

@@ -15,11 +15,11 @@ import click
 import msgspec
 
 import swapwarden
-from swapwarden.api import names
-from swapwarden.cli.kubectl import loading
+from swapwarden.api import decoding, names
+from swapwarden.cli import kubectl
 from swapwarden.cli.kubectl.cluster import connection
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.kube import client, config, decoding, errors, paging, transport
+from swapwarden.kube import client, config, errors, paging, transport
 
 T = TypeVar("T")
 Renew = Callable[[], Awaitable[client.Client]]
@@ -35,7 +35,7 @@ EVERYTHING: Final = (NODES, PODS, NAMESPACES, names.PROFILES_PATH, names.STATES_
 """The collections of commands that judge a whole cluster."""
 REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _PAGE_CHARACTERS: Final = 16 * 1024
-"""Of a web page, in which its title is looked for."""
+"""The start of a web page in which its title is looked for."""
 RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
 
 
@@ -96,6 +96,9 @@ class Session:
         """The one that the user named, or else the context's."""
         self.namespace = "" if target.all_namespaces else self.own_namespace
         """The one that is asked about; empty for all."""
+        self.flags = [f"--kubeconfig={target.kubeconfig}"] if target.kubeconfig else []
+        """The flags with which kubectl reaches the same cluster."""
+        self.flags += [f"--context={target.context}"] if target.context else []
 
     def note(self, text: str, *, again: bool = False) -> None:
         """Print a note on standard error, once, or again."""
@@ -135,13 +138,6 @@ class Session:
         wait = min(seconds, self._seconds)
         return await self._answered(
             f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=wait)
-        )
-
-    async def patch(self, path: str, change: object) -> None:
-        """Send a JSON merge patch (RFC 7386). Raise CommandError if it is refused."""
-        body, params = msgspec.json.encode(change), {"fieldManager": MANAGER}
-        await self._answered(
-            f"PATCH {path}", lambda api: api.merge_patch(path, body, params=params, timeout=self._seconds)
         )
 
     async def dry_run(self, path: str, document: object) -> bytes:
@@ -202,9 +198,9 @@ class Session:
 
     async def collect(self, path: str, kind: type[T], *, selector: str = "", fields: str = "") -> list[T]:
         """Return all objects of a collection, without invalid ones; else CommandError."""
-        found: list[T] = []
-        await self.each(path, kind, found.append, selector=selector, fields=fields)
-        return found
+        objects: list[T] = []
+        await self.each(path, kind, objects.append, selector=selector, fields=fields)
+        return objects
 
     async def each(
         self, path: str, kind: type[T], take: Callable[[T], None], *, selector: str = "", fields: str = ""
@@ -300,8 +296,8 @@ def web_page(answer: str) -> str | None:
     start = answer[:512].lstrip("\ufeff \t\r\n").lower()
     if not start.startswith(("<!doctype html", "<html", "<head", "<body", "<!--")):
         return None
-    found = re.search(r"<title[^>]*>([^<]{1,200})", answer[:_PAGE_CHARACTERS], re.IGNORECASE)
-    title = f" titled {' '.join(found[1].split())[:80]!r}" if found else ""
+    match = re.search(r"<title[^>]*>([^<]{1,200})", answer[:_PAGE_CHARACTERS], re.IGNORECASE)
+    title = f" titled {' '.join(match[1].split())[:80]!r}" if match else ""
     return (
         f"the answer is a web page{title}, and no API server's; check that the context names the API server's address"
         " (kubectl config view --minify), and that no proxy in between wants a login"
@@ -345,7 +341,7 @@ def _load(target: Target) -> tuple[config.Config, bool]:
     def ask(plugin: connection.Plugin) -> connection.Credentials:
         plugins.append(plugin)
         # Most kubeconfigs name no program, and their users do not wait for the module.
-        credentials = loading.load("cluster.credentials")
+        credentials = kubectl.load("cluster.credentials")
         seconds = credentials.WAIT_SECONDS if target.interactive else target.request_seconds
         given: connection.Credentials = credentials.ask(plugin, interactive=target.interactive, seconds=seconds)
         return given

@@ -11,26 +11,22 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import decoding, names, state
 from swapwarden.cli.kubectl.cluster import agents
-from swapwarden.controller import cluster
-from swapwarden.controller.inventory import profile_store, revisions, states
-from swapwarden.controller.notices.pod_notices import notices_about
-from swapwarden.controller.planning import decisions
-from swapwarden.controller.planning import view as planner
-from swapwarden.kube import decoding
-from swapwarden.policy import pod_annotations
-from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.admission import pod_annotations
+from swapwarden.policy.fleet import cluster
+from swapwarden.policy.fleet import view as planner
+from swapwarden.policy.observed import namespaces, nodes, pods, revisions, states
+from swapwarden.policy.observed.new_pods import NewPod
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.profile import compiled
-from swapwarden.webhook import review
+from swapwarden.policy.profile.store import Entry, ProfileStore
 
 WireState = states.WireState
 WireRevision = revisions.WireRevision
 PAST: Final = "/apis/apps/v1/controllerrevisions"
 PAST_SELECTOR: Final = revisions.OWNER_LABEL
-ProfileEntry = profile_store.Entry
-pod_notices: Final = notices_about
-"""As the controller writes them to pods' events."""
+ProfileEntry = Entry
 
 # Below, names of fields stand before those of modules.
 _Node = nodes.WireNode
@@ -54,22 +50,13 @@ class ComponentPod(msgspec.Struct, frozen=True):
     ready: bool
 
 
-class AgentReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a NodeSwapState: the fields that are shown."""
-
-    conditions: list[state.Condition] = []
-    violations: list[state.Violation] = []
-    violations_omitted: int = 0
-    exposures: list[state.ExposedPod] = []
-
-
 class KnownProfiles(msgspec.Struct, frozen=True):
     """NodeSwapProfiles as the controller understands them."""
 
     valid: Mapping[str, compiled.Profile]
-    """By name, each in its newest valid version."""
+    """Profiles by name, each in its newest valid version."""
     history: Mapping[state.ProfileRef, compiled.Profile]
-    """As they were in generations that nodes may still follow."""
+    """Profiles in generations that nodes may still follow."""
     entries: Mapping[str, ProfileEntry]
     """All of them by name, those that are not valid included."""
 
@@ -89,7 +76,6 @@ class PlannedNode(planner.NodeView, frozen=True):
     """Other profiles of the same priority that also select it."""
     degraded: tuple[str, ...]
     """Problems there, as rollouts compare them; empty if none."""
-    has_agent: bool
 
 
 class UnknownProfileError(Exception):
@@ -100,9 +86,7 @@ class UnknownProfileError(Exception):
         super().__init__(f"there is no NodeSwapProfile {name!r}; there are: {there}")
 
 
-_PODS = decoding.Decoder(pods.WirePod)
-_ASKED = decoding.Decoder(review.ReviewedPod)
-_REPORTS = decoding.Decoder(AgentReport)
+_PODS = decoding.Decoder(WirePod)
 
 
 @dataclasses.dataclass
@@ -111,8 +95,8 @@ class ClusterSnapshot:
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     pods: dict[tuple[str, str], pods.PodRow] = dataclasses.field(default_factory=dict)
-    admitted_pods: dict[tuple[str, str], review.ReviewedPod] = dataclasses.field(default_factory=dict)
-    """Of the pods those with a label or an annotation of Swapwarden's, as admission reads them."""
+    admitted_pods: dict[tuple[str, str], NewPod] = dataclasses.field(default_factory=dict)
+    """Pods with a label or an annotation of Swapwarden's, as admission reads them."""
     parts: list[ComponentPod] = dataclasses.field(default_factory=list)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     """Their labels."""
@@ -120,7 +104,7 @@ class ClusterSnapshot:
     past: list[WireRevision] = dataclasses.field(default_factory=list)
     """Earlier specs of profiles."""
     states: dict[str, states.StateRow] = dataclasses.field(default_factory=dict)
-    reports: dict[str, AgentReport] = dataclasses.field(default_factory=dict)
+    reports: dict[str, state.StateStatus] = dataclasses.field(default_factory=dict)
     """Reports of agents by node."""
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
     """Why a resource, by its plural, could not be read."""
@@ -138,13 +122,10 @@ class ClusterSnapshot:
         self.namespaces[wire.metadata.name] = namespaces.project(wire)
 
     def add_state(self, wire: WireState) -> None:
-        """Take in a NodeSwapState. An invalid report, of an agent of another version, is left out."""
+        """Take in a NodeSwapState."""
         row = states.project(wire)
         self.states[row.name] = row
-        try:
-            self.reports[row.name] = _REPORTS.decode(wire.status)
-        except msgspec.DecodeError:
-            self.reports.pop(row.name, None)  # the row says that it is not understood
+        self.reports[row.name] = states.read(wire).status
 
     def add_pod(self, item: msgspec.Raw) -> None:
         """Take in a Pod as JSON. Raise msgspec.MsgspecError if it is none."""
@@ -153,11 +134,10 @@ class ClusterSnapshot:
         place = meta.namespace, meta.name
         self.pods[place] = row
         if any(map(pod_annotations.is_of_domain, (*meta.annotations, *meta.labels))):
-            self.admitted_pods[place] = _ASKED.decode(item)
+            self.admitted_pods[place] = wire
         if meta.labels.get(_NAME_LABEL) == names.AGENT_LABELS[_NAME_LABEL]:
             component = meta.labels.get(_COMPONENT_LABEL, "")
-            ready = any(one.type == "Ready" and one.status == "True" for one in wire.status.conditions)
-            self.parts.append(ComponentPod(component, meta.namespace, meta.name, row.node, ready))
+            self.parts.append(ComponentPod(component, meta.namespace, meta.name, row.node, wire.status.is_ready))
 
     def agent_namespace(self) -> str | None:
         """Return the namespace of the agents; None if there are none."""
@@ -189,7 +169,7 @@ class ClusterSnapshot:
 
 def known_profiles(bodies: Iterable[Mapping[str, Any]], past: Iterable[WireRevision] = ()) -> KnownProfiles:
     """Compile profiles as they were read; `past` are ControllerRevisions."""
-    store = profile_store.ProfileStore(quiet=True)
+    store = ProfileStore()
     for body in bodies:
         store.offer(body)
     store.set_stored(filter(None, map(revisions.project, past)))
@@ -220,6 +200,5 @@ def _node(known: cluster.Cluster, seen: planner.NodeView) -> PlannedNode:
     return PlannedNode(
         **{field: getattr(seen, field) for field in seen.__struct_fields__},
         conflicts=known.planner.selection(name).conflicts,
-        degraded=decisions.degraded(seen.report, refused=seen.refused) if seen.report is not None else (),
-        has_agent=known.inventory.has_agent(name),
+        degraded=planner.degraded(seen.report, refused=seen.refused) if seen.report is not None else (),
     )

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+import json
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, quantity
+from swapwarden.api.sizes import exact
+from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy.observed import pods
-from swapwarden.policy.swap import limits, qos
+from swapwarden.cli.kubectl.explain.rules import PlannedPod
+from swapwarden.policy.observed import resources
+from swapwarden.policy.observed.new_pods import WireContainer
+from swapwarden.policy.observed.pods import WirePod
+from swapwarden.policy.swap import limits
 
 MOST_OVERCOMMIT: Final = 10_000
 """The largest valid value."""
@@ -68,13 +73,13 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 _IN_POD: Final = ", in {where}"
 _WORDS: Final[dict[AdviceKind, str]] = {
-    AdviceKind.POLICY: "the policy {target}, for pods created from then on",
+    AdviceKind.POLICY: "the policy {target}{instead}" + _IN_POD,
     AdviceKind.POLICY_IN_FILE: (
         f"write the annotation {names.POLICY_ANNOTATION}: {{target}} into the pod's file on its node"
     ),
     AdviceKind.NAMESPACE_DEFAULT: "remove the default of the namespace",
     AdviceKind.MISTAKES: "correct {target} in {where}",
-    AdviceKind.FIRST_LIMIT: f"annotation {{target}}: {EXAMPLE} in {{where}}",
+    AdviceKind.FIRST_LIMIT: f"annotation {{target}}: {EXAMPLE}{{instead}}" + _IN_POD,
     AdviceKind.LIMIT: "annotation {target} above {text}" + _IN_POD,
     AdviceKind.LOWER_LIMIT: "annotation {target} below {below}" + _IN_POD,
     AdviceKind.SWAP_RESOURCE: f"a limit of {names.SWAP_RESOURCE} of {{target}} above {{above}}" + _IN_POD,
@@ -102,16 +107,9 @@ _WORDS: Final[dict[AdviceKind, str]] = {
     AdviceKind.SWAP_ON: "turn on swap on the node, which has none",
     AdviceKind.CGROUP: "run it on a node with cgroup v2 and its swap controller",
 }
-_COMMANDS: Final[dict[AdviceKind, str]] = {
-    AdviceKind.POLICY: "kubectl swap policy -n {namespace} pod/{name} {target}",
-    AdviceKind.NAMESPACE_DEFAULT: "kubectl swap policy namespace/{namespace} --remove",
-    AdviceKind.CGROUP: "kubectl swap nodes",
-}
-"""Of a change to the profile, kubectl edit."""
-_EDIT: Final = "kubectl edit nodeswapprofile {profile}"
 
 
-def policy(pod: workloads.DetailedPod, value: names.Policy, outcome: str = "") -> Advice:
+def policy(pod: WirePod, value: names.Policy, outcome: str = "") -> Advice:
     """Advise another policy of the pod, on any node."""
     return _worded(
         AdviceKind.POLICY_IN_FILE if pod.is_mirror else AdviceKind.POLICY, pod, outcome=outcome, target=value.value
@@ -122,20 +120,94 @@ def advise(planned: PlannedPod, kind: AdviceKind, text: str = "", **fields: Any)
     """Return advice about a pod as it is planned; `text` is a value as a user wrote it."""
     by_class = planned.trace.decision.reason is names.Reason.QOS_NOT_ELIGIBLE
     burstable = ", which makes the pod Burstable" if by_class else ""
-    words = {"where": planned.where, "profile": planned.profile.name, "text": text, "burstable": burstable}
+    words = {"profile": planned.profile.name, "text": text, "burstable": burstable}
     return _worded(kind, planned.pod, words, **fields)
 
 
-def _worded(kind: AdviceKind, pod: workloads.DetailedPod, words: dict[str, str] | None = None, **fields: Any) -> Advice:
+def _worded(kind: AdviceKind, pod: WirePod, words: dict[str, str] | None = None, **fields: Any) -> Advice:
     advice = Advice(how="", kind=kind, **fields)
     above = "" if advice.above is None else exact(advice.above)
     below = "" if advice.below is None else exact(advice.below)
     bounds = [f" above {above}"] if above else []
     bounds += [f" below its limit ({below})"] if below else []
-    known = {"namespace": pod.metadata.namespace, "name": pod.metadata.name, "target": advice.target, **(words or {})}
+    removed = [key for key, value in _annotations(pod, advice).items() if value is None]
+    instead = f" in place of {', '.join(removed)}" if removed else ""
+    known = {"where": workloads.place(pod), "target": advice.target, "instead": instead, **(words or {})}
     known |= {"above": above, "below": below, "bounds": " and".join(bounds)}
-    command = _COMMANDS.get(kind, _EDIT if "{profile}" in _WORDS[kind] else "")
-    return msgspec.structs.replace(advice, how=_WORDS[kind].format_map(known), command=command.format_map(known))
+    return msgspec.structs.replace(advice, how=_WORDS[kind].format_map(known))
+
+
+# The command
+
+
+def with_command(advice: Advice, pod: WirePod, profile: str, flags: Sequence[str] = ()) -> Advice:
+    """Return the advice with the command that makes the change to a pod or to its PROFILE.
+
+    The `flags` choose the cluster, whatever kubectl's current one is when the command is run.
+    """
+    commands = _commands(advice, pod, profile)
+    return msgspec.structs.replace(advice, command=" | ".join(shlex.join([*words, *flags]) for words in commands))
+
+
+def _annotations(pod: WirePod, advice: Advice) -> dict[str, str | None]:
+    """Return the annotations to write, None for those to remove; empty if the advice leaves the value open.
+
+    Limits that admission refuses beside the new value are removed.
+    """
+    limits = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(_LIMIT_KEYS)}
+    if advice.kind is AdviceKind.FIRST_LIMIT:
+        valid = {key: quantity.capped(value) for key, value in limits.items() if quantity.is_quantity(value)}
+        refused = [key for key, value in valid.items() if value > EXAMPLE_BYTES]
+        return {**dict.fromkeys(refused), advice.target: EXAMPLE}
+    if advice.kind in {AdviceKind.POLICY, AdviceKind.POLICY_IN_FILE}:
+        return {
+            names.POLICY_ANNOTATION: advice.target,
+            **dict.fromkeys(limits if advice.target == names.Policy.DISABLED else ()),
+        }
+    return {}
+
+
+_LIMIT_KEYS: Final = (names.LIMIT_ANNOTATION, names.CONTAINER_LIMIT_PREFIX)
+
+
+def _commands(advice: Advice, pod: WirePod, profile: str) -> list[list[str]]:
+    """Return the words of the command, or of several that are joined by pipes; empty if none makes the change."""
+    if advice.kind is AdviceKind.CGROUP:
+        return [["kubectl", "swap", "nodes"]]
+    if advice.kind is AdviceKind.NAMESPACE_DEFAULT:
+        return [["kubectl", "label", "namespace", pod.metadata.namespace, f"{names.DEFAULT_POLICY_LABEL}-"]]
+    if "{profile}" in _WORDS[advice.kind]:
+        return [["kubectl", "edit", "nodeswapprofile", profile]]
+    annotations = _annotations(pod, advice)
+    if not annotations or pod.is_mirror:
+        return []
+    workload = workloads.workload(pod)
+    if workload is None:
+        return _recreating(pod, annotations)
+    return [] if workload.kind.immutable else [_patching(pod.metadata.namespace, workload, annotations)]
+
+
+def _patching(namespace: str, workload: workloads.Workload, annotations: dict[str, str | None]) -> list[str]:
+    """Return a patch of a pod template."""
+    patch: dict[str, Any] = {"metadata": {"annotations": annotations}}
+    for part in reversed(workload.kind.template):
+        patch = {part: patch}
+    # Only Kubernetes' own kinds have kubectl's default, a strategic merge patch. Both change annotations alike.
+    form = [] if workload.kind in wire.WORKLOAD_KINDS else ["--type=merge"]
+    body = json.dumps(patch, separators=(",", ":"))
+    return ["kubectl", "patch", workload.kind.word, workload.name, "-n", namespace, *form, "-p", body]
+
+
+def _recreating(pod: WirePod, annotations: dict[str, str | None]) -> list[list[str]]:
+    """Return what ends a pod that nobody manages, and makes it again: its own annotations are immutable."""
+    if names.POLICY_ANNOTATION in annotations and names.POLICY_SOURCE_ANNOTATION in pod.metadata.annotations:
+        annotations = {**annotations, names.POLICY_SOURCE_ANNOTATION: None}
+    words = [f"{key}-" if value is None else f"{key}={value}" for key, value in annotations.items()]
+    return [
+        ["kubectl", "get", "pod", pod.metadata.name, "-n", pod.metadata.namespace, "-o", "yaml"],
+        ["kubectl", "annotate", "--local", "--overwrite", "-f", "-", "-o", "yaml", *words],
+        ["kubectl", "replace", "--force", "-f", "-"],
+    ]
 
 
 # The effect on the plan
@@ -157,7 +229,7 @@ def _larger(advice: Advice) -> int:
 
 
 def _policy(it: PlannedPod, advice: Advice) -> PlannedPod:
-    return _annotated(it, {names.POLICY_ANNOTATION: advice.target, names.POLICY_SOURCE_ANNOTATION: None})
+    return _annotated(it, {**_annotations(it.pod, advice), names.POLICY_SOURCE_ANNOTATION: None})
 
 
 def _annotated(it: PlannedPod, written: dict[str, str | None]) -> PlannedPod:
@@ -173,40 +245,45 @@ def _respecified(it: PlannedPod, **fields: object) -> PlannedPod:
 
 
 def _overridden(it: PlannedPod, advice: Advice, **fields: object) -> PlannedPod:
-    entries = [
-        msgspec.structs.replace(one, **fields) if one.name == advice.target else one for one in it.profile.overrides
-    ]
+    entries = (
+        msgspec.structs.replace(one, swap=msgspec.structs.replace(one.swap, **fields))
+        if one.name == advice.target
+        else one
+        for one in it.profile.overrides
+    )
     return it.with_profile(overrides=tuple(entries))
 
 
 def _whole_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
-    whole = it.pod.spec.resources or qos.Resources()
+    whole = it.pod.spec.resources or resources.Resources()
     return _respecified(it, resources=_resources(whole, _larger(advice), advice.above))
 
 
-def _container(it: PlannedPod, advice: Advice, change: Callable[[qos.Resources], qos.Resources]) -> PlannedPod:
+def _container(
+    it: PlannedPod, advice: Advice, change: Callable[[resources.Resources], resources.Resources]
+) -> PlannedPod:
     """Return the pod recreated with other resources of a container."""
 
-    def changed(every: list[pods.WireContainer]) -> list[pods.WireContainer]:
+    def changed(every: Iterable[WireContainer]) -> list[WireContainer]:
         return [
             msgspec.structs.replace(one, resources=change(one.resources)) if one.name == advice.target else one
             for one in every
         ]
 
     spec = it.pod.spec
-    return _respecified(it, containers=changed(spec.containers), init_containers=changed(spec.init_containers))
+    return _respecified(it, containers=changed(spec.containers or ()), init_containers=changed(spec.init_containers))
 
 
-def _resources(found: qos.Resources, limit: int | None = None, request: int | None = None) -> qos.Resources:
+def _resources(given: resources.Resources, limit: int | None = None, request: int | None = None) -> resources.Resources:
     """Advise another memory limit or request."""
-    limits = found.limits if limit is None else msgspec.structs.replace(found.limits, memory=str(limit))
-    requests = found.requests if request is None else msgspec.structs.replace(found.requests, memory=str(request))
-    return msgspec.structs.replace(found, limits=limits, requests=requests)
+    limits = given.limits if limit is None else msgspec.structs.replace(given.limits, memory=str(limit))
+    requests = given.requests if request is None else msgspec.structs.replace(given.requests, memory=str(request))
+    return msgspec.structs.replace(given, limits=limits, requests=requests)
 
 
 def _memory_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
     # The request stays, even if the API server derived it from the limit.
-    return _container(it, advice, lambda found: _resources(found, _larger(advice), advice.above))
+    return _container(it, advice, lambda resources: _resources(resources, _larger(advice), advice.above))
 
 
 def _memory_request(it: PlannedPod, advice: Advice) -> PlannedPod:
@@ -214,12 +291,12 @@ def _memory_request(it: PlannedPod, advice: Advice) -> PlannedPod:
     request = memory // 8 if below is None else below // 2
     if above is not None:
         request = min(memory, _larger(advice), memory if below is None else below - 1)
-    return _container(it, advice, lambda found: _resources(found, request=request))
+    return _container(it, advice, lambda resources: _resources(resources, request=request))
 
 
 def _swap_resource(it: PlannedPod, advice: Advice) -> PlannedPod:
-    def change(found: qos.Resources) -> qos.Resources:
-        return msgspec.structs.replace(found, limits=msgspec.structs.replace(found.limits, swap=str(_larger(advice))))
+    def change(given: resources.Resources) -> resources.Resources:
+        return msgspec.structs.replace(given, limits=msgspec.structs.replace(given.limits, swap=str(_larger(advice))))
 
     return _container(it, advice, change)
 
@@ -233,7 +310,7 @@ _CHANGES: Final[dict[AdviceKind, Callable[[PlannedPod, Advice], PlannedPod]]] = 
     AdviceKind.POLICY: _policy,
     AdviceKind.POLICY_IN_FILE: _policy,
     AdviceKind.MISTAKES: lambda it, advice: _annotated(it, dict.fromkeys(advice.target.split(", "))),
-    AdviceKind.FIRST_LIMIT: lambda it, advice: _annotated(it, {advice.target: EXAMPLE}),
+    AdviceKind.FIRST_LIMIT: lambda it, advice: _annotated(it, _annotations(it.pod, advice)),
     AdviceKind.LIMIT: lambda it, advice: _annotated(it, {advice.target: str(_larger(advice))}),
     AdviceKind.LOWER_LIMIT: lambda it, advice: _annotated(it, {advice.target: str((advice.below or 0) // 2)}),
     AdviceKind.SWAP_RESOURCE: _swap_resource,
@@ -245,14 +322,14 @@ _CHANGES: Final[dict[AdviceKind, Callable[[PlannedPod, Advice], PlannedPod]]] = 
     AdviceKind.MEMORY_REQUEST_IN_NODE: lambda it, advice: _container(
         it, advice, lambda found: _resources(found, request=advice.below)
     ),
-    AdviceKind.BEHAVIOR: lambda it, advice: it.with_profile(behavior=names.Behavior(advice.target)),
+    AdviceKind.BEHAVIOR: lambda it, advice: it.with_swap(behavior=names.Behavior(advice.target)),
     AdviceKind.OVERRIDE_POLICY: lambda it, advice: _overridden(it, advice, policy=names.Policy.NO_PREFERENCE),
-    AdviceKind.OVERRIDE_LIMIT: lambda it, advice: _overridden(it, advice, swap_limit=_larger(advice)),
-    AdviceKind.REQUIREMENTS: lambda it, _: it.with_profile(require=None),
-    AdviceKind.BOUND: lambda it, advice: it.with_profile(**{_FIELDS[advice.target]: _larger(advice)}),
-    AdviceKind.OVERCOMMIT: lambda it, _: it.with_profile(overcommit_percent=MOST_OVERCOMMIT),
-    AdviceKind.RESERVED: lambda it, _: it.with_profile(reserved=None),
+    AdviceKind.OVERRIDE_LIMIT: lambda it, advice: _overridden(it, advice, limit=_larger(advice)),
+    AdviceKind.REQUIREMENTS: lambda it, _: it.with_swap(require=None),
+    AdviceKind.BOUND: lambda it, advice: it.with_swap(**{_FIELDS[advice.target]: _larger(advice)}),
+    AdviceKind.OVERCOMMIT: lambda it, _: it.with_swap(overcommit_percent=MOST_OVERCOMMIT),
+    AdviceKind.RESERVED: lambda it, _: it.with_swap(reserved=None),
     AdviceKind.NODE_SWAP: _more_swap,
     AdviceKind.SWAP_ON: _more_swap,
 }
-"""Of the kinds that lead towards more or less swap."""
+"""The effect of the kinds that lead towards more or less swap."""

@@ -7,9 +7,11 @@ from typing import Final
 
 import click
 
-from swapwarden.cli.kubectl import completion, flags, loading
-from swapwarden.cli.kubectl.cluster import session, workloads
+from swapwarden.cli import kubectl
+from swapwarden.cli.kubectl import completion, flags
+from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
+from swapwarden.policy.observed.pods import WirePod
 
 EXAMPLES: Final = """\b
 Examples:
@@ -19,14 +21,14 @@ Examples:
 _PREFIXES: Final = ("pod/", "pods/", "po/")
 
 
-async def _pod(asked: session.Session, name: str) -> workloads.DetailedPod:
+async def _pod(asked: session.Session, name: str) -> WirePod:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     path = asked.namespaced("api/v1", "pods")
     if "/" in name:
         raise click.UsageError(f"{name!r} is no pod: give the name of one (kubectl get pods -n {asked.namespace})")
     try:
-        return await asked.get(f"{path}/{session.quote(name)}", workloads.DetailedPod)
+        return await asked.get(f"{path}/{session.quote(name)}", WirePod)
     except session.NotFoundError as error:
         raise session.NotFoundError(
             f"{error.message} in namespace {asked.namespace}; see kubectl get pods -n {asked.namespace}"
@@ -45,9 +47,9 @@ def command(*, pod: str, output: str, color: str, target: session.Target) -> Non
     """Explain why a pod has its swap limit, or has none, and whether the kernel holds it."""
 
     async def work(asked: session.Session) -> None:
-        found = await _pod(asked, pod)
+        read = await _pod(asked, pod)
         # Only now: this takes longer to load than the cluster to answer, and a mistyped name waits for neither.
-        report = await asyncio.to_thread(loading.load, "explain.report")
-        await report.run(asked, found, output, tables.Form(color=color))
+        report = await asyncio.to_thread(kubectl.load, "explain.report")
+        await report.run(asked, read, output, tables.Form(color=color))
 
     session.run(target, work)

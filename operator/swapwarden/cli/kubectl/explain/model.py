@@ -6,25 +6,26 @@ The rules and every number are the planner's own (policy.plan.trace_pod); here t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
-from swapwarden.cli.kubectl.cluster import usage, workloads
-from swapwarden.cli.kubectl.explain import kernelview, memory, pressure, reclaim, remedies, rules
-from swapwarden.cli.kubectl.explain.advice import Advice
-from swapwarden.cli.kubectl.explain.memory import MemoryLine
-from swapwarden.cli.kubectl.explain.planned import PlannedPod
-from swapwarden.cli.kubectl.explain.rules import Number
-from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
+from swapwarden.api.sizes import exact, with_bytes
+from swapwarden.cli.kubectl.cluster import usage
+from swapwarden.cli.kubectl.explain import kernelview, memory, remedies, rules
+from swapwarden.cli.kubectl.explain.advice import Advice, with_command
+from swapwarden.cli.kubectl.explain.memory import MemoryLine, PodPressure
+from swapwarden.cli.kubectl.explain.rules import Number, PlannedPod
 from swapwarden.policy import plan
-from swapwarden.policy.observed import namespaces, nodes, pod_conditions, pods
-from swapwarden.policy.profile import compiled, overrides, requirements
-from swapwarden.policy.swap import limits, qos
-from swapwarden.webhook import review, scheduling, validation
+from swapwarden.policy.admission import scheduling, validation
+from swapwarden.policy.memory import settings as memory_settings
+from swapwarden.policy.observed import namespaces, nodes, pods, resources, states
+from swapwarden.policy.observed.pods import WirePod, WirePodCondition
+from swapwarden.policy.profile import compiled, overrides
+from swapwarden.policy.swap import limits, requirements
 
 Reason = names.Reason
 MAX_LISTED: Final = 3
@@ -33,26 +34,29 @@ MAX_LISTED: Final = 3
 _Profile = compiled.Profile
 _ProfileRef = state.ProfileRef
 _State = state.NodeSwapState
+_StateRow = states.StateRow
 _PodRow = pods.PodRow
 
 
 class Observed(msgspec.Struct, frozen=True):
     """Everything that was read of a cluster for one pod."""
 
-    pod: workloads.DetailedPod
+    pod: WirePod
     node: nodes.NodeRow | None = None
     """None if the pod has no node yet, it is gone, or may not be seen."""
     profiles: Mapping[str, _Profile] | None = None
-    """By name; None if they may not be seen."""
+    """Profiles by name; None if they may not be seen."""
     history: Mapping[_ProfileRef, _Profile] = {}
     """Profiles as they were in generations that nodes may still follow."""
     state: _State | None = None
-    """Of the pod's node; None if there is none, or it may not be seen."""
+    """The state of the pod's node; None if there is none, or it may not be seen."""
+    state_row: _StateRow | None = None
+    """The state in the form in which verdicts read it."""
     namespace: Mapping[str, str] | None = None
     """Labels of the pod's namespace; None if they may not be seen."""
     others: tuple[_PodRow, ...] | None = None
     """The other pods of the node; None if they may not be seen, or were not asked for."""
-    neighbours: tuple[pods.WirePod, ...] | None = None
+    neighbours: tuple[WirePod, ...] | None = None
     """The other pods as they are; only while the node is under memory pressure."""
     has_agent: bool | None = None
     """Whether a Ready agent is on the node; None if unknown."""
@@ -97,7 +101,7 @@ class PlannedLimits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     swap_max: str | None
     reason: Reason | None
     containers: dict[str, str | None] = {}
-    """Of each the value, or the most; null: none of its own."""
+    """The value or the most of each container; null: none of its own."""
     swap_at_most: str | None = None
     """The most; the kubelet may give less."""
 
@@ -108,7 +112,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     namespace: str
     name: str
     summary: str
-    qos: qos.Class
+    qos: resources.Class
     node: str
     policy: PodPolicy
     admission: str = ""
@@ -122,24 +126,24 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     behaviors: list[Number] = []
     """Where the node or its profile is not known: what the pod gets by each behavior."""
     desired: PlannedLimits | None = None
-    """By the node's state; None if it does not name the pod."""
+    """Limits in the node's state; None if it does not name the pod."""
     planned: PlannedLimits | None = None
-    """By the rules now."""
+    """Limits by the rules now."""
     desired_text: str = ""
     kernel: kernelview.KernelState | None = None
-    enforced: pod_conditions.WirePodCondition | None = None
+    enforced: WirePodCondition | None = None
     """For those who may not see the node's state, the pod's condition SwapPolicyEnforced."""
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
     secrets: str = ""
-    pressure: pressure.PodPressure | None = None
+    pressure: PodPressure | None = None
     """Whether the pod would be evicted; None unless its node is under memory pressure."""
     changes: list[Advice] = []
     unseen: list[str] = []
 
 
-def explain(seen: Observed) -> PodExplanation:
-    """Say of one pod all that can be said."""
+def explain(seen: Observed, flags: Sequence[str] = ()) -> PodExplanation:
+    """Explain one pod; its commands for users get the `flags` that choose the cluster."""
     pod, row = seen.pod, pods.project(seen.pod)
     if seen.node is not None:
         row = row.on(seen.node.uid)
@@ -151,7 +155,10 @@ def explain(seen: Observed) -> PodExplanation:
             waiting = "an override may select the pod by labels of its namespace, which are not known"
     desired = _desired(seen, row)
     stands = row.node and not row.terminal and names.STATE_PLURAL not in seen.unseen
-    kernel = kernelview.observe(seen.state, row, has_agent=seen.has_agent) if stands else None
+    kernel = None
+    if stands:
+        status = seen.state.status if seen.state else state.StateStatus()
+        kernel = kernelview.observe(seen.state_row, status, row, has_agent=seen.has_agent)
     used = seen.used or usage.PodUse(namespace=row.namespace, name=row.name, node=row.node)
     return PodExplanation(
         namespace=row.namespace,
@@ -167,22 +174,27 @@ def explain(seen: Observed) -> PodExplanation:
         if planned
         else [],
         numbers=list(rules.numbers(row, planned)) if planned else [],
-        memory=[*memory.lines(planned, seen.state), *reclaim.lines(planned, seen.state)] if planned else [],
+        memory=[*memory.lines(planned, seen.state), *memory.reclaim_lines(planned, seen.state)] if planned else [],
         behaviors=[] if planned or row.terminal else list(rules.by_behavior(row)),
         desired=desired,
         planned=_given(planned.trace.decision) if planned else None,
         desired_text=waiting or _difference(seen, row, planned, desired),
         kernel=kernel,
-        enforced=pod.enforced if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
+        enforced=_enforced(pod) if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
         used_bytes=used.swap_bytes,
         used_containers={one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None},
         secrets=_secrets(seen),
-        pressure=pressure.of_pod(planned, seen.node.uid, seen.state, seen.neighbours)
+        pressure=memory.pressure_of(planned, seen.node.uid, seen.state, seen.neighbours)
         if planned and seen.node
         else None,
-        changes=[] if row.terminal else list(remedies.changes(pod, row, planned)),
+        changes=[] if row.terminal else _changes(pod, row, planned, flags),
         unseen=list(seen.unseen),
     )
+
+
+def _changes(pod: WirePod, row: pods.PodRow, planned: PlannedPod | None, flags: Sequence[str]) -> list[Advice]:
+    profile = planned.profile.name if planned else ""
+    return [with_command(each, pod, profile, flags) for each in remedies.changes(pod, row, planned)]
 
 
 def _policy(row: pods.PodRow) -> PodPolicy:
@@ -224,8 +236,8 @@ def _labels(seen: Observed) -> namespaces.Labels:
 def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile], node: nodes.NodeRow) -> str:
     profile = selection.profile
     if profile.name == names.BUILT_IN_PROFILE:
-        found = "there is no profile" if not known else f"none of {len(known)} profiles selects the node"
-        return f"built in, as {found}: what the kubelet gives stays"
+        reason = "there is no profile" if not known else f"none of {len(known)} profiles selects the node"
+        return f"built in, as {reason}: what the kubelet gives stays"
     if selection.conflicts:
         ties = ", ".join(selection.conflicts)
         return f"the oldest of those with priority {profile.priority}; these select the node as well: {ties}"
@@ -239,18 +251,18 @@ def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile]
 def _governing(row: pods.PodRow, planned: PlannedPod) -> GoverningProfile:
     profile, override, text = planned.profile, planned.override, ""
     if override is not None:
-        given = [] if override.policy is None else [f"policy {override.policy}"]
-        given += [] if override.swap_limit is None else [f"at most {exact(override.swap_limit)}"]
-        given += [] if override.memory_reservation is None else [f"memory reservation {override.memory_reservation}"]
-        if override.memory_throttling is not None:
-            given.append(f"memory throttling {throttling.written(override.memory_throttling)}")
+        swap, memory = override.swap, override.memory or memory_settings.MemoryOverride()
+        given = [] if swap.policy is None else [f"policy {swap.policy}"]
+        given += [] if swap.limit is None else [f"at most {exact(swap.limit)}"]
+        given += [] if memory.reservation is None else [f"memory reservation {memory.reservation}"]
+        given += [] if memory.throttling is None else [f"memory throttling {throttling.written(memory.throttling)}"]
         text = f"overrides[{override.name}] selects the pod: {', '.join(given)}"
     elif profile.overrides:
         refuses = not overrides.can_change(profile, row)
         why = "counts: the pod itself refuses swap" if refuses else "selects the pod"
         text = f"none of {len(profile.overrides)} {why}"
     name = None if override is None else override.name
-    return GoverningProfile(profile.name, profile.behavior, profile.generation, planned.chosen, name, text)
+    return GoverningProfile(profile.name, profile.swap.behavior, profile.generation, planned.chosen, name, text)
 
 
 def _given(decision: limits.PodDecision) -> PlannedLimits:
@@ -261,14 +273,14 @@ def _given(decision: limits.PodDecision) -> PlannedLimits:
 
 def _desired(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
     spec = seen.state.spec if seen.state else None
-    found = spec.pods.get(row.key) if spec else None
-    if spec is None or found is None:
+    entry = spec.pods.get(row.key) if spec else None
+    if spec is None or entry is None:
         return None
-    each = {one.name: found.containers.get(one.name) or found.container_default for one in row.containers}
+    each = {one.name: entry.containers.get(one.name) or entry.container_default for one in row.containers}
     containers = {name: own.swap_max or own.swap_at_most for name, own in each.items() if own is not None}
     # An earlier controller's word for no limit of Swapwarden's.
-    swap_max = None if found.swap_max == names.MAX_SWAP else found.swap_max
-    return PlannedLimits(swap_max, state.reason_of(spec, found), containers, found.swap_at_most)
+    swap_max = None if entry.swap_max == names.MAX_SWAP else entry.swap_max
+    return PlannedLimits(swap_max, state.reason_of(spec, entry), containers, entry.swap_at_most)
 
 
 def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, desired: PlannedLimits | None) -> str:
@@ -319,16 +331,21 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
         return "none yet: the pod waits to be scheduled"
     if seen.node is None:
         return f"{row.node}, which {'may not be seen' if 'nodes' in seen.unseen else 'does not exist any more'}"
-    found = seen.state.status.facts if seen.state else None
-    facts = nodes.facts(seen.node, found)
+    reported = seen.state.status.facts if seen.state else None
+    facts = nodes.facts(seen.node, reported)
     swap_text = f"{exact(facts.swap_bytes)} swap" if facts.swap_bytes else "no swap"
     devices = [
         f"{each.name} ({each.backing}{', encrypted' if each.encrypted else ''})"
         for each in facts.devices[: requirements.NAMED]
     ]
     on = f" on {', '.join(devices)}" if devices else ""
-    said = "" if found else "; as in the Node's status, since no agent has reported"
+    said = "" if reported else "; as in the Node's status, since no agent has reported"
     return f"{row.node}: {exact(facts.memory_bytes)} memory, {swap_text}{on}{said}"
+
+
+def _enforced(pod: WirePod) -> WirePodCondition | None:
+    """Return the controller's condition on whether the policy is enforced; None if it wrote none."""
+    return next((each for each in pod.status.conditions if each.type == ConditionType.SWAP_POLICY_ENFORCED), None)
 
 
 def _secrets(seen: Observed) -> str:
@@ -336,13 +353,15 @@ def _secrets(seen: Observed) -> str:
     status = seen.state.status if seen.state else None
     if status is None or status.facts is None:
         return ""
-    volumes = [each.name for each in seen.pod.spec.volumes if each.secret is not None or each.projected is not None]
+    volumes = [one.name for one in seen.pod.spec.volumes or () if one.secret is not None or one.projected is not None]
     has = f"it mounts {len(volumes)} volumes with secrets or tokens" if volumes else "it mounts none"
     if not status.facts.swap_bytes:
         return "cannot reach a disk: the node has no swap"
-    found = next((one for one in status.conditions if one.type == ConditionType.SECRETS_ON_DISK), None)
-    if found is not None:
-        return f"can reach the disk, whatever the pod's limit: their pages are the kubelet's ({has}). {found.message}"
+    condition = next((one for one in status.conditions if one.type == ConditionType.SECRETS_ON_DISK), None)
+    if condition is not None:
+        return (
+            f"can reach the disk, whatever the pod's limit: their pages are the kubelet's ({has}). {condition.message}"
+        )
     if status.facts.tmpfs_noswap:
         return "stay in memory: the kubelet mounts them with noswap"
     if status.facts.devices and all(each.encrypted for each in status.facts.devices):
@@ -353,24 +372,23 @@ def _secrets(seen: Observed) -> str:
 # Whether the pod looks like an admitted one
 
 
-def missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> str:
+def missing(pod: WirePod, labels: namespaces.Labels) -> str:
     """Return how the pod differs from an admitted one, and the likely cause; empty if it does not.
 
     `labels` are those of namespaces by name, as far as they are known. The pod does not show the cause: one that was
     made with a node, or before the installation, looks like one that admission is not asked about. A dry run does:
     kubectl swap check --try-admission.
     """
-    found = "; ".join(_missing(pod, labels))
-    return f"{found}: {_cause(pod)}" if found else ""
+    differences = "; ".join(_missing(pod, labels))
+    return f"{differences}: {_cause(pod)}" if differences else ""
 
 
-def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[str]:
+def _missing(pod: WirePod, labels: namespaces.Labels) -> Iterator[str]:
     default = labels.get(pod.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
     if names.POLICY_ANNOTATION not in pod.metadata.annotations and default in frozenset[str](names.Policy):
         yield f"the default {default} of its namespace is not in the pod"
-    seen = msgspec.convert(pod, review.ReviewedPod, from_attributes=True)
     # By now the scheduler has chosen a node, which must not look as if the pod had come with it.
-    asked = msgspec.structs.replace(seen, spec=msgspec.structs.replace(seen.spec, node_name=""))
+    asked = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
     policy = asked.annotations.get(names.POLICY_ANNOTATION, "")
     lacks = {operation.path.split("/")[2]: None for operation in scheduling.operations(asked, policy)}
     if lacks:
@@ -379,7 +397,7 @@ def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[
         yield f"admission would refuse it: {cause.field}: {cause.message}"
 
 
-def _cause(pod: workloads.DetailedPod) -> str:
+def _cause(pod: WirePod) -> str:
     space = pod.metadata.namespace
     if pod.is_mirror:
         return "it is a static pod, of which the API server only has a mirror"

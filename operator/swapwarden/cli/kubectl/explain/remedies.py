@@ -1,18 +1,18 @@
 """Advice for another outcome than the one that a pod has, with the command where there is one. Pure.
 
 Nothing is advised that was not tried: each remedy is applied to the pod, to the profile or to the node, and planned
-again. Those that do not lead where they should are not shown; where only several together do, they are numbered.
+again. Only changes that lead to their outcome by themselves are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from swapwarden.api import names, quantity
-from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain.advice import (
     EXAMPLE_BYTES,
     MOST_OVERCOMMIT,
@@ -23,18 +23,18 @@ from swapwarden.cli.kubectl.explain.advice import (
     policy,
     tried,
 )
-from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
-from swapwarden.policy.observed import pods
-from swapwarden.policy.profile import requirements
-from swapwarden.policy.swap import limits, qos
+from swapwarden.cli.kubectl.explain.rules import PlannedPod, wrong_limits
+from swapwarden.policy.observed import pods, resources
+from swapwarden.policy.observed.pods import WirePod
+from swapwarden.policy.swap import limits, requirements
 
 Reason = names.Reason
 
 _SHOWN: Final = 2
-"""How many ways to one outcome are shown."""
+"""The number of ways to one outcome that are shown."""
 
 
-def changes(pod: workloads.DetailedPod, row: pods.PodRow, planned: PlannedPod | None) -> Iterator[Advice]:
+def changes(pod: WirePod, row: pods.PodRow, planned: PlannedPod | None) -> Iterator[Advice]:
     """Yield advice for other outcomes, the likeliest first."""
     if planned is not None:
         yield from _by_plan(planned)
@@ -53,8 +53,8 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
         yield from _towards("what was meant", *_correct(planned))
         return
     if reason is Reason.REQUIREMENT_UNMET:
-        for field, found in (requirements.unmet(planned.profile.require, planned.facts) or {}).items():
-            yield advise(planned, AdviceKind.REQUIREMENT, found, target=field, outcome=f"{field} met")
+        for field, obstacle in (requirements.unmet(planned.profile.swap.require, planned.facts) or {}).items():
+            yield advise(planned, AdviceKind.REQUIREMENT, obstacle, target=field, outcome=f"{field} met")
     if reason is Reason.KUBELET_DECIDES and planned.profile.name == names.BUILT_IN_PROFILE:
         yield advise(planned, AdviceKind.NEW_PROFILE, outcome="limits by Swapwarden")
     elif reason is Reason.KUBELET_DECIDES:
@@ -67,55 +67,16 @@ def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
         yield policy(planned.pod, names.Policy.DISABLED, "no swap")
 
 
-def _towards(outcome: str, *found: Advice) -> Iterator[Advice]:
-    yield from (msgspec.structs.replace(each, outcome=outcome) for each in found)
+def _towards(outcome: str, *changes_to_it: Advice) -> Iterator[Advice]:
+    yield from (msgspec.structs.replace(each, outcome=outcome) for each in changes_to_it)
 
 
 def _more(planned: PlannedPod) -> Iterator[Advice]:
-    """Yield ways to more swap than the pod has now: single steps, or else those that it takes together."""
+    """Yield single changes that give the pod more swap than it has."""
     now = bytes_of(planned)
-    outcome = "swap" if now == 0 else "more"
-    single = [step for step in _towards_swap(planned) if bytes_of(tried(planned, step)) > now][:_SHOWN]
-    several = [] if single else _together(planned, now)
-    yield from _towards(outcome, *single)
-    for number, step in enumerate(several, start=1):
-        yield from _towards(f"{outcome}, {number} of {len(several)}", step)
-
-
-def _together(planned: PlannedPod, now: int) -> list[Advice]:
-    """Return the fewest steps found that give more only when all of them are made; empty if none are found."""
-    paths = (_path([first], tried(planned, first), now) for first in _towards_swap(planned))
-    return min((_needed(path, planned, now) for path in paths if path), key=len, default=[])
-
-
-def _path(taken: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
-    """Return `taken` and the next steps until the pod has more; empty if no steps lead there."""
-    while bytes_of(planned) <= now:
-        used = {(step.kind, step.target) for step in taken}
-        left = [step for step in _towards_swap(planned) if (step.kind, step.target) not in used]
-        if not left:
-            return []
-        best = next((step for step in left if bytes_of(tried(planned, step)) > now), left[0])
-        taken, planned = [*taken, best], tried(planned, best)
-    return taken
-
-
-def _needed(path: list[Advice], planned: PlannedPod, now: int) -> list[Advice]:
-    """Return `path` without the steps that change nothing in the end and that no later step builds on."""
-    for step in list(path):
-        rest = [each for each in path if each is not step]
-        if _leads(rest, planned, now):
-            path = rest
-    return path
-
-
-def _leads(path: Sequence[Advice], planned: PlannedPod, now: int) -> bool:
-    """Return whether the pod has more after these steps, each of which must be possible after those before it."""
-    for step in path:
-        if step not in _towards_swap(planned):
-            return False
-        planned = tried(planned, step)
-    return bytes_of(planned) > now
+    candidates = _BY_REASON[planned.trace.decision.reason](planned)
+    leading = (each for each in candidates if bytes_of(tried(planned, each)) > now)
+    yield from _towards("swap" if now == 0 else "more", *itertools.islice(leading, _SHOWN))
 
 
 def _less(planned: PlannedPod) -> Iterator[Advice]:
@@ -134,11 +95,6 @@ def _less(planned: PlannedPod) -> Iterator[Advice]:
 # Changes to the rule that decides, the likeliest first
 
 
-def _towards_swap(planned: PlannedPod) -> list[Advice]:
-    """Return advice that may lead to more swap, alone or with others; the caller tries it."""
-    return list(_BY_REASON[planned.trace.decision.reason](planned))
-
-
 def _correct(planned: PlannedPod) -> Iterator[Advice]:
     """Yield what to do about annotations that are not understood."""
     wrong = [key for key, _ in wrong_limits(planned.row)]
@@ -149,7 +105,7 @@ def _correct(planned: PlannedPod) -> Iterator[Advice]:
 
 def _override_limit(planned: PlannedPod) -> Iterator[Advice]:
     yield _raised_override(planned)
-    match planned.profile.behavior:
+    match planned.profile.swap.behavior:
         case names.Behavior.LIMITED_SWAP:
             yield from _share(planned)
         case names.Behavior.WORKLOAD_CONTROLLED:
@@ -159,7 +115,7 @@ def _override_limit(planned: PlannedPod) -> Iterator[Advice]:
 
 
 def _raised_override(planned: PlannedPod) -> Advice:
-    name, top = (planned.override.name, planned.override.swap_limit) if planned.override else ("", None)
+    name, top = (planned.override.name, planned.override.swap.limit) if planned.override else ("", None)
     return advise(planned, AdviceKind.OVERRIDE_LIMIT, target=name, above=top or 0)
 
 
@@ -183,7 +139,7 @@ def _burstable(planned: PlannedPod) -> Iterator[Advice]:
     """Yield changes that make the pod Burstable; one container is enough."""
     made = planned.recreated(planned.pod)
     whole = planned.pod.spec.resources
-    if whole is not None and made.row.qos is qos.Class.GUARANTEED:
+    if whole is not None and made.row.qos is resources.Class.GUARANTEED:
         stated = whole.limits.memory if whole.requests.memory is None else whole.requests.memory
         yield advise(planned, AdviceKind.POD_MEMORY_LIMIT, above=quantity.capped(str(stated or 0)))
     else:
@@ -203,8 +159,8 @@ def _share(planned: PlannedPod) -> Iterator[Advice]:
 
 def _asking(row: pods.PodRow) -> list[pods.ContainerRow]:
     """Return the containers that can request memory: the app's first, then init containers."""
-    found = [one for one in row.containers if one.kind is not qos.Kind.EPHEMERAL]
-    return sorted(found, key=lambda one: one.kind is not qos.Kind.APP)
+    asking = [one for one in row.containers if one.kind is not resources.Kind.EPHEMERAL]
+    return sorted(asking, key=lambda one: one.kind is not resources.Kind.APP)
 
 
 def _requests(planned: PlannedPod, one: pods.ContainerRow) -> Iterator[Advice]:
@@ -228,30 +184,32 @@ def _requests(planned: PlannedPod, one: pods.ContainerRow) -> Iterator[Advice]:
 def _workload(planned: PlannedPod) -> Iterator[Advice]:
     """Yield what gives more where pods name their limits: these limits, and what bounds them."""
     row, profile = planned.recreated(planned.pod).row, planned.profile
-    if planned.override is not None and planned.override.swap_limit is not None and not row.limited():
+    if planned.override is not None and planned.override.swap.limit is not None and not row.limited():
         yield _raised_override(planned)
     elif row.limited():
         yield from _own_limits(planned, row)
     else:
         yield advise(planned, AdviceKind.FIRST_LIMIT, target=names.LIMIT_ANNOTATION)
-    for field, top in (("maxPerPod", profile.max_per_pod), ("maxPerContainer", profile.max_per_container)):
+    for field, top in (("maxPerPod", profile.swap.max_per_pod), ("maxPerContainer", profile.swap.max_per_container)):
         if top is not None:
             yield advise(planned, AdviceKind.BOUND, target=field, above=top)
     yield from _reserve(planned)
-    percent = profile.overcommit_percent
+    percent = profile.swap.overcommit_percent
     if percent is not None and percent < MOST_OVERCOMMIT:
         yield advise(planned, AdviceKind.OVERCOMMIT, str(percent), above=percent)
     yield _larger_node(planned)
 
 
 def _reserve(planned: PlannedPod) -> Iterator[Advice]:
-    if planned.facts.swap_bytes and planned.profile.reserved_bytes(planned.facts.swap_bytes):
-        yield advise(planned, AdviceKind.RESERVED, str(planned.profile.reserved))
+    if planned.facts.swap_bytes and planned.profile.swap.reserved_bytes(planned.facts.swap_bytes):
+        yield advise(planned, AdviceKind.RESERVED, str(planned.profile.swap.reserved))
 
 
 def _larger_node(planned: PlannedPod) -> Advice:
-    found = planned.facts.swap_bytes
-    return advise(planned, AdviceKind.NODE_SWAP, above=found) if found else advise(planned, AdviceKind.SWAP_ON)
+    swap_bytes = planned.facts.swap_bytes
+    return (
+        advise(planned, AdviceKind.NODE_SWAP, above=swap_bytes) if swap_bytes else advise(planned, AdviceKind.SWAP_ON)
+    )
 
 
 def _own_limits(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:

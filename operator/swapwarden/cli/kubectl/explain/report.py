@@ -11,44 +11,61 @@ from typing import TypeVar
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import names
+from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot, usage, workloads
 from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.observed import namespaces, nodes, pods, states
+from swapwarden.policy.observed.pods import WirePod
 
 T = TypeVar("T")
 
 
-async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Observed:
+async def _from_cron_job(asked: session.Session, pod: WirePod) -> WirePod:
+    """Return the pod as if its Job's owner were its own: a CronJob's template can be changed, and a Job's cannot."""
+    owner = workloads.controller(pod.metadata.owner_references)
+    if owner is None or (owner.kind, owner.api_version) != ("Job", "batch/v1"):
+        return pod
+    path = f"{asked.namespaced('apis/batch/v1', 'jobs', pod.metadata.namespace)}/{session.quote(owner.name)}"
+    job = await _seen([], "jobs", asked.get(path, wire.Named))
+    if job is None or workloads.controller(job.metadata.owner_references) is None:
+        return pod
+    metadata = msgspec.structs.replace(pod.metadata, owner_references=job.metadata.owner_references)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+async def read(asked: session.Session, pod: WirePod) -> model.Observed:
     """Read a pod's node, profiles, state and usage; skip those that the user may not read."""
     unseen: list[str] = []
     hidden: list[str] = []
     on = session.quote(pod.spec.node_name)
     space_path = f"{session.NAMESPACES}/{session.quote(pod.metadata.namespace)}"
     state_path = f"{names.STATES_PATH}/{on}"
-    node, bodies, before, found, space = await asyncio.gather(
+    pod, node, bodies, before, state_wire, space = await asyncio.gather(
+        _from_cron_job(asked, pod),
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
         reading.past(asked),
-        _seen(unseen, names.STATE_PLURAL, asked.get(state_path, state.NodeSwapState) if on else _nothing()),
+        _seen(unseen, names.STATE_PLURAL, asked.get(state_path, states.WireState) if on else _nothing()),
         _seen(hidden, "namespaces", asked.get(space_path, namespaces.WireNamespace)),
     )
+    node_state = None if state_wire is None else states.read(state_wire)
     known = snapshot.known_profiles(bodies or (), before)
     valid = known.valid
     if any(profile.needs_namespaces() for profile in valid.values()):
         # Whose rules do not need it misses nothing by not seeing it.
         unseen += hidden
     labels, others, neighbours = namespaces.project(space) if space else None, None, None
-    pressed = found is not None and found.status.pressure is not None
-    if node and (pressed or any(profile.overcommit_percent is not None for profile in valid.values())):
-        on_node = asked.collect(session.PODS, pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
+    pressed = node_state is not None and node_state.status.pressure is not None
+    if node and (pressed or any(profile.swap.overcommit_percent is not None for profile in valid.values())):
+        on_node = asked.collect(session.PODS, WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
         listed = await _seen(unseen, "pods of all namespaces", on_node)
         if listed is not None:
             neighbours = tuple(each for each in listed if each.metadata.uid != pod.metadata.uid)
             others = tuple(map(pods.project, neighbours))
     has_agent, used = None, None
-    if found:
+    if node_state:
         running, scraped, why = await agents.read(asked, {pod.spec.node_name}, usage.OF_PODS)
         if why:
             asked.note(why)
@@ -61,7 +78,8 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
         node=nodes.project(node) if node else None,
         profiles=None if bodies is None else valid,
         history=known.history,
-        state=found,
+        state=node_state,
+        state_row=None if state_wire is None else states.project(state_wire),
         namespace=labels,
         others=others,
         neighbours=neighbours,
@@ -86,9 +104,9 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
     return None
 
 
-async def run(asked: session.Session, pod: workloads.DetailedPod, output: str, form: tables.Form) -> None:
+async def run(asked: session.Session, pod: WirePod, output: str, form: tables.Form) -> None:
     """Explain a pod as text, JSON or YAML."""
-    explained = model.explain(await read(asked, pod))
+    explained = model.explain(await read(asked, pod), asked.flags)
     if output != "text":
         sys.stdout.write(tables.serialized(output, msgspec.to_builtins(explained)))
         return

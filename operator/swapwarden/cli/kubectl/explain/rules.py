@@ -1,4 +1,7 @@
-"""Words for each rule that was tried for a pod, and for the arithmetic; every result is the planner's. Pure."""
+"""A pod as it is planned, and words for each rule that was tried for it and for the arithmetic. Pure.
+
+Every result is the planner's.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,90 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, quantity
+from swapwarden.api.sizes import exact
 from swapwarden.cli import behaviors
-from swapwarden.cli.kubectl.explain.planned import PlannedPod, own_limit, wrong_limits
-from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy import pod_annotations
-from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled, requirements
-from swapwarden.policy.swap import limits, qos
-from swapwarden.webhook import validation
+from swapwarden.policy import plan
+from swapwarden.policy.admission import pod_annotations, validation
+from swapwarden.policy.observed import namespaces, nodes, pods, resources
+from swapwarden.policy.observed.pods import WirePod, WirePodStatus
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, requirements
 
 Reason = names.Reason
 _POLICIES: Final = sorted(names.Policy)
+
+
+class PlannedPod(msgspec.Struct, frozen=True):
+    """A pod that is planned, and how."""
+
+    pod: WirePod
+    row: pods.PodRow
+    profile: compiled.Profile
+    chosen: str
+    """How the profile was chosen."""
+    facts: nodes.NodeFacts
+    reported: bool
+    """Whether the facts are an agent's."""
+    trace: plan.Trace
+    others: tuple[pods.PodRow, ...] = ()
+    """The other pods of the node; empty if they were not read."""
+    known: namespaces.Labels = {}
+    """Labels of the pod's namespace, if they were read."""
+
+    def recreated(self, pod: WirePod) -> PlannedPod:
+        """Plan POD in this one's place once it is created: its template counts, its status does not."""
+        bare = msgspec.structs.replace(pod, status=WirePodStatus())
+        return self._planned(pod=bare, row=msgspec.structs.replace(pods.project(bare), node=self.row.node))
+
+    def with_profile(self, **fields: object) -> PlannedPod:
+        """Plan under the profile with other FIELDS."""
+        return self._planned(profile=msgspec.structs.replace(self.profile, **fields))
+
+    def with_swap(self, **fields: object) -> PlannedPod:
+        """Plan under the profile with other FIELDS of its swap settings."""
+        return self.with_profile(swap=msgspec.structs.replace(self.profile.swap, **fields))
+
+    def on(self, facts: nodes.NodeFacts) -> PlannedPod:
+        """Plan on a node with these facts."""
+        return self._planned(facts=facts)
+
+    def _planned(self, **fields: object) -> PlannedPod:
+        changed = msgspec.structs.replace(self, **fields)
+        trace = plan.trace_pod(changed.profile, changed.facts, changed.row, changed.others, changed.known)
+        return msgspec.structs.replace(changed, trace=trace)
+
+    @property
+    def override(self) -> compiled.Override | None:
+        """Return the override that selects the pod."""
+        return None if self.trace.override is None else self.profile.overrides[self.trace.override]
+
+    @property
+    def override_name(self) -> str:
+        """Return its name for messages: overrides[caches]."""
+        return f"overrides[{self.override.name if self.override else ''}]"
+
+    @property
+    def has_whole_limit(self) -> bool:
+        """Whether there is a limit on the pod as a whole under WorkloadControlled, its own or an override's."""
+        named = self.override is not None and self.override.swap.limit is not None
+        return self.row.swap_limit is not None or (named and not self.row.limited())
+
+
+def own_limit(one: pods.ContainerRow) -> int | None:
+    """Return a container's own limit in bytes: of its annotation and what it asks of the resource the smaller."""
+    stated = [] if one.swap_limit is None else [quantity.capped(one.swap_limit)]
+    stated += [] if one.swap_resource is None else [one.swap_resource]
+    return min(stated, default=None)
+
+
+def wrong_limits(row: pods.PodRow) -> list[tuple[str, str]]:
+    """Return annotations for limits that are no quantity, with their values."""
+    stated = [(names.LIMIT_ANNOTATION, row.swap_limit)]
+    stated += [(names.CONTAINER_LIMIT_PREFIX + one.name, one.swap_limit) for one in row.containers]
+    return [(key, value) for key, value in stated if value is not None and not quantity.is_quantity(value)]
+
+
+# The rules
 
 
 def why(step: limits.TraceStep, planned: PlannedPod) -> str:
@@ -39,7 +115,7 @@ def no_policy(value: str) -> str:
 
 
 def _behavior(planned: PlannedPod) -> str:
-    return f"behavior {planned.profile.behavior} of {planned.profile.name}"
+    return f"behavior {planned.profile.swap.behavior} of {planned.profile.name}"
 
 
 def _not_disabled(planned: PlannedPod) -> str:
@@ -61,12 +137,12 @@ def _misunderstood(planned: PlannedPod) -> str:
 
 
 def _lacking(planned: PlannedPod) -> str:
-    lacking = ", ".join(requirements.unmet(planned.profile.require, planned.facts) or ())
+    lacking = ", ".join(requirements.unmet(planned.profile.swap.require, planned.facts) or ())
     return f"{planned.profile.name} has unmet requirements: {lacking}"
 
 
 def _at_most(planned: PlannedPod) -> str:
-    limit = planned.override.swap_limit if planned.override else None
+    limit = planned.override.swap.limit if planned.override else None
     return f"{planned.override_name} of {planned.profile.name} says at most {exact(limit or 0)}"
 
 
@@ -97,13 +173,13 @@ _PASSED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
     Reason.INVALID_POLICY: lambda _: "the policy and the limits are valid",
     Reason.OVERRIDE_DISABLED: lambda _: "no override has the policy Disabled",
     Reason.REQUIREMENT_UNMET: lambda planned: (
-        "the node meets the requirements" if planned.profile.require else "the profile has no requirements"
+        "the node meets the requirements" if planned.profile.swap.require else "the profile has no requirements"
     ),
     Reason.CRITICAL_POD: lambda _: "neither a static pod nor of a system priority",
     Reason.QOS_NOT_ELIGIBLE: lambda planned: f"the pod is {planned.row.qos}",
     Reason.NO_LIMIT: lambda _: "there is a limit",
 }
-"""Of the rules that can be passed by."""
+"""Words for the rules that can be passed by."""
 
 
 # The arithmetic
@@ -115,7 +191,7 @@ class Number(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     of: str
     formula: str
     result: str
-    """As memory.swap.max takes it: bytes, 0 or max. Empty: what the kubelet gives."""
+    """A value of memory.swap.max: bytes, 0 or max. Empty: what the kubelet gives."""
     at_most: bool = False
     """Whether the kubelet may give less."""
 
@@ -132,24 +208,25 @@ def numbers(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
     if base is None or base.reason not in _WITH_NUMBERS:
         return
     profile, facts = planned.profile, planned.facts
-    shares = profile.behavior is not names.Behavior.KUBELET
+    shares = profile.swap.behavior is not names.Behavior.KUBELET
     if shares:
         yield _of_node(profile, facts)
     for one, decided in zip(row.containers, base.containers, strict=True):
-        if one.kind is not qos.Kind.EPHEMERAL and (shares or own_limit(one) is not None):
+        if one.kind is not resources.Kind.EPHEMERAL and (shares or own_limit(one) is not None):
             yield _number(_label(one), _of_container(one, planned), decided)
     yield _number("pod", _of_pod(row, planned), base)
     for step in matched:
         if step.decision is None or step.decision is base:
             continue
         if step.reason is Reason.OVERCOMMIT_REACHED:
-            total = limits.available(profile, facts) * (profile.overcommit_percent or 0) // 100
+            available, percent = limits.available(profile.swap, facts), profile.swap.overcommit_percent or 0
+            total = available * percent // 100
             left = max(0, planned.trace.left or 0)
-            formula = f"{profile.overcommit_percent}% of {exact(limits.available(profile, facts))} (overcommitPercent)"
+            formula = f"{percent}% of {exact(available)} (overcommitPercent)"
             formula += f" - {exact(total - left)} of pods before it"
         else:
             override = profile.overrides[planned.trace.override or 0]
-            formula = f"at most {exact(override.swap_limit or 0)} (overrides[{override.name}])"
+            formula = f"at most {exact(override.swap.limit or 0)} (overrides[{override.name}])"
         yield _number("pod", formula, step.decision)
 
 
@@ -166,28 +243,28 @@ _WITH_NUMBERS: Final = frozenset(
 
 
 def _label(one: pods.ContainerRow) -> str:
-    kind = {qos.Kind.INIT: " (init)", qos.Kind.SIDECAR: " (sidecar)"}.get(one.kind, "")
+    kind = {resources.Kind.INIT: " (init)", resources.Kind.SIDECAR: " (sidecar)"}.get(one.kind, "")
     return f"{one.name}{kind}"
 
 
 def _of_node(profile: compiled.Profile, facts: nodes.NodeFacts) -> Number:
     formula = "its swap, nothing reserved"
-    if profile.reserved is not None:
-        reserved = exact(profile.reserved_bytes(facts.swap_bytes))
-        formula = f"{exact(facts.swap_bytes)} - {reserved} (reserved {profile.reserved})"
-    return Number("node", formula, str(limits.available(profile, facts)))
+    if profile.swap.reserved is not None:
+        reserved = exact(profile.swap.reserved_bytes(facts.swap_bytes))
+        formula = f"{exact(facts.swap_bytes)} - {reserved} (reserved {profile.swap.reserved})"
+    return Number("node", formula, str(limits.available(profile.swap, facts)))
 
 
 def _of_container(one: pods.ContainerRow, planned: PlannedPod) -> str:
     limit = own_limit(one)
     own = "" if limit is None else f"its limit {exact(limit)}"
-    if planned.profile.behavior is names.Behavior.LIMITED_SWAP:
+    if planned.profile.swap.behavior is names.Behavior.LIMITED_SWAP:
         return _share(one, planned) + (f", at most {own}" if own else "")
-    if planned.profile.behavior is names.Behavior.KUBELET:
+    if planned.profile.swap.behavior is names.Behavior.KUBELET:
         return f"{own}, or the kubelet's if less"
     if not own:
         return "no limit of its own: below the pod's" if planned.has_whole_limit else "no limit"
-    top = planned.profile.max_per_container
+    top = planned.profile.swap.max_per_container
     return own if top is None or top >= (limit or 0) else f"{own}, at most {exact(top)} (maxPerContainer)"
 
 
@@ -199,22 +276,22 @@ def _share(one: pods.ContainerRow, planned: PlannedPod) -> str:
         return f"its memory request equals its limit ({exact(one.request)})"
     if one.request > facts.memory_bytes:
         return f"its request {exact(one.request)} is more than the node's memory"
-    available = limits.available(planned.profile, facts)
+    available = limits.available(planned.profile.swap, facts)
     return f"request {exact(one.request)} / memory {exact(facts.memory_bytes)} x {exact(available)}"
 
 
 def _of_pod(row: pods.PodRow, planned: PlannedPod) -> str:
     profile, facts = planned.profile, planned.facts
     own = "" if row.swap_limit is None else f"its limit {exact(quantity.capped(row.swap_limit))}"
-    if profile.behavior is names.Behavior.KUBELET:
+    if profile.swap.behavior is names.Behavior.KUBELET:
         return f"{own}, or the kubelet's if less" if own else "no limit: what the kubelet gives"
-    starts = any(one.kind is qos.Kind.INIT for one in row.containers)
+    starts = any(one.kind is resources.Kind.INIT for one in row.containers)
     total = "the larger of its containers together and its start-up" if starts else "its containers together"
-    if profile.behavior is names.Behavior.LIMITED_SWAP:
+    if profile.swap.behavior is names.Behavior.LIMITED_SWAP:
         return f"{total}, at most {own}" if own else total
     if not own and planned.has_whole_limit:
         own = planned.override_name
-    tops = [("maxPerPod", profile.max_per_pod), ("the node's", limits.available(profile, facts))]
+    tops = [("maxPerPod", profile.swap.max_per_pod), ("the node's", limits.available(profile.swap, facts))]
     bounds = [f"at most {exact(top)} ({which})" for which, top in tops if top is not None]
     bounded = any(step.reason is Reason.BOUNDED for step in planned.trace.steps)
     return ", ".join([own or total, *(bounds if bounded else [])])

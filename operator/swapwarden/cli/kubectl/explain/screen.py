@@ -8,17 +8,20 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from swapwarden.api import names
+from swapwarden.api import names, sizes
+from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.explain import kernelview, memory, model
-from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.output.tables import Cell
-from swapwarden.policy.observed import pod_conditions
+from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.pods import WirePodCondition
 
 MAX_WIDTH: Final = 120
 """Columns of text that are read with ease."""
 _PIPE: Final = 2**16
 _GAP: Final = "  "
 _INDENT: Final = "  "
+_PROMPT: Final = "$ "
 _LABEL: Final = 9
 """Least width of the labels of facts."""
 _MATCHED, _PASSED, _TIMES = "\N{CHECK MARK}", "\N{MIDDLE DOT}", "\N{MULTIPLICATION SIGN}"
@@ -26,15 +29,9 @@ _ASCII: Final = str.maketrans({_MATCHED: ">", _PASSED: "-", _TIMES: "x"})
 
 _Line = tuple[Cell, ...]
 
-_HELD: Final = {
-    kernelview.LimitStatus.HELD: "green",
-    kernelview.LimitStatus.DRAINING: "yellow",
-    kernelview.LimitStatus.YIELDED: "yellow",
-    kernelview.LimitStatus.AWAITING_STATE: "yellow",
-    kernelview.LimitStatus.BEHIND: "yellow",
-    kernelview.LimitStatus.UNREPAIRED: "bold red",
-    kernelview.LimitStatus.WRITE_FAILED: "bold red",
-}
+_STATUS: Final = {"True": "green", "False": "bold red", "Unknown": "yellow"}
+_TEMPORARY: Final = frozenset[str]({ViolationReason.DRAINING, ViolationReason.YIELDED})
+"""Reasons of verdicts that end by themselves."""
 
 
 def writable(text: str, encoding: str | None) -> str:
@@ -72,11 +69,15 @@ def text(
 
 
 def _wrapped(lines: Sequence[_Line], fold: int, width: int) -> Iterator[_Line]:
-    """Yield the lines with one column wrapped, so that all of them fit into the width."""
+    """Yield the lines with one column wrapped, so that all of them but commands fit into the width."""
     columns = itertools.zip_longest(*lines, fillvalue=Cell(""))
     widths = [max(tables.measure(cell.text) for cell in column) for column in columns]
     room = max(1, width - sum(each + len(_GAP) for place, each in enumerate(widths) if place != fold))
     for line in lines:
+        if line[fold].text.startswith(_PROMPT):
+            # A command stays on one line, so that it can be copied from a terminal.
+            yield line
+            continue
         first, *rest = textwrap.wrap(tables.clean(line[fold].text), room, break_on_hyphens=False) or [""]
         style = line[fold].style
         yield (*line[:fold], Cell(first, style), *line[fold + 1 :])
@@ -111,8 +112,8 @@ def _facts(explained: model.PodExplanation, now: datetime.datetime) -> Iterator[
         yield _label("DESIRED"), Cell(explained.desired_text, "yellow")
     if explained.kernel is not None:
         yield _label("KERNEL"), _kernel(explained.kernel, now)
-        used = sizes.rounded(explained.used_bytes)
-        each = ", ".join(f"{name} {sizes.rounded(number)}" for name, number in explained.used_containers.items())
+        used = tables.size(explained.used_bytes)
+        each = ", ".join(f"{name} {tables.size(number)}" for name, number in explained.used_containers.items())
         yield _label("IN USE"), Cell(f"{used} ({each})" if each else used)
         if explained.kernel.exposed_text:
             yield _label("EXPOSED"), Cell(explained.kernel.exposed_text, "yellow")
@@ -127,13 +128,16 @@ def _facts(explained: model.PodExplanation, now: datetime.datetime) -> Iterator[
 
 
 def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> Cell:
-    old = sizes.age(kernel.since, now) if kernel.since else ""
-    return Cell(kernel.text + (f", for {old} at least" if old else ""), _HELD.get(kernel.status, ""))
+    old = tables.age(kernel.since, now) if kernel.since else ""
+    holder = pods.held_by(kernel.holder) if kernel.holder else ""
+    held = kernel.text + (f", for {old} at least" if old else "") + holder
+    style = "yellow" if kernel.reason in _TEMPORARY or (kernel.status == "True" and kernel.remedy) else ""
+    return Cell("; ".join(filter(None, (held, kernel.detail, kernel.remedy))), style or _STATUS[kernel.status])
 
 
-def _enforced(explained: pod_conditions.WirePodCondition) -> Cell:
-    style = {"True": "green", "False": "bold red"}.get(explained.status, "yellow")
-    return Cell(f"{explained.status}, {explained.reason}: {explained.message}", style)
+def _enforced(explained: WirePodCondition) -> Cell:
+    text = f"{explained.status}, {explained.reason}: {explained.message}"
+    return Cell(text, _STATUS.get(explained.status, "yellow"))
 
 
 def _rules(explained: model.PodExplanation) -> Iterator[_Line]:
@@ -172,4 +176,4 @@ def _changes(explained: model.PodExplanation) -> Iterator[_Line]:
     for change in explained.changes:
         yield _label(change.outcome), Cell(change.how)
         if change.command:
-            yield Cell(""), Cell(f"$ {change.command}", "green")
+            yield Cell(""), Cell(_PROMPT + change.command, "green")

@@ -6,6 +6,7 @@ By hand: to import tabulate takes 20 ms of CPU, the tables of rich 14; `--help` 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import importlib
 import itertools
 import json
@@ -16,6 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 import msgspec
+
+from swapwarden.api import sizes
 
 Row = TypeVar("Row")
 
@@ -168,3 +171,23 @@ def first_few(found: Sequence[str], most: int = 5) -> str:
     """Return the first of them, and how many more there are."""
     rest = len(found) - most
     return ", ".join(found[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def size(number: int | None) -> str:
+    """Return bytes, rounded to the largest unit that fits; <unknown> for None."""
+    return UNKNOWN if number is None else sizes.rounded(number)
+
+
+def age(since: str, now: datetime.datetime) -> str:
+    """Return how long ago an RFC 3339 time was, as kubectl shows it: 35s, 5m, 2h5m, 3d; empty if it is none."""
+    try:
+        seconds = int((now - datetime.datetime.fromisoformat(since)).total_seconds())
+    except (TypeError, ValueError):
+        return ""
+    seconds = max(0, seconds)
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days}d" if days > 7 or not hours else f"{days}d{hours}h"
+    if hours:
+        return f"{hours}h{minutes}m" if minutes and hours < 8 else f"{hours}h"
+    return f"{minutes}m" if minutes > 9 else f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import click
 
-from swapwarden.cli.kubectl import completion, flags, loading
+from swapwarden.cli import kubectl
+from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
 
@@ -51,7 +52,7 @@ def command(*, form: tables.Form, target: session.Target, **options: Any) -> Non
 
     async def work(asked: session.Session) -> None:
         asked.prefetch(*session.EVERYTHING)
-        report = await asyncio.to_thread(loading.load, "simulate.report")
+        report = await asyncio.to_thread(kubectl.load, "simulate.report")
         await report.run(asked, target, form, **options)
 
     session.run(target, work)

@@ -10,12 +10,11 @@ from typing import Any, Final
 import click
 import msgspec
 
-from swapwarden.api import names
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import objects
+from swapwarden.api import names, sizes
+from swapwarden.cli import documents, objects
 from swapwarden.cli.kubectl.cluster import reading, session, snapshot
-from swapwarden.cli.kubectl.output import sizes, tables
-from swapwarden.cli.kubectl.simulate import memory, simulation
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
 
 BAD_INPUT: Final = 2
@@ -40,7 +39,7 @@ def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _why(one: simulation.PodChange, reason: Callable[[memory.SimulatedMemory], str]) -> str:
+def _why(one: simulation.PodChange, reason: Callable[[simulation.SimulatedMemory], str]) -> str:
     """Return the change of a reason about memory; there is none where nobody asks for memory QoS."""
     return _change(*(reason(each.memory) or tables.NONE for each in (one.before, one.after)))
 
@@ -73,7 +72,7 @@ PODS: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
     tables.Column("CHANGE", lambda one: tables.Cell(one.direction, _STYLES[one.direction])),
     tables.Column("SWAP", lambda one: _change(_swap(one.before), _swap(one.after))),
     tables.Column("REASON", lambda one: _change(_reason(one.before), _reason(one.after))),
-    tables.Column("USED", lambda one: sizes.rounded(one.used), right=True),
+    tables.Column("USED", lambda one: tables.size(one.used), right=True),
     tables.Column("ABOVE", _above, right=True),
     tables.Column("PROFILE", lambda one: _change(one.before.profile, one.after.profile), wide=True),
 )
@@ -101,7 +100,7 @@ RECLAIM: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
 NODES: Final[tuple[tables.Column[NodeLine], ...]] = (
     tables.Column("NODE", lambda row: row.change.node),
     tables.Column("PROFILE", lambda row: _change(row.change.before.name, row.change.after.name)),
-    tables.Column("BEHAVIOR", lambda row: _change(row.change.before.behavior, row.change.after.behavior)),
+    tables.Column("BEHAVIOR", lambda row: _change(row.change.before.swap.behavior, row.change.after.swap.behavior)),
     tables.Column("GAIN", lambda row: str(row.counts[Direction.GAINS]), right=True),
     tables.Column("LOSE", lambda row: str(row.counts[Direction.LOSES]), right=True),
     tables.Column("SAME", lambda row: str(row.counts[Direction.SAME]), right=True),
@@ -122,10 +121,10 @@ def _rows(result: simulation.Simulation) -> Iterator[NodeLine]:
     for one in result.pods:
         by_node[one.node].append(one)
     for change in result.nodes:
-        found = by_node[change.node]
-        less = [one for one in found if one.direction in LESS]
+        changes = by_node[change.node]
+        less = [one for one in changes if one.direction in LESS]
         unknown = bool(less) and all(one.used is None for one in less)
-        counts = collections.Counter(one.direction for one in found)
+        counts = collections.Counter(one.direction for one in changes)
         yield NodeLine(change, counts, None if unknown else sum(one.above > 0 for one in less))
 
 
@@ -222,7 +221,7 @@ def _pod(one: simulation.PodChange) -> dict[str, Any]:
 def _node(row: NodeLine) -> dict[str, Any]:
     change = row.change
     before, after = (
-        {"profile": profile.name, "generation": profile.generation, "behavior": profile.behavior.value}
+        {"profile": profile.name, "generation": profile.generation, "behavior": profile.swap.behavior.value}
         for profile in (change.before, change.after)
     )
     return {
@@ -257,21 +256,21 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
 
 
 def _has_memory(one: simulation.PodChange) -> bool:
-    return any(given.memory != memory.NONE for given in (one.before, one.after))
+    return any(given.memory != simulation.NO_MEMORY_QOS for given in (one.before, one.after))
 
 
 def read_profiles(files: list[str]) -> snapshot.ProfileChange:
     """Return the profiles in files; click.exceptions.Exit with status 2 after printing the errors in them."""
-    log, found = documents.Log(), list[documents.Found]()
+    log, manifests = documents.Log(), list[documents.Found]()
     for one in documents.read(files, log):
         if one.object["kind"] == names.PROFILE_KIND:
-            found.append(one)
+            manifests.append(one)
         else:
             what = f"{one.object['apiVersion']} {one.object['kind']}"
             log.note(one.place, f"{what} is ignored: only {names.PROFILE_KIND}s can be simulated")
-    read = objects.collect(found, log)
+    read = objects.collect(manifests, log)
     wrong = [*map(str, log.problems)]
-    if files and not found and not wrong:
+    if files and not manifests and not wrong:
         wrong = [f"there is no {names.PROFILE_KIND} in {', '.join(files)}"]
     for kind, texts in (("note", log.notes), ("error", wrong)):
         for text in texts:

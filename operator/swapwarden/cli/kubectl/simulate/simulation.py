@@ -13,22 +13,25 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, sizes, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.cli.kubectl.simulate import memory
-from swapwarden.policy import plan, rollout
+from swapwarden.policy import plan
+from swapwarden.policy.fleet import rollout
+from swapwarden.policy.memory import qos
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
+from swapwarden.policy.pod_settings import text
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.reclaim import decisions
 from swapwarden.policy.swap import limits
+from swapwarden.policy.swap.settings import SwapOptions
 
 Place = tuple[str, str]
 """A pod's namespace and name."""
 
-_LIMITED: Final = compiled.Profile(name=names.BUILT_IN_PROFILE, behavior=names.Behavior.LIMITED_SWAP)
+_LIMITED: Final = SwapOptions(behavior=names.Behavior.LIMITED_SWAP)
 
 
 class Direction(enum.StrEnum):
@@ -39,6 +42,53 @@ class Direction(enum.StrEnum):
     SAME = "Same"
     UNKNOWN = "Unknown"
     """The kubelet decides, before or after, and it is not known how; or the pod's namespace is not known."""
+
+
+_NOTHING: Final = "-"
+
+
+def _rounded(amount: str) -> str:
+    return sizes.rounded(int(amount))
+
+
+class SimulatedMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """memory.min, memory.low and memory.high of a pod, in bytes; None where nothing is written."""
+
+    protection_reason: str = ""
+    throttling_reason: str = ""
+    """Empty if nobody asks for memory QoS."""
+    memory_min: str | None = None
+    memory_low: str | None = None
+    memory_high: str | None = None
+    containers: Mapping[str, str] = {}
+    """memory.high of its containers that have one, by name."""
+
+    @property
+    def protection(self) -> tuple[str | None, str | None]:
+        """Return memory.min and memory.low."""
+        return self.memory_min, self.memory_low
+
+    @property
+    def throttling(self) -> tuple[str | None, Mapping[str, str]]:
+        """Return memory.high of the pod, and of containers."""
+        return self.memory_high, self.containers
+
+    @property
+    def protected(self) -> str:
+        """Return memory.min and memory.low for users, rounded."""
+        parts = [f"min {_rounded(self.memory_min)}"] if self.memory_min else []
+        parts += [_rounded(self.memory_low)] if self.memory_low else []
+        return ", ".join(parts) or _NOTHING
+
+    @property
+    def throttled(self) -> str:
+        """Return memory.high for users, rounded."""
+        parts = [_rounded(self.memory_high)] if self.memory_high else []
+        parts += [f"{name} {_rounded(high)}" for name, high in self.containers.items()]
+        return ", ".join(parts) or _NOTHING
+
+
+NO_MEMORY_QOS: Final = SimulatedMemory()
 
 
 class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -55,7 +105,7 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     """Whether the profile only reports."""
     kubelet: str | None = None
     """Where the kubelet decides: the most that it gives the pod, bytes or max; None if unknown."""
-    memory: memory.SimulatedMemory = memory.NONE
+    memory: SimulatedMemory = NO_MEMORY_QOS
     reclaim: decisions.PodReclaim | None = None
     """None if the profile offers none, and the pod does not ask."""
 
@@ -188,15 +238,15 @@ def simulate(
     known = view.known_profiles()
     before = view.planned(known.valid, known.history)
     after = view.planned(snapshot.apply(known, change), known.history)
-    found: list[PodChange] = []
+    changes: list[PodChange] = []
     changed: list[NodeChange] = []
     by_node: dict[str, list[PodChange]] = {}
     for name in sorted(view.nodes):
         node, by_node[name] = _node(view, name, before[name], after[name], used or {})
         changed.append(node)
-        found += by_node[name]
-    found.sort(key=lambda one: (one.namespace, one.name))
-    result = Simulation(tuple(found), tuple(changed), tuple(_rollouts(after, changed, by_node)))
+        changes += by_node[name]
+    changes.sort(key=lambda one: (one.namespace, one.name))
+    result = Simulation(tuple(changes), tuple(changed), tuple(_rollouts(after, changed, by_node)))
     broken = {name: entry.error for name, entry in known.entries.items() if entry.error}
     return msgspec.structs.replace(result, notes=tuple(_notes(view, before, change, result, broken)))
 
@@ -234,36 +284,36 @@ def _node(
     old = plan.explain_node(now, facts, rows, known)
     new = old if target == now else plan.explain_node(target, facts, rows, known)
     by_key = [{one.row.uid or one.row.key: one for one in explained.pods} for explained in (old, new)]
-    found = []
+    changes = []
     for row in rows:
         left = _kubelet_gives(row, before, view.reports.get(name))
         first, second = (
             _given(explained.get(row.uid or row.key), profile, left)
             for explained, profile in zip(by_key, (now, target), strict=True)
         )
-        found.append(PodChange(row.namespace, row.name, name, first, second, used.get(row.key)))
+        changes.append(PodChange(row.namespace, row.name, name, first, second, used.get(row.key)))
     change = NodeChange(
         name,
         now,
         target,
         settings=_settings(old, new),
-        swap_label=(labels.gives_swap(now, facts), labels.gives_swap(target, facts)),
+        swap_label=(labels.gives_swap(now.swap, facts), labels.gives_swap(target.swap, facts)),
         conflicts=after.conflicts,
     )
-    return change, found
+    return change, changes
 
 
-def _kubelet_gives(row: pods.PodRow, node: snapshot.PlannedNode, report: snapshot.AgentReport | None) -> str | None:
+def _kubelet_gives(row: pods.PodRow, node: snapshot.PlannedNode, report: state.StateStatus | None) -> str | None:
     """Return the limit in bytes, or max, that the node's kubelet sets by itself; None if unknown."""
-    found = node.report.facts.kubelet if node.report is not None and node.report.facts is not None else None
+    kubelet = node.report.facts.kubelet if node.report is not None and node.report.facts is not None else None
     if not node.facts.swap_bytes:
         return "0"
-    if found is None or not found.swap_behavior:
+    if kubelet is None or not kubelet.swap_behavior:
         return None
     conditions = report.conditions if report is not None else ()
     if any(one.type == ConditionType.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in conditions):
         return names.MAX_SWAP
-    if found.swap_behavior != names.Behavior.LIMITED_SWAP:
+    if kubelet.swap_behavior != names.Behavior.LIMITED_SWAP:
         return "0"
     # Of a pod without annotations: its own limit is counted beside this one.
     containers = (msgspec.structs.replace(one, swap_limit=None, swap_resource=None) for one in row.containers)
@@ -281,7 +331,27 @@ def _given(explained: plan.ExplainedPod | None, profile: compiled.Profile, kubel
     given = decision.reason, limit, explained.override, audit, kubelet if asks else None
     if audit:
         return SimulatedLimit(profile.name, *given)
-    return SimulatedLimit(profile.name, *given, memory.of_pod(explained.memory), explained.reclaim)
+    return SimulatedLimit(profile.name, *given, _memory_of_pod(explained.memory), explained.reclaim)
+
+
+def _memory_of_pod(memory: qos.PodMemory | None) -> SimulatedMemory:
+    """Return the numbers of a plan."""
+    if memory is None:
+        return NO_MEMORY_QOS
+    highs = {one.name: str(one.high) for one in memory.containers if one.high}
+    numbers = text(memory.minimum), text(memory.low), text(memory.high)
+    return SimulatedMemory(memory.protection.value, memory.throttling.value, *numbers, highs)
+
+
+def _protection_of_node(explained: plan.Explanation) -> dict[str, str]:
+    """Return the protection above a node's pods, by file."""
+    total = explained.protection
+    amounts = {
+        "kubepods memory.min": total.kubepods_min,
+        "kubepods memory.low": total.kubepods_low,
+        "burstable memory.low": total.burstable_low,
+    }
+    return {name: str(amount) for name, amount in amounts.items() if amount}
 
 
 def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[str | None, str | None]]:
@@ -293,17 +363,17 @@ def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[s
 def _flat(explained: plan.Explanation) -> dict[str, str]:
     """Return a node's own plan, one text for each thing, by the names that profiles have for them."""
     header = explained.header
-    found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
+    settings = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
     if header.kubepods is not None and header.kubepods.swap_max is not None:
-        found["kubepods"] = header.kubepods.swap_max
-    found |= memory.of_node(explained)
-    found |= dict(plan.of_units(header))
-    found |= header.kernel_settings
-    found |= {f"refused: {key}": why for key, why in explained.refused.items()}
-    found |= {f"unmet: {key}": why for key, why in (explained.unmet or {}).items()}
+        settings["kubepods"] = header.kubepods.swap_max
+    settings |= _protection_of_node(explained)
+    settings |= dict(plan.of_units(header))
+    settings |= header.kernel_settings
+    settings |= {f"refused: {key}": why for key, why in explained.refused.items()}
+    settings |= {f"unmet: {key}": why for key, why in (explained.unmet or {}).items()}
     if explained.extended_resource is not None:
-        found[names.SWAP_RESOURCE] = str(explained.extended_resource)
-    return found
+        settings[names.SWAP_RESOURCE] = str(explained.extended_resource)
+    return settings
 
 
 def _rollouts(
@@ -322,11 +392,11 @@ def _rollouts(
         yield _waves(targets[name], members[name], moved)
 
 
-def _member(after: snapshot.PlannedNode, one: NodeChange, found: Iterable[PodChange]) -> rollout.RolloutNode:
+def _member(after: snapshot.PlannedNode, one: NodeChange, pod_changes: Iterable[PodChange]) -> rollout.RolloutNode:
     row = after.report
     if row is None or row.observed == 0:
         return rollout.RolloutNode(one.node, updated=True, silent=True)
-    losing = [each.above for each in found if each.above]
+    losing = [each.above for each in pod_changes if each.above]
     return rollout.RolloutNode(
         one.node,
         updated=not one.changes,
@@ -407,10 +477,10 @@ _UNREAD: Final = {
 
 
 def _ungoverned(
-    view: snapshot.ClusterSnapshot, change: snapshot.ProfileChange, found: Collection[NodeChange]
+    view: snapshot.ClusterSnapshot, change: snapshot.ProfileChange, node_changes: Collection[NodeChange]
 ) -> Iterator[str]:
     for profile in change.put:
-        rivals = [one.after.name for one in found if profile.selects(view.nodes[one.node].labels)]
+        rivals = [one.after.name for one in node_changes if profile.selects(view.nodes[one.node].labels)]
         if not rivals:
             yield f"profile {profile.name} selects no node"
         elif profile.name not in rivals:

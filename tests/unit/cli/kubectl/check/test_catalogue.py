@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from swapwarden.cli.kubectl.check import catalogue
 from swapwarden.cli.kubectl.check.catalogue import Check, Severity, problem
+from swapwarden.policy.verdict import words
 
 REMEDIES = {
     **{str(check): remedy for check, (_, remedy) in catalogue.USUAL.items()},
     **{f"condition {kind}": remedy for kind, (_, remedy) in catalogue.CONDITIONS.items()},
-    **{f"pod {reason}": remedy for reason, (_, remedy) in catalogue.PODS.items()},
+    **{f"pod {reason}": text.remedy for reason, text in {**words.ENFORCEMENT, **words.SHORTFALL}.items()},
 }
 
 

@@ -11,7 +11,7 @@ from swapwarden.cli.kubectl.check.installation import Installed
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller.certificates import key_pairs
 
-from tests.unit.cli.kubectl.views import view
+from tests.unit.objects import view
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)

@@ -5,14 +5,12 @@ from unittest import mock
 
 import pytest
 from swapwarden.api import names
-from swapwarden.cli import documents
-from swapwarden.cli.inputs import objects
+from swapwarden.cli import documents, objects
 from swapwarden.cli.kubectl.check import manifests
 from swapwarden.cli.kubectl.check.catalogue import ClusterProblem
 from swapwarden.cli.kubectl.cluster import snapshot
 
-from tests.unit.cli.kubectl.views import seen, view
-from tests.unit.controller.objects import node, profile_object
+from tests.unit.objects import node, profile_object, reported_row, view
 
 POLICY, LIMIT = "swapwarden.dev/swap-policy", "swapwarden.dev/swap-limit"
 DEFAULT = "swapwarden.dev/default-swap-policy"
@@ -144,7 +142,7 @@ def test_a_profile_that_would_be_refused() -> None:
 
 
 def test_profiles_beside_those_of_the_cluster() -> None:
-    read = view([node()], [], [seen()], [profile_object("old", priority=5)])
+    read = view([node()], [], [reported_row()], [profile_object("old", priority=5)])
     tie = told(profile("new", priority=5), read=read)
     assert [text.split(": ", 3)[2:] for _, text in tie] == [
         ["NodeSwapProfile new", mock.ANY],
@@ -158,7 +156,7 @@ def test_profiles_beside_those_of_the_cluster() -> None:
 
 
 def test_what_would_have_no_effect_on_this_cluster() -> None:
-    none = view([node()], [], [seen()], [profile_object("p", swap={"behavior": "NoSwap"})])
+    none = view([node()], [], [reported_row()], [profile_object("p", swap={"behavior": "NoSwap"})])
     ((severity, text),) = told(pod({LIMIT: "1Gi"}), read=none)
     assert severity == "Warning"
     assert "Pod web: " in text
@@ -172,14 +170,14 @@ def test_what_would_have_no_effect_on_this_cluster() -> None:
 
 def test_a_limit_above_the_bounds() -> None:
     swap = {"behavior": "WorkloadControlled", "workloadControlled": {"maxPerPod": "128Mi"}}
-    read = view([node()], [], [seen()], [profile_object("p", swap=swap)])
+    read = view([node()], [], [reported_row()], [profile_object("p", swap=swap)])
     ((_, text),) = told(pod({LIMIT: "1Gi"}), read=read)
     assert text.endswith(" 1 node: Bounded")
 
 
 def test_only_nodes_count_that_the_pod_may_run_on() -> None:
     pools = [profile_object("none", nodeSelector={"matchLabels": {"pool": "a"}}, swap={"behavior": "NoSwap"})]
-    read = view([node(labels={"pool": "a"}), node("node-2")], [], [seen(), seen("node-2")], pools)
+    read = view([node(labels={"pool": "a"}), node("node-2")], [], [reported_row(), reported_row("node-2")], pools)
     assert told(pod({LIMIT: "1Gi"}), read=read) == []
     assert len(told(pod({LIMIT: "1Gi"}, nodeSelector={"pool": "a"}), read=read)) == 1
 
@@ -200,7 +198,7 @@ def test_only_nodes_count_that_the_pod_may_run_on() -> None:
     ],
 )
 def test_memory_that_no_node_offers(memory: dict[str, Any], annotations: dict[str, str], expected: list[str]) -> None:
-    read = view([node()], [], [seen()], [profile_object("p", **memory)])
+    read = view([node()], [], [reported_row()], [profile_object("p", **memory)])
     limited = {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}
     found = told(pod(annotations, containers=[{"name": "app", "resources": limited}]), read=read)
     assert len(found) == len(expected)
@@ -223,7 +221,7 @@ def test_memory_that_no_node_offers(memory: dict[str, Any], annotations: dict[st
     ],
 )
 def test_reclaim_that_no_node_offers(fields: dict[str, Any], annotations: dict[str, str], expected: list[str]) -> None:
-    read = view([node()], [], [seen()], [profile_object("p", **fields)])
+    read = view([node()], [], [reported_row()], [profile_object("p", **fields)])
     limited = [{"name": "app", "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}}]
     found = told(pod(annotations, containers=limited), read=read)
     assert len(found) == len(expected)

@@ -4,7 +4,6 @@ import ast
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from swapwarden.agent.node import diagnostics
 from swapwarden.api import names, state
@@ -12,13 +11,13 @@ from swapwarden.api.conditions import ABNORMAL_STATUS, DIAGNOSTICS, ConditionTyp
 from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.controller.notices import pod_notices
+from swapwarden.policy import plan
 from swapwarden.policy.node.observations import NodeProblem
 from swapwarden.policy.observed import memory_asks
+from swapwarden.policy.observed.nodes import NodeFacts
+from swapwarden.policy.profile import compiled
 
-from tests.unit.cli.kubectl.views import GI, facts, raw, seen, view
-from tests.unit.controller.objects import node, profile_object
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import GI, agent_facts, container, node, pod, profile_object, raw, reported_row, view
 
 NOTHING: set[tuple[str, str, str]] = set()
 
@@ -29,7 +28,7 @@ def told(read: snapshot.ClusterSnapshot, behind: tuple[str, ...] = ()) -> set[tu
 
 
 def following(profile: str, **fields: Any) -> Any:
-    return seen(spec=state.StateSpec(profile_ref=state.ProfileRef(profile, 1)), **fields)
+    return reported_row(spec=state.StateSpec(profile_ref=state.ProfileRef(profile, 1)), **fields)
 
 
 def severities(read: snapshot.ClusterSnapshot) -> list[Severity]:
@@ -38,7 +37,7 @@ def severities(read: snapshot.ClusterSnapshot) -> list[Severity]:
 
 def test_a_cluster_without_problems() -> None:
     namespaces = {"a": {"swapwarden.dev/default-swap-policy": "Disabled", "team": "x"}}
-    read = view([node()], [pod(container(), policy="Disabled")], [seen()], namespaces=namespaces)
+    read = view([node()], [pod(container(), policy="Disabled")], [reported_row()], namespaces=namespaces)
     assert told(read) == NOTHING
 
 
@@ -48,7 +47,7 @@ def test_a_node_that_nobody_planned() -> None:
 
 @pytest.mark.parametrize(("swap", "expected"), [(GI, Severity.ERROR), (0, Severity.WARNING)])
 def test_a_node_without_an_agent(swap: int, expected: Severity) -> None:
-    read = view([node(swap_bytes=swap)], [], [seen(observed=0, facts=None)])
+    read = view([node(swap_bytes=swap)], [], [reported_row(observed=0, facts=None)])
     assert told(read) == {("NoAgent", "NoAgent", "node/node-1")}
     assert severities(read) == [expected]
 
@@ -60,21 +59,21 @@ def test_an_agent_whose_pod_is_not_ready() -> None:
         "spec": {"nodeName": "node-1", "containers": [{"name": "agent"}]},
         "status": {"conditions": [{"type": "Ready", "status": "False"}]},
     }
-    read = view([node()], [], [seen()])
+    read = view([node()], [], [reported_row()])
     read.add_pod(raw(document))
     assert ("NoAgent", "NoAgent", "node/node-1") in told(read)
     document["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
-    read = view([node()], [], [seen()])
+    read = view([node()], [], [reported_row()])
     read.add_pod(raw(document))
     assert told(read) == NOTHING
 
 
 def test_an_agent_that_does_not_follow() -> None:
-    read = view([node()], [], [seen(generation=7)])
+    read = view([node()], [], [reported_row(generation=7)])
     assert problems.lagging(read) == {"node-1": 7}
     assert told(read) == NOTHING
     assert told(read, ("node-1",)) == {("AgentBehind", "AgentBehind", "node/node-1")}
-    assert problems.lagging(view([node()], [], [seen()])) == {}
+    assert problems.lagging(view([node()], [], [reported_row()])) == {}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_no_remedy_of_a_finding_has_what_separates_it() -> None:
 
 
 def test_a_report_that_is_not_understood() -> None:
-    read = view([node()], [], [seen(degraded="NotUnderstood: the agent's status: x")])
+    read = view([node()], [], [reported_row(degraded="NotUnderstood: the agent's status: x")])
     assert told(read) == {("OtherVersion", "OtherVersion", "node/node-1")}
 
 
@@ -205,16 +204,6 @@ def test_namespaces() -> None:
     assert 'did you mean "Disabled"?' in found[0].message
 
 
-def test_what_controllers_warn_of_has_a_remedy_each() -> None:
-    covered = catalogue.PODS.keys()
-    limited = pod(container(), policy="NoPreference", swap_limit="1Gi")
-    for reason in names.Reason:
-        planned = state.PodSettings(reason=reason, swap_max="0")
-        spec = state.StateSpec(profile_ref=state.ProfileRef("p"), pods={"uid-1": planned})
-        assert (reason in covered) == bool(list(pod_notices.notices_about([limited], spec))), reason
-    assert names.Mode.AUDIT in covered
-
-
 @pytest.mark.parametrize(
     ("fields", "profile", "expected"),
     [
@@ -233,43 +222,36 @@ def test_pods_on_nodes_that_do_not_do_what_they_ask(
 
 def test_pods_with_a_policy_where_nothing_enforces_it() -> None:
     pods = [pod(container(), policy="Disabled"), pod(container(), name="other", uid="2", policy="Avoid")]
-    lonely = view([node()], [*pods, pod(container(), name="plain", uid="3")], [seen(observed=0)])
+    spec = plan.plan_node(compiled.BUILT_IN, NodeFacts(compatible=True, memory_bytes=GI, swap_bytes=GI), pods)
+    lonely = view([node()], [*pods, pod(container(), name="plain", uid="3")], [reported_row(observed=0, spec=spec)])
     found = {one.object: one.severity for one in problems.live(lonely) if one.check is Check.POD_NOT_ENFORCED}
     assert found == {"pod/default/pod": Severity.ERROR, "pod/default/other": Severity.WARNING}
-    old = view([node()], pods[:1], [seen(facts=facts(cgroup_version=1))])
+    old = view([node()], pods[:1], [reported_row(facts=agent_facts(cgroup_version=1))])
     assert told(old) == {("PodNotEnforced", "NodeIncompatible", "pod/default/pod")}
 
 
 def test_a_pod_that_waits_for_swap() -> None:
     waiting = pod(container(), policy="Required", node="")
-    assert told(view([node()], [waiting], [seen()])) == {("PodNotEnforced", "Required", "pod/default/pod")}
+    assert told(view([node()], [waiting], [reported_row()])) == {("PodNotEnforced", "Required", "pod/default/pod")}
     labelled = node(labels={"node.swapwarden.dev/swap": "true"})
-    assert told(view([labelled], [waiting], [seen()])) == NOTHING
+    assert told(view([labelled], [waiting], [reported_row()])) == NOTHING
 
 
-@pytest.mark.parametrize(
-    ("reason", "report"),
-    [
-        ("Draining", {"violations": [state.Violation("uid-1", "Draining", desired="0", swap_bytes=4096)]}),
-        ("Exposed", {"exposures": [state.ExposedPod("uid-1", desired="0", swap_bytes=4096)]}),
-    ],
-)
-def test_swap_against_a_policy(reason: str, report: dict[str, Any]) -> None:
-    found: dict[str, Any] = {
-        kind: [*every, msgspec.structs.replace(every[0], pod="unknown")] for kind, every in report.items()
-    }
-    read = view(
-        [node()],
-        [pod(container(), policy="Disabled")],
-        [seen()],
-        reports={"node-1": snapshot.AgentReport(**found)},
-    )
-    assert told(read) == {("SwapAgainstPolicy", reason, "pod/default/pod")}
+def test_swap_against_a_policy() -> None:
+    draining = (state.Violation("uid-1", "Draining", swap_bytes=4096), state.Violation("unknown", "Draining"))
+    read = view([node()], [pod(container(), policy="Disabled")], [reported_row(violations=draining)])
+    assert told(read) == {("SwapAgainstPolicy", "Draining", "pod/default/pod")}
+    (found,) = problems.live(read)
+    assert (found.severity, "(4Ki in use)" in found.message) == (Severity.ERROR, True)
+    exposed = [state.ExposedPod(key, desired="0", swap_bytes=4096) for key in ("uid-1", "unknown")]
+    report = state.StateStatus(exposures=exposed)
+    read = view([node()], [pod(container(), policy="Disabled")], [reported_row()], reports={"node-1": report})
+    assert told(read) == {("SwapAgainstPolicy", "Exposed", "pod/default/pod")}
     assert severities(read) == [Severity.ERROR]
 
 
 def test_annotations_that_have_no_effect() -> None:
-    read = view([node()], [], [seen()])
+    read = view([node()], [], [reported_row()])
     annotations = {"swapwarden.dev/swap-polcy": "Disabled", "swapwarden.dev/swap-policy": "Disabled"}
     limits = {"swap-limit.swapwarden.dev/app": "1Gi"}
     meta = {"name": "web", "namespace": "default", "uid": "u", "annotations": annotations | limits}
@@ -291,7 +273,7 @@ def test_annotations_that_have_no_effect() -> None:
 )
 def test_memory_that_a_node_does_not_offer(asks: dict[str, Any], profiles: list[Any], expected: str | None) -> None:
     row = pod(container(), asks=memory_asks.MemoryAsks(**asks))
-    state_row = following("p") if profiles else seen()
+    state_row = following("p") if profiles else reported_row()
     found = list(problems.live(view([node()], [row], [state_row], profiles)))
     shown = [(one.check, one.reason, one.object, one.remedy.partition(" (")[0].partition(",")[0]) for one in found]
     assert shown == ([(Check.NO_EFFECT, "NotOffered", "pod/default/pod", expected)] if expected else [])
@@ -308,7 +290,7 @@ def test_memory_that_a_node_does_not_offer(asks: dict[str, Any], profiles: list[
 )
 def test_reclaim_that_a_node_does_not_offer(mode: str, profiles: list[Any], expected: str | None) -> None:
     row = pod(container(), reclaim=names.ReclaimMode(mode))
-    found = list(problems.live(view([node()], [row], [following("p") if profiles else seen()], profiles)))
+    found = list(problems.live(view([node()], [row], [following("p") if profiles else reported_row()], profiles)))
     shown = [(one.check, one.reason, one.object, one.remedy.partition(",")[0]) for one in found]
     assert shown == ([(Check.NO_EFFECT, "NotOffered", "pod/default/pod", expected)] if expected else [])
 
@@ -316,7 +298,7 @@ def test_reclaim_that_a_node_does_not_offer(mode: str, profiles: list[Any], expe
 def test_a_node_whose_pods_ask_for_more_than_it_has() -> None:
     greedy = pod(container(request=2**40))
     profile = profile_object("p", memoryQoS={"reservationPolicy": "Soft"})
-    read = view([node()], [greedy], [following("p")], [profile], reports={"node-1": snapshot.AgentReport()})
+    read = view([node()], [greedy], [following("p")], [profile], reports={"node-1": state.StateStatus()})
     assert told(read) == {("NodeCondition", "ProtectionOvercommitted", "node/node-1")}
 
 

@@ -3,21 +3,21 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from swapwarden.cli import wire
 from swapwarden.cli.kubectl.cluster import agents
+from swapwarden.policy.observed.pods import WirePod
 
 
-def pod(name: str, node: str, namespace: str = "release", *, ready: bool = True, **meta: Any) -> wire.LenientPod:
+def pod(name: str, node: str, namespace: str = "release", *, ready: bool = True, **meta: Any) -> WirePod:
     return msgspec.convert(
         {
             "metadata": {"name": name, "namespace": namespace, **meta},
             "spec": {
                 "nodeName": node,
-                "containers": [{"ports": [{"name": "metrics", "containerPort": 9000}]}],
+                "containers": [{"name": "agent", "ports": [{"name": "metrics", "containerPort": 9000}]}],
             },
             "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
         },
-        wire.LenientPod,
+        WirePod,
     )
 
 
@@ -38,7 +38,7 @@ def test_pods_of_others_with_the_labels_of_agents_are_not_asked() -> None:
 
 
 def test_the_usual_port_if_none_has_the_name() -> None:
-    bare = msgspec.convert({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}}, wire.LenientPod)
+    bare = msgspec.convert({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}}, WirePod)
     assert agents.select_agents([bare])["n"].port == 8082
 
 

@@ -165,7 +165,7 @@ def oidc(folder: pathlib.Path, name: str = "oidc", **settings: str) -> pathlib.P
 
 def test_an_id_token_that_is_good_is_taken_as_it_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # An import of it would fail.
-    monkeypatch.setitem(sys.modules, "swapwarden.cli.kubectl.cluster.officialclient", None)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
     assert load(oidc(tmp_path, **{"id-token": FRESH})).token() == FRESH
 
 

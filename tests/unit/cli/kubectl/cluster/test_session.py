@@ -146,7 +146,6 @@ sys.exit(program.main())
         (["explain", "web"], 1),
         (["simulate", "--delete", "a"], 1),
         (["check"], 1),
-        (["policy", "web", "Disabled"], 1),
     ],
 )
 def test_it_runs_where_python_lacks_what_only_linux_has(

@@ -10,6 +10,7 @@ from swapwarden.agent.node import swap_metrics as agent_usage
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import agents, usage
 from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.pods import WirePod
 
 MIB = 1 << 20
 INF = float("inf")
@@ -27,7 +28,7 @@ def pod(name: str, uid: str, namespace: str = "shop", node: str = "n", **ids: st
             ],
         },
     }
-    return pods.project(msgspec.convert(body, pods.WirePod))
+    return pods.project(msgspec.convert(body, WirePod))
 
 
 def said(*values: tuple[str, float, str, str]) -> list[agents.MetricSample]:

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names
-from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
-from swapwarden.webhook import review, scheduling
+from swapwarden.policy.admission import scheduling
+from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WirePodMeta
+from swapwarden.policy.observed.pods import WirePod
 
 from tests.unit.cli.kubectl.explained import container, pod
 
@@ -27,7 +28,7 @@ def missing(labels: dict[str, str] | None = None, **fields: Any) -> str:
 def completed(policy: str) -> dict[str, Any]:
     """The parts of a spec that the webhook gives to a pod that has none of them."""
     spec: dict[str, Any] = {}
-    for operation in scheduling.operations(review.ReviewedPod(), policy):
+    for operation in scheduling.operations(NewPod(WirePodMeta(), NewPodSpec()), policy):
         spec[operation.path.split("/")[2]] = json.loads(msgspec.json.encode(operation.value))
     return spec
 
@@ -115,5 +116,5 @@ def test_pod_with_null_where_lists_may_be() -> None:
         "spec": {"containers": [container()], "nodeSelector": None, "affinity": None, "tolerations": None},
         "status": {"phase": "Running"},
     }
-    found = msgspec.convert(body, workloads.DetailedPod)
+    found = msgspec.convert(body, WirePod)
     assert "spec.nodeSelector and spec.tolerations" in model.missing(found, {})

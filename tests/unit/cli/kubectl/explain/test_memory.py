@@ -12,6 +12,7 @@ from swapwarden.policy.profile import compiled
 
 from testbed.base import paths
 from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported, seen
+from tests.unit.objects import make_override
 
 NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
 SOFT = settings.MemoryQoS(reservation=names.ReservationPolicy.SOFT, throttling_percent=80)
@@ -165,7 +166,7 @@ def test_tiered_reservation_of_a_guaranteed_pod_is_hard() -> None:
 
 
 def test_whose_share_it_is() -> None:
-    override = compiled.Override("caches", memory_throttling=70)
+    override = make_override("caches", memory_throttling=70)
     for own, overrides, share in (
         ({}, (), "80%"),
         ({}, (override,), "70%"),
@@ -205,7 +206,7 @@ def test_a_node_without_a_profile_offers_nothing() -> None:
 
 def test_the_override_that_refuses_is_named() -> None:
     found = pod(container("app", "1Gi", "2Gi"), annotations={RESERVATION: "Soft", THROTTLING: "50%"})
-    override = compiled.Override("caches", memory_reservation=names.ReservationPolicy.NONE, memory_throttling=0)
+    override = make_override("caches", memory_reservation=names.ReservationPolicy.NONE, memory_throttling=0)
     told = explain(found, profile(memory_qos=SOFT, overrides=(override,)))
     assert [line.reason for line in told.memory] == ["", "OverrideRefuses", "OverrideRefuses"]
     for line, field in zip(told.memory[1:], ("reservation", "throttling"), strict=True):

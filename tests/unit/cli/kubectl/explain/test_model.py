@@ -13,10 +13,10 @@ from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import usage
 from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.explain.advice import AdviceKind
-from swapwarden.cli.kubectl.explain.kernelview import LimitStatus
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
-from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import requirements
 
 from tests.unit.cli.kubectl.explained import (
     DISK,
@@ -32,6 +32,7 @@ from tests.unit.cli.kubectl.explained import (
     reported,
     seen,
 )
+from tests.unit.objects import make_override
 
 Behavior = names.Behavior
 LIMITED, WORKLOAD = Behavior.LIMITED_SWAP, Behavior.WORKLOAD_CONTROLLED
@@ -43,6 +44,11 @@ REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
 
 def explain(found: Any, *known: compiled.Profile, **fields: Any) -> model.PodExplanation:
     return model.explain(seen(found, *known, **fields))
+
+
+def patching(policy: str) -> str:
+    patch = f'{{"spec":{{"template":{{"metadata":{{"annotations":{{"{POLICY}":"{policy}"}}}}}}}}}}'
+    return f"kubectl patch deployment report -n batch -p '{patch}'"
 
 
 def last(told: model.PodExplanation) -> str:
@@ -89,7 +95,7 @@ def test_a_share_of_the_nodes_swap() -> None:
     assert told.desired == told.planned
     assert told.desired_text == ""
     assert told.kernel is not None
-    assert (told.kernel.status, told.kernel.since) == (LimitStatus.HELD, "2026-01-01T00:10:00Z")
+    assert (told.kernel.status, told.kernel.since) == ("True", "2026-01-01T00:10:00Z")
     assert (told.used_bytes, told.used_containers) == (12 * MI, {"app": 12 * MI})
     assert [(one.outcome, one.kind, one.target) for one in told.changes] == [
         ("more", AdviceKind.MEMORY_LIMIT_OR_REQUEST, "proxy"),
@@ -97,7 +103,7 @@ def test_a_share_of_the_nodes_swap() -> None:
         ("less", AdviceKind.LOWER_LIMIT, LIMIT),
         ("no swap", AdviceKind.POLICY, "Disabled"),
     ]
-    assert told.changes[-1].command == "kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled"
+    assert told.changes[-1].command == patching("Disabled")
     assert mentions(told.changes[0].how, "proxy", "deployment/report")
 
 
@@ -127,8 +133,8 @@ def test_whose_word_the_policy_is() -> None:
     assert default.policy.source == "Namespace"
     assert mentions(default.policy.text, "Disabled", "namespace batch")
     assert [one.command for one in default.changes] == [
-        "kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q NoPreference",
-        "kubectl swap policy namespace/batch --remove",
+        patching("NoPreference"),
+        "kubectl label namespace batch swapwarden.dev/default-swap-policy-",
     ]
     assert not explain(pod(annotations={POLICY: "never"})).policy.valid
     undefaulted, usual = explain(pod(namespace="kube-system")).policy, explain(pod()).policy
@@ -197,13 +203,13 @@ class TestRules:
             ),
             (
                 pod(*REPORT),
-                profile(overrides=(compiled.Override("caches", policy=names.Policy.DISABLED),)),
+                profile(overrides=(make_override("caches", policy=names.Policy.DISABLED),)),
                 "OverrideDisabled",
                 ["overrides[caches]", "batch-nodes", "Disabled"],
             ),
             (
                 pod(*REPORT),
-                profile(overrides=(compiled.Override("caches", swap_limit=100 * MI),)),
+                profile(overrides=(make_override("caches", swap_limit=100 * MI),)),
                 "OverrideLimit",
                 ["overrides[caches]", "batch-nodes", "100Mi"],
             ),
@@ -226,10 +232,10 @@ class TestRules:
         assert told.planned is not None
         assert told.planned.swap_max is None
         assert told.kernel is not None
-        assert (told.kernel.status, told.kernel.text) == (LimitStatus.NOT_WRITTEN, "swap limits need cgroup v2")
+        assert (told.kernel.status, told.kernel.reason) == ("False", "NodeIncompatible")
 
     def test_a_lifted_default(self) -> None:
-        lifting = profile(overrides=(compiled.Override("caches", policy=names.Policy.NO_PREFERENCE),))
+        lifting = profile(overrides=(make_override("caches", policy=names.Policy.NO_PREFERENCE),))
         told = explain(pod(*REPORT, annotations=DEFAULTED), lifting)
         assert (told.rules[1].reason, told.rules[1].matched) == ("PolicyDisabled", False)
         assert mentions(told.rules[1].why, "Disabled", "overrides[caches]")
@@ -239,7 +245,7 @@ class TestRules:
         assert mentions(told.profile.override_text, "overrides[caches]", "NoPreference")
 
     def test_overrides_that_do_not_count(self) -> None:
-        other = profile(overrides=(compiled.Override("caches", pods=POOL, policy=names.Policy.DISABLED),))
+        other = profile(overrides=(make_override("caches", pods=POOL, policy=names.Policy.DISABLED),))
         texts = set()
         for words in ({}, {POLICY: "Disabled"}):
             told = explain(pod(annotations=words), other)
@@ -251,7 +257,7 @@ class TestRules:
 
     def test_an_override_about_memory(self) -> None:
         soft = names.ReservationPolicy.SOFT
-        about = profile(overrides=(compiled.Override("caches", memory_reservation=soft, memory_throttling=90),))
+        about = profile(overrides=(make_override("caches", memory_reservation=soft, memory_throttling=90),))
         for words in ({}, {POLICY: "Disabled"}):
             told = explain(pod(annotations=words), about)
             assert told.profile is not None
@@ -259,7 +265,7 @@ class TestRules:
             assert mentions(told.profile.override_text, "overrides[caches]", "Soft", "90%")
 
     def test_a_namespace_that_is_not_known(self) -> None:
-        asking = profile(overrides=(compiled.Override("caches", namespaces=POOL, policy=names.Policy.DISABLED),))
+        asking = profile(overrides=(make_override("caches", namespaces=POOL, policy=names.Policy.DISABLED),))
         told = explain(pod(), asking)
         assert told.rules == []
         assert mentions(told.desired_text, "override", "labels of its namespace")
@@ -338,12 +344,12 @@ class TestNumbers:
         assert mentions(told.desired_text, "2147483648 (2Gi)")
 
     def test_an_override(self) -> None:
-        capped = profile(overrides=(compiled.Override("caches", swap_limit=100 * MI),))
+        capped = profile(overrides=(make_override("caches", swap_limit=100 * MI),))
         assert self.of(pod(*REPORT), capped)[-2:] == [
             ("pod", [], str(512 * MI)),
             ("pod", ["100Mi", "overrides[caches]"], str(100 * MI)),
         ]
-        named = profile(WORKLOAD, overrides=(compiled.Override("caches", swap_limit=100 * MI),))
+        named = profile(WORKLOAD, overrides=(make_override("caches", swap_limit=100 * MI),))
         assert self.of(pod(*REPORT), named)[-1] == ("pod", ["overrides[caches]"], str(100 * MI))
 
 
@@ -422,7 +428,7 @@ class TestWhatIsNotThere:
         assert told.rules[0].why != known.rules[0].why
         assert mentions(told.node_text, "no agent has reported")
         assert told.kernel is not None
-        assert (told.kernel.status, told.desired) == (LimitStatus.UNKNOWN, None)
+        assert (told.kernel.status, told.kernel.reason, told.desired) == ("Unknown", "NoState", None)
         assert mentions(told.summary, "512Mi")
 
     @pytest.mark.parametrize(
@@ -434,7 +440,7 @@ class TestWhatIsNotThere:
         assert told.desired is None
         assert mentions(told.desired_text, words)
         assert told.kernel is not None
-        assert told.kernel.status is LimitStatus.AWAITING_STATE
+        assert told.kernel.reason == "NotPlanned"
 
     def test_a_static_pod(self) -> None:
         mirror = {"kubernetes.io/config.mirror": "hash", "kubernetes.io/config.hash": "hash"}
@@ -494,7 +500,7 @@ def cases(draw: st.DrawFn) -> model.Observed:
     overrides = draw(
         st.lists(
             st.builds(
-                compiled.Override,
+                make_override,
                 pods=st.sampled_from([(), POOL]),
                 policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
                 swap_limit=st.none() | SIZES,
@@ -532,9 +538,6 @@ def test_it_never_says_something_other_than_the_plan(case: model.Observed) -> No
     if told.numbers:
         assert told.numbers[-1].result == (written.swap_max or written.swap_at_most or "")
         assert told.numbers[-1].at_most is (written.swap_at_most is not None)
-    # On a node without a page of memory or of swap there is nothing to advise.
-    facts = case.state.status.facts if case.state.status else None
-    assert told.changes or (facts and min(facts.memory_bytes, facts.swap_bytes) < facts.page_size)
     # ADMISSION repeats messages of the webhook.
     for text in texts({**msgspec.to_builtins(told), "admission": ""}):
         assert "None" not in text, text

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import state
-from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model, screen
+from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.pressure import thresholds
 
 from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen
@@ -20,7 +20,7 @@ OTHER = pod(container(request="512Mi"), uid="uid-2", name="other")
 THIRD = pod(container(request="512Mi"), uid="uid-3", name="third")
 
 
-def explained(*others: workloads.DetailedPod, mine: workloads.DetailedPod = MINE, **sizes: int) -> model.PodExplanation:
+def explained(*others: WirePod, mine: WirePod = MINE, **sizes: int) -> model.PodExplanation:
     """The pod on a node where an agent reports this memory of pods, in MiB."""
     found = [state.PressuredPod(uid.replace("_", "-"), size * MI, 100 * MI) for uid, size in sizes.items()]
     report = state.PressureReport(1, "Headroom", "Node", 310 * MI, pods=found) if sizes else None

@@ -8,16 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.explain import memory, model, reclaim, screen
+from swapwarden.cli.kubectl.explain import memory, model, screen
 from swapwarden.policy.profile import compiled
-from swapwarden.policy.reclaim import settings
+from swapwarden.policy.reclaim.decisions import Reclaim
 
 from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen
+from tests.unit.objects import make_override
 
 NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
 Mode = names.ReclaimMode
 KEY = names.RECLAIM_ANNOTATION
-OFFERED = settings.Reclaim(Mode.CONTINUOUS)
+OFFERED = Reclaim(Mode.CONTINUOUS)
 APP = container("app", "1Gi", "2Gi")
 
 
@@ -32,18 +33,18 @@ def of(found: Any, governing: compiled.Profile, **fields: Any) -> list[memory.Me
     ("annotations", "fields", "text"),
     [
         ({KEY: "Startup"}, {"reclaim": OFFERED}, f"Startup: annotation {KEY}"),
-        ({KEY: "Continuous"}, {"reclaim": settings.Reclaim(Mode.STARTUP)}, "Startup: batch-nodes offers no more"),
+        ({KEY: "Continuous"}, {"reclaim": Reclaim(Mode.STARTUP)}, "Startup: batch-nodes offers no more"),
         ({KEY: "Startup"}, {}, "Off: not offered: set reclaim.mode in batch-nodes"),
         ({KEY: "Off"}, {"reclaim": OFFERED}, "Off: an annotation of the pod refuses it"),
         ({KEY: "Startup", names.POLICY_ANNOTATION: "Disabled"}, {"reclaim": OFFERED}, "Off: the pod has no swap"),
         (
             {KEY: "Startup"},
-            {"reclaim": OFFERED, "overrides": (compiled.Override(name="one", reclaim=Mode.OFF),)},
+            {"reclaim": OFFERED, "overrides": (make_override(name="one", reclaim=Mode.OFF),)},
             "Off: refused: remove reclaim from overrides[one] of batch-nodes",
         ),
         (
             {},
-            {"reclaim": OFFERED, "overrides": (compiled.Override(name="one", reclaim=Mode.STARTUP),)},
+            {"reclaim": OFFERED, "overrides": (make_override(name="one", reclaim=Mode.STARTUP),)},
             "Startup: overrides[one] of batch-nodes",
         ),
     ],
@@ -80,4 +81,4 @@ def test_audit_moves_nothing() -> None:
 
 
 def test_all_holds_of_the_agent_have_words() -> None:
-    assert set(reclaim.HOLDS) == set(names.ReclaimHold)
+    assert set(memory.HOLDS) == set(names.ReclaimHold)

@@ -43,7 +43,7 @@ POLICY     none: the pod gets what its node's profile gives
 QOS        Burstable
 NODE       batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (NVMe)
 PROFILE    batch-nodes generation 3, LimitedSwap: priority 100, before all (50)
-KERNEL     the kernel holds it, for 1h50m at least
+KERNEL     the kernel holds the planned swap limit of this pod on node batch-1, for 1h50m at least; held by the agent alone
 IN USE     12Mi (app 12Mi)
 EXPOSED    above its limit once, 35 ms in all (Start); swapped 0 meanwhile
 SECRETS    stay in memory: the kubelet, whose pages they are, does not swap
@@ -68,8 +68,8 @@ TO CHANGE IT
   more     a memory limit of proxy above its request (64Mi), or a smaller request, in the pod template of deployment/report
   more     a memory request of app above 1Gi and below its limit (2Gi), in the pod template of deployment/report
   less     annotation swapwarden.dev/swap-limit below 384Mi, in the pod template of deployment/report
-  no swap  the policy Disabled, for pods created from then on
-           $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
+  no swap  the policy Disabled, in the pod template of deployment/report
+           $ kubectl patch deployment report -n batch -p '{"spec":{"template":{"metadata":{"annotations":{"swapwarden.dev/swap-policy":"Disabled"}}}}}'
 """  # noqa: E501, RUF001 a screen is as wide as it is, with a sign of multiplication
 
 TENANT = """\
@@ -86,11 +86,11 @@ BY BEHAVIOR  of the profile that governs its node
   WorkloadControlled  no swap: the pod has no limit
 
 TO CHANGE IT
-  no swap  the policy Disabled, for pods created from then on
-           $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
+  no swap  the policy Disabled, in the pod template of deployment/report
+           $ kubectl patch deployment report -n batch -p '{"spec":{"template":{"metadata":{"annotations":{"swapwarden.dev/swap-policy":"Disabled"}}}}}'
 
 Not seen, for lack of rights: nodes, nodeswapprofiles, nodeswapstates
-"""
+"""  # noqa: E501 as above
 
 REFUSED = """\
 batch/report-6d5f8b7c9-x2x4q: no swap  (PolicyDisabled)
@@ -99,7 +99,7 @@ POLICY     Disabled, an annotation of the pod
 QOS        Burstable
 NODE       batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (NVMe)
 PROFILE    batch-nodes generation 3, LimitedSwap: the only one that selects the node
-KERNEL     the kernel holds it, for 1h50m at least
+KERNEL     the kernel holds the planned swap limit of this pod on node batch-1, for 1h50m at least; held by the agent alone
 IN USE     <unknown>
 SECRETS    stay in memory: the kubelet, whose pages they are, does not swap
 
@@ -108,9 +108,9 @@ RULES  the first that matches decides
   >  PolicyDisabled    the policy is Disabled
 
 TO CHANGE IT
-  swap  the policy NoPreference, for pods created from then on
-        $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q NoPreference
-"""
+  swap  the policy NoPreference, in the pod template of deployment/report
+        $ kubectl patch deployment report -n batch -p '{"spec":{"template":{"metadata":{"annotations":{"swapwarden.dev/swap-policy":"NoPreference"}}}}}'
+"""  # noqa: E501 as above
 
 
 def test_a_share() -> None:
@@ -146,7 +146,9 @@ def test_signs_that_can_be_written(encoding: str | None, written: str) -> None:
 def test_it_fits_a_terminal() -> None:
     for width in (60, 80, 200):
         lines = screen.text(report(), NOW, width=width).splitlines()
-        assert max(map(len, lines)) <= min(width, screen.MAX_WIDTH)
+        commands = [line for line in lines if "$ " in line]
+        assert max(len(line) for line in lines if line not in commands) <= min(width, screen.MAX_WIDTH)
+        assert [line.partition("$ ")[2] for line in commands] == [report().changes[-1].command], "whole, to be copied"
 
 
 def test_colours_are_for_terminals() -> None:

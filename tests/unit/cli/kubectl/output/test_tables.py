@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import json
 
 import msgspec
 import pytest
 import yaml
-from swapwarden.cli.kubectl.output import sizes, tables
+from swapwarden.cli.kubectl.output import tables
 
 
 class Row(msgspec.Struct):
@@ -17,7 +18,7 @@ class Row(msgspec.Struct):
 
 COLUMNS: tuple[tables.Column[Row], ...] = (
     tables.Column("NAME", lambda row: tables.Cell(row.name, "bold red")),
-    tables.Column("SIZE", lambda row: sizes.rounded(row.size), right=True),
+    tables.Column("SIZE", lambda row: tables.size(row.size), right=True),
     tables.Column("MORE", lambda _: "x" * 300, wide=True),
 )
 ROWS = [Row("a", 1536), Row("a-longer-one", None)]
@@ -95,3 +96,27 @@ def test_shares() -> None:
     assert tables.share(1, 3) == "33%"
     assert tables.share(0, 0) == "<none>"
     assert tables.share(None, 3) == tables.share(1, None) == "<unknown>"
+
+
+def test_size() -> None:
+    assert [tables.size(number) for number in (None, 0, 20 << 20)] == ["<unknown>", "0", "20Mi"]
+
+
+@pytest.mark.parametrize(
+    ("since", "text"),
+    [
+        ("2026-01-09T23:59:18Z", "42s"),
+        ("2026-01-09T23:54:55Z", "5m5s"),
+        ("2026-01-09T23:30:05Z", "29m"),
+        ("2026-01-09T21:55:00Z", "2h5m"),
+        ("2026-01-09T04:55:00Z", "19h"),
+        ("2026-01-07T20:00:00Z", "2d4h"),
+        ("2025-12-20T20:00:00Z", "20d"),
+        ("2026-01-11T00:00:00Z", "0s"),
+        ("2026-01-09T23:59:18", ""),
+        ("soon", ""),
+        ("", ""),
+    ],
+)
+def test_age(since: str, text: str) -> None:
+    assert tables.age(since, datetime.datetime(2026, 1, 10, tzinfo=datetime.UTC)) == text

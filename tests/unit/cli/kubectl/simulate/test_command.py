@@ -5,21 +5,17 @@ import pathlib
 from typing import Any
 
 import click
-import msgspec
 import pytest
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import report, simulation
 from swapwarden.policy.memory import settings
-from swapwarden.policy.profile import compiled
-from swapwarden.policy.reclaim import settings as offers
+from swapwarden.policy.reclaim.decisions import Reclaim
 
-from tests.unit.cli.kubectl.views import GI, facts, seen, view
-from tests.unit.controller.objects import node
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import GI, agent_facts, changed, container, node, pod, profile, reported_row, view
 
-BATCH = compiled.Profile(name="batch", priority=100, behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
+BATCH = profile(name="batch", priority=100, behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
 
 
 def result(**change: Any) -> simulation.Simulation:
@@ -31,9 +27,9 @@ def result(**change: Any) -> simulation.Simulation:
             pod(container(request=GI), name="quiet", uid="uid-quiet", policy="Disabled"),
             pod(container(request=GI), name="big", uid="uid-big", node="node-2"),
         ],
-        [seen("node-1"), seen("node-2", facts=facts(behavior="LimitedSwap"))],
+        [reported_row("node-1"), reported_row("node-2", facts=agent_facts(behavior="LimitedSwap"))],
     )
-    profile = msgspec.structs.replace(BATCH, **{"reserved": "75%", **change})
+    profile = changed(BATCH, **{"reserved": "75%", **change})
     used = {"uid-web": 2**20, "uid-big": 2**29}
     return simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), used)
 
@@ -98,10 +94,12 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 def memory_qos(**change: Any) -> simulation.Simulation:
     """Two pods that request memory, one of them with two containers of which one is limited."""
     two = pod(container("app", request=GI, limit=2 * GI), container("proxy"), name="two", uid="uid-two")
-    read = view([node("node-1")], [pod(container(request=GI), name="web", uid="uid-web"), two], [seen("node-1")])
+    read = view(
+        [node("node-1")], [pod(container(request=GI), name="web", uid="uid-web"), two], [reported_row("node-1")]
+    )
     memory = settings.MemoryQoS(without_swap=names.WithoutSwap.BOUNDED, **change)
-    profile = compiled.Profile(name="kept", priority=100, memory_qos=memory)
-    return simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})
+    own = profile(name="kept", priority=100, memory_qos=memory)
+    return simulation.simulate(read, snapshot.ProfileChange(put=(own,)), {})
 
 
 def test_memory_is_shown_where_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,10 +144,10 @@ def test_pods_whose_memory_alone_changes_are_listed() -> None:
 
 
 def test_nothing_of_memory_is_written_in_audit(capsys: pytest.CaptureFixture[str]) -> None:
-    read = view([node("node-1")], [pod(container(request=GI))], [seen("node-1")])
+    read = view([node("node-1")], [pod(container(request=GI))], [reported_row("node-1")])
     memory = settings.MemoryQoS(names.ReservationPolicy.SOFT)
-    profile = compiled.Profile(name="kept", mode=names.Mode.AUDIT, memory_qos=memory)
-    found = simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})
+    own = profile(name="kept", mode=names.Mode.AUDIT, memory_qos=memory)
+    found = simulation.simulate(read, snapshot.ProfileChange(put=(own,)), {})
     assert "MEMORY.LOW" not in shown(found, capsys)
 
 
@@ -157,9 +155,9 @@ def reclaim(mode: names.Mode = names.Mode.ENFORCE) -> simulation.Simulation:
     """A pod that asks for reclaim, and one that does not, before and after a profile offers it."""
     web = pod(container(request=GI), name="web", uid="uid-web", reclaim=names.ReclaimMode.STARTUP)
     other = pod(container(request=GI), name="other", uid="uid-other")
-    read = view([node("node-1")], [web, other], [seen("node-1", facts=facts(behavior="LimitedSwap"))])
-    offered = offers.Reclaim(names.ReclaimMode.CONTINUOUS)
-    profile = msgspec.structs.replace(BATCH, reclaim=offered, mode=mode)
+    read = view([node("node-1")], [web, other], [reported_row("node-1", facts=agent_facts(behavior="LimitedSwap"))])
+    offered = Reclaim(names.ReclaimMode.CONTINUOUS)
+    profile = changed(BATCH, reclaim=offered, mode=mode)
     return simulation.simulate(read, snapshot.ProfileChange(put=(profile,)), {})
 
 

@@ -10,15 +10,24 @@ from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
-from swapwarden.controller.inventory import revisions
+from swapwarden.policy.observed import revisions
 from swapwarden.policy.profile import compiled
 
-from tests.unit.cli.kubectl.views import GI, facts, seen, view
-from tests.unit.controller.objects import node, profile_object
-from tests.unit.policy.rows import container, pod
+from tests.unit.objects import (
+    GI,
+    agent_facts,
+    changed,
+    container,
+    node,
+    pod,
+    profile,
+    profile_object,
+    reported_row,
+    view,
+)
 
-LIMITED = compiled.Profile(name="limited", priority=100, behavior=names.Behavior.LIMITED_SWAP)
-NO_SWAP = compiled.Profile(name="none", priority=100, behavior=names.Behavior.NO_SWAP)
+LIMITED = profile(name="limited", priority=100, behavior=names.Behavior.LIMITED_SWAP)
+NO_SWAP = profile(name="none", priority=100, behavior=names.Behavior.NO_SWAP)
 
 
 def web(**fields: Any) -> Any:
@@ -35,7 +44,7 @@ def put(*found: compiled.Profile) -> snapshot.ProfileChange:
 
 
 def test_a_pod_gains_what_its_kubelet_did_not_give() -> None:
-    found = simulation.simulate(view([node()], [web()], [seen()]), put(LIMITED))
+    found = simulation.simulate(view([node()], [web()], [reported_row()]), put(LIMITED))
     (one,) = found.pods
     assert (one.direction, one.before.bytes, one.after.bytes) == (Direction.GAINS, 0, GI // 8)
     assert (one.before.reason, one.after.reason) == (names.Reason.KUBELET_DECIDES, names.Reason.LIMITED_SWAP)
@@ -54,8 +63,8 @@ def test_a_pod_gains_what_its_kubelet_did_not_give() -> None:
     ],
 )
 def test_what_the_kubelet_gives_counts(behavior: str, conditions: tuple[str, ...], expected: Direction) -> None:
-    report = snapshot.AgentReport([state.Condition(kind, "True", "Seen") for kind in conditions])
-    read = view([node()], [web()], [seen(facts=facts(behavior=behavior))], reports={"node-1": report})
+    report = state.StateStatus(conditions=[state.Condition(kind, "True", "Seen") for kind in conditions])
+    read = view([node()], [web()], [reported_row(facts=agent_facts(behavior=behavior))], reports={"node-1": report})
     found = simulation.simulate(read, put(NO_SWAP))
     assert directions(found) == {"web": expected}
     (one,) = found.pods
@@ -64,20 +73,20 @@ def test_what_the_kubelet_gives_counts(behavior: str, conditions: tuple[str, ...
 
 
 def test_without_swap_there_is_nothing_to_gain_or_lose() -> None:
-    read = view([node(swap_bytes=0)], [web()], [seen(facts=facts(swap=0, behavior=""))])
+    read = view([node(swap_bytes=0)], [web()], [reported_row(facts=agent_facts(swap=0, behavior=""))])
     assert directions(simulation.simulate(read, put(LIMITED))) == {"web": Direction.SAME}
 
 
 def test_a_pod_that_refuses_swap_stays_as_it_is() -> None:
-    read = view([node()], [web(policy="Disabled")], [seen(facts=facts(behavior="LimitedSwap"))])
+    read = view([node()], [web(policy="Disabled")], [reported_row(facts=agent_facts(behavior="LimitedSwap"))])
     assert directions(simulation.simulate(read, put(LIMITED))) == {"web": Direction.SAME}
 
 
 def test_in_audit_the_kubelet_decides_on() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
     state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
-    read = view([node()], [web()], [seen(spec=state_spec)], [existing])
-    audit = msgspec.structs.replace(LIMITED, mode=names.Mode.AUDIT)
+    read = view([node()], [web()], [reported_row(spec=state_spec)], [existing])
+    audit = changed(LIMITED, mode=names.Mode.AUDIT)
     found = simulation.simulate(read, put(audit))
     (one,) = found.pods
     assert (one.direction, one.after.audit, one.after.bytes) == (Direction.LOSES, True, 0)
@@ -86,7 +95,9 @@ def test_in_audit_the_kubelet_decides_on() -> None:
 
 
 def test_pods_above_their_new_limit() -> None:
-    read = view([node()], [web(), web(name="small", uid="uid-small")], [seen(facts=facts(behavior="LimitedSwap"))])
+    read = view(
+        [node()], [web(), web(name="small", uid="uid-small")], [reported_row(facts=agent_facts(behavior="LimitedSwap"))]
+    )
     found = simulation.simulate(read, put(NO_SWAP), {"uid-web": 4096, "uid-small": 0})
     assert {one.name: (one.used, one.above) for one in found.pods} == {"web": (4096, 4096), "small": (0, 0)}
     assert [one.above for one in simulation.simulate(read, put(NO_SWAP)).pods] == [0, 0]
@@ -95,16 +106,16 @@ def test_pods_above_their_new_limit() -> None:
 def test_a_profile_of_the_same_name_is_another_version_and_keeps_its_age() -> None:
     existing = profile_object("limited", generation=4, swap={"behavior": "LimitedSwap"})
     state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 4))
-    read = view([node()], [web()], [seen(spec=state_spec)], [existing])
+    read = view([node()], [web()], [reported_row(spec=state_spec)], [existing])
     assert simulation.simulate(read, put(LIMITED)).nodes[0].after.generation == 4
-    changed = simulation.simulate(read, put(msgspec.structs.replace(LIMITED, reserved="50%"))).nodes[0].after
-    assert (changed.generation, changed.created, changed.uid) == (5, "2026-01-01T00:00:00Z", "uid-of-limited")
+    after = simulation.simulate(read, put(changed(LIMITED, reserved="50%"))).nodes[0].after
+    assert (after.generation, after.created, after.uid) == (5, "2026-01-01T00:00:00Z", "uid-of-limited")
 
 
 def test_the_removal_of_a_profile() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
     state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
-    read = view([node()], [web()], [seen(spec=state_spec)], [existing])
+    read = view([node()], [web()], [reported_row(spec=state_spec)], [existing])
     found = simulation.simulate(read, snapshot.ProfileChange(delete=("limited",)))
     assert directions(found) == {"web": Direction.LOSES}
     assert found.nodes[0].after == compiled.BUILT_IN
@@ -117,7 +128,7 @@ def test_a_rollout_that_is_under_way_is_counted_in() -> None:
     existing = profile_object("limited", generation=2, swap={"behavior": "NoSwap"})
     old = {"nodeSelector": {}, "swap": {"behavior": "LimitedSwap"}}
     state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
-    read = view([node()], [web()], [seen(spec=state_spec)], [existing])
+    read = view([node()], [web()], [reported_row(spec=state_spec)], [existing])
     past = revisions.to_object("limited", existing["metadata"]["uid"], 1, old)
     past["metadata"]["uid"] = "of-the-revision"
     read.past = [msgspec.convert(past, snapshot.WireRevision)]
@@ -127,7 +138,7 @@ def test_a_rollout_that_is_under_way_is_counted_in() -> None:
 
 
 def states(number: int, **fields: Any) -> list[Any]:
-    return [seen(f"node-{each}", **fields) for each in range(1, number + 1)]
+    return [reported_row(f"node-{each}", **fields) for each in range(1, number + 1)]
 
 
 def test_waves() -> None:
@@ -141,7 +152,7 @@ def test_waves() -> None:
 def test_a_rollout_waits_for_swap_in_use_where_it_is_to() -> None:
     nodes = [node("node-1"), node("node-2")]
     holding = put(msgspec.structs.replace(NO_SWAP, hold=True))
-    read = view(nodes, [web()], states(2, facts=facts(behavior="LimitedSwap")))
+    read = view(nodes, [web()], states(2, facts=agent_facts(behavior="LimitedSwap")))
     (found,) = simulation.simulate(read, holding, {"uid-web": 4096}).rollouts
     assert ([wave.nodes for wave in found.waves], found.held) == ([("node-2",)], ("node-1",))
     (free,) = simulation.simulate(read, holding, {"uid-web": 0}).rollouts
@@ -151,7 +162,7 @@ def test_a_rollout_waits_for_swap_in_use_where_it_is_to() -> None:
 def test_a_degraded_node_is_the_last() -> None:
     nodes = [node(f"node-{each}") for each in range(1, 4)]
     found = states(3)
-    found[0] = seen("node-1", degraded="StateRefused: no")
+    found[0] = reported_row("node-1", degraded="StateRefused: no")
     change = put(msgspec.structs.replace(LIMITED, max_unavailable="1"))
     (one,) = simulation.simulate(view(nodes, [], found), change).rollouts
     assert [wave.nodes for wave in one.waves] == [("node-2",), ("node-3",), ("node-1",)]
@@ -161,7 +172,7 @@ def test_a_degraded_node_is_the_last() -> None:
 def test_a_degraded_node_that_has_the_profile_already_stops_it() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
     has = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
-    found = [seen("node-1", spec=has, degraded="StateRefused: no"), seen("node-2")]
+    found = [reported_row("node-1", spec=has, degraded="StateRefused: no"), reported_row("node-2")]
     read = view([node("node-1"), node("node-2")], [], found, [existing])
     (one,) = simulation.simulate(read, snapshot.ProfileChange()).rollouts
     assert (one.waves, one.stopped_by, one.left) == ((), ("node-1",), ("node-2",))
@@ -174,7 +185,7 @@ def test_notes() -> None:
     nobody = msgspec.structs.replace(LIMITED, name="nobody", selector=(compiled.LabelExpression("x", "Exists"),))
     broken = profile_object("broken", swap={"behavior": "Guess"})
     pods = [web(policy="Required"), web(name="other", uid="uid-other")]
-    read = view([node()], pods, [seen()], [tied, broken], unread={"namespaces": "forbidden"})
+    read = view([node()], pods, [reported_row()], [tied, broken], unread={"namespaces": "forbidden"})
     found = simulation.simulate(read, put(strong, weak, nobody))
     assert len(found.notes) == 8
     for note, words in zip(
@@ -235,11 +246,11 @@ def test_without_a_change_nothing_changes(pods: list[Any], specs: list[dict[str,
         msgspec.structs.replace(one, name=f"pod-{number}", uid=f"uid-{number}", key=f"uid-{number}")
         for number, one in enumerate(pods)
     ]
-    unsettled = view([node()], named, [seen(facts=facts(behavior=behavior))], objects)
+    unsettled = view([node()], named, [reported_row(facts=agent_facts(behavior=behavior))], objects)
     valid = unsettled.known_profiles().valid
     governing = compiled.select(valid.values(), {}).profile
     follows = state.StateSpec(profile_ref=state.ProfileRef(governing.name, governing.generation))
-    read = view([node()], named, [seen(spec=follows, facts=facts(behavior=behavior))], objects)
+    read = view([node()], named, [reported_row(spec=follows, facts=agent_facts(behavior=behavior))], objects)
     found = simulation.simulate(read, snapshot.ProfileChange(put=tuple(valid.values())))
     assert {one.direction for one in found.pods} <= {Direction.SAME}
     assert len(found.pods) == len(named)

@@ -1,6 +1,6 @@
 """Nodes under scripted memory pressure, an API server, and leaders that follow each other, in simulated time.
 
-The decisions are the product's: observer, evictor, term, queue and inventory run as they are. The rest is a model:
+The decisions are the product's: handler, term, queue and inventory run as they are. The rest is a model:
 latencies and faults come from a seed.
 """
 
@@ -17,20 +17,21 @@ from unittest import mock
 import msgspec
 from swapwarden.api import names, state
 from swapwarden.api import profile as api
-from swapwarden.controller import cluster
-from swapwarden.controller.inventory import states
-from swapwarden.controller.pressure import budgets, evictor, observer
+from swapwarden.api.notices import Notice
+from swapwarden.controller.pressure import budgets, handler
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import fenced, victims
 from swapwarden.kube import backoff, client, errors, events, ratelimit, transport
 from swapwarden.policy import plan
-from swapwarden.policy.observed import nodes
+from swapwarden.policy.fleet import cluster
+from swapwarden.policy.observed import nodes, states
+from swapwarden.policy.pressure import handling
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import profile_object
 from tests.unit.controller.pressure.simulated.clock import SimulatedLoop
 from tests.unit.controller.pressure.simulated.judge import Judge, Request
 from tests.unit.controller.pressure.simulated.machines import BELOW, CLEAR, MEMORY, MI, SWAP, Json, Machine, Pod
+from tests.unit.objects import profile_object
 
 REPORT_SECONDS: Final = 5.0
 TAINT: Final = nodes.WireTaint(names.PRESSURE_TAINT, "NoSchedule")
@@ -95,22 +96,27 @@ class Instance:
         writes = fenced.Fenced(server, self.term, ratelimit.Throttle(300, world.now))
         recorder = cast("events.Recorder", self)
 
-        async def ask(pod: Any) -> budgets.EvictionAnswer:
+        async def ask(pod: Any) -> handling.EvictionAnswer:
             return await budgets.ask(server, pod)
 
         records = victims.VictimWriter(writes, self.known.wrote)
         evict = functools.partial(budgets.evict, server, self.term)
-        evicts = evictor.Evictor(
-            self.known, server, records, recorder, evict=evict, now=world.now, today=lambda: 1e9 + world.now()
-        )
-        self.observer = observer.PressureObserver(
-            self.known, server, self.term, recorder, ask=ask, evicts=evicts, may_evict=True, now=world.now
+        self.handler = handler.PressureHandler(
+            self.known,
+            server,
+            self.term,
+            recorder,
+            records,
+            ask=ask,
+            evict=evict,
+            now=world.now,
+            today=lambda: 1e9 + world.now(),
         )
         for machine in world.machines.values():
             self.receive(machine.name, machine.wire(), first=True)
-        self.job = asyncio.create_task(self.observer.run())
+        self.job = asyncio.create_task(self.handler.run())
 
-    def post(self, _: events.Notice) -> None:
+    def post(self, _: Notice) -> None:
         """In place of the recorder."""
 
     def receive(self, name: str, wire: bytes, *, first: bool = False) -> None:
@@ -119,7 +125,7 @@ class Instance:
         old = None if first else self._seen.get(name)
         self._seen[name] = row
         self.known.state_changed(name, old, row)
-        self.observer.state_changed(name, old, row)
+        self.handler.state_changed(name, old, row)
         if row.pressure is not None and self.known.inventory.nodes[name].place(names.PRESSURE_TAINT) is None:
             self._world.taint(self.known, name)
 

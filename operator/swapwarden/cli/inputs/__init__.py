@@ -1,1 +1,0 @@
-"""Read objects from files, checked as the API server would check them."""

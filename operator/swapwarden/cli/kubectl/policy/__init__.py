@@ -1,1 +1,0 @@
-"""`kubectl swap policy`: change the policy of a workload or a namespace."""

@@ -1,1 +1,0 @@
-"""`kubectl swap top`: swap in use by pod, node and namespace."""

@@ -1,1 +1,0 @@
-"""Events for the owners of objects: decided here, purely, and posted by the caller."""

@@ -1,1 +1,0 @@
-"""Decisions about each node, made purely from the inventory."""

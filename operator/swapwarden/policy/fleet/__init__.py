@@ -1,0 +1,1 @@
+"""All nodes with their profiles: their inventory, the views of each, and the progress of rollouts."""
