@@ -102,7 +102,7 @@ class AppliedReason(enum.StrEnum):
     INCOMPATIBLE = "Incompatible"
     """The node cannot limit the swap of pods."""
     NO_POD_TREE = "NoPodTree"
-    """The agent has not found the cgroups of pods."""
+    """The agent cannot locate the cgroups of pods."""
     RECONCILING = "Reconciling"
     """Some cgroups have not been seen to hold their value yet."""
     RESTORING = "Restoring"

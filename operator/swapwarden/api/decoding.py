@@ -110,16 +110,16 @@ def identity(body: bytes | msgspec.Raw) -> Identity:
         return _IDENTIFIED.decode(body).metadata
     except msgspec.DecodeError:
         parts = members(members(bytes(body)).get("metadata", b""))
-        found = (parts.get(key, b'""') for key in ("name", "namespace", "resourceVersion"))
-        return Identity(*(_TEXTS.decode(text) for text in found))
+        texts = (parts.get(key, b'""') for key in ("name", "namespace", "resourceVersion"))
+        return Identity(*(_TEXTS.decode(text) for text in texts))
 
 
 def version(body: bytes | msgspec.Raw) -> str:
     """Return an object's resourceVersion; msgspec.DecodeError if it has none."""
-    found = identity(body).resource_version
-    if not found:
+    number = identity(body).resource_version
+    if not number:
         raise msgspec.DecodeError("it has no resourceVersion")
-    return found
+    return number
 
 
 def shown(name: str) -> str:
@@ -132,9 +132,9 @@ def without_managed_fields(body: bytes) -> bytes:
     """Empty all arrays of the name managedFields."""
     kept: list[bytes] = []
     end = 0
-    while found := _MANAGED_FIELDS.search(body, end):
-        kept += (body[end : found.end()], b"[]")
-        end = _end(body, found.end())
+    while match := _MANAGED_FIELDS.search(body, end):
+        kept += (body[end : match.end()], b"[]")
+        end = _end(body, match.end())
     return b"".join([*kept, body[end:]])
 
 
@@ -159,11 +159,11 @@ def _parts(body: bytes, opening: bytes, closing: bytes) -> Iterator[tuple[bytes,
     while True:
         key = b""
         if opening == b"{":
-            found = _STRING.match(body, at)
-            at = _blank(body, found.end()) if found else at
-            if found is None or body[at : at + 1] != b":":
+            match = _STRING.match(body, at)
+            at = _blank(body, match.end()) if match else at
+            if match is None or body[at : at + 1] != b":":
                 raise _malformed(at)
-            key, at = found[0], _blank(body, at + 1)
+            key, at = match[0], _blank(body, at + 1)
         end = _end(body, at)
         yield key, at, end
         at = _blank(body, end)
@@ -179,10 +179,10 @@ def _end(body: bytes, begin: int) -> int:
     """Return the end of the JSON value that begins there."""
     first = body[begin : begin + 1]
     if first not in {b"[", b"{"}:
-        found = (_STRING if first == b'"' else _SCALAR).match(body, begin)
-        if found is None:
+        match = (_STRING if first == b'"' else _SCALAR).match(body, begin)
+        if match is None:
             raise _malformed(begin)
-        return found.end()
+        return match.end()
     at, depth = begin, 0
     # One step for each run of brackets; the pattern skips the rest. The decoder checks that they match.
     while brackets := SCANNED.match(body, at):
@@ -199,8 +199,8 @@ def _end(body: bytes, begin: int) -> int:
 
 def _blank(body: bytes, at: int) -> int:
     """Return the position of the next character that is not blank."""
-    found = _BLANK.match(body, at)
-    return found.end() if found else at
+    match = _BLANK.match(body, at)
+    return match.end() if match else at
 
 
 def _malformed(at: int) -> msgspec.DecodeError:

@@ -241,7 +241,7 @@ class Cause(enum.StrEnum):
     OTHER_WRITER = "OtherWriter"
     """A value that is not systemd's."""
     AGENT_DOWN = "AgentDown"
-    """No agent ran: an agent that came up found it so."""
+    """No agent ran: an agent that started observed it so."""
     AGENT_LATE = "AgentLate"
     """The pod ran before the agent saw it: the agent was starved of CPU, or events were lost."""
     STATE_LATE = "StateLate"

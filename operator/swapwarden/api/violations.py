@@ -22,7 +22,7 @@ class ViolationReason(enum.StrEnum):
     UNREADABLE = "Unreadable"
     """The kernel does not let it be listed."""
     DRAINING = "Draining"
-    """More swap is in use than wanted; the limit follows it down."""
+    """More swap is in use than desired; the limit follows it down."""
     YIELDED = "Yielded"
     """Another writer keeps lowering the value, and the agent leaves it alone for a time."""
     THROTTLING_EASED = "ThrottlingEased"

@@ -175,8 +175,8 @@ class App:
         self._apply(changes)
 
     def _feature_changed(self, node: str | None) -> None:
-        found = self.known.inventory.nodes if node is None else [node]
-        self._apply(cluster.Changes(tuple(map(cluster.Due, found))))
+        due = self.known.inventory.nodes if node is None else [node]
+        self._apply(cluster.Changes(tuple(map(cluster.Due, due))))
 
     def profiles_changed(self) -> None:
         """Take in the profiles of the store."""

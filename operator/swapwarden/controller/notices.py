@@ -65,9 +65,9 @@ class NodeProblems:
     def __init__(self) -> None:
         self._known: dict[str, frozenset[NodeProblem]] = {}
 
-    def notices(self, node: nodes.NodeRow, found: Iterable[NodeObservation]) -> Iterator[Notice]:
+    def notices(self, node: nodes.NodeRow, problems: Iterable[NodeObservation]) -> Iterator[Notice]:
         """Measure a node's problems, and yield a notice for each that begins. Two leaders give it the same key."""
-        messages = dict(found)
+        messages = dict(problems)
         before = self._known.get(node.name, frozenset())
         self._keep(node.name, frozenset(messages))
         for problem, message in messages.items():
@@ -119,18 +119,18 @@ class LeftOut:
 
     def notices(self, node: str, profile: str, left_out: Iterable[pods.PodRow]) -> Iterator[Notice]:
         """Measure the pods without room in a node's plan, and yield a notice about one pod of each namespace."""
-        found: dict[str, list[pods.PodRow]] = {}
+        by_namespace: dict[str, list[pods.PodRow]] = {}
         for row in left_out:
-            found.setdefault(row.namespace, []).append(row)
-        if not found:
+            by_namespace.setdefault(row.namespace, []).append(row)
+        if not by_namespace:
             self.forget(node)
             return
-        LEFT_OUT.set(sum(map(len, found.values())), node)
+        LEFT_OUT.set(sum(map(len, by_namespace.values())), node)
         # Once all pods of a namespace have room, the next one without gets a new notice.
-        noticed = self._noticed[node] = self._noticed.get(node, set()) & found.keys()
-        for namespace in sorted(found.keys() - noticed)[: MAX_NAMESPACES - len(noticed)]:
+        noticed = self._noticed[node] = self._noticed.get(node, set()) & by_namespace.keys()
+        for namespace in sorted(by_namespace.keys() - noticed)[: MAX_NAMESPACES - len(noticed)]:
             noticed.add(namespace)
-            rows = found[namespace]
+            rows = by_namespace[namespace]
             message = (
                 f"node {node} has more pods, or larger ones, than one plan has room for: this pod and"
                 f" {len(rows) - 1} more of its namespace are not in it, and get what swap.beforePlan of profile"

@@ -73,16 +73,16 @@ class _OwnerTurns:
 
     def remove(self, name: str, owners: frozenset[str]) -> None:
         for owner in owners:
-            found = self._owners[owner]
-            del found[name]
-            if not found:
+            waiting = self._owners[owner]
+            del waiting[name]
+            if not waiting:
                 del self._owners[owner]
 
     def next(self) -> str:
         """Take the oldest name of the first owner, who then becomes the last."""
-        owner, found = next(iter(self._owners.items()))
+        owner, waiting = next(iter(self._owners.items()))
         self._owners.move_to_end(owner)
-        return next(iter(found))
+        return next(iter(waiting))
 
 
 class _DueName:

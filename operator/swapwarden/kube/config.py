@@ -54,8 +54,8 @@ class TokenFile:
 
     def _look(self) -> None:
         try:
-            found = self._path.stat()
-            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
             if stamp == self._stamp:
                 return
             text = self._path.read_text(encoding="ascii", errors="replace").strip()

@@ -90,14 +90,14 @@ def status_of(body: bytes | msgspec.Raw) -> _ApiStatus:
 
 def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
     """Make an error from an answer's status code and body, which is a metav1.Status or plain text."""
-    found = _ApiStatus()
+    answer = _ApiStatus()
     with contextlib.suppress(msgspec.DecodeError):
-        found = status_of(body)
-    message = found.message or body[:512].decode("utf-8", "replace").strip() or "no message"
+        answer = status_of(body)
+    message = answer.message or body[:512].decode("utf-8", "replace").strip() or "no message"
     if len(message) > MAX_MESSAGE_CHARACTERS:
         message = f"{message[:MAX_MESSAGE_CHARACTERS]}... ({len(message)} characters)"
     wait = _retry_after((headers or {}).get("retry-after"))
-    return ApiError(status, found.reason[:MAX_MESSAGE_CHARACTERS], message, wait, _causes(body))
+    return ApiError(status, answer.reason[:MAX_MESSAGE_CHARACTERS], message, wait, _causes(body))
 
 
 def _causes(body: bytes) -> frozenset[str]:

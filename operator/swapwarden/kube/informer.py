@@ -129,7 +129,7 @@ class _Projector(Generic[W, R]):
         self.left_out = set[str]()
         """Keys of objects whose current version is invalid."""
 
-    def page(self, body: bytes, found: dict[str, R], left_out: set[str]) -> decoding.ListMetadata:
+    def page(self, body: bytes, rows: dict[str, R], left_out: set[str]) -> decoding.ListMetadata:
         """Add the rows of one page, and the keys of its invalid objects. msgspec.DecodeError if it is no list."""
         objects: Iterable[tuple[str, W | None]]
         try:
@@ -147,7 +147,7 @@ class _Projector(Generic[W, R]):
             if not understood:
                 left_out.add(key)
             if row is not None:
-                found[key] = row
+                rows[key] = row
         return metadata
 
     def decode(self, body: bytes | msgspec.Raw) -> tuple[str, W | None]:
@@ -270,10 +270,10 @@ class Informer(Generic[W, R]):
     async def _list(self, reason: str) -> None:
         """Read the whole collection, then compare it with the rows."""
         LISTS.inc(self.name, reason)
-        found: dict[str, R] = {}
+        rows: dict[str, R] = {}
         left_out = set[str]()
-        listed = await self._collection.list(lambda body: self._projector.page(body, found, left_out))
-        self._replace(found)
+        listed = await self._collection.list(lambda body: self._projector.page(body, rows, left_out))
+        self._replace(rows)
         self._projector.leave_out(left_out)
         self._version, self._errors = listed.resource_version, 0
         if listed.alone - self._collection.alone:
@@ -291,15 +291,15 @@ class Informer(Generic[W, R]):
         self.synced.set()
         SYNCED.set(1, self.name)
 
-    def _replace(self, found: dict[str, R]) -> None:
+    def _replace(self, rows: dict[str, R]) -> None:
         before = dict(self._rows)
         self._rows.clear()
-        self._rows.update(found)
-        OBJECTS.set(len(found), self.name)
+        self._rows.update(rows)
+        OBJECTS.set(len(rows), self.name)
         for key, old in before.items():
-            if key not in found:
+            if key not in rows:
                 self._notify(key, old, None)
-        for key, new in found.items():
+        for key, new in rows.items():
             self._notify(key, before.get(key), new)
 
     async def _watch(self) -> None:

@@ -97,10 +97,10 @@ class Kubeconfig:
 
     def names(self, section: str) -> list[str]:
         """Return the names of all entries, each once."""
-        sections = [parsed.get(section) for _, parsed in self._files]
-        entries = [entry for found in sections if isinstance(found, list) for entry in found]
-        found = [entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
-        return list(dict.fromkeys(found))
+        lists = [parsed.get(section) for _, parsed in self._files]
+        entries = [entry for listed in lists if isinstance(listed, list) for entry in listed]
+        every = [entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+        return list(dict.fromkeys(every))
 
     def _current(self) -> str:
         """Return the name of the current context."""
@@ -114,10 +114,10 @@ class Kubeconfig:
         """Return a context, by default the current one, or `cluster` and `user` in its place."""
         name = context or ("" if cluster and user else self._current())
         chosen = self._entry("contexts", name, Context)[1] if name else Context("")
-        of_cluster, found = self._entry("clusters", cluster or chosen.cluster, KubeconfigCluster)
+        of_cluster, address = self._entry("clusters", cluster or chosen.cluster, KubeconfigCluster)
         named = user or chosen.user
         of_user, who = self._entry("users", named, User) if named else (self._files[0][0], User())
-        return Chosen(name, chosen.namespace or "default", of_cluster, found, of_user, who)
+        return Chosen(name, chosen.namespace or "default", of_cluster, address, of_user, who)
 
     def _no(self) -> str:
         return "no" if len(self._files) == 1 else "an"
@@ -133,11 +133,11 @@ def files(kubeconfig: str | None) -> list[pathlib.Path]:
     listed = [name for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
     at_home = os.path.expanduser("~/.kube/config")  # noqa: PTH111 Path's needs a home
     paths = [pathlib.Path(name) for name in listed or [at_home]]
-    found = [path for path in paths if path.exists()]
-    if not found:
+    existing = [path for path in paths if path.exists()]
+    if not existing:
         missing = f"{paths[0]} does not exist" if len(paths) == 1 else "none of the files in KUBECONFIG exists"
         raise MissingError(missing)
-    return found
+    return existing
 
 
 def _parse(path: pathlib.Path) -> dict[str, Any]:
@@ -159,45 +159,45 @@ def load(kubeconfig: str | None, context: str | None) -> config.Config:
     verification, a proxy, a program for credentials, impersonation.
     """
     try:
-        found = Kubeconfig(files(kubeconfig)).choose(context)
+        chosen = Kubeconfig(files(kubeconfig)).choose(context)
     except MissingError as error:
         raise ConfigError(
             f"no cluster configuration: no service account's token in {config.SERVICE_ACCOUNT}, and {error};"
             " give --kubeconfig or set KUBECONFIG"
         ) from error
-    if found.cluster.insecure_skip_tls_verify:
+    if chosen.cluster.insecure_skip_tls_verify:
         raise ConfigError(
-            f"{found.of_cluster}: insecure-skip-tls-verify is refused; give certificate-authority(-data) instead"
+            f"{chosen.of_cluster}: insecure-skip-tls-verify is refused; give certificate-authority(-data) instead"
         )
-    if found.cluster.proxy_url:
+    if chosen.cluster.proxy_url:
         raise ConfigError(
-            f"{found.of_cluster}: proxy-url is not supported; use an address that can be reached directly"
+            f"{chosen.of_cluster}: proxy-url is not supported; use an address that can be reached directly"
         )
-    user = found.user
+    user = chosen.user
     impersonated = user.impersonate or user.as_groups or user.as_uid or user.as_user_extra
     refuse(
-        found, {"exec": user.exec, "auth-provider": user.auth_provider, "username": user.username, "as": impersonated}
+        chosen, {"exec": user.exec, "auth-provider": user.auth_provider, "username": user.username, "as": impersonated}
     )
-    return build(found, authority(found))
+    return build(chosen, authority(chosen))
 
 
-def refuse(found: Chosen, credentials: Mapping[Any, Any]) -> None:
+def refuse(chosen: Chosen, credentials: Mapping[Any, Any]) -> None:
     """Raise ConfigError if the user has any of these."""
     for name, value in credentials.items():
         if value:
             raise ConfigError(
-                f"{found.of_user}: credentials by {name!r} are not supported here; use a token or a client certificate,"
+                f"{chosen.of_user}: credentials by {name!r} are not supported here; use a token or a client certificate,"
                 " for example from `kubectl create token`"
             )
 
 
-def authority(found: Chosen) -> bytes | None:
+def authority(chosen: Chosen) -> bytes | None:
     """Return the CA certificates of the cluster; None for the system's own."""
-    return _data(found.of_cluster, found.cluster.certificate_authority_data, found.cluster.certificate_authority)
+    return _data(chosen.of_cluster, chosen.cluster.certificate_authority_data, chosen.cluster.certificate_authority)
 
 
 def build(
-    found: Chosen,
+    chosen: Chosen,
     ca: bytes | None,
     *,
     token: str | None = None,
@@ -205,14 +205,14 @@ def build(
     key_data: bytes | None = None,
 ) -> config.Config:
     """Return the configuration. Arguments replace the credentials in the kubeconfig."""
-    user, origin = found.user, found.of_user
+    user, origin = chosen.user, chosen.of_user
     return config.Config(
-        server=found.cluster.server,
-        namespace=found.namespace,
-        ca_data=None if ca is None else config.pem(ca, found.of_cluster),
+        server=chosen.cluster.server,
+        namespace=chosen.namespace,
+        ca_data=None if ca is None else config.pem(ca, chosen.of_cluster),
         cert_data=cert_data or _data(origin, user.client_certificate_data, user.client_certificate),
         key_data=key_data or _data(origin, user.client_key_data, user.client_key),
-        tls_server_name=found.cluster.tls_server_name or None,
+        tls_server_name=chosen.cluster.tls_server_name or None,
         static_token=token or user.token or None,
         token_file=config.TokenFile(origin.parent / user.token_file) if user.token_file and not token else None,
     )

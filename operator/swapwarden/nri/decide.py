@@ -56,16 +56,16 @@ def setting(pod: messages.PodSandbox, container: str, decided: PodHolds | None, 
     return decided.of(container) if decided is not None else None
 
 
-def adjusted(found: Hold | None, asked: str | None) -> str | None:
+def adjusted(hold: Hold | None, asked: str | None) -> str | None:
     """Return the value to set; None if there is none, or if the request already has it (from another plugin).
 
     `asked` is the request's value; None if it has none.
     """
-    if found is None or asked == found.value:
+    if hold is None or asked == hold.value:
         return None
-    if found.at_most and asked is not None and _bytes(asked) <= _bytes(found.value):
+    if hold.at_most and asked is not None and _bytes(asked) <= _bytes(hold.value):
         return None
-    return found.value
+    return hold.value
 
 
 def created(request: messages.Event, decided: PodHolds | None, mode: str) -> str | None:
@@ -83,12 +83,12 @@ def kept(request: messages.Event, decided: PodHolds | None, mode: str) -> str | 
     use is for the agent.
     """
     container = request.container
-    found = setting(request.pod, container.name, decided, mode)
+    hold = setting(request.pod, container.name, decided, mode)
     replaced = container.original is not None and container.original != (container.value or "")
-    if found is None and decided is None and replaced and container.value and acts(mode):
+    if hold is None and decided is None and replaced and container.value and acts(mode):
         # A plugin set it, and the agent has not been here since to change that.
-        found = Hold(container.value, at_most=False)
-    value = adjusted(found, request.asked)
+        hold = Hold(container.value, at_most=False)
+    value = adjusted(hold, request.asked)
     return value if value == container.value else None
 
 

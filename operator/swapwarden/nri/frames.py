@@ -60,9 +60,9 @@ class FrameReader:
         at = 0
         while at < len(data):
             if not self._left:
-                if (found := self._whole(data, at)) is not None:
-                    at += _BOTH.size + len(found.payload)
-                    yield found
+                if (message := self._whole(data, at)) is not None:
+                    at += _BOTH.size + len(message.payload)
+                    yield message
                     continue
                 part = data[at : at + _FRAME.size - len(self._head)]
                 self._head += part
@@ -133,11 +133,11 @@ class _Incomplete:
     def take(self) -> tuple[int, int, bytes | memoryview]:
         """Return its stream, kind and payload; begin again."""
         body = self._body
-        found = self._stream, self._kind, bytes(body) if isinstance(body, bytearray) else memoryview(body)
+        message = self._stream, self._kind, bytes(body) if isinstance(body, bytearray) else memoryview(body)
         self._head.clear()
         self._body = bytearray()
         self._at = 0
-        return found
+        return message
 
 
 def framed(message: TtrpcMessage) -> bytes:

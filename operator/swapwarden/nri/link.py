@@ -116,20 +116,20 @@ def _value(value: object) -> str:
 
 
 def _setting(value: object) -> decide.Hold:
-    found = _map(value)
-    return decide.Hold(_value(found.get("value")), at_most=found.get("atMost") is True)
+    setting = _map(value)
+    return decide.Hold(_value(setting.get("value")), at_most=setting.get("atMost") is True)
 
 
 def _pod(value: object) -> decide.PodHolds:
-    found = _map(value)
-    default = found.get("default")
-    containers = _map(found.get("containers") or {})
+    pod = _map(value)
+    default = pod.get("default")
+    containers = _map(pod.get("containers") or {})
     if len(containers) > runtime_link.MAX_UPDATED:
         raise LinkError("the pod has too many containers")
     return decide.PodHolds(
         None if default is None else _setting(default),
         {_id(name): _setting(each) for name, each in containers.items()},
-        found.get("decided", True) is True,
+        pod.get("decided", True) is True,
     )
 
 

@@ -178,14 +178,14 @@ def loop(signals: Signals, *sides: Side) -> None:
             due = _due(sides)
         timeout = None if due is None else max(0.0, due - time.monotonic())
         reading = {each.socket: each for each in sides if each.socket is not None}
-        writing = [found for found, each in reading.items() if each.waits]
+        writing = [each for each, side in reading.items() if side.waits]
         signals.is_waiting = True
         ready, free, _ = select.select([signals.wakes, *reading], writing, [], timeout)
         signals.is_waiting = False
-        for found in free:
-            reading[found].writable()
-        for found, side in reading.items():
-            if found in ready:
+        for each in free:
+            reading[each].writable()
+        for each, side in reading.items():
+            if each in ready:
                 side.readable()
         if signals.wakes in ready:
             with contextlib.suppress(BlockingIOError):

@@ -99,8 +99,8 @@ def entry(data: Data, start: int, end: int, keys: Collection[bytes]) -> tuple[st
         # As everybody writes it, a short key and then a short value, it is read in place.
         at = start + 2 + data[start + 1]
         if at + 2 <= end and data[at] == _VALUE and data[at + 1] < 0x80 and at + 2 + data[at + 1] == end:
-            found = data[start + 2 : at]
-            return (str(found, "utf-8"), text(data, at + 2, end, MAX_VALUE)) if found in keys else None
+            name = data[start + 2 : at]
+            return (str(name, "utf-8"), text(data, at + 2, end, MAX_VALUE)) if name in keys else None
     key: Data = b""
     value = (0, 0)
     for tag, begin, stop in fields(data, start, end, _ENTRY):

@@ -286,12 +286,12 @@ class Door:
             if len(header) < _RECORD_HEADER_BYTES or header[0] != _HANDSHAKE_RECORD or length > _MAX_RECORD_BYTES:
                 client.drop()
                 return
-            wanted = _RECORD_HEADER_BYTES + length
-            if len(client.socket.recv(wanted, socket.MSG_PEEK)) < wanted:
+            size = _RECORD_HEADER_BYTES + length
+            if len(client.socket.recv(size, socket.MSG_PEEK)) < size:
                 if client.received:  # It was waited for already: the client has closed.
                     client.drop()
                 client.received += header
-                _wake_after(client.socket, wanted)
+                _wake_after(client.socket, size)
                 return
         except (BlockingIOError, InterruptedError):
             return

@@ -92,9 +92,9 @@ def allow_open_files(count: int) -> None:
     """Raise the soft limit, which container runtimes may leave at 1024, up to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = count if hard == unlimited else min(count, hard)
-    if soft != unlimited and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    desired = count if hard == unlimited else min(count, hard)
+    if soft != unlimited and soft < desired:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (desired, hard))
 
 
 @contextlib.asynccontextmanager

@@ -105,8 +105,8 @@ def namespace_in(body: bytes | bytearray) -> str:
 
     Go writes it ahead of the object. No string holds such bytes: quotes in strings are escaped.
     """
-    found = _NAMESPACE.search(body, 0, _NAMESPACE_WITHIN)
-    return found[1].decode("ascii") if found else ""
+    match = _NAMESPACE.search(body, 0, _NAMESPACE_WITHIN)
+    return match[1].decode("ascii") if match else ""
 
 
 def decode(body: bytes | bytearray) -> Request:
@@ -120,12 +120,12 @@ def decode(body: bytes | bytearray) -> Request:
     except RecursionError as error:
         raise ReviewError("the body is nested too deeply for an AdmissionReview") from error
     if review.api_version != API_VERSION or review.kind != KIND:
-        found = (
+        actual = (
             pod_annotations.shown(f"{review.api_version} {review.kind}".strip())
             or "an object without apiVersion and kind"
         )
         raise ReviewError(
-            f"this webhook understands {API_VERSION} {KIND}, not {found}: set admissionReviewVersions to [v1]"
+            f"this webhook understands {API_VERSION} {KIND}, not {actual}: set admissionReviewVersions to [v1]"
         )
     request = review.request
     if request is None:

@@ -133,8 +133,8 @@ class _Handler:
         if request.method != "POST":
             raise _BadRequest(405, "only POST")
         if request.content_type != "application/json":
-            found = pod_annotations.shown(request.content_type)
-            raise _BadRequest(415, f"the content type must be application/json, not {found}")
+            actual = pod_annotations.shown(request.content_type)
+            raise _BadRequest(415, f"the content type must be application/json, not {actual}")
         path, decide = route
         if self._require_plugin:
             decide = functools.partial(decide, require_plugin=True)

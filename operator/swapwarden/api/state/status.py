@@ -171,7 +171,7 @@ class ExposedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     pod: Annotated[str, msgspec.Meta(max_length=128)]
     """Key of the pod in spec.pods, or its cgroup's UID."""
     count: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """How many times it was found above its value."""
+    """How many times it was observed above its value."""
     milliseconds: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Total time above its value, from detection (or the last right value) to repair."""
     swap_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -204,7 +204,7 @@ class ThrottledCgroup(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
     since: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """When the sums began, RFC 3339: it got its first memory.high, or the agent started."""
     trips: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """How many times the guard found it at a standstill."""
+    """How many times the guard observed it at a standstill."""
     guard: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """How the guard has raised memory.high: Stepped (halfway to the memory limit), Released (none), or Latched (none
     until the plan changes). Absent: it has not."""

@@ -1,4 +1,4 @@
-"""Certificates for the webhook: makes a pair with an authority of its own, and judges those that are found.
+"""Certificates for the webhook: makes a pair with an authority of its own, and judges existing ones.
 
 The package cryptography does the encoding and signing; by hand is only what this webhook asks of a pair.
 """
@@ -118,9 +118,9 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
         return []
 
 
-def signers(authorities: bytes, found: Iterable[KeyPair | None]) -> bytes:
+def signers(authorities: bytes, pairs: Iterable[KeyPair | None]) -> bytes:
     """Return those of a bundle (PEM) that signed one of the pairs."""
-    certificates = [each for pair in found if pair is not None for each in _certificates(pair.certificate)[:1]]
+    certificates = [each for pair in pairs if pair is not None for each in _certificates(pair.certificate)[:1]]
     return b"".join(
         _pem(authority)
         for authority in _certificates(authorities)
@@ -133,8 +133,8 @@ def bundle(sources: Iterable[bytes], now: datetime.datetime) -> bytes:
 
     If there are more than MAX_AUTHORITIES, the newest remain. The order depends on the authorities only.
     """
-    found = {certificate for source in sources for certificate in _certificates(source)}
-    valid = [each for each in found if now - KEPT < each.not_valid_after_utc]
+    distinct = {certificate for source in sources for certificate in _certificates(source)}
+    valid = [each for each in distinct if now - KEPT < each.not_valid_after_utc]
     valid.sort(key=lambda each: (each.not_valid_before_utc, each.fingerprint(hashes.SHA256())), reverse=True)
     return b"".join(_pem(each) for each in valid[:MAX_AUTHORITIES])
 
@@ -144,9 +144,9 @@ def judge(pair: KeyPair | None, authorities: bytes, host: str, now: datetime.dat
 
     It must be a certificate for `host` with its key, valid, and signed by an authority that is also valid.
     """
-    if pair is None or not (found := _certificates(pair.certificate)):
+    if pair is None or not (chain := _certificates(pair.certificate)):
         return None
-    certificate = found[0]
+    certificate = chain[0]
     try:
         key = serialization.load_pem_private_key(pair.key, None)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -195,7 +195,7 @@ class CertificateManager:
 
     def _published_for(self, trusted: list[bytes], authorities: bytes) -> datetime.timedelta | None:
         """Return for how long all entries of the registration have trusted exactly these authorities."""
-        if any(found != authorities for found in trusted):
+        if any(bundle != authorities for bundle in trusted):
             self._published = None
             return None
         if self._published is None or self._published[0] != authorities:
@@ -205,12 +205,12 @@ class CertificateManager:
     async def _registered(self) -> Json:
         """Return the webhook configuration; empty if there is none."""
         try:
-            found: Json = json.loads(await self._api.get(self._registration, timeout=TIMEOUT))
+            registration: Json = json.loads(await self._api.get(self._registration, timeout=TIMEOUT))
         except errors.ApiError as error:
             if error.status == 404:
                 return {}
             raise
-        return found
+        return registration
 
     async def _store(self, secret: Json, changes: dict[str, bytes | None]) -> None:
         encoded = {key: value and base64.b64encode(value).decode("ascii") for key, value in changes.items()}

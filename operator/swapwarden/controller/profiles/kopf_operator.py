@@ -292,8 +292,8 @@ def own_copy(body: Body) -> dict[str, Any]:
 
 def free_port() -> int:
     """Return a port that is free now: kopf takes port 0 for 80. If another process takes it first, kopf restarts."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
         return port
 
 

@@ -78,10 +78,10 @@ class RevisionHistory:
 
     async def read(self) -> list[revisions.Stored]:
         """Take in all that is kept. errors.KubeError, msgspec.DecodeError."""
-        found = await self._list()
-        if self._store.set_stored(found):
+        stored = await self._list()
+        if self._store.set_stored(stored):
             self._on_change()
-        return found
+        return stored
 
     async def run(self) -> None:
         """Look again and again, and delete revisions that nobody needs any more. Never returns."""
@@ -92,14 +92,14 @@ class RevisionHistory:
             except (errors.KubeError, msgspec.DecodeError, TermOver) as error:
                 log.warning("cannot look at the revisions of profiles: %s", error)
 
-    async def _collect(self, found: Sequence[revisions.Stored]) -> None:
+    async def _collect(self, stored: Sequence[revisions.Stored]) -> None:
         named, kept = self._named(), {}
         for name, entry in list(self._store.entries.items()):
             needed = entry.needed(named.get(name, ()))
             self._store.forget(name, needed)
             # One that this version does not understand may be needed by another one's.
             kept[entry.uid] = {entry.generation, *(each.generation for each in needed), *named.get(name, ())}
-        unneeded = [each for each in found if each.generation not in kept.get(each.profile_uid, {each.generation})]
+        unneeded = [each for each in stored if each.generation not in kept.get(each.profile_uid, {each.generation})]
         for each in unneeded[:DELETED_AT_ONCE]:
             await self._delete(each)
 
@@ -109,13 +109,13 @@ class RevisionHistory:
         await self._writes.ready()
         return await unless_superseded(self._writes.create("revision", self._path, body)) is not None
 
-    async def _delete(self, found: revisions.Stored) -> None:
+    async def _delete(self, revision: revisions.Stored) -> None:
         """Delete this object, but no other one of its name."""
         await self._writes.ready()
-        await unless_superseded(self._writes.delete("revision", f"{self._path}/{found.name}", found.uid))
+        await unless_superseded(self._writes.delete("revision", f"{self._path}/{revision.name}", revision.uid))
 
     async def _list(self) -> list[revisions.Stored]:
-        found: list[revisions.Stored] = []
+        stored: list[revisions.Stored] = []
 
         def take(body: bytes) -> decoding.ListMetadata:
             page = decoding.page(body)
@@ -125,8 +125,8 @@ class RevisionHistory:
                 except msgspec.DecodeError as error:
                     log.warning("ControllerRevision %s is left out: %s", decoding.identity(item).name, error)
                 else:
-                    found.extend([one] if one is not None else [])
+                    stored.extend([one] if one is not None else [])
             return page.metadata
 
         await paging.read(self._api.get, self._path, take, revisions.SELECTOR)
-        return found
+        return stored

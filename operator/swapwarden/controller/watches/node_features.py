@@ -225,8 +225,8 @@ class Features:
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:
-                found = decoding.decode(await self._api.get(API, timeout=TIMEOUT), _Resources)
-                return any(each.name == PLURAL for each in found.resources)
+                served = decoding.decode(await self._api.get(API, timeout=TIMEOUT), _Resources)
+                return any(each.name == PLURAL for each in served.resources)
             except (errors.KubeError, msgspec.DecodeError) as error:
                 if isinstance(error, errors.ApiError) and error.status == 404:
                     return False

@@ -27,14 +27,14 @@ VALID = metrics.gauge(
 
 MENDED = metrics.counter(
     "swapwarden_profile_mended_total",
-    "Changes of profiles that a list found before kopf, by kind: changed, gone, or released (its finalizer remained)."
+    "Changes of profiles that a list showed before kopf did, by kind: changed, gone, or released (its finalizer remained)."
     " Only the leader has kopf.",
     labels=("what",),
     known=[("changed",), ("gone",), ("released",)],
 )
 
 LIST_SECONDS: Final = 60.0
-"""Seconds between two lists, within which a change that kopf missed is found."""
+"""Seconds between two lists, within which a change that kopf missed is noticed."""
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 
 
@@ -97,7 +97,7 @@ class ProfileList:
             await self.read(mends=self._mends())
 
     async def read(self, *, mends: bool = False) -> None:
-        """List all profiles, until that succeeds. `mends`: count what kopf should have found before."""
+        """List all profiles, until that succeeds. `mends`: count the changes that kopf should have reported before."""
         wait = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:
@@ -116,14 +116,14 @@ class ProfileList:
 
     async def _list(self, *, mends: bool) -> None:
         """Read all profiles. A page that expired midway fails the whole list."""
-        found: list[dict[str, Any]] = []
+        profiles: list[dict[str, Any]] = []
         left_out = set[str]()
 
         def take(body: bytes) -> decoding.ListMetadata:
             page = decoding.page(body)
             for item in page.items or ():
                 try:
-                    found.append(decoding.decode(item, dict[str, Any]))
+                    profiles.append(decoding.decode(item, dict[str, Any]))
                 except msgspec.DecodeError as error:
                     name = decoding.identity(item).name
                     left_out.add(name)
@@ -131,7 +131,7 @@ class ProfileList:
             return page.metadata
 
         listed = await paging.read(self._api.get, names.PROFILES_PATH, take, {})
-        replaced = self._store.replace(found, int(listed.resource_version), left_out)
+        replaced = self._store.replace(profiles, int(listed.resource_version), left_out)
         for name, error in replaced.failed.items():
             shown = decoding.shown(name)
             log.error("profile %s cannot be read; its last known version stays", shown, exc_info=error)

@@ -69,9 +69,9 @@ class RestoreRequest:
 
     def notice(self) -> Notice:
         """Return the notice about the order: one for each order, the same from all leaders."""
-        found = self._given_by
-        regarding = Regarding("v1", "ConfigMap", self._namespace, CONFIG_MAP, found.uid)
-        return Notice(regarding, "Warning", REASON, MESSAGE, f"{found.uid}/{found.resource_version}", urgent=True)
+        order = self._given_by
+        regarding = Regarding("v1", "ConfigMap", self._namespace, CONFIG_MAP, order.uid)
+        return Notice(regarding, "Warning", REASON, MESSAGE, f"{order.uid}/{order.resource_version}", urgent=True)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -99,11 +99,11 @@ class RestoreRequest:
                 self.synced.set()
                 return
             raise
-        found = decoding.decode(body, _ConfigMap)
-        given = found.data.get(KEY) == YES
+        config_map = decoding.decode(body, _ConfigMap)
+        given = config_map.data.get(KEY) == YES
         RESTORING.set(given)
         self.synced.set()
         if given != self.active:
             log.warning(MESSAGE if given else "the order to restore was taken back")
-            self.active, self._given_by = given, found.metadata
+            self.active, self._given_by = given, config_map.metadata
             self._changed()

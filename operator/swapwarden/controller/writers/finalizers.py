@@ -23,17 +23,17 @@ class Finalized(msgspec.Struct, frozen=True):
     metadata: ProfileMetadata
 
 
-async def release(writes: Writes, found: ProfileMetadata) -> bool:
+async def release(writes: Writes, profile: ProfileMetadata) -> bool:
     """Remove the finalizer of a profile, unless the profile changed since it was read; return whether it had one."""
-    if names.PROFILE_FINALIZER not in found.finalizers:
+    if names.PROFILE_FINALIZER not in profile.finalizers:
         return False
-    path = f"/metadata/finalizers/{found.finalizers.index(names.PROFILE_FINALIZER)}"
+    path = f"/metadata/finalizers/{profile.finalizers.index(names.PROFILE_FINALIZER)}"
     patch = [
-        {"op": "test", "path": "/metadata/uid", "value": found.uid},
+        {"op": "test", "path": "/metadata/uid", "value": profile.uid},
         {"op": "test", "path": path, "value": names.PROFILE_FINALIZER},
         {"op": "remove", "path": path},
     ]
-    write = writes.json_patch("finalizer", f"{names.PROFILES_PATH}/{found.name}", patch)
+    write = writes.json_patch("finalizer", f"{names.PROFILES_PATH}/{profile.name}", patch)
     return await unless_superseded(write, tested=True) is not None
 
 

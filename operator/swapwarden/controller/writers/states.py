@@ -79,14 +79,14 @@ class StrictFields:
             self._lacks([f"values of spec.pods.{key}" for key in sorted(keys)])
         return keys
 
-    def _lacks(self, found: list[str]) -> None:
-        more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    def _lacks(self, missing: list[str]) -> None:
+        more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
         log.error(
             "the CustomResourceDefinition %s.%s is older than this controller and lacks %s%s: what they say is not"
             " enforced; apply crds/ of this version. All else is planned; trying again in %.0f s",
             names.STATE_PLURAL,
             names.GROUP,
-            ", ".join(found[:_MAX_NAMED]),
+            ", ".join(missing[:_MAX_NAMED]),
             more,
             AGAIN_SECONDS,
         )
