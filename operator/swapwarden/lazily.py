@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 @contextlib.contextmanager
 def without(module: str) -> Iterator[None]:
-    """An import of `module` fails meanwhile, unless it was imported before."""
+    """Make imports of `module` fail inside of the block, unless it was imported before."""
     if module in sys.modules:
         yield
         return
-    sys.modules[module] = None  # type: ignore[assignment]  # what the import system takes for a module that is not there
+    sys.modules[module] = None  # type: ignore[assignment]  # marks a missing module
     try:
         yield
     finally:
@@ -30,7 +30,7 @@ class _AtFirstUse:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """As importlib.abc.MetaPathFinder, for these modules only."""
+        """Return a spec that loads lazily, or None for other modules (importlib.abc.MetaPathFinder)."""
         if name not in self._modules:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -41,7 +41,7 @@ class _AtFirstUse:
 
 @contextlib.contextmanager
 def at_first_use(*modules: str) -> Iterator[None]:
-    """Modules that are first imported meanwhile are loaded when something in them is used.
+    """Load modules that are first imported inside of the block only when something in them is used.
 
     A second import is a use. Only one thread may use them: LazyLoader has a lock only in newer versions of Python.
     """

@@ -21,11 +21,11 @@ class ConditionType(enum.StrEnum):
 
     # Of a NodeSwapState.
     READY = "Ready"
-    """Of a NodeSwapProfile also."""
+    """Also a condition of NodeSwapProfiles."""
     COMPATIBLE = "Compatible"
     APPLIED = "Applied"
     DEGRADED = "Degraded"
-    """Of a NodeSwapProfile also."""
+    """Also a condition of NodeSwapProfiles."""
     DRIFTED = "Drifted"
     SETTINGS_APPLIED = "SettingsApplied"
     STRICT_IN_EFFECT = "StrictInEffect"

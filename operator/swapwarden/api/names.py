@@ -12,7 +12,7 @@ GROUP: Final = "swapwarden.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 FIELD_MANAGER: Final = "swapwarden-controller"
-"""Of the controller's writes (managedFields)."""
+"""The name of the controller's writes in managedFields."""
 
 PROFILE_KIND: Final = "NodeSwapProfile"
 PROFILE_PLURAL: Final = "nodeswapprofiles"
@@ -35,7 +35,7 @@ CONTAINER_HIGH_PREFIX: Final = "memory-high.swapwarden.dev/"
 RECLAIM_ANNOTATION: Final = "swapwarden.dev/reclaim"
 POLICY_SOURCE_ANNOTATION: Final = "swapwarden.dev/policy-source"
 SOURCE_NAMESPACE: Final = "namespace"
-"""Its value: the policy is the namespace's default."""
+"""The annotation policy-source has this value if the policy is the namespace's default."""
 
 # On namespaces (a label, so that webhook selectors can see it).
 DEFAULT_POLICY_LABEL: Final = "swapwarden.dev/default-swap-policy"
@@ -148,9 +148,9 @@ class ReservationPolicy(enum.StrEnum):
 
     NONE = "None"
     SOFT = "Soft"
-    """By memory.low: the kernel reclaims it last."""
+    """Protection by memory.low: the kernel reclaims this memory last."""
     TIERED_RESERVATION = "TieredReservation"
-    """As the kubelet's policy of this name: by memory.min for Guaranteed pods, by memory.low for Burstable ones."""
+    """Protection as by the kubelet's policy: memory.min for Guaranteed pods, memory.low for Burstable ones."""
 
 
 class WithoutSwap(enum.StrEnum):
@@ -249,7 +249,7 @@ class Cause(enum.StrEnum):
 
 
 UNWATCHED: Final = frozenset({Cause.AGENT_DOWN, Cause.STATE_LATE})
-"""With one of these, an agent does not know the earlier swap in use: the swap taken is an upper bound."""
+"""Causes for which the agent does not know the earlier swap in use: the swap taken is an upper bound."""
 
 
 class Backing(enum.StrEnum):

@@ -32,4 +32,4 @@ class Notice(NamedTuple):
     key: str = ""
     """The API server accepts one Event per key, also from several instances; it forgets Events after an hour."""
     urgent: bool = False
-    """Of urgent events with one object and reason only the last is sent: its message must include all others."""
+    """Only the last urgent event of one object and reason is sent: its message must include all others."""

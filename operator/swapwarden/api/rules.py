@@ -17,7 +17,7 @@ class Rule(NamedTuple):
 
     cel: str
     holds: Callable[[Any], bool]
-    """The same of the model."""
+    """Return whether the decoded object meets the condition: the same as `cel`, for Python."""
     message: str
     field: str = ""
     """The fieldPath that the API server names, relative to the object."""

@@ -29,7 +29,7 @@ SANDBOX_SECONDS: Final = 0.5
 PLUGIN: Final = "swapwarden"
 """The plugin's name in the runtime, which required plugins name."""
 INDEX: Final = "90"
-"""Its place among plugins: late, so that requests already have the values of others."""
+"""The plugin's place among others: late, so that requests already have the values of earlier plugins."""
 
 SWAP_MAX: Final = "memory.swap.max"
 """The key among a container's unified resources, as the kernel file's name."""

@@ -71,7 +71,7 @@ Quantity = Annotated[str, *_quantity(quantity.SYNTAX, QUANTITY_REFUSAL)]
 """Bytes as a Kubernetes quantity: 512Mi, 2G, 1073741824."""
 
 ListedQuantity = Annotated[str, *_quantity(quantity.SYNTAX, QUANTITY_REFUSAL, listed=True)]
-"""The same, as one of many."""
+"""A quantity as a field of list items, for which an older API server accepts no rule (see _quantity)."""
 
 QuantityOrPercent = Annotated[str, *_quantity(QUANTITY_OR_PERCENT_PATTERN, QUANTITY_OR_PERCENT_REFUSAL)]
 """A quantity, or whole percents of the node's swap: 10%."""

@@ -20,7 +20,7 @@ class ViolationReason(enum.StrEnum):
     WRITE_FAILED = "WriteFailed"
     """The kernel refused, or the file holds no value."""
     UNREADABLE = "Unreadable"
-    """The kernel does not let it be listed."""
+    """The kernel refuses to list the cgroup."""
     DRAINING = "Draining"
     """More swap is in use than desired; the limit follows it down."""
     YIELDED = "Yielded"
@@ -36,7 +36,7 @@ class ViolationReason(enum.StrEnum):
     AWAITING_STATE = "AwaitingState"
     """No state has said anything about this pod."""
     ACCESS_DENIED = "AccessDenied"
-    """Its owner, who is inside of the pod, keeps the agent out."""
+    """The pod's owner, who can act inside of the pod, keeps the agent out of the cgroup."""
 
 
 FAILURES: Final = (

@@ -57,7 +57,7 @@ class Shared(NamedTuple):
     profiles: ProfileStore
     profile_list: profile_list.ProfileList
     profiles_changed: Callable[[], None]
-    """Call it after a change of the store."""
+    """To be called after a change of the store."""
     features: node_features.Features
     order: restore_request.RestoreRequest
     recorder: events.Recorder

@@ -26,7 +26,7 @@ EPOCH = metrics.gauge(
 )
 
 PART: Final = "term"
-"""Of the controller, see supervise."""
+"""The part's name in the metrics of supervise."""
 SYNC_SECONDS: Final = 5.0
 """Seconds between two checks of whether all is in sync."""
 LAG_SECONDS: Final = 420.0

@@ -83,7 +83,7 @@ class Config:
     cert_data: bytes | None = dataclasses.field(default=None, repr=False)
     """The client certificate in PEM form."""
     key_data: bytes | None = dataclasses.field(default=None, repr=False)
-    """Its key in PEM form, without a passphrase."""
+    """The client's private key in PEM form, without a passphrase."""
     tls_server_name: str | None = None
     static_token: str | None = dataclasses.field(default=None, repr=False)
     token_file: TokenFile | None = None

@@ -13,7 +13,7 @@ from swapwarden.api.runtime_link import FromPlugin
 from swapwarden.nri import knowledge, link, logs, retry
 
 COUNTS_SECONDS: Final = 5.0
-"""Between reports of the counts."""
+"""Seconds between two reports of the counts."""
 PACKETS: Final = 8
 """Packets that are read before the runtime has a turn."""
 _MODE_BYTES: Final = 64
@@ -23,13 +23,13 @@ class RuntimeLike(Protocol):
     """The effects of the agent's messages on the runtime's side."""
 
     def sandbox_done(self, number: int) -> None:
-        """Let the start of a pod go on."""
+        """Let the start of a pod continue."""
 
     def agent_gone(self) -> None:
         """Let all pods start that wait for the agent."""
 
     def update(self, order: link.Update) -> None:
-        """Pass an order on."""
+        """Pass an order on to the runtime."""
 
 
 class AgentSide:

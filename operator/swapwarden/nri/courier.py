@@ -25,7 +25,7 @@ LINGER_SECONDS: Final = 1.0
 """A last connection stays as long, so that the runtime reads the answer before the end."""
 SEND_SECONDS: Final = 2.0
 SUFFIX: Final = "-updates"
-"""Of the plugin's name on these connections: a runtime's validator would count one of the same name as the plugin."""
+"""Appended to the plugin's name on these connections: a runtime's validator would count an equal name as the plugin."""
 EVENT: Final = 9
 """PostUpdateContainer, the one event of these connections: rare, and without an effect. None would mean each."""
 _BYTES: Final = 64 * 1024
@@ -49,7 +49,7 @@ class Lane:
         self._courier = courier
         self.socket: socket.socket | None = None
         self.waits = False
-        """Always: answers are sent at once."""
+        """Always False: answers are sent without a queue."""
         self.until: float | None = None
         """When to end the connection."""
         self._reader = frames.FrameReader()

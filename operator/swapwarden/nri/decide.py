@@ -23,9 +23,9 @@ class PodHolds(NamedTuple):
     """The agent's decision on a pod."""
 
     default: Hold | None
-    """For containers that are not named; None leaves them alone."""
+    """The setting of containers that are not named; None leaves them alone."""
     containers: dict[str, Hold]
-    """By name."""
+    """Settings by container name."""
     decided: bool
     """Whether the agent has the pod's plan: a default of its namespace then has no say any more."""
 

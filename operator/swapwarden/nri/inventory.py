@@ -11,9 +11,9 @@ _T = TypeVar("_T")
 
 MAX_PODS: Final = 4096
 MAX_CONTAINERS: Final = 256
-"""Of a pod. More are counted, and not remembered."""
+"""Limit of a pod's containers that are remembered; more are only counted."""
 MAX_ITEMS: Final = 16_384
-"""Of a node."""
+"""Limit of a node's containers and sandboxes."""
 
 SANDBOX: Final = ""
 """The name under which a pod has its sandbox: no container has it."""
@@ -24,13 +24,13 @@ class Item(NamedTuple):
 
     id: str
     value: str | None
-    """Of memory.swap.max in the runtime; None if it has none for it."""
+    """The value of memory.swap.max in the runtime; None if it has none for the container."""
     original: str | None
     """The kubelet's value, if a plugin replaced it; empty if it had none."""
 
 
 def extend(found: list[_T], more: list[_T], most: int) -> int:
-    """Append more of them, up to so many in all. Return how many were left out."""
+    """Append items up to `most` in all; return how many were left out."""
     room = most - len(found)
     found += more[:room]
     return max(0, len(more) - room)
@@ -43,10 +43,10 @@ class RuntimeInventory:
         self._pods: dict[str, dict[str, Item]] = {}
         self._size = 0
         self.omitted = 0
-        """How often one was not remembered, for lack of room or of its pod."""
+        """How often a container or sandbox was not remembered, for lack of room or of its pod."""
 
     def put(self, uid: str, name: str, item: Item) -> None:
-        """Remember one, or replace the one of its name."""
+        """Remember a container, or replace the pod's container of that name."""
         pod = self._pods.get(uid, {})
         new = name not in pod
         full = self._size >= MAX_ITEMS or len(pod) >= MAX_CONTAINERS or (not pod and len(self._pods) >= MAX_PODS)
@@ -77,7 +77,7 @@ class RuntimeInventory:
                 del self._pods[uid]
 
     def replace(self, pods: list[messages.PodSandbox], containers: list[messages.RuntimeContainer]) -> None:
-        """Begin again from all that the runtime has."""
+        """Replace all pods and containers with the runtime's list."""
         self._pods.clear()
         self._size = 0
         uids = {pod.id: pod.uid for pod in pods}

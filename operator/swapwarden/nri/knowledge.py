@@ -17,7 +17,7 @@ LOG_SECONDS: Final = 60.0
 
 
 class Knowledge:
-    """Read and written for both connections."""
+    """The plugin's state and counts, which both connections read and write."""
 
     def __init__(self, *, adjusts: bool, required: bool = False) -> None:
         """`adjusts`: whether this node's kernel can limit swap; `required`: whether starts fail without an answer."""
@@ -29,7 +29,7 @@ class Knowledge:
         self.counts = dict.fromkeys(COUNTED, 0)
         self.runtime: messages.Runtime | None = None
         self.away = ""
-        """Why there is no runtime."""
+        """Why no runtime is connected; empty before the first attempt."""
         self.synchronized = False
         """Whether the runtime listed its containers."""
         self._logged: dict[str, float] = {}

@@ -34,7 +34,7 @@ class ModeChange(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """All decisions follow."""
+    """The agent will send all its decisions again."""
 
 
 class Ready(NamedTuple):

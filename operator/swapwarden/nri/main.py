@@ -27,7 +27,7 @@ from swapwarden.telemetry import log_lines
 WATCHDOG_SECONDS: Final = 20.0
 """Between two looks at the loop. One that is in the same turn ends the process; the kubelet starts it again."""
 STUCK: Final = 70
-"""The exit status then."""
+"""The exit status of a process whose loop is stuck."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Side(Protocol):
-    """A connection and what it needs of the loop."""
+    """A connection that the loop serves."""
 
     def tick(self) -> None:
         """Connect if it is time; give up waiting for answers that are late."""
@@ -110,7 +110,7 @@ class Side(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether it has bytes that the socket did not take."""
+        """Whether bytes wait for room in the socket."""
 
     def readable(self) -> None:
         """Read from the socket."""
@@ -125,7 +125,7 @@ class Signals:
     def __init__(self) -> None:
         self.ended = False
         self.turns = 0
-        """Of the loop. It arms no timer in each turn: that would be three system calls a request."""
+        """Turns of the loop, which arms no timer in each: that would be three system calls a request."""
         self.is_waiting = False
         """Whether the loop waits for its sockets, which may take any time."""
         self._turns_seen = -1

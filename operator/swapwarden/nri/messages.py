@@ -140,7 +140,7 @@ class PodSandbox(NamedTuple):
     """A pod, as far as decisions need it."""
 
     id: str
-    """Of its sandbox."""
+    """The ID of the pod's sandbox."""
     uid: str
     """The UID in the names of its cgroups: of static pods, the hash of their configuration."""
     policy: str | None
@@ -156,7 +156,7 @@ class RuntimeContainer(NamedTuple):
     sandbox: str
     name: str
     value: str | None
-    """Of memory.swap.max; None if the runtime has none for it."""
+    """The value of memory.swap.max; None if the runtime has none for the container."""
     original: str | None
     """The kubelet's value, if a plugin replaced it; empty if it had none."""
 

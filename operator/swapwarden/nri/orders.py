@@ -9,7 +9,7 @@ from typing import Final
 from swapwarden.nri import courier, knowledge, link, messages, updates
 
 UPDATE_SECONDS: Final = 30.0
-"""For the runtime to update one part of an order."""
+"""Time for the runtime to update one part of an order."""
 GONE: Final = "no runtime is connected"
 TOO_MANY: Final = "too many orders"
 UNANSWERED: Final = "the runtime did not answer"
@@ -19,7 +19,7 @@ Carry = Callable[[list[tuple[str, str]], Callable[[list[str]], None]], None]
 
 
 class RuntimeOrders:
-    """Times are of the clock, in seconds."""
+    """The agent's orders on one connection. Times are in seconds, on the clock that is passed in."""
 
     def __init__(
         self,

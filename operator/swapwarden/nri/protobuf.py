@@ -1,6 +1,6 @@
-"""As much of Protocol Buffers as the container runtime's protocol needs (protobuf.dev: Encoding).
+"""Read and write the part of Protocol Buffers that the container runtime's protocol needs (protobuf.dev: Encoding).
 
-A reader names the fields that it wants, and all others are skipped by their length. A tag is a field's number with its
+A reader names the fields to read; all others are skipped by their length. A tag is a field's number with its
 type, as it stands before each field.
 
 By hand: the plugin imports the standard library alone (docs/design/nri.md).

@@ -30,7 +30,7 @@ class RuntimeSide:
         clock: Callable[[], float],
         notify: Callable[[bytes], bool],
     ) -> None:
-        """`plugin`: its name and its index."""
+        """`plugin` is the plugin's name and index."""
         self._known = known
         name, index = plugin
         self._registration = messages.register(name, index)
@@ -45,7 +45,7 @@ class RuntimeSide:
         self._buffer = memoryview(bytearray(_BYTES))
         self.socket: socket.socket | None = None
         self.waits = False
-        """Always: answers are sent at once."""
+        """Always False: answers are sent without a queue."""
 
     def due(self) -> float | None:
         """Return when to tick next."""

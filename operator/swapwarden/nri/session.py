@@ -25,7 +25,7 @@ _REGISTER_STREAM: Final = 1
 
 
 class SessionError(Exception):
-    """The runtime does not accept the plugin, or does not go on."""
+    """The runtime refuses the plugin, or does not continue the protocol."""
 
 
 class RuntimeSession:

@@ -70,7 +70,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 async def _nothing() -> None:
-    """Does nothing: the published values are up to date."""
+    """Do nothing: the published values are up to date."""
 
 
 class _Answers:

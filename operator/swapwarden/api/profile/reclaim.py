@@ -20,7 +20,7 @@ class ReclaimSpec(rules.Model):
     """The target: how long a pod's tasks may wait for memory, in thousandths of the time (some of memory.pressure).
     Steps become smaller on the way to it, and end there."""
     interval_seconds: Annotated[int, pydantic.Field(ge=2, le=600)] = 6
-    """Between two steps of a pod."""
+    """Seconds between two steps of a pod."""
     step_percent: Annotated[int, pydantic.Field(ge=1, le=10)] = 1
     """The most that a step takes, in percent of the pod's memory in use."""
     keep_swap_free: values.QuantityOrPercent = "20%"

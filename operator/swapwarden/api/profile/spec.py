@@ -272,7 +272,7 @@ class ProfileSpec(rules.Model):
     node_selector: selectors.LabelSelector
     """Which nodes the profile governs. {} selects every node."""
     priority: Annotated[int, pydantic.Field(ge=-1_000_000, le=1_000_000)] = 100
-    """Of several profiles that select a node, the highest wins; at a tie, the oldest."""
+    """If several profiles select a node, the highest priority wins; at a tie, the oldest profile."""
     mode: Literal["Enforce", "Audit"] = "Enforce"
     """Enforce: write and repair. Audit: compute and report, write nothing."""
     guarantee: Literal["Standard", "Strict"] = "Standard"

@@ -35,20 +35,20 @@ class NodeCounts(rules.Model):
     matched: Count = 0
     """Nodes that this profile governs."""
     updated: Count = 0
-    """Of these, nodes whose plan is made from this generation."""
+    """Matched nodes whose plan is made from this generation."""
     applied: Count = 0
-    """Of these, nodes whose agent applied the newest plan."""
+    """Matched nodes whose agent applied the newest plan."""
     pending: Count = 0
-    """Of these, nodes whose agent has yet to apply it."""
+    """Matched nodes whose agent has yet to apply the newest plan."""
     incompatible: Count = 0
-    """Of these, nodes without cgroup v2 or its swap controller: nothing is enforced."""
+    """Matched nodes without cgroup v2 or its swap controller: nothing is enforced."""
     without_agent: Count = 0
-    """Of these, nodes without a Ready agent, whatever an earlier one reported."""
+    """Matched nodes without a Ready agent, whatever an earlier agent reported."""
     degraded: Count = 0
-    """Of all of these, nodes whose agent reports a problem, or that settings of the profile are unsafe for; they also
-    count above."""
+    """Matched nodes whose agent reports a problem, or for which settings of the profile are unsafe; another count also
+    includes them."""
     requirements_unmet: Count = 0
-    """Of all of these, nodes with swap that do not meet a requirement; they also count above."""
+    """Matched nodes with swap that do not meet a requirement; another count also includes them."""
 
 
 class PendingReclaim(rules.Model):

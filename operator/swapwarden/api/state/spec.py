@@ -100,7 +100,7 @@ class PodSettings(CappedSettings, frozen=True, omit_defaults=True, rename="camel
     containers: Annotated[
         dict[str, ContainerSettings], _map(MAX_CONTAINERS, "key.size() <= 63", "keys are names of containers")
     ] = {}
-    """By container name; only where containers need different values."""
+    """Settings by container name, if containers need different values."""
 
 
 class ProfileRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -163,9 +163,9 @@ class EvictedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     uid: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     """metadata.uid of the pod."""
     namespace: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
-    """Its namespace."""
+    """Namespace of the pod."""
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-    """Its name."""
+    """Name of the pod."""
     seq: Annotated[int, msgspec.Meta(ge=1)]
     """The report (status.pressure.seq) that it was chosen by."""
 
@@ -174,9 +174,9 @@ class PressureSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="
     """When the node counts as under memory pressure."""
 
     headroom: HeadroomThresholds
-    """By the memory that can still be handed out."""
+    """Thresholds of the memory that can still be handed out."""
     stall: StallThresholds
-    """By the time in which all tasks wait for memory at once."""
+    """Thresholds of the time in which all tasks wait for memory at once."""
     report_seconds: Annotated[int, msgspec.Meta(ge=1, le=600)] = 30
     """How long after a report the next one follows."""
     victim: EvictedPod | None = None
@@ -200,7 +200,7 @@ class ReclaimSettings(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
     max_stall_permille: Annotated[int, msgspec.Meta(ge=1, le=100)]
     """How long tasks of a pod may wait for memory, in thousandths of the time."""
     interval_seconds: Annotated[int, msgspec.Meta(ge=2, le=600)]
-    """Between two steps of a pod."""
+    """Seconds between two steps of a pod."""
     step_percent: Annotated[int, msgspec.Meta(ge=1, le=10)]
     """The most that a step takes, in percent of the pod's memory in use."""
     keep_swap_free_bytes: Annotated[int, msgspec.Meta(ge=0)]
@@ -252,8 +252,8 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             "keys are UIDs: 8 to 128 hexadecimal digits and dashes",
         ),
     ] = {}
-    """By the UID in the name of the pod's cgroup (for static pods the kubelet's config hash). A map, so that a write
-    for one pod is small."""
+    """Settings by the UID in the name of the pod's cgroup (the kubelet's config hash for static pods). A map keeps a
+    write for one pod small."""
     units: Annotated[
         dict[str, UnitSettings], _map(MAX_UNITS, "key.size() <= 128", "keys are names of slices and services")
     ] = {}

@@ -17,7 +17,7 @@ MAX_AGENT_ONLY = 32
 MAX_PRESSURED = 64
 MAX_RECLAIMED = 64
 MAX_DEVICES = 32
-"""As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
+"""The most that a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
 
 class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -32,8 +32,8 @@ class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     priority: int = 0
     """The kernel uses devices with a higher priority first."""
     backing: Annotated[str, msgspec.Meta(max_length=32)] = names.Backing.UNKNOWN
-    """Its hardware: NVMe, SSD, HDD, Virtual (a hypervisor's disk), Network, Zram, Loop, File, Mixed (several of these)
-    or Unknown."""
+    """Hardware of the device: NVMe, SSD, HDD, Virtual (a hypervisor's disk), Network, Zram, Loop, File, Mixed (several
+    of these) or Unknown."""
     encrypted: bool = False
     """Whether no page that is swapped to it reaches a disk in the clear, as far as the kernel shows."""
     dedicated: bool | None = None
@@ -72,7 +72,7 @@ class ZswapFacts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     compressor: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """The compression algorithm."""
     max_pool_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
-    """Its bound in percent of the memory. Absent if it cannot be read."""
+    """Upper bound of the cache, in percent of the node's memory. Absent if it cannot be read."""
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

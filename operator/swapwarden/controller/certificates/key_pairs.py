@@ -119,7 +119,7 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
 
 
 def signers(authorities: bytes, pairs: Iterable[KeyPair | None]) -> bytes:
-    """Return those of a bundle (PEM) that signed one of the pairs."""
+    """Return the authorities of a bundle (PEM) that signed one of the pairs."""
     certificates = [each for pair in pairs if pair is not None for each in _certificates(pair.certificate)[:1]]
     return b"".join(
         _pem(authority)

@@ -32,12 +32,12 @@ class Validity:
     not_after: datetime.datetime
 
     def covers(self, now: datetime.datetime) -> bool:
-        """Return whether it is valid."""
+        """Return whether the certificate is valid at a time."""
         return self.not_before <= now < self.not_after
 
     @property
     def renewal(self) -> datetime.datetime:
-        """Return when it needs a successor."""
+        """Return when the certificate needs a successor."""
         return self.not_before + (self.not_after - self.not_before) * RENEWED_AFTER
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class LabelChange(msgspec.Struct, frozen=True):
-    """The present step for a node's labels."""
+    """The next step for a node's labels."""
 
     labels: dict[str, str | None]
     """Labels to set, or to take away (None)."""
@@ -69,7 +69,7 @@ class LabelGrace:
 
 
 class LabelPublisher:
-    """Remembers since when labels should be gone."""
+    """Plans label changes, and remembers since when labels should be gone."""
 
     def __init__(
         self,

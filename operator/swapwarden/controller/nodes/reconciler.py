@@ -67,7 +67,7 @@ class PressureMemory:
 
 
 class Reconciler:
-    """Writes within one term, and remembers for as long."""
+    """Reconciles nodes within one term, and remembers what it did for as long."""
 
     def __init__(
         self,

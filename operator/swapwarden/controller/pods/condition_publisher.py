@@ -29,7 +29,7 @@ RESERVE: Final = 0.25
 limits."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
 WORKERS: Final = 8
-"""Writes at a time."""
+"""Conditions that are written at a time."""
 QUEUE: Final = "pod_conditions"
 """The queue's name in metrics."""
 

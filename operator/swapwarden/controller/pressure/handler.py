@@ -38,7 +38,7 @@ WORKERS: Final = 4
 BACKOFF_SECONDS: Final = (1.0, 30.0)
 READ_SECONDS: Final = 15.0
 LOOK_SECONDS: Final = 2.0
-"""Between two looks at a pod that ends."""
+"""Seconds between two looks at a pod that ends."""
 COUNTED_SECONDS: Final = 1.0
 
 HOLDS = metrics.counter(

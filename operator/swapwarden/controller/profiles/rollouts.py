@@ -33,7 +33,7 @@ NODES = metrics.reading(
 )
 
 PART: Final = "profile_status"
-"""Of the controller, see supervise."""
+"""The part's name in the metrics of supervise."""
 GATHER_SECONDS: Final = 1.0
 """How long reports of nodes gather before profiles are looked at."""
 ANSWER_SECONDS: Final = 120.0
@@ -44,24 +44,24 @@ WRITERS: Final = 4
 
 
 class Wait(NamedTuple):
-    """That a rollout waits for the agent of a node."""
+    """A rollout's wait for the agent of one node."""
 
     node: str
     uid: str
-    """Of the profile."""
+    """The UID of the profile."""
     generation: int
     moved: bool
     """Whether the node's turn has come."""
 
 
 class Waits:
-    """For which agents rollouts wait, and since when."""
+    """The agents that rollouts wait for, and since when."""
 
     def __init__(self, patience: float) -> None:
-        """`patience` is in seconds."""
+        """A wait is overdue after `patience` seconds."""
         self._patience = patience
         self.since: dict[Wait, float] = {}
-        """In the event loop's time."""
+        """Begins of waits, in the event loop's time."""
 
     def overdue(self, now: float, current: Container[tuple[str, int]]) -> set[tuple[str, bool]]:
         """Return the nodes whose wait is too long, for generations that are `current` (uid and generation)."""

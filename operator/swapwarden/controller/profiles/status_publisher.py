@@ -14,7 +14,7 @@ from swapwarden.policy.profile.store import Entry, ProfileStore
 
 
 class StatusPublisher:
-    """Knows nodes only by the verdicts about them."""
+    """Publishes the status of profiles from verdicts about their nodes."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ def is_order(body: bytes) -> bool:
 
 
 class RestoreRequest:
-    """The latest known order."""
+    """Follows the administrator's order to restore all nodes."""
 
     def __init__(self, api: transport.Reader, namespace: str, changed: Callable[[], None]) -> None:
         """`changed` is called when the order was given or cancelled."""

@@ -26,7 +26,7 @@ WRITE_SECONDS = metrics.histogram(
 )
 
 TIMEOUT: Final = 10.0
-"""Seconds."""
+"""Bound of one write in seconds."""
 JSON_PATCH: Final = "application/json-patch+json"
 
 

@@ -10,7 +10,7 @@ from swapwarden.kube import transport
 
 
 class ProfileMetadata(msgspec.Struct, frozen=True):
-    """Metadata: the fields that are read."""
+    """The fields of a profile's metadata that are read."""
 
     name: str
     uid: str
@@ -18,7 +18,7 @@ class ProfileMetadata(msgspec.Struct, frozen=True):
 
 
 class Finalized(msgspec.Struct, frozen=True):
-    """A NodeSwapProfile: the fields that are read."""
+    """The fields of a NodeSwapProfile that are read."""
 
     metadata: ProfileMetadata
 

@@ -27,18 +27,18 @@ LACKING = metrics.gauge(
 
 AGAIN_SECONDS: Final = 300.0
 STRICT: Final = {"fieldValidation": "Strict"}
-"""An older definition would drop fields without notice."""
+"""Parameters of a write that fails if the CustomResourceDefinition lacks a field, which would be dropped silently."""
 _LENIENT: Final = {"fieldValidation": "Ignore"}
 _INVALID: Final = 422
 _REFUSALS: Final = {400, _INVALID}
-"""To a POST and to a PATCH (k/k: staging/src/k8s.io/apiserver/pkg/endpoints/handlers)."""
+"""Statuses of a refused POST and a refused PATCH (k/k: staging/src/k8s.io/apiserver/pkg/endpoints/handlers)."""
 _REFUSED: Final = "strict decoding error"
 _FIELD: Final = re.compile(r'unknown field "([^"]{1,253})"')
 _VALUE: Final = re.compile(rf"spec\.pods\.({state.POD_KEY})[.:]")
 _MAX_NAMED: Final = 5
 NO_FIELD_RECORDS: Final[list[dict[str, Any]]] = [{}]
-"""As metadata.managedFields: keeps none (k/k: staging/src/k8s.io/apimachinery/pkg/util/managedfields). For a state that
-changes with each pod they would be larger than the rest."""
+"""Sent as metadata.managedFields to keep none (k/k: staging/src/k8s.io/apimachinery/pkg/util/managedfields). For a state
+that changes with each pod they would be larger than the rest."""
 
 
 class StrictFields:

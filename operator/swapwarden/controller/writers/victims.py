@@ -12,7 +12,7 @@ from swapwarden.policy.observed import states
 
 
 class VictimWriter:
-    """Writes within one term."""
+    """Writes the evicted pod into NodeSwapStates within one term."""
 
     def __init__(self, writes: Fenced, wrote: Callable[[states.StateRow], object]) -> None:
         """`wrote` takes in the API server's answer."""
