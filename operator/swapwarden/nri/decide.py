@@ -1,4 +1,7 @@
-"""Decide the value of memory.swap.max of a container: pure, from the pod's annotations and the agent's decisions."""
+"""Decide the value of memory.swap.max of a container: pure, from the pod's annotations and the agent's decisions.
+
+The agent's decisions are kept while it is away.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from swapwarden.api import names
 from swapwarden.nri import messages
 
 NONE: Final = "0"
+MAX_SETTINGS: Final = 16_384
+"""Settings of all pods together; one more for each pod."""
 _ALLOWING: Final = frozenset(each.value for each in names.Policy if each is not names.Policy.DISABLED)
 
 
@@ -32,6 +37,51 @@ class PodHolds(NamedTuple):
     def of(self, container: str) -> Hold | None:
         """Return the setting of a container."""
         return self.containers.get(container, self.default)
+
+
+class Decisions:
+    """Decisions by pod UID. While the agent sends all of them again, the earlier ones stay in force."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, PodHolds] = {}
+        self._incoming: dict[str, PodHolds] | None = None
+
+    def of(self, uid: str) -> PodHolds | None:
+        """Return the decision on a pod."""
+        if self._incoming is not None and uid in self._incoming:
+            return self._incoming[uid]
+        return self._pods.get(uid)
+
+    def begin(self) -> None:
+        """Begin to replace all decisions."""
+        self._incoming = {}
+
+    def end(self) -> None:
+        """Forget the decisions that were not sent again since begin()."""
+        if self._incoming is not None:
+            self._pods, self._incoming = self._incoming, None
+
+    def interrupt(self) -> None:
+        """Keep the earlier decisions and those that arrived since begin(): the agent left before end()."""
+        if self._incoming is not None:
+            self._pods |= self._incoming
+            self._incoming = None
+
+    def put(self, pods: dict[str, PodHolds]) -> None:
+        """Add or replace decisions on pods. ValueError if they are more than a node can have."""
+        current = self._pods if self._incoming is None else self._incoming
+        current |= pods
+        if sum(1 + len(each.containers) for each in current.values()) > MAX_SETTINGS:
+            for uid in pods:
+                del current[uid]
+            raise ValueError(f"more than {MAX_SETTINGS} settings")
+
+    def remove(self, uids: list[str]) -> None:
+        """Forget pods that are gone."""
+        for uid in uids:
+            self._pods.pop(uid, None)
+            if self._incoming is not None:
+                self._incoming.pop(uid, None)
 
 
 def forbids(policy: str | None) -> bool:

@@ -29,10 +29,10 @@ class Item(NamedTuple):
     """The kubelet's value, if a plugin replaced it; empty if it had none."""
 
 
-def extend(found: list[_T], more: list[_T], most: int) -> int:
+def extend(items: list[_T], more: list[_T], most: int) -> int:
     """Append items up to `most` in all; return how many were left out."""
-    room = most - len(found)
-    found += more[:room]
+    room = most - len(items)
+    items += more[:room]
     return max(0, len(more) - room)
 
 

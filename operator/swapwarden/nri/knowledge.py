@@ -7,7 +7,7 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import decisions, inventory, link, logs, messages
+from swapwarden.nri import decide, inventory, link, logs, messages
 
 COUNTED: Final = ("requests", "adjusted", "kept", "errors", "late", "lost", "dropped")
 """Requests of the runtime; containers that were adjusted; updates in which a value was kept; requests that got an empty
@@ -24,7 +24,7 @@ class Knowledge:
         self.adjusts = adjusts
         self.required = required
         self.mode: str = names.Mode.ENFORCE
-        self.decisions = decisions.Decisions()
+        self.decisions = decide.Decisions()
         self.inventory = inventory.RuntimeInventory()
         self.counts = dict.fromkeys(COUNTED, 0)
         self.runtime: messages.Runtime | None = None

@@ -6,14 +6,16 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVarTuple
 
 from swapwarden.api.runtime_link import Away
 from swapwarden.nri import courier, frames, knowledge, link, logs, messages, orders, retry, session
 
+_Arguments = TypeVarTuple("_Arguments")
+
 SOCKET: Final = "nri.sock"
 SEND_SECONDS: Final = 2.0
-"""For the runtime to read an answer; it waits for it, and takes as long for a request at most by default."""
+"""Time for the runtime to read an answer; it waits for it, and takes as long for a request at most by default."""
 _TIMEVAL: Final = struct.pack("@ll", int(SEND_SECONDS), 0)
 _BYTES: Final = 64 * 1024
 
@@ -68,8 +70,7 @@ class RuntimeSide:
     def sandbox_done(self, number: int) -> None:
         """Let the start of a pod go on."""
         if self._session is not None:
-            found = self._session
-            self._guarded(lambda: found.sandbox_done(number))
+            self._guarded(self._session.sandbox_done, number)
 
     def agent_gone(self) -> None:
         """Let all pods start that wait for the agent."""
@@ -81,8 +82,7 @@ class RuntimeSide:
         if self._session is None:
             self._notify(link.outcome(order.seq, dict.fromkeys(order.values, orders.GONE)))
         else:
-            found = self._session
-            self._guarded(lambda: found.orders.accept(order))
+            self._guarded(self._session.orders.accept, order)
 
     def close(self) -> None:
         """Let all pods start that wait, and end the connections."""
@@ -112,8 +112,7 @@ class RuntimeSide:
         self._session = session.RuntimeSession(
             self._known, send=made.sendall, notify=self._notify, carry=self.courier.carry, clock=self._clock
         )
-        found = self._session
-        self._guarded(lambda: found.begin(self._registration))
+        self._guarded(self._session.begin, self._registration)
 
     def _read(self) -> None:
         if self.socket is None or self._session is None:
@@ -123,10 +122,10 @@ class RuntimeSide:
             raise ConnectionError("the runtime ended the connection")
         self._session.receive(self._buffer[:size])
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[[*_Arguments], None], *arguments: *_Arguments) -> None:
         """Do something with the session; an error ends the connection."""
         try:
-            action()
+            action(*arguments)
         except session.SessionError as error:
             self._lost(str(error), str(error))
         except (OSError, frames.FrameError) as error:

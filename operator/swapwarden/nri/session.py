@@ -16,7 +16,7 @@ from swapwarden.nri import decide, frames, inventory, knowledge, link, logs, mes
 from swapwarden.nri.inventory import SANDBOX, Item
 
 REGISTER_SECONDS: Final = 15.0
-"""For the runtime to register the plugin; its library gives a plugin 5 s by default."""
+"""Time for the runtime to register the plugin; its library gives a plugin 5 s by default."""
 MAX_WAITING: Final = 64
 """Pods whose start waits for the agent; the runtime starts one at a time."""
 
@@ -42,7 +42,7 @@ class RuntimeSession:
     ) -> None:
         """`send` sends bytes to the runtime; `notify` sends a packet to the agent: False if none is connected.
 
-        `carry` is courier.Courier's.
+        `carry` is courier.Courier.carry.
         """
         self._known = known
         self._send = send
@@ -83,7 +83,7 @@ class RuntimeSession:
     # --- the agent ---
 
     def sandbox_done(self, number: int) -> None:
-        """Let the start of a pod go on, if it waits."""
+        """Let the start of a pod continue, if it waits."""
         if waiting := self._waiting.pop(number, None):
             self._answer(waiting[0], b"")
 

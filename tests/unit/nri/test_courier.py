@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from swapwarden.nri import courier, messages, updates
+from swapwarden.nri import courier, messages, orders
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_runtime_that_refuses_connections_fails_each_part_in_its_turn(driven: 
 
 
 def test_after_an_error_each_container_is_asked_for_by_itself() -> None:
-    waiting = updates.Updates()
+    waiting = orders.Updates()
     waiting.add(1, {"a": "0", "b": "1", "c": "2"})
     assert waiting.next() == [("a", "0"), ("b", "1"), ("c", "2")]
     assert waiting.done("some failed", []) == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from swapwarden.api import names, runtime_link
 from swapwarden.api.runtime_link import FromPlugin
-from swapwarden.nri import decide, frames, inventory, link, messages, orders, session, updates
+from swapwarden.nri import decide, frames, inventory, link, messages, orders, session
 
 from tests.unit.nri import fake_runtime as runtime
 from tests.unit.nri.driven import Driven, create, payload_of, value_set
@@ -344,18 +344,18 @@ def asked_for(ready: Driven) -> tuple[int, dict[str, str]]:
 
 
 def test_running_containers_are_updated_in_parts(ready: Driven) -> None:
-    values = {f"c{number}": str(number) for number in range(updates.PART + 2)}
+    values = {f"c{number}": str(number) for number in range(orders.PART + 2)}
     ready.ask("CreateContainer", create(runtime.pod(), runtime.container("c0", value="99")))
     ready.session.orders.accept(link.Update(5, values))
     first, some_values = asked_for(ready)
-    assert some_values == dict(list(values.items())[: updates.PART])
+    assert some_values == dict(list(values.items())[: orders.PART])
     assert ready.session.due() == ready.now + orders.UPDATE_SECONDS
     assert ready.receive(runtime.response(first + 2)) == []  # of nobody
     ((_, second, _, _),) = ready.receive(runtime.response(first, runtime.field(1, runtime.field(1, "c3"))))
     assert second == first + 2
     assert ready.told(FromPlugin.UPDATED) == []
     assert ready.receive(runtime.response(second)) == []
-    assert ready.told(FromPlugin.UPDATED) == [{"seq": 5, "failed": {"c3": updates.REFUSED}}]
+    assert ready.told(FromPlugin.UPDATED) == [{"seq": 5, "failed": {"c3": orders.REFUSED}}]
     assert ("uid-1", "app", inventory.Item("c0", "0", None)) in ready.known.inventory.items()
     assert ready.session.due() is None
 
@@ -424,10 +424,10 @@ def test_orders_before_the_registration_and_too_many_fail_at_once(driven: Driven
     driven.session.orders.accept(link.Update(5, {"c1": "0"}))
     assert driven.told(FromPlugin.UPDATED) == [{"seq": 5, "failed": {"c1": orders.GONE}}]
     driven.become_ready()
-    for seq in range(updates.MAX_ORDERS + 1):
+    for seq in range(orders.MAX_ORDERS + 1):
         driven.session.orders.accept(link.Update(seq, {"c1": "0"}))
     (told,) = driven.told(FromPlugin.UPDATED)
-    assert told == {"seq": updates.MAX_ORDERS, "failed": {"c1": orders.TOO_MANY}}
+    assert told == {"seq": orders.MAX_ORDERS, "failed": {"c1": orders.TOO_MANY}}
 
 
 # --- it never harms ---
