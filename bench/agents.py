@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from swapwarden.agent.desired import spec
 from swapwarden.agent.report import collector, status, status_writer
-from swapwarden.api import merge, names, state
+from swapwarden.api import formats, names, state
 from swapwarden.kube import backoff, client, config, errors, informer
 
 from bench import load
@@ -116,7 +116,7 @@ class Agents:
         seen = self._seen.pop(name)
         self._profiles[name] = seen.profile
         wanted = _status(seen)
-        patch = merge.merge_patch(self._reported.get(name, {}), wanted)
+        patch = formats.merge_patch(self._reported.get(name, {}), wanted)
         pause = backoff.Backoff(*status_writer.BACKOFF_SECONDS)
         while True:
             try:

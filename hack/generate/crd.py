@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import yaml
 from pydantic import alias_generators
-from swapwarden.api import names, profile, rules, state
+from swapwarden.api import names, profile, rules, state, values
 from swapwarden.api.conditions import ConditionType
 
 from hack.generate import files
@@ -164,7 +164,7 @@ def profile_crd() -> Schema:
             profile.memory,
             profile.pressure,
             profile.status,
-            profile.selectors,
+            values,
         )
     )
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]

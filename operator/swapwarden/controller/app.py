@@ -12,7 +12,6 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.controller import leader, leadership, notices, supervise
-from swapwarden.controller.nodes import stale_agents
 from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.controller.watches import node_features, profile_list, restore_request
 from swapwarden.controller.writers import nodes as node_writer
@@ -26,6 +25,8 @@ from swapwarden.policy.profile.store import ProfileStore
 log = logging.getLogger(__name__)
 
 LEASE: Final = "swapwarden-controller"
+SILENT_SECONDS: Final = 15.0
+"""Seconds between two checks for silent agents. Each reads all pods, and alerts wait for minutes."""
 
 
 class App:
@@ -133,8 +134,15 @@ class App:
             "namespaces": self.namespaces.run,
             "node_features": self._features.run,
             "sync": lambda: self.leadership.compete(self.follow_namespaces),
-            "silent_agents": lambda: stale_agents.watch(self.known.inventory, lambda: self.readiness.unready() is None),
+            "silent_agents": self._watch_agents,
         }
+
+    async def _watch_agents(self) -> None:
+        """Publish the nodes whose agent is silent, while all inputs are known."""
+        while True:
+            if self.readiness.unready() is None:
+                notices.measure_silent(self.known.inventory)
+            await asyncio.sleep(SILENT_SECONDS)
 
     def stuck(self) -> str | None:
         """Return why the process must be restarted; None if it need not."""

@@ -1,4 +1,4 @@
-"""Events about nodes, and about pods that its plan or its pressure concerns; measured once for each leadership."""
+"""Events and gauges about nodes, and about pods that their plans or their pressure concern."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from swapwarden.api import state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.notices import Notice, Regarding
+from swapwarden.policy.fleet.inventory import NodeInventory
 from swapwarden.policy.node.observations import NodeObservation, NodeProblem
 from swapwarden.policy.observed import nodes, pods, states
 from swapwarden.policy.pressure import words
@@ -171,6 +172,31 @@ def measure_swap(name: str, row: states.StateRow | None) -> None:
         HELD.set(held, name)
     else:
         HELD.remove(name)
+
+
+SILENT = metrics.gauge(
+    "swapwarden_controller_nodes_silent",
+    "Nodes whose agent acted on a state once and that have no Ready agent now. Every instance has it.",
+)
+SILENT_BY_NAME = metrics.reading(
+    "gauge",
+    "swapwarden_controller_node_silent",
+    "1 for each node that swapwarden_controller_nodes_silent counts, and nothing for others.",
+    labels=("node",),
+)
+
+
+def measure_silent(known: NodeInventory) -> None:
+    """Publish the nodes whose agent is silent. A node that never had an agent may be meant to have none."""
+    names = [name for name in known.nodes if _had_agent(known, name) and not known.has_agent(name)]
+    SILENT.set(len(names))
+    SILENT_BY_NAME.hold({(name,): 1.0 for name in names})
+
+
+def _had_agent(known: NodeInventory, name: str) -> bool:
+    # A deleted state is no sign of life.
+    row = known.known(name).standing
+    return row is not None and row.observed > 0
 
 
 NODE_EVENT: Final = "MemoryPressureObserved"

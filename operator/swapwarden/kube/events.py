@@ -23,7 +23,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from swapwarden.api import times
+from swapwarden.api import formats
 from swapwarden.api.notices import EventType, Notice, Regarding
 from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.telemetry import metrics
@@ -216,7 +216,7 @@ class Recorder:
         regarding, kind, reason, message, key, urgent = notice
         text, owner = bounded(message), regarding.namespace or f"{regarding.kind}/{regarding.name}"
         happening = _Happening(regarding, kind, reason, "" if urgent else text)
-        queue, stamp = self.queues.urgent if urgent else self.queues.others, times.rfc3339(time.time())
+        queue, stamp = self.queues.urgent if urgent else self.queues.others, formats.rfc3339(time.time())
         waiting = queue.get(owner, happening)
         if waiting is not None:
             waiting.count += not key

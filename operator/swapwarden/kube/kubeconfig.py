@@ -186,8 +186,8 @@ def refuse(chosen: Chosen, credentials: Mapping[Any, Any]) -> None:
     for name, value in credentials.items():
         if value:
             raise ConfigError(
-                f"{chosen.of_user}: credentials by {name!r} are not supported here; use a token or a client certificate,"
-                " for example from `kubectl create token`"
+                f"{chosen.of_user}: credentials by {name!r} are not supported here; use a token or a client"
+                " certificate, for example from `kubectl create token`"
             )
 
 

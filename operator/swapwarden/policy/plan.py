@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.api import merge, names, state
+from swapwarden.api import formats, names, state
 from swapwarden.policy import pod_settings
 from swapwarden.policy.memory import qos as memory_qos
 from swapwarden.policy.memory import settings as memory_settings
@@ -237,7 +237,7 @@ def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.State
     after.pop(_UNCOMPARED, None)
     if isinstance(found := before.get(_PRESSURE), dict):
         before[_PRESSURE] = {key: value for key, value in found.items() if key not in _EVICTIONS}
-    return merge.merge_patch(before, after) or None
+    return formats.merge_patch(before, after) or None
 
 
 def reference(profile: compiled.Profile) -> state.ProfileRef:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import app, leader, leadership, main, supervise, term, workqueue
+from swapwarden.controller import app, leader, leadership, main, notices, supervise, term, workqueue
 from swapwarden.controller.nodes import reconciler
 from swapwarden.controller.pods import verdicts
 from swapwarden.controller.profiles import kopf_operator, revision_history, rollouts
@@ -581,6 +581,19 @@ async def test_the_lease_is_not_given_back_while_a_write_of_the_term_before_may_
     stop.set()
     await running
     assert bench.lease.released is False
+
+
+async def test_silent_agents_are_counted_once_all_is_known(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "SILENT_SECONDS", 0.0)
+    notices.SILENT.set(7)
+    bench.synced("pods")
+    bench.node_comes()
+    counting = asyncio.create_task(bench.controller.parts()["silent_agents"]())
+    await asyncio.sleep(0.01)
+    assert notices.SILENT.value() == 7
+    bench.controller.readiness.collections["pods"].set()
+    await until(lambda: notices.SILENT.value() == 0)
+    counting.cancel()
 
 
 async def test_a_part_that_fails_ends_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

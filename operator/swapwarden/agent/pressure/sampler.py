@@ -20,7 +20,7 @@ from swapwarden.agent.host import cgroupfs, files
 from swapwarden.agent.inventory import board, inventory, records
 from swapwarden.agent.node import headroom_reader
 from swapwarden.agent.pressure import signals
-from swapwarden.api import names, state, times
+from swapwarden.api import formats, names, state
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -284,7 +284,7 @@ class Sampler:
                 return
             since = before.since
         else:
-            since = times.rfc3339(time.time() - (now - verdict.since))
+            since = formats.rfc3339(time.time() - (now - verdict.since))
             log.warning(
                 "the node is under memory pressure",
                 extra={

@@ -18,7 +18,7 @@ from swapwarden.agent.desired import throttle
 from swapwarden.agent.host import cgroupfs, inotify
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import queue, schedule, work
-from swapwarden.api import names, state, times
+from swapwarden.api import formats, names, state
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class ThrottleGuard:
             file.throttling = records.NOT_THROTTLED
         elif known is None or (known.throttle.plan, known.throttle.answer) != (plan, answer):
             self.drop(file)
-            since = file.throttling.since or times.rfc3339(time.time())
+            since = file.throttling.since or formats.rfc3339(time.time())
             file.throttling = msgspec.structs.replace(file.throttling, since=since, foreign=foreign)
             limit = cgroupfs.NO_LIMIT
             with contextlib.suppress(cgroupfs.CgroupError):  # then no value lies between plan and limit

@@ -17,7 +17,7 @@ from swapwarden.agent.node import diagnostics, node_watch
 from swapwarden.agent.pressure import sampler
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import collector, holds, status
-from swapwarden.api import names, state, times
+from swapwarden.api import formats, names, state
 
 PASSING_SECONDS: Final = 120.0
 """Seconds between checks whether events of the last minutes that a status reports are over."""
@@ -95,7 +95,7 @@ class Report:
         if evidence.desired and held is not None and held.starting:
             self.passes_at = time.monotonic() + holds.SETTLING_SECONDS
         facts = self._node.reported()
-        now = times.rfc3339(time.time())
+        now = formats.rfc3339(time.time())
         built = status.build(snapshot, facts, self._verdicts(snapshot), previous, now)
         pods = self._board.reclaimed
         listed = list(pods[: state.MAX_RECLAIMED])

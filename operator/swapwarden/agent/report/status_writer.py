@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.agent.desired import state_watch
 from swapwarden.agent.inventory import board
 from swapwarden.agent.report import status
-from swapwarden.api import merge, names, state
+from swapwarden.api import formats, names, state
 from swapwarden.kube import backoff, client, errors
 from swapwarden.telemetry import metrics
 
@@ -182,7 +182,7 @@ class StatusWriter:
         known = self._object
         certain, kept = known.certain, known.stored or {}
         before = known.written or {} if certain else dict.fromkeys(_FIELDS)
-        patch = merge.merge_patch(before, desired)
+        patch = formats.merge_patch(before, desired)
         self._wrote = time.monotonic()
         self._passed = None
         known.certain = False

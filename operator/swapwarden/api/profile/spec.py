@@ -7,10 +7,8 @@ from typing import Annotated, Literal, TypeVar
 import pydantic
 
 from swapwarden.api import names, rules, values
-from swapwarden.api.profile import selectors
-from swapwarden.api.profile.memory import MemoryQoSSpec, OverrideMemory
+from swapwarden.api.profile.memory import MemoryQoSSpec, OverrideMemory, OverrideReclaim, ReclaimSpec
 from swapwarden.api.profile.pressure import PressureSpec
-from swapwarden.api.profile.reclaim import OverrideReclaim, ReclaimSpec
 
 
 class WorkloadControlled(rules.Model):
@@ -222,9 +220,9 @@ class ProfileOverride(rules.Model):
 
     name: Annotated[str, pydantic.Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     """Name of the override, for messages and for server-side apply. Unique in the profile."""
-    namespace_selector: selectors.LabelSelector | None = None
+    namespace_selector: values.LabelSelector | None = None
     """Over the labels of a pod's Namespace. Absent: pods of all namespaces."""
-    pod_selector: selectors.LabelSelector | None = None
+    pod_selector: values.LabelSelector | None = None
     """Over the labels of a pod. Absent: all pods of the namespaces."""
     swap: OverrideSwap | None = None
     """The swap of these pods. Absent: as without the override."""
@@ -269,7 +267,7 @@ class ProfileSpec(rules.Model):
         ),
     )
 
-    node_selector: selectors.LabelSelector
+    node_selector: values.LabelSelector
     """Which nodes the profile governs. {} selects every node."""
     priority: Annotated[int, pydantic.Field(ge=-1_000_000, le=1_000_000)] = 100
     """If several profiles select a node, the highest priority wins; at a tie, the oldest profile."""

@@ -11,7 +11,7 @@ import datetime
 import logging
 from typing import Any, Final
 
-from swapwarden.api import times
+from swapwarden.api import formats
 from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.pods import verdicts
@@ -114,5 +114,5 @@ def condition_patch(pod: pods.PodRow, verdict: PodVerdict, now: datetime.datetim
         "message": verdict.sentence + (pods.held_by(verdict.holder) if verdict.holder else ""),
     }
     if pod.enforced is None or pod.enforced.status != verdict.status:
-        condition["lastTransitionTime"] = times.rfc3339(now.timestamp())
+        condition["lastTransitionTime"] = formats.rfc3339(now.timestamp())
     return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}

@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
-from swapwarden.api import decoding, names, state, times
+from swapwarden.api import decoding, formats, names, state
 from swapwarden.api.notices import Notice
 from swapwarden.controller import notices
 from swapwarden.controller.term import Deposed, Outcome, Term, TermOver, outcome
@@ -103,13 +103,13 @@ class _Bounds:
     def recall(self, row: states.StateRow) -> None:
         """Count the evictions that a state has from earlier terms."""
         today = self._today()
-        read = {stamp: times.seconds(stamp) for stamp in row.evicted_at}
+        read = {stamp: formats.timestamp(stamp) for stamp in row.evicted_at}
         past = {stamp: 0.0 if at is None else today - at for stamp, at in read.items()}
         self.evictions.recall(row.name, row.profile.name, past, self._now())
 
     def begin(self, row: states.StateRow) -> None:
         """Count an eviction, before the API server is asked for it."""
-        stamp = times.rfc3339(math.ceil(self._today()))  # never earlier: an hour must not be shorter
+        stamp = formats.rfc3339(math.ceil(self._today()))  # never earlier: an hour must not be shorter
         self.evictions.begin(row.name, row.profile.name, self._now(), stamp)
 
     def is_wide(self, profile: str) -> bool:

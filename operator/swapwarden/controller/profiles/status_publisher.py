@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from swapwarden.api import decoding, merge, names, times
+from swapwarden.api import decoding, formats, names
 from swapwarden.controller.writers.fenced import Fenced, Writes, unless_superseded
 from swapwarden.kube import errors, events, transport
 from swapwarden.policy.fleet import profile_status
@@ -38,9 +38,9 @@ class StatusPublisher:
         entry = self._store.entries.get(name)
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
             return False  # it is gone, or about to be looked at again
-        now = times.rfc3339(time.time())
+        now = formats.rfc3339(time.time())
         status = profile_status.build(entry, judged, now, self._rights)
-        patch = merge.merge_patch(entry.status, status)
+        patch = formats.merge_patch(entry.status, status)
         if not patch:
             return self._writes.term.is_valid()
         await self._writes.ready()

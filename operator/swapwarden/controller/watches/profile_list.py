@@ -27,7 +27,7 @@ VALID = metrics.gauge(
 
 MENDED = metrics.counter(
     "swapwarden_profile_mended_total",
-    "Changes of profiles that a list showed before kopf did, by kind: changed, gone, or released (its finalizer remained)."
+    "Changes of profiles that a list showed before kopf, by kind: changed, gone, or released (its finalizer remained)."
     " Only the leader has kopf.",
     labels=("what",),
     known=[("changed",), ("gone",), ("released",)],

@@ -37,8 +37,8 @@ _FIELD: Final = re.compile(r'unknown field "([^"]{1,253})"')
 _VALUE: Final = re.compile(rf"spec\.pods\.({state.POD_KEY})[.:]")
 _MAX_NAMED: Final = 5
 NO_FIELD_RECORDS: Final[list[dict[str, Any]]] = [{}]
-"""Sent as metadata.managedFields to keep none (k/k: staging/src/k8s.io/apimachinery/pkg/util/managedfields). For a state
-that changes with each pod they would be larger than the rest."""
+"""Sent as metadata.managedFields to keep none (k/k: staging/src/k8s.io/apimachinery/pkg/util/managedfields). They would
+be larger than the rest of a state, which changes with each pod."""
 
 
 class StrictFields:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 import swapwarden
-from swapwarden.api import decoding, times
+from swapwarden.api import decoding, formats
 from swapwarden.kube import backoff, client, config, errors
 from swapwarden.kube.election import election
 from swapwarden.telemetry import metrics
@@ -63,7 +63,7 @@ def boottime() -> float:
 
 def stamp() -> str:
     """Return the time as metav1.MicroTime."""
-    return times.rfc3339(time.time(), "microseconds")
+    return formats.rfc3339(time.time(), "microseconds")
 
 
 class _LeaseObject:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names
 from swapwarden.api import profile as profiles
-from swapwarden.api.profile import reclaim as api
+from swapwarden.api.profile import memory as api
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.observed.pods import WirePod
