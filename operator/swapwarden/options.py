@@ -24,6 +24,17 @@ def number(kind: Callable[[str], N], least: float, most: float, what: str) -> Ca
     return parse
 
 
+def add_seconds(parser: argparse.ArgumentParser, flag: str, default: float, text: str, *, least: float = 1) -> None:
+    """Add a flag for a number of seconds, from `least` to a day; the help has the text and the default."""
+    parser.add_argument(
+        flag,
+        type=number(float, least, 86400, "a number of seconds"),
+        default=default,
+        metavar="SECONDS",
+        help=f"{text} (default: %(default)s)",
+    )
+
+
 def one_of(kind: type[E]) -> Callable[[str], E]:
     """Return a parser of the values of an enum; it raises ArgumentTypeError."""
 

@@ -113,14 +113,11 @@ class App:
         self.leadership.elector.start(candidate=False)
         try:
             async with asyncio.TaskGroup() as group:
-                parts = self.parts()
-                supervise.begin(parts)
-                tasks = [group.create_task(supervise.unending(part, job)) for part, job in parts.items()]
+                running = group.create_task(supervise.run(self.parts()))
                 await stop.wait()
                 log.info("stopping; what the states say stays in force")
                 await self.leadership.drain()
-                for task in tasks:
-                    task.cancel()
+                running.cancel()
         finally:
             await self.leadership.stop()
 

@@ -167,7 +167,7 @@ class Leader:
         """Run until cancelled."""
         if await self._know_the_past():
             self._begin()
-            await self.term.run(self._parts)
+            await supervise.run(self._parts)
 
     async def _know_the_past(self) -> bool:
         """Read profiles and their past generations, since others may have led. Return whether that succeeded in time.
@@ -267,21 +267,17 @@ class Leader:
             self._shared.recorder.post(self._shared.order.notice())
 
     def _post_exposures(self, row: states.StateRow) -> None:
-        for notice in self._exposures.notices(row, self._shared.known.inventory.pods_on(row.name)):
-            self._shared.recorder.post(notice)
+        self._shared.recorder.post(*self._exposures.notices(row, self._shared.known.inventory.pods_on(row.name)))
 
     def _post_conditions(self, old: states.StateRow | None, new: states.StateRow) -> None:
         node = self._shared.known.inventory.nodes.get(new.name)
         if node is None or self._shared.known.inventory.report_of(new.name) is None:
             return
-        for notice in notices.condition_notices(old, new, node):
-            self._shared.recorder.post(notice)
+        self._shared.recorder.post(*notices.condition_notices(old, new, node))
         if old is not None:
             known = list(self._shared.known.inventory.pods_on(new.name))
-            for notice in pod_events.violation_notices(old, new, known):
-                self._shared.recorder.post(notice)
-            for notice in pod_events.standstill_notices(old, new, known):
-                self._shared.recorder.post(notice)
+            self._shared.recorder.post(*pod_events.violation_notices(old, new, known))
+            self._shared.recorder.post(*pod_events.standstill_notices(old, new, known))
 
     # Nodes
 

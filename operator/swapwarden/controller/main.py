@@ -22,7 +22,6 @@ from swapwarden.telemetry import exposition, logs, metrics, server
 log = logging.getLogger(__name__)
 
 NAMESPACE: Final = "swapwarden-system"
-_SECONDS: Final = options.number(float, 1, 86400, "a number of seconds")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,26 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("POD_NAME", ""),
         help="this instance's name in the Lease; must be unique (default: $POD_NAME, else made up)",
     )
-    parser.add_argument(
-        "--metrics-address",
-        type=server.parse_address,
-        default=":8083",
-        metavar="HOST:PORT",
-        help="for /healthz, /readyz and /metrics (default: %(default)s, all addresses)",
-    )
-    parser.add_argument(
-        "--lease-duration",
-        type=_SECONDS,
-        default=15.0,
-        metavar="SECONDS",
-        help="how long another instance waits for a leader that is silent (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--label-removal-delay",
-        type=_SECONDS,
-        default=600.0,
-        metavar="SECONDS",
-        help="how long swap must be off before a node loses its swap labels (default: %(default)s)",
+    server.add_address(parser, ":8083")
+    options.add_seconds(parser, "--lease-duration", 15.0, "how long another instance waits for a leader that is silent")
+    options.add_seconds(
+        parser, "--label-removal-delay", 600.0, "how long swap must be off before a node loses its swap labels"
     )
     parser.add_argument(
         "--label-publisher",

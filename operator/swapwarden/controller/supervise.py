@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from swapwarden.kube import backoff
@@ -25,9 +25,12 @@ CALM_SECONDS: Final = 120.0
 """Seconds after which a running part begins with its shortest wait again."""
 
 
-def begin(parts: Iterable[str]) -> None:
-    """Publish the metric of these parts before any fault."""
+async def run(parts: Mapping[str, Job]) -> None:
+    """Run these parts until cancelled; all of them have then ended."""
     FAULTS.begin((part,) for part in parts)
+    async with asyncio.TaskGroup() as group:
+        for part, job in parts.items():
+            group.create_task(unending(part, job))
 
 
 async def unending(

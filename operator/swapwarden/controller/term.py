@@ -14,11 +14,10 @@ from __future__ import annotations
 import asyncio
 import enum
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from swapwarden.api import state
-from swapwarden.controller import supervise
 from swapwarden.kube import errors
 
 DRAIN_SECONDS: Final = 5.0
@@ -91,13 +90,6 @@ class Term:
         self._closed = False
         self._writing: set[asyncio.Timeout] = set()
         self._finished = asyncio.Event()
-
-    async def run(self, parts: Mapping[str, supervise.Job]) -> None:
-        """Run these parts until cancelled; all of them have then ended."""
-        supervise.begin(parts)
-        async with asyncio.TaskGroup() as group:
-            for part, job in parts.items():
-                group.create_task(supervise.unending(part, job))
 
     def left(self) -> float:
         """Return how many seconds a write may take; 0 if none may begin."""

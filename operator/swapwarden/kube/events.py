@@ -211,8 +211,12 @@ class Recorder:
         self._sent: collections.OrderedDict[_Happening, _Sent] = collections.OrderedDict()
         self._said: int | None = None
 
-    def post(self, notice: Notice) -> None:
-        """Queue an Event, or count it as dropped. Never blocks, never raises."""
+    def post(self, *notices: Notice) -> None:
+        """Queue Events, or count those as dropped that are too many. Never blocks, never raises."""
+        for notice in notices:
+            self._post(notice)
+
+    def _post(self, notice: Notice) -> None:
         regarding, kind, reason, message, key, urgent = notice
         text, owner = bounded(message), regarding.namespace or f"{regarding.kind}/{regarding.name}"
         happening = _Happening(regarding, kind, reason, "" if urgent else text)

@@ -69,6 +69,17 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def add_address(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --metrics-address; `default` is written as for parse_address()."""
+    parser.add_argument(
+        "--metrics-address",
+        type=parse_address,
+        default=default,
+        metavar="HOST:PORT",
+        help="where to serve /healthz, /readyz and /metrics (default: %(default)s, all addresses)",
+    )
+
+
 async def _nothing() -> None:
     """Do nothing: the published values are up to date."""
 

@@ -37,27 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-cert", type=pathlib.Path, required=True, help="the certificate (chain), PEM")
     parser.add_argument("--tls-key", type=pathlib.Path, required=True, help="its private key, PEM")
-    parser.add_argument(
-        "--cert-reload-interval",
-        type=options.number(float, 0.1, 86400, "a number of seconds"),
-        default=10.0,
-        metavar="SECONDS",
-        help="how often to check the two files for changes (default: %(default)s)",
+    options.add_seconds(
+        parser, "--cert-reload-interval", 10.0, "how often to check the two files for changes", least=0.1
     )
-    parser.add_argument(
-        "--metrics-address",
-        type=health.parse_address,
-        default=":8081",
-        metavar="HOST:PORT",
-        help="where to serve /healthz, /readyz and /metrics (default: %(default)s, all addresses)",
-    )
-    parser.add_argument(
+    health.add_address(parser, ":8081")
+    options.add_seconds(
+        parser,
         "--shutdown-delay",
-        type=options.number(float, 0, 86400, "a number of seconds"),
-        default=3.0,
-        metavar="SECONDS",
-        help="how long to continue serving after SIGTERM, while clients find other replicas; up to three times as long"
-        " if they keep connections open (default: %(default)s)",
+        3.0,
+        "how long to continue serving after SIGTERM, while clients find other replicas; up to three times as long if"
+        " they keep connections open",
+        least=0,
     )
     parser.add_argument(
         "--require-runtime-plugin",

@@ -43,7 +43,7 @@ async def test_a_part_that_is_cancelled_ends() -> None:
         await task
 
 
-def test_parts_are_in_the_metric_before_any_fault() -> None:
-    supervise.begin(["part-y"])
+async def test_parts_are_in_the_metric_before_any_fault() -> None:
+    await supervise.run({"part-y": lambda: asyncio.sleep(0)})
     assert supervise.FAULTS.value("part-y") == 0
     assert "part-y" in "\n".join(str(each) for each in supervise.FAULTS.samples())

@@ -127,8 +127,7 @@ class Reconciler:
         profile = view.profile
         is_known = view.facts.reported and not view.restoring
         problems = () if not is_known else observe(profile.node, profile.swap, view.facts, spec)
-        for notice in self._problems.notices(view.node, problems):
-            self._recorder.post(notice)
+        self._recorder.post(*self._problems.notices(view.node, problems))
         if view.restoring:
             # A deleted state is no longer needed, nor are labels.
             if row is not None:
@@ -137,8 +136,7 @@ class Reconciler:
         written = await self._write_state(view.node, row, spec)
         if written is not None and written is not row:
             self._warn(name, row, spec)
-        for notice in self._left_out.notices(name, spec.profile_ref.name, omitted):
-            self._recorder.post(notice)
+        self._recorder.post(*self._left_out.notices(name, spec.profile_ref.name, omitted))
         fresh = written is row
         for step in self._steps:
             # Reports of the watches during a write count for the next one.
@@ -246,5 +244,4 @@ class Reconciler:
     def _warn(self, name: str, row: states.StateRow | None, spec: state.StateSpec) -> None:
         """Notify the owners of pods, once for each pod and reason: those in the state before have had a notice."""
         before = states.spec_view(row) if row is not None else states.SpecView()
-        for notice in pod_events.plan_notices(before, self._inventory.pods_on(name), spec):
-            self._recorder.post(notice)
+        self._recorder.post(*pod_events.plan_notices(before, self._inventory.pods_on(name), spec))

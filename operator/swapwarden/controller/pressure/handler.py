@@ -8,11 +8,10 @@ import logging
 import math
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from swapwarden.api import decoding, formats, names, state
-from swapwarden.api.notices import Notice
 from swapwarden.controller import notices
 from swapwarden.controller.term import Deposed, Outcome, Term, TermOver, outcome
 from swapwarden.controller.workqueue import WorkQueue
@@ -301,7 +300,7 @@ class PressureHandler:
                     self._bounds.begin(row)
             case handling.Announce(request):
                 EVICTIONS.inc("Evicted")
-                self._tell(notices.eviction_notices(inputs.node, row, inputs.thresholds, request))
+                self._recorder.post(*notices.eviction_notices(inputs.node, row, inputs.thresholds, request))
             case handling.Conclude():
                 self._conclude(step, node, row, inputs)
         return None
@@ -330,11 +329,7 @@ class PressureHandler:
             HOLDS.inc(step.hold)
         _show(row.name, step.hold if inputs.enforce else None)
         SECONDS.observe(self._now() - node.arrived)
-        self._tell(notices.pressure_notices(inputs.node, row, inputs.thresholds, step))
-
-    def _tell(self, notices: Iterable[Notice]) -> None:
-        for notice in notices:
-            self._recorder.post(notice)
+        self._recorder.post(*notices.pressure_notices(inputs.node, row, inputs.thresholds, step))
 
     def _enforces(self, profile: compiled.Profile) -> bool:
         """Return whether pods of the profile's nodes are evicted."""

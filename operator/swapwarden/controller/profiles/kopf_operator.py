@@ -77,17 +77,10 @@ class Nothing(kopf.ProgressStorage):
     def fetch(self, **_: object) -> None:
         """Do nothing."""
 
-    def store(self, **_: object) -> None:
-        """Do nothing."""
-
-    def purge(self, **_: object) -> None:
-        """Do nothing."""
-
-    def touch(self, **_: object) -> None:
-        """Do nothing."""
+    store = purge = touch = fetch
 
     def clear(self, *, essence: Any) -> Any:
-        """Return it unchanged."""
+        """Return an object without the progress in it: there is none."""
         return essence
 
 

@@ -49,8 +49,7 @@ class StatusPublisher:
             await self._read(entry)
             return False
         # After the write: each leader reports the news of the statuses that it wrote.
-        for notice in profile_status.notices(entry, status):
-            self._recorder.post(notice)
+        self._recorder.post(*profile_status.notices(entry, status))
         self._store.offer(decoding.decode(answer, dict[str, Any]))
         return self._writes.term.is_valid()
 

@@ -42,11 +42,12 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str]] = []
 
-    def post(self, notice: Notice) -> None:
-        assert notice.urgent == (notice.reason == notices.NOT_PLANNED)
-        assert notice.type == "Warning"
-        assert notice.message
-        self.reasons.append((notice.regarding.name, notice.reason))
+    def post(self, *posted: Notice) -> None:
+        for notice in posted:
+            assert notice.urgent == (notice.reason == notices.NOT_PLANNED)
+            assert notice.type == "Warning"
+            assert notice.message
+            self.reasons.append((notice.regarding.name, notice.reason))
 
 
 class Bench:

@@ -209,8 +209,8 @@ class Leader:
         self.known.wrote(msgspec.structs.replace(row, pressure=None) if self.ended else row)
         self.at_record()
 
-    def post(self, notice: Notice) -> None:
-        self.events.append(notice)
+    def post(self, *notices: Notice) -> None:
+        self.events += notices
 
     def kubelet_reports_pressure(self) -> None:
         self.handler.node_changed(NODE, msgspec.structs.replace(NODE, memory_pressure=True))

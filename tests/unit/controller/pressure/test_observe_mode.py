@@ -62,8 +62,8 @@ class Cluster:
         self.read.append(params)
         return msgspec.json.encode({"items": self.listed, "metadata": {}})
 
-    def post(self, notice: Notice) -> None:
-        self.events.append(notice)
+    def post(self, *notices: Notice) -> None:
+        self.events += notices
 
     async def _ask(self, pod: Candidate) -> EvictionAnswer:
         assert self._answers is not None

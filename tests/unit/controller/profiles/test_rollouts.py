@@ -33,10 +33,11 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str, str]] = []
 
-    def post(self, notice: Notice) -> None:
-        assert notice.message
-        assert (notice.regarding.kind, notice.regarding.namespace) == ("NodeSwapProfile", "")
-        self.reasons.append((notice.regarding.uid, notice.type, notice.reason))
+    def post(self, *posted: Notice) -> None:
+        for notice in posted:
+            assert notice.message
+            assert (notice.regarding.kind, notice.regarding.namespace) == ("NodeSwapProfile", "")
+            self.reasons.append((notice.regarding.uid, notice.type, notice.reason))
 
 
 class Objects:

@@ -116,7 +116,7 @@ class Instance:
             self.receive(machine.name, machine.wire(), first=True)
         self.job = asyncio.create_task(self.handler.run())
 
-    def post(self, _: Notice) -> None:
+    def post(self, *_: Notice) -> None:
         """In place of the recorder."""
 
     def receive(self, name: str, wire: bytes, *, first: bool = False) -> None:
