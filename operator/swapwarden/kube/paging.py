@@ -90,6 +90,18 @@ async def read(
             limit = min(size, limit * 2)
 
 
+async def read_items(get: Get, path: str, take: Callable[[msgspec.Raw], None], params: Mapping[str, str]) -> Listed:
+    """Read the whole collection at `path` as read() does; `take` accepts each object, undecoded."""
+
+    def each(body: bytes) -> decoding.ListMetadata:
+        page = decoding.page(body)
+        for item in page.items or ():
+            take(item)
+        return page.metadata
+
+    return await read(get, path, each, params)
+
+
 def without(params: Mapping[str, str], alone: Collection[str]) -> dict[str, str]:
     """Return the parameters of a watch without the objects `alone`."""
     selectors = [params.get("fieldSelector", ""), *(f"metadata.name!={name}" for name in sorted(alone))]

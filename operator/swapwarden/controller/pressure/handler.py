@@ -11,6 +11,8 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from swapwarden.api import decoding, formats, names, state
 from swapwarden.controller import notices
 from swapwarden.controller.term import Deposed, Outcome, Term, TermOver, outcome
@@ -357,24 +359,21 @@ class PressureHandler:
         """Return the running pods of a node, with fields that the rows of all pods do not have."""
         node, running = inputs.node, list[candidates.Candidate]()
 
-        def take(body: bytes) -> decoding.ListMetadata:
-            page = decoding.page(body)
-            for item in page.items or ():
-                try:
-                    wire = decoding.decode(item, WirePod)
-                    one = candidates.read(wire, inputs.facts, node.uid, inputs.spec.pods)
-                except ValueError as error:  # of one pod: the others are decided on without it
-                    log.warning("a pod of node %s is not understood, and is never chosen: %s", node.name, error)
-                    continue
-                if one is not None and len(running) < state.MAX_PODS:
-                    running.append(one)
-            return page.metadata
+        def take(item: msgspec.Raw) -> None:
+            try:
+                wire = decoding.decode(item, WirePod)
+                one = candidates.read(wire, inputs.facts, node.uid, inputs.spec.pods)
+            except ValueError as error:  # of one pod: the others are decided on without it
+                log.warning("a pod of node %s is not understood, and is never chosen: %s", node.name, error)
+                return
+            if one is not None and len(running) < state.MAX_PODS:
+                running.append(one)
 
         # Only a kubelet calls pods running: their number is bounded.
         selector = f"spec.nodeName={node.name},status.phase=Running"
         try:
             async with asyncio.timeout(READ_SECONDS):
-                await paging.read(self._api.get, "/api/v1/pods", take, {"fieldSelector": selector})
+                await paging.read_items(self._api.get, "/api/v1/pods", take, {"fieldSelector": selector})
         except TimeoutError:
             raise errors.Unreachable(f"the pods of node {node.name} could not be read in {READ_SECONDS:g} s") from None
         return running

@@ -117,16 +117,13 @@ class RevisionHistory:
     async def _list(self) -> list[revisions.Stored]:
         stored: list[revisions.Stored] = []
 
-        def take(body: bytes) -> decoding.ListMetadata:
-            page = decoding.page(body)
-            for item in page.items or ():
-                try:
-                    one = revisions.project(_DECODER.decode(item))
-                except msgspec.DecodeError as error:
-                    log.warning("ControllerRevision %s is left out: %s", decoding.identity(item).name, error)
-                else:
-                    stored.extend([one] if one is not None else [])
-            return page.metadata
+        def take(item: msgspec.Raw) -> None:
+            try:
+                one = revisions.project(_DECODER.decode(item))
+            except msgspec.DecodeError as error:
+                log.warning("ControllerRevision %s is left out: %s", decoding.identity(item).name, error)
+            else:
+                stored.extend([one] if one is not None else [])
 
-        await paging.read(self._api.get, self._path, take, revisions.SELECTOR)
+        await paging.read_items(self._api.get, self._path, take, revisions.SELECTOR)
         return stored

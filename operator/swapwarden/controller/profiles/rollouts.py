@@ -236,5 +236,5 @@ class Rollouts:
 
 
 def _waits(progress: rollout.RolloutProgress, overdue: fleet.Overdue) -> bool:
-    """Whether an agent may yet answer whose node's turn has come."""
+    """Return whether an agent may yet answer whose node's turn has come."""
     return any((node, True) not in overdue for node in progress.waiting)

@@ -119,18 +119,15 @@ class ProfileList:
         profiles: list[dict[str, Any]] = []
         left_out = set[str]()
 
-        def take(body: bytes) -> decoding.ListMetadata:
-            page = decoding.page(body)
-            for item in page.items or ():
-                try:
-                    profiles.append(decoding.decode(item, dict[str, Any]))
-                except msgspec.DecodeError as error:
-                    name = decoding.identity(item).name
-                    left_out.add(name)
-                    log.error("profile %s cannot be decoded; its last known version stays: %s", name, error)  # noqa: TRY400 the text says all
-            return page.metadata
+        def take(item: msgspec.Raw) -> None:
+            try:
+                profiles.append(decoding.decode(item, dict[str, Any]))
+            except msgspec.DecodeError as error:
+                name = decoding.identity(item).name
+                left_out.add(name)
+                log.error("profile %s cannot be decoded; its last known version stays: %s", name, error)  # noqa: TRY400 the text says all
 
-        listed = await paging.read(self._api.get, names.PROFILES_PATH, take, {})
+        listed = await paging.read_items(self._api.get, names.PROFILES_PATH, take, {})
         replaced = self._store.replace(profiles, int(listed.resource_version), left_out)
         for name, error in replaced.failed.items():
             shown = decoding.shown(name)
