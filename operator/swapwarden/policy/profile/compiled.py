@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.api import names, quantity, state, throttling
+from swapwarden.api import names, quantity, state, throttling, values
 from swapwarden.api import profile as api
 from swapwarden.policy.memory import settings as memory_settings
 from swapwarden.policy.node import settings as node_settings
@@ -200,7 +200,7 @@ def _memory_qos(model: api.memory.MemoryQoSSpec | None) -> memory_settings.Memor
     )
 
 
-def _reclaim(model: api.reclaim.ReclaimSpec | None) -> Reclaim | None:
+def _reclaim(model: api.memory.ReclaimSpec | None) -> Reclaim | None:
     if model is None or model.mode is names.ReclaimMode.OFF:
         return None
     return Reclaim(
@@ -237,7 +237,7 @@ def _unit(model: api.spec.SystemUnit) -> state.UnitSettings:
     )
 
 
-def _selector(model: api.selectors.LabelSelector | None) -> Selector:
+def _selector(model: values.LabelSelector | None) -> Selector:
     if model is None:
         return ()
     labels = (LabelExpression(key, "In", frozenset({value})) for key, value in model.match_labels.items())

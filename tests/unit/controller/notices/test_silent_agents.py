@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from swapwarden.controller import notices
 
-from tests.unit.controller.objects import Known, node, state_row
-from tests.unit.policy.rows import container, pod
+from tests.unit.controller.known import Known
+from tests.unit.objects import container, node, pod, state_row
 
 NAMESPACE = "swapwarden-system"
 
