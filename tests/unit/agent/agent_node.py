@@ -8,7 +8,6 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
 
 import pytest
 from swapwarden.agent.desired import spec
@@ -54,14 +53,34 @@ def state(
     return spec.NodeSpec("u", generation, mode, unknown, kubepods, made)
 
 
-_WRITE: Final = cgroupfs.Cgroups.write
+Hook = Callable[[str, int], object]
 
 
 class Cgroups(cgroupfs.Cgroups):
-    """All its writes go through `write` where a test has put another function in that place."""
+    """All its writes go through `write` where a test has put a hook, or another function in that place."""
+
+    before: Hook | None = None
+    """Receives the file and the value of each write, and refuses the write by an exception."""
+    after: Hook | None = None
+
+    def refuse(self, within: str = "", error: Exception | None = None) -> None:
+        """Let writes to files whose path has `within` fail from now on; by default, permission is denied."""
+
+        def deny(name: str, _: int) -> None:
+            if within in name:
+                raise error or cgroupfs.DeniedError(f"{name}: Permission denied")
+
+        self.before = deny
+
+    def write(self, name: str, value: int) -> None:
+        if self.before:
+            self.before(name, value)
+        super().write(name, value)
+        if self.after:
+            self.after(name, value)
 
     def replace(self, name: str, observed: int, value: int) -> int:
-        if getattr(self.write, "__func__", None) is _WRITE:
+        if not (self.before or self.after) and getattr(self.write, "__func__", None) is Cgroups.write:
             return super().replace(name, observed, value)
         self.write(name, value)
         return observed

@@ -361,9 +361,7 @@ async def test_swap_taken_is_reported_with_its_own_cause(plain: Node) -> None:
 
 
 @pytest.mark.parametrize("first", ["pod", "container"])
-async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
+async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(plain: Node, first: str) -> None:
     agent = plain.start()
     inner = {name: spec.FileSetting(MIB, at_most=False) for name in ("app", "sidecar")}
     apply(agent, state({1: 5 * MIB}, containers={1: inner}))
@@ -371,13 +369,11 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
     files = [pod, *(plain.tree.container_path(pod, name) for name in inner)]
     held = [str(5 * MIB), str(MIB), str(MIB)]
     await until(lambda: [swap_max(path) for path in files] == held)
-    real = plain.cgroups.write
 
-    def slow(path: str, limit: int) -> None:
+    def slow(*_: object) -> None:
         plain.later += 60
-        real(path, limit)
 
-    monkeypatch.setattr(plain.cgroups, "write", slow)
+    plain.cgroups.before = slow
     order = files if first == "pod" else files[::-1]
     for path in order:
         write(path, "max")

@@ -43,19 +43,15 @@ async def test_another_writers_value_is_repaired(plain: Node, other: str) -> Non
     assert swap_max(pod) == str(64 * MIB)
 
 
-async def test_an_earlier_value_is_on_record_before_it_is_overwritten(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_earlier_value_is_on_record_before_it_is_overwritten(plain: Node) -> None:
     agent = plain.start()
     recorded: list[bool] = []
-    write_limit = plain.cgroups.write
 
-    def spy(path: str, value: int) -> None:
+    def spy(_: str, value: int) -> None:
         entry = plain.ledger.limits.get(plain.known(pod).file.key)
         recorded.append(entry is not None and entry.found == cgroupfs.NO_LIMIT and value in entry.wrote)
-        write_limit(path, value)
 
-    monkeypatch.setattr(plain.cgroups, "write", spy)
+    plain.cgroups.before = spy
     pod = plain.tree.pod(1)
     apply(agent, state({1: MIB}))
     await until(lambda: swap_max(pod) == str(MIB))
@@ -133,19 +129,10 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     assert swap_max(low) == "4096"
 
 
-async def test_a_cap_leaves_a_smaller_value_written_at_the_same_time(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cap_leaves_a_smaller_value_written_at_the_same_time(plain: Node) -> None:
     agent = plain.start()
     app = plain.tree.container(plain.tree.pod(1), "app")
-    real = plain.cgroups.write
-
-    def overtaken(path: str, limit: int) -> None:
-        real(path, limit)
-        if limit == MIB:
-            write(app, "4096")
-
-    monkeypatch.setattr(plain.cgroups, "write", overtaken)
+    plain.cgroups.after = lambda _, limit: write(app, "4096") if limit == MIB else None
     apply(agent, state({1: cgroupfs.NO_LIMIT}, containers={1: {"app": spec.FileSetting(MIB, at_most=True)}}))
     await until(lambda: swap_max(app) != "max")
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
@@ -161,17 +148,11 @@ async def test_a_smaller_value_under_a_cap_is_not_the_desired_one(plain: Node) -
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
 
-async def test_restore_leaves_a_value_written_at_the_same_time(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_restore_leaves_a_value_written_at_the_same_time(plain: Node) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
     apply(agent, state({1: 0}))
-    real = plain.cgroups.write
-
-    def overtaken(path: str, limit: int) -> None:
-        real(path, limit)
-        write(pod, "4096")
-
-    monkeypatch.setattr(plain.cgroups, "write", overtaken)
+    plain.cgroups.after = lambda *_: write(pod, "4096")
     apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
     assert (swap_max(pod), snapshot(agent).to_restore) == ("4096", 0)
 
@@ -373,18 +354,11 @@ async def test_swap_in_use_is_cut_where_memory_has_room_but_is_no_success_yet(pl
     assert (swap_max(pod), reasons(agent)) == ("0", ["Draining"])
 
 
-async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_agents_own_container_may_be_denied(plain: Node) -> None:
     pods = [plain.tree.pod(n) for n in (1, 2)]
     containers = [plain.tree.container(pod, "app") for pod in pods]
     agent = plain.start(own_uid=uid(1))
-    real = plain.cgroups.write
-
-    def deny(path: str, limit: int) -> None:
-        if "cri-containerd" in path:
-            raise cgroupfs.DeniedError(f"{path}: Permission denied")
-        real(path, limit)
-
-    monkeypatch.setattr(plain.cgroups, "write", deny)
+    plain.cgroups.refuse("cri-containerd")
     wants = {n: {"app": spec.FileSetting(MIB, at_most=False)} for n in (1, 2)}
     apply(agent, state({1: MIB, 2: MIB}, containers=wants))
     failed = [violation.pod for violation in snapshot(agent).violations if violation.reason == "AccessDenied"]
@@ -402,15 +376,11 @@ async def test_a_file_that_never_appears_is_a_failure(plain: Node, monkeypatch: 
 
 
 async def test_a_failure_to_raise_is_one_failure_however_often_all_is_compared(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    plain: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     pod = plain.tree.pod(1, memory_swap_max="0\n")
     agent = plain.start()
-
-    def deny(path: str, limit: int) -> None:
-        raise cgroupfs.DeniedError(f"{path}: Permission denied ({limit})")
-
-    monkeypatch.setattr(plain.cgroups, "write", deny)
+    plain.cgroups.refuse()
     apply(agent, state({1: MIB}))
     for _ in range(3):
         compare(agent)
@@ -419,39 +389,29 @@ async def test_a_failure_to_raise_is_one_failure_however_often_all_is_compared(
     assert len([each for each in caplog.records if each.message.startswith("cannot set memory.swap.max")]) == 1
 
 
-async def test_a_writer_that_is_as_fast_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_writer_that_is_as_fast_is_a_failure(plain: Node) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
-    real = plain.cgroups.write
-
-    def contested(path: str, limit: int) -> None:
-        real(path, limit)
-        write(pod, "max")
-
-    with monkeypatch.context() as other:
-        other.setattr(plain.cgroups, "write", contested)
-        apply(agent, state({1: 0}))
-        assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
+    plain.cgroups.after = lambda *_: write(pod, "max")
+    apply(agent, state({1: 0}))
+    assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
+    plain.cgroups.after = None
     await until(lambda: swap_max(pod) == "0" and reasons(agent) == [])
 
 
-async def test_growth_is_counted_once_where_one_repair_takes_several_writes(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_growth_is_counted_once_where_one_repair_takes_several_writes(plain: Node) -> None:
     agent = plain.start()
     apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     write(pod, str(3 * MIB), "memory.swap.current")
-    real = plain.cgroups.write
     writes = []
 
-    def contested(path: str, limit: int) -> None:
-        real(path, limit)
+    def contested(_: str, limit: int) -> None:
         writes.append(limit)
         if len(writes) < file_reconciler.ATTEMPTS:
             write(pod, "max")
 
-    monkeypatch.setattr(plain.cgroups, "write", contested)
+    plain.cgroups.after = contested
     write(pod, "max")
     await until(lambda: len(writes) == file_reconciler.ATTEMPTS)
     tally = plain.known(pod).tally
@@ -493,31 +453,25 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
     apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
-    real = plain.cgroups.write
-
-    def deny(path: str, limit: int) -> None:
-        if "cri-containerd" in path:
-            raise cgroupfs.DeniedError(f"{path}: Permission denied")
-        real(path, limit)
 
     def raised(limit: int) -> spec.NodeSpec:
         return state({1: MIB}, containers={1: {"app": spec.FileSetting(limit, at_most=False)}})
 
-    with monkeypatch.context() as refusing:
-        refusing.setattr(plain.cgroups, "write", deny)
-        apply(agent, raised(0))
-        compare(agent)
-        assert (swap_max(pod), reasons(agent)) == ("0", ["AccessDenied"])
-        assert snapshot(agent).unseen == 1, "the pod's own limit waits, and nothing says that it holds"
-        write(pod, "max")
-        await until(lambda: swap_max(pod) != "max")
-        assert swap_max(pod) == "0", "after another writer's change it has its earlier value again"
-        if ends == "gone":
-            plain.tree.remove(app)
-        elif ends == "wished":
-            apply(agent, raised(cgroupfs.NO_LIMIT))
-        if ends != "written":
-            await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
+    plain.cgroups.refuse("cri-containerd")
+    apply(agent, raised(0))
+    compare(agent)
+    assert (swap_max(pod), reasons(agent)) == ("0", ["AccessDenied"])
+    assert snapshot(agent).unseen == 1, "the pod's own limit waits, and nothing says that it holds"
+    write(pod, "max")
+    await until(lambda: swap_max(pod) != "max")
+    assert swap_max(pod) == "0", "after another writer's change it has its earlier value again"
+    if ends == "gone":
+        plain.tree.remove(app)
+    elif ends == "wished":
+        apply(agent, raised(cgroupfs.NO_LIMIT))
+    if ends != "written":
+        await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
+    plain.cgroups.before = None
     await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
 
 
@@ -533,21 +487,15 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
     else:
         apply(agent, state(unknown=names.BeforePlan.UNMANAGED))
     pod = await plain.run(1, "app")
-    real = plain.cgroups.write
-
-    def deny(path: str, limit: int) -> None:
-        raise cgroupfs.DeniedError(f"{path}: Read-only file system, not {limit}")
-
-    with monkeypatch.context() as refusing:
-        refusing.setattr(plain.cgroups, "write", deny)
-        if late:
-            apply(agent, state({1: 0}))
-        else:
-            write(pod, "max")
-        await until(lambda: "WriteFailed" in reasons(agent))
-        plain.later += 90
-        compare(agent)
-    assert plain.cgroups.write == real
+    plain.cgroups.refuse()
+    if late:
+        apply(agent, state({1: 0}))
+    else:
+        write(pod, "max")
+    await until(lambda: "WriteFailed" in reasons(agent))
+    plain.later += 90
+    compare(agent)
+    plain.cgroups.before = None
     await until(lambda: swap_max(pod) == "0")
     tally = plain.known(pod).tally
     assert tally.count == 1
@@ -556,20 +504,11 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
         assert list(tally.milliseconds_of) == [names.Cause.STATE_LATE]
 
 
-async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_max="0\n")
     plain.tree.container(pod, "app", memory_swap_max="0\n")
     agent = plain.start()
-    real = plain.cgroups.write
-
-    def deny(path: str, limit: int) -> None:
-        if "cri-containerd" in path:
-            raise cgroupfs.DeniedError(f"{path}: Permission denied")
-        real(path, limit)
-
-    monkeypatch.setattr(plain.cgroups, "write", deny)
+    plain.cgroups.refuse("cri-containerd")
     apply(agent, state({1: MIB}, containers={1: {"app": spec.FileSetting(MIB, at_most=False)}}))
     compare(agent)
     assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])
@@ -608,20 +547,15 @@ async def test_a_promised_minimum_is_raised_at_once_and_lowered_after_what_waite
     low = cgroup_files.CgroupFile("memory.low", unset=0, denied=None, exposed=cgroup_files.Exposed.BELOW)
     file = records.ControlFile(known.path, known.file.inode, known, spec=low)
     (app,) = known.containers.values()
-    idle = []
-    real = plain.cgroups.write
-
-    def written(name: str, limit: int) -> None:
-        idle.append(is_idle(agent))
-        real(name, limit)
-
+    idle: list[bool] = []
     for desired in (2 * MIB, MIB):
         file.desired = records.Desired(desired, desired)
         mark(agent, app)
         agent.work.waiting.mark(file, queue.Priority.REPAIR, queue.Mark(0.0, 0.0))
-        with unheard(agent), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plain.cgroups, "write", written)
+        with unheard(agent):
+            plain.cgroups.before = lambda *_: idle.append(is_idle(agent))
             settle(agent)
+            plain.cgroups.before = None
         assert (pod / "memory.low").read_text().split() == [str(desired)]
     assert idle == [False, True], "the second one waited for the container"
 
@@ -634,41 +568,28 @@ async def test_a_limit_is_set_where_nothing_counts_the_swap_in_use(plain: Node) 
     assert (swap_max(pod), reasons(agent)) == (str(MIB), [])
 
 
-async def test_a_pod_is_not_raised_while_the_kernel_fails_to_lower_a_container(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_is_not_raised_while_the_kernel_fails_to_lower_a_container(plain: Node) -> None:
     agent = plain.start()
     apply(agent, state({1: 0}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
-    real = plain.cgroups.write
-
-    def fail(name: str, limit: int) -> None:
-        if "cri-containerd" in name:
-            raise cgroupfs.CgroupError(f"{name}: Input/output error")
-        real(name, limit)
-
-    with monkeypatch.context() as failing:
-        failing.setattr(plain.cgroups, "write", fail)
-        apply(agent, state({1: MIB}, containers={1: {"app": spec.FileSetting(0, at_most=False)}}))
-        compare(agent)
-        assert (swap_max(pod), swap_max(app), reasons(agent)) == ("0", "max", ["WriteFailed"])
+    plain.cgroups.refuse("cri-containerd", cgroupfs.CgroupError("Input/output error"))
+    apply(agent, state({1: MIB}, containers={1: {"app": spec.FileSetting(0, at_most=False)}}))
+    compare(agent)
+    assert (swap_max(pod), swap_max(app), reasons(agent)) == ("0", "max", ["WriteFailed"])
+    plain.cgroups.before = None
     compare(agent)
     await until(lambda: (swap_max(pod), swap_max(app)) == (str(MIB), "0"))
 
 
-async def test_a_value_counts_as_not_restored_until_it_is(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_value_counts_as_not_restored_until_it_is(plain: Node) -> None:
     agent = plain.start()
     apply(agent, state({1: 0}))
     pod = await plain.run(1)
-
-    def fail(name: str, _: int) -> None:
-        raise cgroupfs.CgroupError(f"{name}: Input/output error")
-
-    with monkeypatch.context() as failing:
-        failing.setattr(plain.cgroups, "write", fail)
-        apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
-        assert (swap_max(pod), snapshot(agent).to_restore) == ("0", 1)
+    plain.cgroups.refuse(error=cgroupfs.CgroupError("Input/output error"))
+    apply(agent, state({1: 0}, mode=names.Mode.RESTORE))
+    assert (swap_max(pod), snapshot(agent).to_restore) == ("0", 1)
+    plain.cgroups.before = None
     compare(agent)
     assert (swap_max(pod), snapshot(agent).to_restore) == ("max", 0)
 

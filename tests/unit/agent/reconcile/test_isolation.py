@@ -293,8 +293,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             limit = plain.cgroups.read
             broken.setattr(plain.cgroups, "read", lambda name: fail() if is_of(name, bad) else limit(name))
         elif where == "write":
-            wrote = plain.cgroups.write
-            broken.setattr(plain.cgroups, "write", lambda name, to: fail() if is_of(name, bad) else wrote(name, to))
+            plain.cgroups.before = lambda name, _: fail() if is_of(name, bad) else None
         else:
             came = systemd_zero.Evidence.came
             broken.setattr(
@@ -321,28 +320,20 @@ async def test_an_unexpected_error_is_that_cgroups_own(
         assert condition(agent, "Degraded") == ("True", "InternalError")
         write(crowd.pods[1], "max")
         await until(lambda: swap_max(crowd.pods[1]) == str(2 * MIB))
+    plain.cgroups.before = None
     await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
     assert swap_max(crowd.apps[HOSTILE]) == str(MIB)
 
 
 @pytest.mark.parametrize("where", ["pod", "container"])
-async def test_an_unexpected_error_keeps_no_other_pod_from_more(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, where: str
-) -> None:
+async def test_an_unexpected_error_keeps_no_other_pod_from_more(plain: Node, mistakes: Faults, where: str) -> None:
     crowd = Crowd(plain)
     agent = plain.start()
     for number in PODS:
         write(crowd.pods[number], "0" if number != HOSTILE else str(3 * MIB))
     write(plain.tree.kubepods, "0")
     bad = str((crowd.pods if where == "pod" else crowd.apps)[HOSTILE].relative_to(plain.tree.root))
-    real = plain.cgroups.write
-
-    def fail(path: str, limit: int) -> None:
-        if is_of(path, bad):
-            raise ZeroDivisionError("a mistake")
-        real(path, limit)
-
-    monkeypatch.setattr(plain.cgroups, "write", fail)
+    plain.cgroups.refuse(f"{bad}/memory", ZeroDivisionError("a mistake"))
     apply(agent, crowd.state())
     assert mistakes.count > 0
     assert swap_max(plain.tree.kubepods) == str(64 * MIB)
@@ -609,16 +600,15 @@ async def test_a_value_written_over_before_its_read_back_counts_until_it_is_repa
     pod = await plain.run(1, "app")
     known = plain.known(pod)
     agent.catch_up()
-    real, writes = plain.cgroups.write, 0
+    writes = 0
 
-    def overwritten(path: str, limit: int) -> None:
+    def overwritten(*_: object) -> None:
         nonlocal writes
         writes += 1
-        real(path, limit)
         if writes <= file_reconciler.ATTEMPTS:
             write(pod, "max")
 
-    monkeypatch.setattr(plain.cgroups, "write", overwritten)
+    plain.cgroups.after = overwritten
     write(pod, "max")
     agent.catch_up()
     assert swap_max(pod) == "max"
@@ -672,19 +662,13 @@ async def test_an_exposure_with_an_event_counts_from_the_event(plain: Node) -> N
 # Order
 
 
-async def test_repairs_come_before_arrivals(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repairs_come_before_arrivals(plain: Node) -> None:
     agent = plain.start(state({1: 0}))
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == "0")
     agent.catch_up()
     wrote: list[str] = []
-    real = plain.cgroups.write
-
-    def spy(path: str, limit: int) -> None:
-        wrote.append(path.rpartition("/")[0])
-        real(path, limit)
-
-    monkeypatch.setattr(plain.cgroups, "write", spy)
+    plain.cgroups.before = lambda path, _: wrote.append(path.rpartition("/")[0])
     arrivals = [plain.tree.pod(number) for number in range(2, 202)]
     write(pod, "max")
     await until(lambda: len(wrote) >= 201)
@@ -692,19 +676,13 @@ async def test_repairs_come_before_arrivals(plain: Node, monkeypatch: pytest.Mon
     assert {swap_max(each) for each in arrivals} == {"0"}
 
 
-async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node) -> None:
     made = [plain.tree.pod(number) for number in range(200)]
     agent = plain.start()
     apply(agent, state(dict.fromkeys(range(200), 0)))
     agent.catch_up()
     left: list[int] = []
-    real = plain.cgroups.write
-
-    def spy(path: str, limit: int) -> None:
-        left.append(len(waits(agent)))
-        real(path, limit)
-
-    monkeypatch.setattr(plain.cgroups, "write", spy)
+    plain.cgroups.before = lambda *_: left.append(len(waits(agent)))
     agent.resync()
     await asyncio.sleep(0)
     write(made[-1], "max")
@@ -1026,21 +1004,14 @@ async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
     monkeypatch.setattr(container_reconciler, "STIR_SECONDS", 0.1)
     agent = plain.start()
     (inner,) = await inside(plain, agent, 1)
-    path, looks = str(inner.relative_to(plain.tree.root)), 0
-    real = plain.cgroups.write
-
-    def spy(written: str, limit: int) -> None:
-        nonlocal looks
-        looks += written == f"{path}/memory.swap.max"
-        real(written, limit)
-
-    monkeypatch.setattr(plain.cgroups, "write", spy)
+    file, written = str((inner / "memory.swap.max").relative_to(plain.tree.root)), []
+    plain.cgroups.before = lambda name, _: written.append(name)
     begun = asyncio.get_running_loop().time()
     for _ in range(100):
         write(inner, "max")
         agent.catch_up()
     lasted = asyncio.get_running_loop().time() - begun
-    assert looks <= container_reconciler.STIRS + lasted / container_reconciler.STIR_SECONDS
+    assert written.count(file) <= container_reconciler.STIRS + lasted / container_reconciler.STIR_SECONDS
     # The pod around it is repaired as fast as ever.
     write(inner.parent, "max")
     agent.catch_up()
@@ -1049,18 +1020,16 @@ async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
 
 
 async def test_a_container_that_writes_all_the_time_to_a_cgroup_of_its_own_does_not_degrade_its_node(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
+    plain: Node,
 ) -> None:
     agent = plain.start()
     (inner,) = await inside(plain, agent, 1)
-    real = plain.cgroups.write
 
-    def contend(path: str, limit: int) -> None:
-        real(path, limit)
+    def contend(path: str, _: int) -> None:
         if path.endswith("/container/memory.swap.max"):
             write(inner, "max")
 
-    monkeypatch.setattr(plain.cgroups, "write", contend)
+    plain.cgroups.after = contend
     write(inner, "max")
     agent.catch_up()
     assert condition(agent, "Applied") == ("False", "AccessDenied")
@@ -1112,22 +1081,16 @@ async def test_a_neighbour_that_cannot_be_read_keeps_nobody_from_being_lowered(p
     assert int(swap_max(pod)) <= swap + max(swap // 4, 16 * MIB), "it can grow no more than while it drains"
 
 
-async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(plain: Node) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
-    real = plain.cgroups.write
-
-    def refuse(path: str, limit: int) -> None:
-        raise cgroupfs.CgroupError(f"{path}: Input/output error ({limit})")
-
-    monkeypatch.setattr(plain.cgroups, "write", refuse)
+    refused = cgroupfs.CgroupError("Input/output error")
+    plain.cgroups.refuse(error=refused)
     apply(agent, state({1: 0}))
     file = plain.known(pod).file
     for _ in range(10):
         look_again(agent, file)
-    monkeypatch.setattr(plain.cgroups, "write", real)
+    plain.cgroups.before = None
     swap_limit = pod / "memory.swap.max"
     held = swap_limit.read_text()
     swap_limit.unlink()
@@ -1136,7 +1099,7 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
     assert wait is not None
     assert wait <= queue.SOON_SECONDS[0] * 2, "the first look for a file is a moment away"
     swap_limit.write_text(held)
-    monkeypatch.setattr(plain.cgroups, "write", refuse)
+    plain.cgroups.refuse(error=refused)
     look_again(agent, file)
     assert file.retries is not None
     assert file.retries.refused.failures > 10, "refused writes are retried less and less often"

@@ -160,9 +160,7 @@ def test_no_order_of_writes_opens_a_gap(first: list[int], used: list[int], wishe
         asyncio.run(play(pathlib.Path(folder), first, used, wished))
 
 
-async def test_the_limit_of_all_is_raised_after_pods_that_a_comparison_lowers(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_limit_of_all_is_raised_after_pods_that_a_comparison_lowers(plain: Node) -> None:
     """Others wrote to both, and no event reported that."""
     pod = plain.tree.pod(1)
     agent = plain.start()
@@ -171,15 +169,9 @@ async def test_the_limit_of_all_is_raised_after_pods_that_a_comparison_lowers(
     write(plain.tree.kubepods, "0")
     lose_events(agent)
     written: list[str] = []
-    real = plain.cgroups.write
-
-    def spy(name: str, value: int) -> None:
-        written.append(name.rpartition("/")[0])
-        real(name, value)
-
-    monkeypatch.setattr(plain.cgroups, "write", spy)
+    plain.cgroups.before = lambda name, _: written.append(name.split("/")[-2])
     compare(agent)
-    assert [name.rpartition("/")[2] for name in written] == [pod.name, plain.tree.kubepods.name]
+    assert written == [pod.name, plain.tree.kubepods.name]
 
 
 async def test_a_stream_of_new_names_in_one_pod_holds_up_no_raise(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,13 +242,7 @@ async def test_a_raise_that_waited_precedes_the_arrivals_of_other_pods(
 
     apply(agent, wish(MIB, MIB))
     written: list[pathlib.Path] = []
-    real = plain.cgroups.write
-
-    def spy(name: str, value: int) -> None:
-        written.append(plain.tree.root / name.rpartition("/")[0])
-        real(name, value)
-
-    monkeypatch.setattr(plain.cgroups, "write", spy)
+    plain.cgroups.before = lambda name, _: written.append(plain.tree.root / name.rpartition("/")[0])
     apply(agent, wish(2 * MIB, PAGE))
     assert sorted(written) == sorted([*pods, *inner])
     assert [written[1], written[3]] == [written[0].parent, written[2].parent]

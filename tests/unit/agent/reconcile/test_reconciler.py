@@ -341,15 +341,11 @@ async def test_a_state_with_other_values_while_files_cannot_be_written(
     monkeypatch.setattr(queue, "RETRY_SECONDS", (0.01, 0.01))
     pod = plain.tree.pod(1)
     agent = plain.start()
-
-    def deny(path: str, limit: int) -> None:
-        raise cgroupfs.DeniedError(f"{path}: Permission denied ({limit})")
-
-    with monkeypatch.context() as denied:
-        denied.setattr(plain.cgroups, "write", deny)
-        apply(agent, state({1: 0}))
-        assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
-        apply(agent, state({1: MIB}, generation=2))
+    plain.cgroups.refuse()
+    apply(agent, state({1: 0}))
+    assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
+    apply(agent, state({1: MIB}, generation=2))
+    plain.cgroups.before = None
     await until(lambda: swap_max(pod) == str(MIB) and "WriteFailed" not in reasons(agent))
 
 
@@ -459,15 +455,9 @@ async def test_a_repair_does_not_wait_for_a_state_to_be_applied(plain: Node, mon
     pods = [plain.tree.pod(number) for number in range(100)]
     agent = plain.start(state(dict.fromkeys(range(100), 0)))
     wrote: list[str] = []
-    real = plain.cgroups.write
-
-    def spy(name: str, value: int) -> None:
-        wrote.append(name)
-        real(name, value)
-
     agent.set_desired(state(dict.fromkeys(range(1, 100), MIB), generation=2))
     await asyncio.sleep(0)
-    monkeypatch.setattr(plain.cgroups, "write", spy)
+    plain.cgroups.before = lambda name, _: wrote.append(name)
     write(pods[0], "max")
     await until(lambda: swap_max(pods[0]) == "0")
     assert len(wrote) < 50
@@ -482,15 +472,13 @@ async def test_a_long_turn_reads_events_too(plain: Node, monkeypatch: pytest.Mon
     agent = plain.start(state(dict.fromkeys(range(100), 0)))
     agent.catch_up()
     wrote: list[str] = []
-    real = plain.cgroups.write
 
-    def spy(name: str, value: int) -> None:
+    def spy(name: str, _: int) -> None:
         wrote.append(name.rpartition("/")[0])
-        real(name, value)
         if len(wrote) == 10:
             write(pods[0], "max")
 
-    monkeypatch.setattr(plain.cgroups, "write", spy)
+    plain.cgroups.after = spy
     apply(agent, state(dict.fromkeys(range(1, 100), MIB), generation=2))
     assert swap_max(pods[0]) == "0"
     assert [name.endswith(pods[0].name) for name in wrote].index(True) in range(10, 20)
