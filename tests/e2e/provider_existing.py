@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import types
 from pathlib import Path
 from typing import Self
 
@@ -42,12 +41,7 @@ class Existing(provider.ByKubeconfig):
             raise ProviderError(f"say with E2E_NODE which node to use; there are: {', '.join(nodes)}")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing was made here."""
 
     def _check_context(self) -> None:

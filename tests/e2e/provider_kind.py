@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -104,12 +103,7 @@ class Kind(provider.ByKubeconfig):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _kind(self, *arguments: str) -> str:
@@ -229,10 +223,5 @@ class HostRecording:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._running.stop()

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,9 @@ from testbed.product.webhook import Webhook
 from tests.integration import preloaded
 
 CRDS = Path(__file__).parents[2] / "crds"
+Json = dict[str, Any]
+Eventually = Callable[[Callable[[], object], str], None]
+
 POLL = 0.05
 """Seconds between two looks. One is often a connection to the API server, which costs both ends milliseconds."""
 

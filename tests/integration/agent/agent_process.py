@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from testbed.base import process
 from tests.integration import preloaded
+from tests.integration.agent.fake_api import FakeApi
 from tests.unit.agent.cgroup_tree import uid
 
 PATIENCE = 30.0
@@ -27,6 +28,14 @@ def until(holds: Callable[[], object], what: str = "", seconds: float = PATIENCE
     while not holds():
         assert time.monotonic() < deadline, f"never came true: {what}"
         time.sleep(0.005)
+
+
+def applied(api: FakeApi, generation: int, reason: str = "AsSpecified") -> None:
+    """Wait until the agent reports the state of this generation."""
+    until(
+        lambda: (api.status.get("observedGeneration"), api.condition("Applied")[1]) == (generation, reason),
+        f"generation {generation} is {reason}",
+    )
 
 
 class AgentProcess:

@@ -9,12 +9,11 @@ import pathlib
 import queue
 import socket
 import threading
-import types
 import uuid
 from typing import Any, Self
 from urllib import parse
 
-Json = dict[str, Any]
+from tests.integration.conftest import Json
 
 COLLECTION = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
 
@@ -55,9 +54,7 @@ class FakeApi:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import state
 
-from tests.integration.agent.agent_process import AgentProcess, Start, pods, until
+from tests.integration.agent.agent_process import AgentProcess, Start, applied, pods, until
 from tests.integration.agent.fake_api import FakeApi
 from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, uid, write
 
@@ -25,13 +25,6 @@ MIB = 1 << 20
 
 def holds(path: pathlib.Path, value: str) -> None:
     until(lambda: swap_max(path) == value, f"{path.name} holds {value} (holds {swap_max(path)})")
-
-
-def applied(api: FakeApi, generation: int, reason: str = "AsSpecified") -> None:
-    until(
-        lambda: (api.status.get("observedGeneration"), api.condition("Applied")[1]) == (generation, reason),
-        f"generation {generation} is {reason}",
-    )
 
 
 def test_a_state_before_its_cgroup_and_a_cgroup_before_its_state(tree: CgroupTree, api: FakeApi, start: Start) -> None:

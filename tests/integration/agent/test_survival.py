@@ -7,18 +7,11 @@ import random
 import threading
 import time
 
-from tests.integration.agent.agent_process import Start, pods, until
+from tests.integration.agent.agent_process import Start, applied, pods, until
 from tests.integration.agent.fake_api import FakeApi
 from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, write
 
 MIB = 1 << 20
-
-
-def applied(api: FakeApi, generation: int, reason: str = "AsSpecified") -> None:
-    until(
-        lambda: (api.status.get("observedGeneration"), api.condition("Applied")[1]) == (generation, reason),
-        f"generation {generation} is {reason}",
-    )
 
 
 def come_and_go(tree: CgroupTree, first: int, count: int, at_once: int = 50) -> None:

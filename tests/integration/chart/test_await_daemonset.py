@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 from swapwarden import __main__ as program
 
 from testbed.controlplane.servers import ControlPlane
+from tests.integration.conftest import Json
 from tests.integration.webhook import pods
 
-Json = dict[str, Any]
 LABELS = {"app": "remover"}
 
 

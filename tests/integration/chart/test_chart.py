@@ -7,7 +7,6 @@ import http
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,8 +20,7 @@ from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 from tests.integration import needs
-
-Json = dict[str, Any]
+from tests.integration.conftest import Json
 
 PROFILES = {
     "batch": {"nodeSelector": {"matchLabels": {"pool": "batch"}}, "swap": {"behavior": "LimitedSwap"}},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.integration import needs, preloaded
 from tests.integration.chart import nfd
 from tests.integration.chart.agents import Agent
 from tests.integration.chart.nfd import FEATURES, OWNS
+from tests.integration.conftest import Json
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 from tests.integration.controller.node_labels import (
     BACKING,
@@ -33,7 +33,6 @@ from tests.integration.controller.node_labels import (
     report,
 )
 
-Json = dict[str, Any]
 Eventually = Callable[..., None]
 
 OWN = FEATURES.replace("nodefeatures", f"namespaces/{helm.NAMESPACE}/nodefeatures")

@@ -25,8 +25,7 @@ from swapwarden.webhook import bodies, connections, review, server
 
 from testbed.base import paths
 from testbed.product import manifests
-
-Json = dict[str, Any]
+from tests.integration.conftest import Json
 
 NAMESPACE = "swapwarden-system"
 EXCLUDED = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE]}

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from swapwarden.api import profile as api
@@ -17,9 +16,9 @@ from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 from tests.integration import preloaded
+from tests.integration.conftest import Json
 from tests.integration.controller.cluster import PROFILES
 
-Json = dict[str, Any]
 Apply = Callable[..., "subprocess.CompletedProcess[str]"]
 
 BATCH: Json = {"nodeSelector": {"matchLabels": {"pool": "batch"}}, "swap": {"behavior": "LimitedSwap"}}

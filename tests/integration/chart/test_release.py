@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +13,6 @@ from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 from testbed.product.controller import Controller
-
-Json = dict[str, Any]
 
 SECRET = f"/api/v1/namespaces/{helm.NAMESPACE}/secrets/swapwarden-webhook-tls"
 ORDER = f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps/swapwarden-uninstall"

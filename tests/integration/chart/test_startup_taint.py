@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,10 +11,8 @@ from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 from testbed.product.controller import Controller
 from tests.integration.chart.agents import Agent
+from tests.integration.conftest import Eventually, Json
 from tests.integration.controller.cluster import FAST, STATES, Cluster
-
-Json = dict[str, Any]
-Eventually = Callable[[Callable[[], object], str], None]
 
 STARTUP: Json = {"key": "node.swapwarden.dev/agent-not-ready", "effect": "NoSchedule"}
 OTHERS: list[Json] = [{"key": "pool", "value": "batch", "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]
@@ -43,15 +40,6 @@ def _clean(cluster: Cluster) -> Iterator[None]:
             cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}")
 
 
-def taint(cluster: Cluster, node: str, *taints: Json) -> None:
-    assert cluster.cp.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": list(taints)}})[0] == 200
-
-
-def taints(cluster: Cluster, node: str) -> list[Json]:
-    found: list[Json] = cluster.cp.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])
-    return [{key: value for key, value in each.items() if key != "timeAdded"} for each in found]
-
-
 @pytest.mark.parametrize(
     "before", [[STARTUP], [STARTUP, *OTHERS], [OTHERS[0], STARTUP, OTHERS[1]], [*OTHERS, STARTUP]], ids=len
 )
@@ -59,16 +47,16 @@ def test_it_is_removed_once_the_agent_has_applied_a_state_and_all_others_stay(
     before: list[Json], cluster: Cluster, eventually: Eventually
 ) -> None:
     cluster.node("one")
-    taint(cluster, "one", *before)
+    cluster.taint("one", *before)
     with Controller(cluster.cp, FAST, "--remove-startup-taint"):
         eventually(lambda: cluster.state("one"), "a state")
-        assert STARTUP in taints(cluster, "one")
+        assert STARTUP in cluster.taints("one")
         with Agent(cluster, "one"):
-            eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone")
-        assert taints(cluster, "one") == [each for each in before if each != STARTUP]
+            eventually(lambda: STARTUP not in cluster.taints("one"), "the taint gone")
+        assert cluster.taints("one") == [each for each in before if each != STARTUP]
         # A node that returns new.
-        taint(cluster, "one", *before)
-        eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone again")
+        cluster.taint("one", *before)
+        eventually(lambda: STARTUP not in cluster.taints("one"), "the taint gone again")
 
 
 def test_it_waits_for_the_agent_of_this_node_and_not_of_an_earlier_one_of_the_name(
@@ -81,29 +69,29 @@ def test_it_waits_for_the_agent_of_this_node_and_not_of_an_earlier_one_of_the_na
         earlier = cluster.state("one")
         cluster.cp.request("DELETE", "/api/v1/nodes/one")
         node = cluster.node("one", swap=0)
-        taint(cluster, "one", STARTUP)
+        cluster.taint("one", STARTUP)
         cluster.node("marker")
         eventually(lambda: cluster.state("marker"), "the controller has seen what came before")
         assert cluster.state("one")["metadata"]["uid"] == earlier["metadata"]["uid"]
-        assert STARTUP in taints(cluster, "one")
+        assert STARTUP in cluster.taints("one")
         # As the garbage collector does.
         cluster.cp.request("DELETE", f"{STATES}/one")
         eventually(lambda: cluster.state("one"), "a state of its own")
         assert [one["uid"] for one in cluster.state("one")["metadata"]["ownerReferences"]] == [node["metadata"]["uid"]]
-        assert STARTUP in taints(cluster, "one")
+        assert STARTUP in cluster.taints("one")
         with Agent(cluster, "one"):
-            eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone")
+            eventually(lambda: STARTUP not in cluster.taints("one"), "the taint gone")
 
 
 @pytest.mark.parametrize("reason", ["Incompatible", "Draining"])
 def test_it_is_removed_where_nothing_more_can_be_done(reason: str, cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
-    taint(cluster, "one", STARTUP)
+    cluster.taint("one", STARTUP)
     with (
         Controller(cluster.cp, FAST, "--remove-startup-taint"),
         Agent(cluster, "one", status="False", reason=reason),
     ):
-        eventually(lambda: not taints(cluster, "one"), "the taint gone")
+        eventually(lambda: not cluster.taints("one"), "the taint gone")
 
 
 def test_it_stays_while_something_is_amiss_or_nobody_asked_for_its_removal(
@@ -111,20 +99,20 @@ def test_it_stays_while_something_is_amiss_or_nobody_asked_for_its_removal(
 ) -> None:
     for name in ("failing", "fine"):
         cluster.node(name)
-        taint(cluster, name, STARTUP)
+        cluster.taint(name, STARTUP)
     with (
         Controller(cluster.cp, FAST, "--remove-startup-taint"),
         Agent(cluster, "failing", status="False", reason="WriteFailed") as failing,
         Agent(cluster, "fine"),
     ):
-        eventually(lambda: not taints(cluster, "fine"), "the other taint gone")
+        eventually(lambda: not cluster.taints("fine"), "the other taint gone")
         eventually(lambda: failing.modes, "a report")
-    assert taints(cluster, "failing") == [STARTUP]
-    taint(cluster, "fine", STARTUP)
+    assert cluster.taints("failing") == [STARTUP]
+    cluster.taint("fine", STARTUP)
     with Controller(cluster.cp, FAST) as controller:
         controller.leads()
         eventually(lambda: cluster.spec("fine").get("epoch", 0) >= 1, "a look")
-    assert taints(cluster, "fine") == [STARTUP]
+    assert cluster.taints("fine") == [STARTUP]
 
 
 @pytest.mark.parametrize(
@@ -141,12 +129,12 @@ def test_the_controller_may_take_that_taint_and_touch_no_other(
     spec: Json, cluster: Cluster, eventually: Eventually
 ) -> None:
     cluster.node("one")
-    taint(cluster, "one", STARTUP, *OTHERS)
+    cluster.taint("one", STARTUP, *OTHERS)
     token = cluster.cp.token(helm.NAMESPACE, "swapwarden-controller")
 
     def status() -> int:
         return int(cluster.cp.request("PATCH", "/api/v1/nodes/one?dryRun=All", {"spec": spec}, token=token)[0])
 
     eventually(lambda: status() == 403, "the policy in force")
-    assert taints(cluster, "one") == [STARTUP, *OTHERS]
+    assert cluster.taints("one") == [STARTUP, *OTHERS]
     assert cluster.cp.request("PATCH", "/api/v1/nodes/one", {"spec": {"taints": OTHERS}}, token=token)[0] == 200

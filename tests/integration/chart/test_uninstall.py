@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from swapwarden.cli import uninstall as uninstall_command
@@ -16,10 +15,8 @@ from testbed.product import helm, manifests
 from testbed.product.controller import Controller
 from tests.integration import needs, preloaded
 from tests.integration.chart.agents import Agent
+from tests.integration.conftest import Eventually, Json
 from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
-
-Json = dict[str, Any]
-Eventually = Callable[[Callable[[], object], str], None]
 
 ORDER = f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps/swapwarden-uninstall"
 SWAP, NFD = "node.swapwarden.dev/swap", "feature.node.kubernetes.io/memory-swap"

@@ -64,6 +64,14 @@ class Cluster:
         found: dict[str, Any] = self.cp.get(f"/api/v1/nodes/{name}")
         return found
 
+    def taint(self, node: str, *taints: dict[str, Any]) -> None:
+        """Have a node carry these taints only; a new one has `node.kubernetes.io/not-ready`."""
+        assert self.cp.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": list(taints)}})[0] == 200
+
+    def taints(self, node: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.cp.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])
+        return [{key: value for key, value in each.items() if key != "timeAdded"} for each in found]
+
     def knows_swap(self) -> bool:
         """Whether the API server keeps what Nodes say of their swap (status.nodeInfo.swap); older ones do not."""
         return self.cp.version() >= (1, 33)

@@ -7,7 +7,8 @@ import pytest
 from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
-from tests.integration.controller.cluster import Cluster
+from testbed.product.controller import Controller
+from tests.integration.controller.cluster import FAST, Cluster
 
 AUDITED = ["nodeswapstates.swapwarden.dev", "nodes", "nodeswapprofiles/status.swapwarden.dev"]
 
@@ -27,6 +28,14 @@ def allowed(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluste
     """The cluster with the rights that come with the chart's value `eviction`: the module's EVICTION."""
     with cluster.granted(f"eviction={request.module.EVICTION}", "policy-evictions"):
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def controller(cluster: Cluster) -> Iterator[Controller]:
+    """The controller of a module, as the leader."""
+    with Controller(cluster.cp, FAST) as running:
+        running.leads()
+        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from tests.integration.conftest import Json
 from tests.integration.controller.cluster import FACTS, STATES, Cluster
-
-Json = dict[str, Any]
 
 NFD, SWAP = "feature.node.kubernetes.io/memory-swap", "node.swapwarden.dev/swap"
 BEHAVIOR, BACKING, ENCRYPTED = f"{SWAP}-behavior", f"{SWAP}-backing", f"{SWAP}-encrypted"

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from testbed.product.controller import ACCOUNT, NAMESPACE
+from tests.integration.conftest import Eventually
 from tests.integration.controller import pressure
 from tests.integration.controller.cluster import Cluster
 
@@ -44,7 +45,7 @@ def _objects(name: str) -> dict[str, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def overloaded(cluster: Cluster, eventually: pressure.Eventually) -> Iterator[None]:
+def overloaded(cluster: Cluster, eventually: Eventually) -> Iterator[None]:
     """With an API server that refuses evictions by the controller."""
     name, token = f"no-evictions-{next(NUMBERS)}", cluster.cp.token(NAMESPACE, ACCOUNT)
     context = ssl.create_default_context(cafile=str(cluster.cp.ca_file))

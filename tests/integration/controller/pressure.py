@@ -12,9 +12,8 @@ from swapwarden.policy.pressure.candidates import Candidate
 from swapwarden.policy.pressure.handling import EvictionAnswer
 
 from testbed.product.controller import ACCOUNT, NAMESPACE
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import STATES, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
 
 PODS = "/api/v1/namespaces/default/pods"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"

@@ -18,12 +18,12 @@ from swapwarden.kube import client, config, errors
 
 from testbed.product import manifests
 from testbed.product.controller import Controller
+from tests.integration.conftest import Json
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.unit.controller.certificates.test_key_pairs import handshake
 from tests.unit.controller.known import Led, term
 
-Json = dict[str, Any]
 Keep = Callable[..., contextlib.AbstractAsyncContextManager[manager.CertificateManager]]
 
 NAMESPACE, SERVICE, REGISTRATION = "swapwarden-system", "swapwarden-webhook", "swapwarden"

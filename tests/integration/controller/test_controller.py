@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
-from testbed.product.controller import Controller
 from tests.integration import needs
-from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
-
-
-@pytest.fixture(scope="module")
-def controller(cluster: Cluster) -> Iterator[Controller]:
-    with Controller(cluster.cp, FAST) as running:
-        running.leads()
-        yield running
+from tests.integration.conftest import Eventually
+from tests.integration.controller.cluster import PROFILES, STATES, Cluster
 
 
 @pytest.mark.usefixtures("controller")

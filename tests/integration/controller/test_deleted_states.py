@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from testbed.product.controller import Controller
 from tests.integration import needs
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 from tests.integration.controller.node_labels import BACKING, CLEAR, ENCRYPTED, NVME, SWAP, labels, report
 
-Eventually = Callable[[Callable[[], object], str], None]
 SOON = "--label-removal-delay=1"
 
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from testbed.product.controller import Controller
-from tests.integration.controller.cluster import FAST, STATES, Cluster
+from tests.integration.conftest import Eventually
+from tests.integration.controller.cluster import STATES, Cluster
 
-Eventually = Callable[[Callable[[], object], str], None]
+pytestmark = pytest.mark.usefixtures("controller")
+
 
 DISABLED = {"swapwarden.dev/swap-policy": "Disabled"}
 LIMIT = {"swapwarden.dev/swap-limit": "64Mi"}
 SAID = "so it is"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def controller(cluster: Cluster) -> Iterator[Controller]:
-    with Controller(cluster.cp, FAST) as running:
-        running.leads()
-        yield running
 
 
 def described(cluster: Cluster, kind: str, name: str) -> dict[str, str]:

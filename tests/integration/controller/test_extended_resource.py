@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration.chart.agents import Agent
+from tests.integration.conftest import Eventually, Json
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
-Json = dict[str, Any]
 
 RESOURCE = "swapwarden.dev/swap"
 OTHERS = {"memory": str(2**32), "cpu": "1", "pods": "100", "example.com/card": "2"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from testbed.product.controller import Controller
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.integration.controller.node_labels import (
     BACKING,
@@ -19,8 +18,6 @@ from tests.integration.controller.node_labels import (
     patch,
     report,
 )
-
-Eventually = Callable[[Callable[[], object], str], None]
 
 
 def test_labels_stay_for_a_while_and_values_do_not(cluster: Cluster, eventually: Eventually) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from testbed.product.controller import Controller
 from tests.integration import needs
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
 from tests.integration.controller.node_labels import (
     BACKING,
@@ -26,8 +27,6 @@ from tests.integration.controller.node_labels import (
     patch,
     report,
 )
-
-Eventually = Callable[[Callable[[], object], str], None]
 
 
 @pytest.fixture(scope="module")

@@ -14,19 +14,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import pytest
 from swapwarden.kube.election import election
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration import needs
+from tests.integration.conftest import Json
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 from tests.integration.kube.proxy import Proxy
 
 Eventually = Callable[..., None]
-Json = dict[str, Any]
 
 OWN_LEASE = "--lease-duration=15"
 """The default: as long as in a cluster."""

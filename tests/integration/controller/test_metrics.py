@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from testbed.product.controller import Controller
 from tests.integration import scrapes
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import FAST, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
 
 pytestmark = pytest.mark.usefixtures("executed")
 

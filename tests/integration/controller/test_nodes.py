@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from testbed.product.controller import Controller
 from tests.integration import needs
-from tests.integration.controller.cluster import FAST, STATES, Cluster
+from tests.integration.conftest import Eventually
+from tests.integration.controller.cluster import STATES, Cluster
 
-Eventually = Callable[[Callable[[], object], str], None]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def controller(cluster: Cluster) -> Iterator[Controller]:
-    with Controller(cluster.cp, FAST) as running:
-        running.leads()
-        yield running
+pytestmark = pytest.mark.usefixtures("controller")
 
 
 @needs.NODES_TELL_SWAP

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from testbed.product.controller import Controller
 from tests.integration import needs
+from tests.integration.conftest import Eventually, Json
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster, limit
-
-Eventually = Callable[[Callable[[], object], str], None]
-Json = dict[str, Any]
 
 DISABLED_BY_TEAM: Json = {
     "name": "quiet",
@@ -24,13 +21,6 @@ DISABLED_BY_TEAM: Json = {
 _NAMESPACE_WATCHES = re.compile(
     r'^apiserver_longrunning_requests\{[^}]*resource="namespaces"[^}]*verb="WATCH"[^}]*\} (\S+)$', re.MULTILINE
 )
-
-
-@pytest.fixture(scope="module")
-def controller(cluster: Cluster) -> Iterator[Controller]:
-    with Controller(cluster.cp, FAST) as running:
-        running.leads()
-        yield running
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +11,8 @@ from swapwarden.policy.observed import pods
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration.chart.agents import Agent
+from tests.integration.conftest import Eventually, Json
 from tests.integration.controller.cluster import FAST, STATES, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
-Json = dict[str, Any]
 
 TYPE = "swapwarden.dev/SwapPolicyEnforced"
 PODS = "/api/v1/namespaces/default/pods"

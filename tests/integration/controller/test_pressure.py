@@ -8,9 +8,10 @@ import pytest
 from swapwarden.controller.pressure import budgets
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
+from tests.integration.conftest import Eventually
 from tests.integration.controller import pressure
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
-from tests.integration.controller.pressure import ANSWERS, BUDGETS, HOLDS, PODS, Eventually
+from tests.integration.controller.pressure import ANSWERS, BUDGETS, HOLDS, PODS
 
 EVICTION = "DryRun"
 

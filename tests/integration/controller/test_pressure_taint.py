@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from testbed.product.controller import Controller
 from tests.integration.chart.agents import Agent
+from tests.integration.conftest import Eventually, Json
 from tests.integration.controller import sooner
 from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
-Json = dict[str, Any]
 
 KEY = "node.swapwarden.dev/memory-pressure"
 OTHERS: list[Json] = [{"key": "pool", "value": "batch", "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]
@@ -20,15 +17,6 @@ PRESSURE = {"seq": 1, "signal": "Headroom", "scope": "Node", "headroomBytes": 7,
 
 def own(effect: str = "NoSchedule") -> Json:
     return {"key": KEY, "value": "true", "effect": effect}
-
-
-def put(cluster: Cluster, node: str, *taints: Json) -> None:
-    assert cluster.cp.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": list(taints)}})[0] == 200
-
-
-def taints(cluster: Cluster, node: str) -> list[Json]:
-    found: list[Json] = cluster.cp.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])
-    return [{key: value for key, value in each.items() if key != "timeAdded"} for each in found]
 
 
 def report(cluster: Cluster, node: str, pressure: Json | None) -> None:
@@ -51,39 +39,39 @@ def test_it_appears_with_the_pressure_and_disappears_some_time_after_it(
         controller.leads()
         follow(cluster, "one", eventually, taintEffect="NoSchedule")
         follow(cluster, "two", eventually)
-        put(cluster, "one", *OTHERS)
-        put(cluster, "two")
+        cluster.taint("one", *OTHERS)
+        cluster.taint("two")
         report(cluster, "two", PRESSURE)
         report(cluster, "one", PRESSURE)
-        eventually(lambda: taints(cluster, "one") == [*OTHERS, own()], "the taint")
-        put(cluster, "one", *OTHERS)
-        eventually(lambda: taints(cluster, "one") == [*OTHERS, own()], "it is set once more")
+        eventually(lambda: cluster.taints("one") == [*OTHERS, own()], "the taint")
+        cluster.taint("one", *OTHERS)
+        eventually(lambda: cluster.taints("one") == [*OTHERS, own()], "it is set once more")
         selector = "involvedObject.kind=Node,involvedObject.name=two,reason=MemoryPressureObserved"
         events = f"/api/v1/namespaces/default/events?fieldSelector={selector}"
         eventually(lambda: cluster.cp.get(events)["items"], "the event about the other node's pressure")
-        assert taints(cluster, "two") == [], "its profile names no effect"
+        assert cluster.taints("two") == [], "its profile names no effect"
         report(cluster, "one", None)
-        eventually(lambda: taints(cluster, "one") == OTHERS, "it is gone some time after the pressure")
+        eventually(lambda: cluster.taints("one") == OTHERS, "it is gone some time after the pressure")
 
 
 def test_it_stays_over_a_failover_and_is_gone_with_the_profile(cluster: Cluster, eventually: Eventually) -> None:
     with Controller(cluster.cp, FAST) as controller:
         controller.leads()
         follow(cluster, "one", eventually, taintEffect="PreferNoSchedule")
-        put(cluster, "one")
+        cluster.taint("one")
         report(cluster, "one", PRESSURE)
-        eventually(lambda: taints(cluster, "one") == [own("PreferNoSchedule")], "the taint")
+        eventually(lambda: cluster.taints("one") == [own("PreferNoSchedule")], "the taint")
         report(cluster, "one", None)
     with Controller(cluster.cp, FAST) as controller, Agent(cluster, "one"):
         controller.leads()
         pod = cluster.pod("one", "later")
         eventually(lambda: cluster.swap_max("one", pod) == "0", "a plan of the next leader")
-        assert taints(cluster, "one") == [own("PreferNoSchedule")]
+        assert cluster.taints("one") == [own("PreferNoSchedule")]
         assert cluster.cp.request("PATCH", f"{PROFILES}/one", {"spec": {"pressure": {"mode": "Off"}}})[0] == 200
-        eventually(lambda: taints(cluster, "one") == [], "it ends with the mode")
+        eventually(lambda: cluster.taints("one") == [], "it ends with the mode")
         assert cluster.cp.request("PATCH", f"{PROFILES}/one", {"spec": {"pressure": {"mode": "Observe"}}})[0] == 200
         eventually(lambda: "pressure" in cluster.spec("one"), "the thresholds")
         report(cluster, "one", PRESSURE)
-        eventually(lambda: taints(cluster, "one") == [own("PreferNoSchedule")], "the taint")
+        eventually(lambda: cluster.taints("one") == [own("PreferNoSchedule")], "the taint")
         cluster.cp.request("DELETE", f"{PROFILES}/one")
-        eventually(lambda: taints(cluster, "one") == [], "it ends with the profile")
+        eventually(lambda: cluster.taints("one") == [], "it ends with the profile")

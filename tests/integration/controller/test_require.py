@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from testbed.product.controller import Controller
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
 from tests.integration.controller.node_labels import BEHAVIOR, CLEAR, NVME, SWAP, ZRAM, labels, report
 
-Eventually = Callable[[Callable[[], object], str], None]
 UNMET = f"{SWAP}-unmet"
 SAFE_ZRAM = {**ZRAM, "encrypted": True}
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from testbed.product.controller import Controller
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
 
 
 def answer(cluster: Cluster, node: str, eventually: Eventually) -> None:

@@ -15,9 +15,8 @@ from swapwarden.policy.fleet import profile_status
 from testbed.base import paths
 from testbed.product import manifests
 from testbed.product.controller import NAMESPACE, Controller
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import FACTS, FAST, PROFILES, STATES, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
 
 NODES = [f"wave-{number}" for number in range(6)]
 

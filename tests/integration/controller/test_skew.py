@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,11 +11,9 @@ from testbed.base import paths
 from testbed.product import manifests, part
 from testbed.product.controller import Controller
 from tests.integration import needs
+from tests.integration.conftest import Eventually, Json
 from tests.integration.controller import earlier
 from tests.integration.controller.cluster import FAST, Cluster
-
-Json = dict[str, Any]
-Eventually = Callable[[Callable[[], object], str], None]
 
 CRDS = paths.CRDS
 STATES_CRD = CRDS / "nodeswapstates.swapwarden.dev.yaml"

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
+from tests.integration.conftest import Eventually
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
-
-Eventually = Callable[[Callable[[], object], str], None]
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 AGENT = {"app.kubernetes.io/name": "swapwarden", "app.kubernetes.io/component": "agent"}

@@ -6,17 +6,15 @@ import concurrent.futures
 import http.client
 import json
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from swapwarden.api import state
 
 from testbed.product.controller import Controller
+from tests.integration.conftest import Eventually, Json
 from tests.integration.controller.cluster import FAST, STATES, Cluster
-
-Json = dict[str, Any]
-Eventually = Callable[[Callable[[], object], str], None]
 
 NAMESPACE = "tenant"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

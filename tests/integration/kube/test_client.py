@@ -11,10 +11,9 @@ from swapwarden.kube import client, config, errors, transport
 
 from testbed.controlplane import pki
 from testbed.controlplane.servers import ControlPlane
+from tests.integration.conftest import Json
 from tests.integration.kube.conftest import ConfigMaps
 from tests.integration.kube.proxy import Proxy
-
-Json = dict[str, Any]
 
 
 def body(content: Json) -> bytes:

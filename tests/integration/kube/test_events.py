@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -10,10 +9,9 @@ from swapwarden.api.notices import Notice, Regarding
 from swapwarden.kube import client, config, events, transport
 
 from testbed.controlplane.servers import ControlPlane
+from tests.integration.conftest import Json
 from tests.integration.kube.conftest import ConfigMaps
 from tests.integration.kube.proxy import Proxy
-
-Json = dict[str, Any]
 
 
 @pytest_asyncio.fixture

@@ -9,7 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 from swapwarden.kube import config
@@ -17,10 +17,10 @@ from swapwarden.kube.election import election, elector
 
 from testbed.base.process import Process
 from testbed.controlplane.servers import ControlPlane
+from tests.integration.conftest import Json
 from tests.integration.kube import elector_process
 from tests.integration.kube.elector_process import now
 
-Json = dict[str, Any]
 Eventually = Callable[..., None]
 
 DURATION, DEADLINE, RETRY = 3.0, 2.0, 0.3

@@ -12,11 +12,11 @@ import pytest
 from swapwarden.kube import client, errors, watch
 
 from testbed.controlplane.servers import ControlPlane
+from tests.integration.conftest import Json
 from tests.integration.kube.conftest import ConfigMaps
 from tests.integration.kube.proxy import Proxy
 from tests.unit.kube.scripted import until
 
-Json = dict[str, Any]
 Watched = AsyncGenerator[watch.WatchEvent[Json], None]
 
 

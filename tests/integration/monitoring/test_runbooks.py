@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -13,9 +12,9 @@ from testbed.base import process
 from testbed.controlplane import pki
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm
+from tests.integration.conftest import Json
 
 ME = "tests/integration/monitoring/test_runbooks.py"
-Json = dict[str, Any]
 PAGES = (
     "docs/runbooks/SwapwardenAgentDegraded.md",
     "docs/runbooks/SwapwardenAgentSilent.md",

@@ -9,14 +9,14 @@ import selectors
 import socket
 import threading
 import time
-import types
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 from swapwarden.api import names, runtime_link
 from swapwarden.api.runtime_link import FromAgent, FromPlugin
 
-Json = dict[str, Any]
+from tests.integration.conftest import Json
+
 PATIENCE = 20.0
 
 
@@ -214,7 +214,5 @@ class FakeAgent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -10,8 +10,8 @@ import pytest
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
+from tests.integration.conftest import Json
 
-Json = dict[str, Any]
 Ask = Callable[..., tuple[int, Json]]
 
 NAMESPACE = "swapwarden-system"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,9 +12,7 @@ from swapwarden.policy.observed import revisions
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
-
-Json = dict[str, Any]
-Eventually = Callable[[Callable[[], object], str], None]
+from tests.integration.conftest import Eventually, Json
 
 NAMESPACE = "swapwarden-system"
 STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Final
 
@@ -14,6 +14,7 @@ from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
 from testbed.product.webhook import Webhook
 from tests.integration import needs
+from tests.integration.conftest import Eventually
 from tests.integration.webhook import pods
 
 _WITHOUT_WEBHOOK = (
@@ -41,7 +42,6 @@ class Admission:
 
 MODES: Final = ("Webhook", pytest.param("Policy", marks=needs.MUTATING_POLICIES))
 """The values of admission.mode in the chart."""
-Eventually = Callable[[Callable[[], object], str], None]
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -49,6 +49,13 @@ def admission(request: pytest.FixtureRequest, crds: ControlPlane, eventually: Ev
     """The admission of a module, once for each admission.mode of the chart."""
     with installed(request.param, crds, eventually) as found:
         yield found
+
+
+@pytest.fixture
+def namespace(crds: ControlPlane, admission: Admission) -> str:
+    """A new namespace under the module's admission."""
+    assert admission
+    return pods.new_namespace(crds)
 
 
 @contextlib.contextmanager

@@ -15,12 +15,6 @@ REMEDY = "change the pod template of the workload that made it"
 
 
 @pytest.fixture
-def namespace(crds: ControlPlane, admission: Admission) -> str:
-    assert admission
-    return pods.new_namespace(crds)
-
-
-@pytest.fixture
 def web(crds: ControlPlane, namespace: str) -> str:
     """The path of a pod with a policy and a limit."""
     annotations = {pods.POLICY: "Disabled", pods.APP_LIMIT: "0", "example.com/note": "a"}

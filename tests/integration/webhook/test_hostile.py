@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from swapwarden.kube import client, config, errors
@@ -18,21 +18,11 @@ from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
+from tests.unit.webhook import reviews
 
 OTHERS = 30
 LARGE = 10
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def own(crds: ControlPlane) -> Iterator[Webhook]:
-    """One registered replica."""
-    with Webhook(crds) as running:
-        try:
-            running.install()
-            yield running
-        finally:
-            running.uninstall()
 
 
 def of_many_names() -> pods.Json:
@@ -86,7 +76,7 @@ async def asked_again_and_again(
 
 @pytest.mark.parametrize(("hostile", "clients"), [(of_many_names, 24), (of_many_containers, 6), (of_long_text, 4)])
 async def test_one_tenants_costly_pods_refuse_nobody_elses(
-    crds: ControlPlane, own: Webhook, hostile: Callable[[], pods.Json], clients: int
+    crds: ControlPlane, webhook: Webhook, hostile: Callable[[], pods.Json], clients: int
 ) -> None:
     tenant, other = pods.new_namespace(crds), pods.new_namespace(crds)
     cfg = config.load(str(crds.kubeconfig))
@@ -99,50 +89,43 @@ async def test_one_tenants_costly_pods_refuse_nobody_elses(
             answers = await pods.many(crds, asked, dry_run=True)
         assert [each for each in answers if isinstance(each, errors.ApiError)] == []
         assert len(statuses) > before, "the tenant asked all the while"
-    assert own.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
+    assert webhook.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
 
 
-def test_a_pod_that_can_be_stored_is_admitted_however_long_it_is_in_json(crds: ControlPlane, own: Webhook) -> None:
-    asked = own.metric(pods.CALLS)
+def test_a_pod_that_can_be_stored_is_admitted_however_long_it_is_in_json(crds: ControlPlane, webhook: Webhook) -> None:
+    asked = webhook.metric(pods.CALLS)
     namespace = pods.new_namespace(crds)
     pod = of_long_text()
     del pod["metadata"]["finalizers"]
     status, answer = pods.create(crds, namespace, pod)
     assert status == 201, answer
-    assert own.metric(pods.CALLS) == asked + 1
+    assert webhook.metric(pods.CALLS) == asked + 1
     assert crds.request("DELETE", f"{pods.path(namespace, 'long')}?gracePeriodSeconds=0")[0] == 200
 
 
-def test_keys_of_any_length_go_shortened_into_answers_and_logs(crds: ControlPlane, own: Webhook) -> None:
+def test_keys_of_any_length_go_shortened_into_answers_and_logs(crds: ControlPlane, webhook: Webhook) -> None:
     namespace = pods.new_namespace(crds)
     line = "\n2026-01-01T00:00:00.000Z ERROR forged"
     limit = f"swap-limit.swapwarden.dev/{line}{'x' * 2_000_000}"
     status, answer = pods.create(crds, namespace, pods.pod("web", {limit: "1"}), pods.DRY_RUN)
     assert status == 422, answer
     assert len(json.dumps(answer)) < 5000
-    lines = own.process.output().splitlines()
+    lines = webhook.process.output().splitlines()
     assert max(map(len, lines)) < 10_000
     assert all(json.loads(each) for each in lines)
 
 
-def client_hello() -> bytes:
-    outgoing = ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="webhook").do_handshake()
-    return outgoing.read()
-
-
 @pytest.mark.parametrize(
     ("sent", "count"),
-    [(b"", 6000), (b"\x16\x03\x01", 2000), (client_hello(), 1500)],
+    [(b"", 6000), (b"\x16\x03\x01", 2000), (reviews.client_hello(), 1500)],
     ids=["nothing", "a-little", "a-handshake"],
 )
 def test_thousands_of_idle_connections_cost_little_and_refuse_no_pod(
-    crds: ControlPlane, own: Webhook, sent: bytes, count: int
+    crds: ControlPlane, webhook: Webhook, sent: bytes, count: int
 ) -> None:
     namespace = pods.new_namespace(crds)
-    address = urllib.parse.urlsplit(own.url)
-    before = process.resident(own.process.pid)
+    address = urllib.parse.urlsplit(webhook.url)
+    before = process.resident(webhook.process.pid)
     idle: list[socket.socket] = []
     most = 0
     try:
@@ -155,10 +138,10 @@ def test_thousands_of_idle_connections_cost_little_and_refuse_no_pod(
                 one.sendall(sent)
             idle.append(one)
             if number % 500 == 499:
-                most = max(most, process.resident(own.process.pid))
+                most = max(most, process.resident(webhook.process.pid))
                 status, answer = pods.create(crds, namespace, pods.pod("web", {pods.POLICY: "Disabled"}), pods.DRY_RUN)
                 assert status == 201, answer
-                assert own.health("/readyz")[0] == 200
+                assert webhook.health("/readyz")[0] == 200
     finally:
         for one in idle:
             one.close()
@@ -229,25 +212,27 @@ class Direct:
 
 
 @pytest.mark.parametrize("source", ["127.3.0.1", "127.0.0.1"], ids=["another-address", "the-api-servers-address"])
-async def test_bodies_that_are_held_back_keep_no_large_pod_out(crds: ControlPlane, own: Webhook, source: str) -> None:
+async def test_bodies_that_are_held_back_keep_no_large_pod_out(
+    crds: ControlPlane, webhook: Webhook, source: str
+) -> None:
     namespace = pods.new_namespace(crds)
-    direct, size = Direct(own, source), bodies.MAX_BUFFERED_BYTES // 5 - 10_000
+    direct, size = Direct(webhook, source), bodies.MAX_BUFFERED_BYTES // 5 - 10_000
     held = [(b'{"namespace":"forged-%d",' % number).ljust(size) for number in range(5)]
-    before = process.resident(own.process.pid)
+    before = process.resident(webhook.process.pid)
     async with direct.keep_sending(held, announced=13 * MIB):
         async with asyncio.timeout(60):
-            while process.resident(own.process.pid) - before < 50 * MIB:  # noqa: ASYNC110 another process
+            while process.resident(webhook.process.pid) - before < 50 * MIB:  # noqa: ASYNC110 another process
                 await asyncio.sleep(0.01)
         answers = await large_pods(crds, namespace)
     assert answers == [201] * LARGE
     assert direct.ended > 0, "some of the held bodies gave way"
-    assert own.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
+    assert webhook.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
 
 
-async def test_reviews_under_forged_namespaces_keep_no_large_pod_out(crds: ControlPlane, own: Webhook) -> None:
+async def test_reviews_under_forged_namespaces_keep_no_large_pod_out(crds: ControlPlane, webhook: Webhook) -> None:
     namespace = pods.new_namespace(crds)
     costly = of_many_containers()
-    direct = Direct(own, "127.3.0.1")
+    direct = Direct(webhook, "127.3.0.1")
     forged = [review_of(costly, f"forged-{number}") for number in range(24)]
     async with direct.keep_sending(forged, announced=0):
         async with asyncio.timeout(60):

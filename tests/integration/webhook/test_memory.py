@@ -14,12 +14,6 @@ from tests.integration.webhook import pods
 from tests.integration.webhook.conftest import Admission
 
 
-@pytest.fixture
-def namespace(crds: ControlPlane, admission: Admission) -> str:
-    assert admission
-    return pods.new_namespace(crds)
-
-
 def body(case: pod_memory.Case, name: str = "web", **more: str) -> pods.Json:
     made = pods.pod(name, {**case.annotations, **more})
     return {**made, "spec": case.spec}

@@ -18,13 +18,6 @@ from tests.integration.webhook import pods
 from tests.integration.webhook.conftest import Admission
 from tests.unit.webhook import reviews
 
-
-@pytest.fixture
-def namespace(crds: ControlPlane, admission: Admission) -> str:
-    assert admission
-    return pods.new_namespace(crds)
-
-
 DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "0-1", "controller": True}]
 
 

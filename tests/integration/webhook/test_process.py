@@ -10,16 +10,16 @@ import socket
 import ssl
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.webhook import Webhook
+from tests.integration.conftest import Eventually
 from tests.integration.webhook import pods
 
-Eventually = Callable[[Callable[[], object], str], None]
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/swapwarden"
 
 

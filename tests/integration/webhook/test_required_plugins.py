@@ -9,6 +9,7 @@ from swapwarden.policy.admission import required_plugins
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm
+from tests.integration.conftest import Eventually
 from tests.integration.webhook import conftest, pods
 from tests.unit.policy.admission import required_lists
 
@@ -18,7 +19,7 @@ DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "0-1
 
 @pytest.fixture(scope="module", params=conftest.MODES, autouse=True)
 def requiring(
-    request: pytest.FixtureRequest, crds: ControlPlane, eventually: conftest.Eventually
+    request: pytest.FixtureRequest, crds: ControlPlane, eventually: Eventually
 ) -> Iterator[conftest.Admission]:
     with conftest.installed(request.param, crds, eventually, require_plugin=True) as found:
         yield found

@@ -22,12 +22,6 @@ def preference(operator: str) -> dict[str, Any]:
     return {"weight": 50, "preference": {"matchExpressions": [expression]}}
 
 
-@pytest.fixture
-def namespace(crds: ControlPlane, admission: Admission) -> str:
-    assert admission
-    return pods.new_namespace(crds)
-
-
 def created(control_plane: ControlPlane, namespace: str, policy: str | None, **spec: Any) -> Any:
     """The pod as it is stored."""
     body = pods.pod("web", None if policy is None else {pods.POLICY: policy})

@@ -18,6 +18,7 @@ from swapwarden.agent.node import node_watch
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import report
 
+from tests.unit import background
 from tests.unit.agent.agent_node import until
 from tests.unit.agent.cgroup_tree import CgroupTree
 
@@ -47,10 +48,8 @@ def made(tmp_path: pathlib.Path, version: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 async def beating(made: agent.Agent) -> AsyncIterator[agent.Agent]:
-    task = asyncio.create_task(made._pulse.run())
-    yield made
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with background.running(made._pulse.run()):
+        yield made
 
 
 @pytest.fixture
@@ -103,13 +102,9 @@ class Signs:
 
 @contextlib.asynccontextmanager
 async def running(signs: Signs) -> AsyncIterator[None]:
-    task = asyncio.create_task(signs.pulse.run())
-    try:
+    async with background.running(signs.pulse.run()):
         await until(lambda: signs.given > 0)
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_what_wakes_up_the_agent_anyway_is_an_occasion_for_a_sign_of_life(
@@ -161,11 +156,9 @@ async def test_an_agent_that_is_idle_wakes_up_once_for_a_sign_of_life(
                 done.set()
 
     signs = Counted(tmp_path)
-    task = asyncio.create_task(signs.pulse.run())
-    await done.wait()
-    assert turns <= 13
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with background.running(signs.pulse.run()):
+        await done.wait()
+        assert turns <= 13
 
 
 def test_the_last_sign_of_the_one_before(tmp_path: pathlib.Path) -> None:

@@ -30,6 +30,7 @@ from swapwarden.policy.profile import compiled
 from swapwarden.policy.verdict import pod_events
 from swapwarden.telemetry import exposition, logs
 
+from tests.unit import background
 from tests.unit.controller.known import Led
 from tests.unit.kube.scripted import CUT, HANG, STREAM, Request, Scripted, failure, page, reply, until
 from tests.unit.objects import (
@@ -263,11 +264,8 @@ async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.Monkey
     monkeypatch.setattr(revision_history.RevisionHistory, "ensure", keeps)
     cfg = config.Config(server=server.url)
     found = Bench(app.App(cfg, api, parse("--identity=me", "--lease-duration=15", "--pod-conditions")), server)
-    competing = asyncio.create_task(found.controller.leadership.compete(found.controller.follow_namespaces))
-    yield found
-    competing.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await competing
+    async with background.running(found.controller.leadership.compete(found.controller.follow_namespaces)):
+        yield found
     await found.controller.leadership.stop()
 
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 from swapwarden.api.notices import EventType, Notice, Regarding
 from swapwarden.kube import client, config, events
 
+from tests.unit import background
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply, until
 
 Json = dict[str, Any]
@@ -52,13 +53,9 @@ def idle(api: client.Client, clock: Time) -> events.Recorder:
 
 @contextlib.asynccontextmanager
 async def sending(recorder: events.Recorder) -> AsyncIterator[None]:
-    task = asyncio.create_task(recorder.run())
-    try:
+    async with background.running(recorder.run()) as task:
         yield
         assert not task.done()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest_asyncio.fixture

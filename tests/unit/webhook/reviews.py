@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from swapwarden.webhook import review
 
 Json = dict[str, Any]
@@ -81,3 +83,11 @@ def patched(pod: Json, response: review.Response) -> Json:
         else:
             target[last] = operation["value"]
     return result
+
+
+def client_hello() -> bytes:
+    """The first bytes of a client."""
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="webhook").do_handshake()
+    return outgoing.read()

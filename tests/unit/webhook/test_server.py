@@ -75,14 +75,6 @@ def head(path: str, length: int, *, method: str = "POST", content_type: str = "a
     ).encode("ascii")
 
 
-def client_hello() -> bytes:
-    """The first bytes of a client."""
-    outgoing = ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="webhook").do_handshake()
-    return outgoing.read()
-
-
 class Running:
     """A server in this process, and clients of it."""
 
@@ -355,7 +347,7 @@ async def test_a_handshake_that_stalls_gives_way_to_others(
     monkeypatch.setattr(connections, "STALLED_AFTER", 0.01)
     monkeypatch.setattr(connections, maximum, 2)
     dropped = connections.DROPPED.value("handshake")
-    hello = client_hello()
+    hello = reviews.client_hello()
     stalled = [await asyncio.open_connection("127.0.0.1", running.serving.port) for _ in range(5)]
     for _, writer in stalled:
         # Not all at once: what a handshake begins with may come in pieces.
@@ -375,7 +367,7 @@ async def test_handshakes_of_one_address_keep_no_other_waiting(
 ) -> None:
     monkeypatch.setattr(connections, "MAX_HANDSHAKES", 5)
     monkeypatch.setattr(connections, "MAX_HANDSHAKES_OF_PEER", 2)
-    hello = client_hello()
+    hello = reviews.client_hello()
     stalled = []
     for _ in range(5):
         stalled.append(socket.create_connection(("127.0.0.1", running.serving.port), source_address=("127.9.9.9", 0)))

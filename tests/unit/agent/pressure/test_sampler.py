@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import pathlib
 from collections.abc import Collection
 
@@ -14,6 +12,7 @@ from swapwarden.agent.pressure import sampler, signals
 from swapwarden.api import state
 from swapwarden.api.names import PressureScope, PressureSignal
 
+from tests.unit import background
 from tests.unit.agent import host_tree
 from tests.unit.agent.agent_node import MIB, Node, until
 from tests.unit.agent.cgroup_tree import PAGE, uid
@@ -321,14 +320,11 @@ async def test_without_thresholds_nothing_is_left(watched: Watched) -> None:
 
 
 async def test_other_thresholds_count_at_once(watched: Watched) -> None:
-    running = asyncio.ensure_future(watched.sampler.run())
-    await until(lambda: signal("headroom", "node") == 0)
-    more = state.HeadroomThresholds(below_bytes=600 * MIB, clear_bytes=700 * MIB, for_milliseconds=0)
-    watched.sampler.set_desired(state.PressureSettings(more, SETTINGS.stall))
-    await until(lambda: watched.sampler.report is not None)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    async with background.running(watched.sampler.run()):
+        await until(lambda: signal("headroom", "node") == 0)
+        more = state.HeadroomThresholds(below_bytes=600 * MIB, clear_bytes=700 * MIB, for_milliseconds=0)
+        watched.sampler.set_desired(state.PressureSettings(more, SETTINGS.stall))
+        await until(lambda: watched.sampler.report is not None)
 
 
 @pytest.mark.parametrize(

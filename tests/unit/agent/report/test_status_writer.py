@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -14,6 +13,7 @@ from swapwarden.agent.inventory import board
 from swapwarden.agent.report import status_writer
 from swapwarden.kube import client, errors
 
+from tests.unit import background
 from tests.unit.agent.agent_node import until
 
 Json = dict[str, Any]
@@ -81,11 +81,8 @@ async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     monkeypatch.setattr(status_writer, "BACKOFF_SECONDS", (0.001, 0.001))
     monkeypatch.setattr(status_writer, "GENERATION_SECONDS", 0.0)
     made = Running()
-    task = asyncio.create_task(made.reporter.run())
-    yield made
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with background.running(made.reporter.run()):
+        yield made
 
 
 async def test_nothing_is_written_before_there_is_an_object(running: Running) -> None:
@@ -161,17 +158,14 @@ async def test_a_generation_that_somebody_waits_for_is_reported_at_once(
 async def test_many_nudges_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_writer, "PATCH_SECONDS", 0.2)
     made = Running()
-    task = asyncio.create_task(made.reporter.run())
-    made.reporter.fetched({"observedGeneration": 1})
-    await until(lambda: made.looks == 1)
-    for _ in range(100):
-        made.board.touch()
-        await asyncio.sleep(0)
-    assert made.looks == 1
-    await until(lambda: made.looks == 2)
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with background.running(made.reporter.run()):
+        made.reporter.fetched({"observedGeneration": 1})
+        await until(lambda: made.looks == 1)
+        for _ in range(100):
+            made.board.touch()
+            await asyncio.sleep(0)
+        assert made.looks == 1
+        await until(lambda: made.looks == 2)
 
 
 @pytest.mark.parametrize("lost", [True, False])
@@ -254,11 +248,8 @@ async def test_a_look_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LookupError):
         await made.reporter.run()
     made.broken = False
-    again = asyncio.create_task(made.reporter.run())
-    await made.written()
-    again.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await again
+    async with background.running(made.reporter.run()):
+        await made.written()
 
 
 async def checks() -> None:

@@ -19,6 +19,7 @@ from swapwarden.controller.watches import profile_list
 from swapwarden.kube import backoff, config
 
 from testbed.controlplane import pki
+from tests.unit import background
 from tests.unit.controller.known import Led, term
 from tests.unit.controller.profileapi import NAME, ProfileApi
 from tests.unit.kube.scripted import until
@@ -85,13 +86,8 @@ class Site:
             release=self._release,
             restoring=lambda: self.restoring,
         )
-        task = asyncio.create_task(running.run())
-        try:
+        async with background.running(running.run()):
             yield running
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def _release(self, name: str) -> bool:
         self.released.append(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Collection
 from typing import Any
@@ -15,6 +14,7 @@ from swapwarden.kube import client, errors, ratelimit
 from swapwarden.policy.observed import revisions
 from swapwarden.policy.profile.store import ProfileStore
 
+from tests.unit import background
 from tests.unit.controller.known import term
 from tests.unit.kube.scripted import Request, Scripted, failure, page, reply, until
 from tests.unit.objects import profile_object
@@ -141,11 +141,8 @@ async def test_unneeded_revisions_are_deleted_ten_at_a_time(bench: Bench, monkey
     bench.server.answer(page([*others, *(kept(number) for number in (*range(5, 21), 3))], 7))
     for _ in range(10):
         bench.server.answer(reply({}))
-    task = asyncio.create_task(bench.revisions.run())
-    await until(lambda: len(bench.asked()) == 10)
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with background.running(bench.revisions.run()):
+        await until(lambda: len(bench.asked()) == 10)
     # 20 is the newest, 19 the one before, 3 and 4 are on nodes.
     assert [name for _, name in bench.asked()] == [f"nsp-uid-of-p-{number}" for number in range(5, 15)]
     assert {each.generation for each in bench.store.entries["p"].revisions} == {20, 19, 3}

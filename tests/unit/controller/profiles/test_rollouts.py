@@ -22,6 +22,7 @@ from swapwarden.policy.fleet.view import Planner
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.profile.store import Entry, ProfileStore
 
+from tests.unit import background
 from tests.unit.controller.known import Known, Led, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
 from tests.unit.objects import node, profile_object, state_row
@@ -113,13 +114,8 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.rollouts.run())
-        try:
+        async with background.running(self.rollouts.run()):
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def settled(self) -> list[Request]:
         """All requests until now: the reporter writes in the order in which it came to know the profiles."""

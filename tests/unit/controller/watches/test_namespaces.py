@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.kube import client, informer
 from swapwarden.policy.profile import compiled
 
+from tests.unit import background
 from tests.unit.controller.known import Known
 from tests.unit.kube.scripted import END, HANG, STREAM, Scripted, error, event, failure, page, until
 from tests.unit.objects import container, make_override, named_profile, node, pod
@@ -48,12 +48,9 @@ class Bench:
 async def bench(api: client.Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     monkeypatch.setattr(informer, "BACKOFF_SECONDS", (0.0, 0.0))
     made = Bench(api)
-    task = asyncio.create_task(made.watch.run())
-    yield made
-    assert not task.done(), task
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with background.running(made.watch.run()) as task:
+        yield made
+        assert not task.done(), task
 
 
 async def test_nobody_asks_where_nobody_needs_them(bench: Bench, server: Scripted) -> None:

@@ -13,6 +13,7 @@ from swapwarden.api import names
 from swapwarden.controller.watches import node_features
 from swapwarden.kube import errors, informer
 
+from tests.unit import background
 from tests.unit.kube.scripted import until
 
 Direct, NodeFeature, Auto = names.Publisher
@@ -68,13 +69,9 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def runs(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.features.run())
-        try:
+        async with background.running(self.features.run()) as task:
             yield
             assert not task.done()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def looked(self, times: int = 2) -> None:
         looks = self.api.looks + times

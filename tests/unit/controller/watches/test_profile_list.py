@@ -16,6 +16,7 @@ from swapwarden.kube import client, config, informer
 from swapwarden.policy.profile.store import ProfileStore
 
 from testbed.controlplane import pki
+from tests.unit import background
 from tests.unit.controller.profileapi import NAME, ProfileApi
 from tests.unit.kube.scripted import until
 from tests.unit.objects import profile_object
@@ -48,13 +49,8 @@ class Site:
             watch = profile_list.ProfileList(
                 api, self.store, on_change=self._changed, mends=lambda: self.leads, list_interval=list_interval
             )
-            task = asyncio.create_task(watch.run())
-            try:
+            async with background.running(watch.run()):
                 yield watch
-            finally:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
 
     def _changed(self) -> None:
         self.changes += 1
