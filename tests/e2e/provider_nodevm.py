@@ -36,10 +36,7 @@ class NodeVMProvider:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
         self.cluster.__exit__(kind, error, trace)
 

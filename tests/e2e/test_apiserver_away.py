@@ -44,12 +44,7 @@ def restarts(swapwarden: Release) -> dict[str, int]:
 
 @pytest.mark.usefixtures("nobody_else")
 def test_nodes_enforce_without_an_api_server(
-    cluster: Provider,
-    node: Node,
-    swapwarden: Release,
-    namespace: Namespace,
-    stopped: list[float],
-    eventually: Wait,
+    cluster: Provider, node: Node, swapwarden: Release, namespace: Namespace, stopped: list[float], eventually: Wait
 ) -> None:
     namespace.create_pod("disabled", metadata=DISABLED)
     pod = namespace.wait_ready("disabled")

@@ -88,12 +88,7 @@ def test_systemd_puts_a_pods_limit_back_and_the_recorder_sees_it(
 
 
 @pytest.mark.parametrize("unit", ["kubelet", "containerd"])
-def test_a_restart_leaves_pods_running(
-    node: Node,
-    namespace: Namespace,
-    eventually: Wait,
-    unit: str,
-) -> None:
+def test_a_restart_leaves_pods_running(node: Node, namespace: Namespace, eventually: Wait, unit: str) -> None:
     namespace.create_pod("before")
     before = namespace.wait_ready("before")["status"]["containerStatuses"][0]
     node.restart(unit)

@@ -268,11 +268,7 @@ def test_a_pod_that_grows_without_swap_is_evicted_before_the_kernel_kills(
 
 
 def test_beside_the_kubelet_the_controller_evicts_one_pod_at_most(
-    cluster: Provider,
-    evicting: Release,
-    namespace: Namespace,
-    node: Node,
-    eventually: Wait,
+    cluster: Provider, evicting: Release, namespace: Namespace, node: Node, eventually: Wait
 ) -> None:
     """The one that grows. Another exceeds its request too: only the kubelet, which may know old sizes, takes it."""
     where = f"namespaces/{namespace.name}"

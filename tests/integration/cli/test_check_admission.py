@@ -34,10 +34,7 @@ def tried(plugin: Plugin, *arguments: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def test_admission_is_tried(
-    cluster: Cluster,
-    webhook: Webhook,
-    eventually: Callable[[Callable[[], object], str], None],
-    tmp_path: Path,
+    cluster: Cluster, webhook: Webhook, eventually: Callable[[Callable[[], object], str], None], tmp_path: Path
 ) -> None:
     space = f"/api/v1/namespaces/{cluster.namespace}"
     cluster.patch(space, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})

@@ -143,14 +143,20 @@ def kept_of(cluster: Cluster, name: str = "waves") -> set[int]:
     return {each["revision"] for each in found}
 
 
-@pytest.mark.usefixtures("controller")
-def test_a_change_reaches_some_nodes_and_others_when_these_answer(
-    cluster: Cluster, agents: Agents, eventually: Eventually
-) -> None:
+def first_wave(cluster: Cluster, agents: Agents, eventually: Eventually) -> int:
+    """Change the profile while agents are slow, and wait for the first two nodes; the new generation."""
     begin(cluster, eventually)
     agents.slow.update(NODES)
     second = change(cluster, swap={"behavior": "NoSwap"})
     eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    return second
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_change_reaches_some_nodes_and_others_when_these_answer(
+    cluster: Cluster, agents: Agents, eventually: Eventually
+) -> None:
+    second = first_wave(cluster, agents, eventually)
     eventually(lambda: progressing(cluster) == ("True", "Waiting"), "the status says that it waits")
     kept = cluster.pod(NODES[2], "kept", memory="1Gi")
     changed = cluster.pod(NODES[0], "changed", memory="1Gi")
@@ -169,10 +175,7 @@ def test_a_change_reaches_some_nodes_and_others_when_these_answer(
 def test_states_that_are_deleted_in_the_middle_of_it_give_no_node_what_it_did_not_have(
     cluster: Cluster, agents: Agents, eventually: Eventually
 ) -> None:
-    begin(cluster, eventually)
-    agents.slow.update(NODES)
-    second = change(cluster, swap={"behavior": "NoSwap"})
-    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    second = first_wave(cluster, agents, eventually)
     before = {name: uid_of(cluster, name) for name in NODES}
     for _ in range(2):
         assert cluster.cp.request("DELETE", STATES)[0] == 200
@@ -195,10 +198,7 @@ def test_states_that_are_deleted_in_the_middle_of_it_give_no_node_what_it_did_no
 def test_a_degraded_node_stops_it_over_a_restart_too(
     cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually
 ) -> None:
-    begin(cluster, eventually)
-    agents.slow.update(NODES)
-    second = change(cluster, swap={"behavior": "NoSwap"})
-    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    second = first_wave(cluster, agents, eventually)
     agents.broken.add(NODES[1])
     agents.slow.clear()
     eventually(lambda: progressing(cluster) == ("False", "Stopped"), "it stops by itself")
@@ -256,10 +256,7 @@ def test_a_profile_that_is_deleted_leaves_its_nodes_in_waves_under_any_leader(
 def test_a_profile_that_is_deleted_in_the_middle_of_a_rollout_leaves_its_nodes_in_waves(
     cluster: Cluster, agents: Agents, eventually: Eventually
 ) -> None:
-    begin(cluster, eventually)
-    agents.slow.update(NODES)
-    second = change(cluster, swap={"behavior": "NoSwap"})
-    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    second = first_wave(cluster, agents, eventually)
     assert cluster.cp.request("DELETE", f"{PROFILES}/waves")[0] == 200
     eventually(lambda: cluster.cp.get(f"{PROFILES}/waves")["status"]["observedGeneration"] > second, "it is known")
     kept = cluster.pod(NODES[2], "kept", memory="1Gi")
@@ -315,10 +312,7 @@ def test_the_cost_of_a_change_is_reported_before_and_held_if_asked(
 def test_a_paused_rollout_admits_no_node_until_it_continues(
     cluster: Cluster, agents: Agents, eventually: Eventually
 ) -> None:
-    begin(cluster, eventually)
-    agents.slow.update(NODES)
-    second = change(cluster, swap={"behavior": "NoSwap"})
-    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    second = first_wave(cluster, agents, eventually)
     change(cluster, rollout={"paused": True})
     eventually(lambda: progressing(cluster) == ("False", "Paused"), "the status says that it is paused")
     agents.slow.clear()
@@ -353,10 +347,7 @@ def test_nodes_that_were_degraded_before_come_in_waves_and_stop_nobody(
 ) -> None:
     agents.polling.update(NODES)
     eventually(lambda: all(cluster.state(name).get("status") for name in NODES), "all agents have reported")
-    begin(cluster, eventually)
-    agents.slow.update(NODES)
-    second = change(cluster, swap={"behavior": "NoSwap"})
-    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    second = first_wave(cluster, agents, eventually)
     eventually(lambda: progressing(cluster) == ("True", "Waiting"), "it waits for these")
     assert on(cluster, second) == NODES[:2]
     agents.broken.add(NODES[1])

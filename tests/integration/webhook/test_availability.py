@@ -70,9 +70,7 @@ async def replicas(
 
 
 async def test_a_rolling_restart_loses_no_call(
-    crds: ControlPlane,
-    namespace: str,
-    replicas: tuple[contextlib.AsyncExitStack, Service, list[Webhook]],
+    crds: ControlPlane, namespace: str, replicas: tuple[contextlib.AsyncExitStack, Service, list[Webhook]]
 ) -> None:
     stack, service, running = replicas
     load = Load(crds, namespace, PER_SECOND)

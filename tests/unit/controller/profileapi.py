@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import copy
 import json
+import pathlib
 import ssl
 from typing import Any, Self
 
 from aiohttp import web
 from swapwarden.api import names
+from swapwarden.kube import config
 
 from testbed.controlplane import pki
 from tests.unit.objects import profile_object
@@ -185,3 +187,14 @@ class ProfileApi:
         finally:
             self._watching.remove(queue)
         return response
+
+
+def client_config(server: ProfileApi, authority: pki.Authority, token_file: pathlib.Path) -> config.Config:
+    """Return a client's settings for the server, and write its token to the file."""
+    token_file.write_text(server.token)
+    return config.Config(
+        server=f"https://127.0.0.1:{server.port}",
+        ca_data=authority.certificate.read_text(),
+        tls_server_name=NAME,
+        token_file=config.TokenFile(token_file),
+    )

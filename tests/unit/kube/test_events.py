@@ -245,12 +245,7 @@ async def test_what_happens_while_it_is_being_sent_is_a_repeat(server: Scripted,
     ],
 )
 async def test_what_makes_another_event(
-    server: Scripted,
-    recorder: events.Recorder,
-    regarding: Regarding,
-    type_: EventType,
-    reason: str,
-    message: str,
+    server: Scripted, recorder: events.Recorder, regarding: Regarding, type_: EventType, reason: str, message: str
 ) -> None:
     server.answer(CREATED)
     server.answer(CREATED)
@@ -391,10 +386,7 @@ async def test_a_flood_is_slowed_down(server: Scripted, recorder: events.Recorde
 
 
 async def test_of_too_many_some_are_dropped(
-    server: Scripted,
-    idle: events.Recorder,
-    counts: Counts,
-    caplog: pytest.LogCaptureFixture,
+    server: Scripted, idle: events.Recorder, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
     idle.queues.others = events.FairQueue(3)
     for at in range(5):

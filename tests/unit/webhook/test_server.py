@@ -618,10 +618,7 @@ async def test_a_request_in_progress_is_answered_before_the_end(
 
 
 async def test_a_request_that_never_ends_does_not_hold_up_the_end(
-    authority: pki.Authority,
-    files: pki.KeyPair,
-    loaded: certificates.Certificates,
-    monkeypatch: pytest.MonkeyPatch,
+    authority: pki.Authority, files: pki.KeyPair, loaded: certificates.Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT", 0.05)
     async with asyncio.timeout(10):

@@ -29,6 +29,8 @@ from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, apply, comp
 from tests.unit.agent.cgroup_tree import PAGE, swap_max, uid, write
 
 FACTS = objects.facts(page_size=PAGE)
+WriteFirst = Callable[[pathlib.Path, int], None]
+
 LESS, LIMIT, MORE = 8 * MIB, 64 * MIB, 256 * MIB
 ENFORCED = cgroup_reconciler.ENFORCED_SECONDS
 
@@ -124,7 +126,7 @@ async def test_a_limit_after_the_state_stays_and_is_no_drift(node: Node) -> None
 
 
 @pytest.fixture
-def write_first(monkeypatch: pytest.MonkeyPatch) -> Callable[[pathlib.Path, int], None]:
+def write_first(monkeypatch: pytest.MonkeyPatch) -> WriteFirst:
     """Have the kubelet write to a pod's file once, just before the agent does."""
     record = ledger.LimitRecords.record
 
@@ -140,9 +142,7 @@ def write_first(monkeypatch: pytest.MonkeyPatch) -> Callable[[pathlib.Path, int]
 
 
 @pytest.mark.parametrize("limit", [0, LESS], ids=["none", "less"])
-async def test_a_limit_just_before_the_agents_write_stays(
-    node: Node, write_first: Callable[[pathlib.Path, int], None], limit: int
-) -> None:
+async def test_a_limit_just_before_the_agents_write_stays(node: Node, write_first: WriteFirst, limit: int) -> None:
     """Past systemd, the kubelet writes its number after systemd's `max`, which the agent answers."""
     agent = node.start()
     pod = await born(node)
@@ -155,9 +155,7 @@ async def test_a_limit_just_before_the_agents_write_stays(
     assert swap_max(pod) == str(limit)
 
 
-async def test_a_limit_just_before_the_first_0_is_restored_by_the_state(
-    node: Node, write_first: Callable[[pathlib.Path, int], None]
-) -> None:
+async def test_a_limit_just_before_the_first_0_is_restored_by_the_state(node: Node, write_first: WriteFirst) -> None:
     agent = node.start()
     write_first(node.tree.pod_path(1), LESS)
     pod = await born(node)
@@ -168,7 +166,7 @@ async def test_a_limit_just_before_the_first_0_is_restored_by_the_state(
 
 @pytest.mark.parametrize("limit", [0, LESS], ids=["none", "less"])
 async def test_a_limit_just_before_the_first_0_is_repaired_is_restored_by_the_state(
-    node: Node, write_first: Callable[[pathlib.Path, int], None], limit: int
+    node: Node, write_first: WriteFirst, limit: int
 ) -> None:
     agent = node.start()
     pod = await born(node)
@@ -180,7 +178,7 @@ async def test_a_limit_just_before_the_first_0_is_repaired_is_restored_by_the_st
 
 
 async def test_a_limit_as_the_agent_wrote_before_is_the_kubelets_if_it_was_just_written(
-    node: Node, write_first: Callable[[pathlib.Path, int], None]
+    node: Node, write_first: WriteFirst
 ) -> None:
     agent = node.start()
     pod = await born(node)
@@ -194,9 +192,7 @@ async def test_a_limit_as_the_agent_wrote_before_is_the_kubelets_if_it_was_just_
     assert swap_max(pod) == str(LIMIT)
 
 
-async def test_a_limit_just_before_a_restore_stays(
-    node: Node, write_first: Callable[[pathlib.Path, int], None]
-) -> None:
+async def test_a_limit_just_before_a_restore_stays(node: Node, write_first: WriteFirst) -> None:
     agent = node.start()
     pod = await born(node)
     kubelet_writes(node, pod, MORE)
@@ -207,7 +203,7 @@ async def test_a_limit_just_before_a_restore_stays(
 
 
 async def test_what_another_writer_ends_just_before_the_agent_was_an_exposure_all_the_same(
-    node: Node, write_first: Callable[[pathlib.Path, int], None]
+    node: Node, write_first: WriteFirst
 ) -> None:
     agent = node.start()
     pod = await born(node)

@@ -36,12 +36,7 @@ def test_never_above_the_limit_or_the_use_with_room(
 
 @given(limit_, limit_, bytes_, usages_, held_, st.booleans())
 def test_settled_is_settled(
-    limit: int,
-    observed: int,
-    swap: int,
-    usages: list[swap_drain.DrainUsage],
-    held: int | None,
-    units: bool,
+    limit: int, observed: int, swap: int, usages: list[swap_drain.DrainUsage], held: int | None, units: bool
 ) -> None:
     after, first = settle(limit, observed, swap, usages, held=held, units=units)
     _, again = settle(limit, after, swap, usages, held=held, units=units)

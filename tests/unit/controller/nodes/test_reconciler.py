@@ -140,9 +140,7 @@ async def test_a_node_without_a_state_gets_one_that_it_owns(bench: Bench) -> Non
     assert owner == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "uid-of-node-1"}
     assert body["spec"]["epoch"] == TERM
     assert body["spec"]["pods"] == {"uid-a": {"reason": "PolicyDisabled", "swapMax": "0"}}
-    found = bench.known.inventory.state_of("node-1")
-    assert found is not None
-    assert found.version == 9
+    assert bench.row().version == 9
 
 
 async def test_nothing_is_written_where_nothing_differs(bench: Bench) -> None:
@@ -233,9 +231,7 @@ async def test_a_state_that_is_gone_is_recreated(bench: Bench) -> None:
     [made] = await bench.reconcile()
     assert made.method == "POST"
     bench.known.state_changed("node-1", row, None)
-    found = bench.known.inventory.state_of("node-1")
-    assert found is not None, "the late news of the deletion is not about the new one"
-    assert found.uid == "new"
+    assert bench.row().uid == "new", "the late news of the deletion is not about the new one"
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -21,7 +21,7 @@ from swapwarden.kube import backoff, config
 from testbed.controlplane import pki
 from tests.unit import background
 from tests.unit.controller.known import Led, term
-from tests.unit.controller.profileapi import NAME, ProfileApi
+from tests.unit.controller.profileapi import ProfileApi, client_config
 from tests.unit.kube.scripted import until
 
 # Kopf's loop ends with connections that are half closed, which say so when they are collected.
@@ -62,13 +62,7 @@ class Site:
     def __init__(self, server: ProfileApi, authority: pki.Authority, folder: pathlib.Path) -> None:
         self.server = server
         self.token_file = folder / "token"
-        self.token_file.write_text(server.token)
-        self.config = config.Config(
-            server=f"https://127.0.0.1:{server.port}",
-            ca_data=authority.certificate.read_text(),
-            tls_server_name=NAME,
-            token_file=config.TokenFile(self.token_file),
-        )
+        self.config = client_config(server, authority, self.token_file)
         self.led = Led()
         self.profiles = Profiles()
         self.ended: set[str] = set()

@@ -12,12 +12,12 @@ from unittest.mock import AsyncMock
 import pytest
 import pytest_asyncio
 from swapwarden.controller.watches import profile_list
-from swapwarden.kube import client, config, informer
+from swapwarden.kube import client, informer
 from swapwarden.policy.profile.store import ProfileStore
 
 from testbed.controlplane import pki
 from tests.unit import background
-from tests.unit.controller.profileapi import NAME, ProfileApi
+from tests.unit.controller.profileapi import ProfileApi, client_config
 from tests.unit.kube.scripted import until
 from tests.unit.objects import profile_object
 
@@ -32,13 +32,7 @@ class Site:
     def __init__(self, server: ProfileApi, authority: pki.Authority, folder: pathlib.Path) -> None:
         self.server = server
         self.token_file = folder / "token"
-        self.token_file.write_text(server.token)
-        self.config = config.Config(
-            server=f"https://127.0.0.1:{server.port}",
-            ca_data=authority.certificate.read_text(),
-            tls_server_name=NAME,
-            token_file=config.TokenFile(self.token_file),
-        )
+        self.config = client_config(server, authority, self.token_file)
         self.store = ProfileStore()
         self.changes = 0
         self.leads = True
