@@ -26,7 +26,7 @@ _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
 _PRESSURE: Final = "pressure"
 _EVICTIONS: Final = frozenset({"victim", "evictedAt"})
-"""In it, evictions: no part of the plan, which neither writes nor removes them."""
+"""The fields of a state's pressure about evictions: the plan neither writes nor removes them."""
 _NONE: Final[namespaces.Labels] = {}
 _UNPROTECTED: Final = memory_qos.Sums()
 _NO_SETTINGS: Final = state.CgroupSettings()
@@ -64,7 +64,7 @@ class ExplainedPod(msgspec.Struct, frozen=True):
     memory: memory_qos.PodMemory | None = None
     """memory.min, memory.low and memory.high; None if nothing is asked for."""
     reclaim: reclaim.PodReclaim | None = None
-    """None if the profile offers none, and the pod does not ask."""
+    """Whose idle memory is moved; None if the profile offers none, and the pod does not ask."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class Trace(msgspec.Struct, frozen=True):
     override: int | None = None
     """Index of the override that selects the pod, whether it makes a difference or not."""
     left: int | None = None
-    """Bytes of the node's swap that earlier pods leave; None if their shares do not matter."""
+    """The node's swap that earlier pods leave, in bytes; None if their shares do not matter."""
 
     @property
     def decision(self) -> limits.PodDecision:
@@ -235,8 +235,8 @@ def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.State
     after = msgspec.to_builtins(new)
     before.pop(_UNCOMPARED, None)
     after.pop(_UNCOMPARED, None)
-    if isinstance(found := before.get(_PRESSURE), dict):
-        before[_PRESSURE] = {key: value for key, value in found.items() if key not in _EVICTIONS}
+    if isinstance(pressure := before.get(_PRESSURE), dict):
+        before[_PRESSURE] = {key: value for key, value in pressure.items() if key not in _EVICTIONS}
     return formats.merge_patch(before, after) or None
 
 
@@ -436,7 +436,7 @@ def share_room(
         (started if row.started else waiting).setdefault(row.namespace, []).append(row)
     for tier in (started, waiting):
         turns = [(0, namespace) for namespace in sorted(tier)]
-        queues = {namespace: iter(sorted(found, key=_room_order)) for namespace, found in tier.items()}
+        queues = {namespace: iter(sorted(queue, key=_room_order)) for namespace, queue in tier.items()}
         while turns and room > 0:
             used, namespace = turns[0]
             one = next(queues[namespace], None)

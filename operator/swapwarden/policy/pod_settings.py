@@ -25,13 +25,13 @@ def of(
     swap_max, at_most = limits.as_settings(decision)
     minimum = low = high = None
     if memory is None:
-        found = [_of_container(one) for one in decision.containers]
+        settings = [_of_container(one) for one in decision.containers]
     else:
         minimum, low, high = text(memory.minimum), text(memory.low), text(memory.high)
-        found = [_of_container(*both) for both in zip(decision.containers, memory.containers, strict=True)]
+        settings = [_of_container(*both) for both in zip(decision.containers, memory.containers, strict=True)]
     # Most pods need no value below their own.
-    written = [one for one in found if one is not _NOTHING]
-    alike = None if not written or any(one.cap and one.write for one in decision.containers) else _alike(found)
+    written = [one for one in settings if one is not _NOTHING]
+    alike = None if not written or any(one.cap and one.write for one in decision.containers) else _alike(settings)
     return state.PodSettings(
         reason=None if decision.reason is usual else decision.reason,
         reclaim=None if reclaim is None or reclaim.mode is names.ReclaimMode.OFF else reclaim.mode,
@@ -41,7 +41,7 @@ def of(
         memory_low=low,
         memory_high=high,
         container_default=alike,
-        containers={} if alike is not None or not written else _containers(decision, found),
+        containers={} if alike is not None or not written else _containers(decision, settings),
     )
 
 
@@ -60,12 +60,12 @@ def _of_container(one: limits.ContainerDecision, own: qos.ContainerMemory | None
 
 
 def _containers(
-    decision: limits.PodDecision, found: Sequence[state.ContainerSettings]
+    decision: limits.PodDecision, own: Sequence[state.ContainerSettings]
 ) -> dict[str, state.ContainerSettings]:
     """Return the containers with a value of their own, also before they run; if they are too many, running ones."""
     needed = [
         (one.name, msgspec.structs.replace(settings, id=one.id[: state.ID_LENGTH] or None))
-        for one, settings in zip(decision.containers, found, strict=True)
+        for one, settings in zip(decision.containers, own, strict=True)
         if settings != _NOTHING
     ]
     if len(needed) > state.MAX_CONTAINERS:
@@ -73,9 +73,9 @@ def _containers(
     return dict(needed)
 
 
-def _alike(found: Sequence[state.ContainerSettings]) -> state.ContainerDefault | None:
+def _alike(own: Sequence[state.ContainerSettings]) -> state.ContainerDefault | None:
     """Return the common values of all containers, running or not; None if they differ, or need none."""
-    first = found[0] if found else _NOTHING
-    if first == _NOTHING or any(one != first for one in found):
+    first = own[0] if own else _NOTHING
+    if first == _NOTHING or any(one != first for one in own):
         return None
     return state.ContainerDefault(swap_max=first.swap_max, memory_low=first.memory_low, memory_high=first.memory_high)

@@ -19,23 +19,23 @@ _NANO: Final = 10**9
 
 def contradictions(pod: NewPod) -> Iterator[answers.StatusCause]:
     """Yield contradictions by key. Invalid values contradict nothing: they are refused by themselves."""
-    found = pod.annotations
+    annotations = pod.annotations
     request, limit = _of_pod(pod)
-    low = _amount(found.get(names.MEMORY_LOW_ANNOTATION))
+    low = _amount(annotations.get(names.MEMORY_LOW_ANNOTATION))
     if low:
         key = names.MEMORY_LOW_ANNOTATION
-        if found.get(names.MEMORY_RESERVATION_ANNOTATION) == names.ReservationPolicy.NONE:
+        if annotations.get(names.MEMORY_RESERVATION_ANNOTATION) == names.ReservationPolicy.NONE:
             yield _cause(pod, key, pod_annotations.RESERVES_NOTHING)
         if low > request:
             yield _cause(pod, key, f"{pod_annotations.ABOVE_REQUEST}, {_bytes(request)}")
     bounds = {names.MEMORY_HIGH_ANNOTATION: (request, limit)}
     for _, one in pod.spec.created():
         key = names.CONTAINER_HIGH_PREFIX + one.name
-        if key in found:
+        if key in annotations:
             bounds[key] = (_request(one.resources), _limit(one.resources))
-    disabled = found.get(names.MEMORY_THROTTLING_ANNOTATION) == throttling.DISABLED
-    for key in sorted(key for key in bounds if key in found):
-        high, (least, most) = _amount(found[key]), bounds[key]
+    disabled = annotations.get(names.MEMORY_THROTTLING_ANNOTATION) == throttling.DISABLED
+    for key in sorted(key for key in bounds if key in annotations):
+        high, (least, most) = _amount(annotations[key]), bounds[key]
         if high is None:
             continue
         if disabled:
@@ -48,21 +48,21 @@ def contradictions(pod: NewPod) -> Iterator[answers.StatusCause]:
 
 def without_effect(pod: NewPod) -> Iterator[tuple[str, str]]:
     """Yield the keys of valid annotations without effect, and why."""
-    found = pod.annotations
+    annotations = pod.annotations
     containers = [one for _, one in pod.spec.created()]
     request, limit = _of_pod(pod)
     if (
-        found.get(names.POLICY_ANNOTATION) == names.Policy.DISABLED
-        and found.get(names.RECLAIM_ANNOTATION) in pod_annotations.RECLAIMING
+        annotations.get(names.POLICY_ANNOTATION) == names.Policy.DISABLED
+        and annotations.get(names.RECLAIM_ANNOTATION) in pod_annotations.RECLAIMING
     ):
         yield names.RECLAIM_ANNOTATION, pod_annotations.RECLAIMS_NOTHING
     if not request:
-        if _amount(found.get(names.MEMORY_LOW_ANNOTATION)):
+        if _amount(annotations.get(names.MEMORY_LOW_ANNOTATION)):
             yield names.MEMORY_LOW_ANNOTATION, pod_annotations.NO_REQUEST
-        if found.get(names.MEMORY_RESERVATION_ANNOTATION) == names.ReservationPolicy.SOFT:
+        if annotations.get(names.MEMORY_RESERVATION_ANNOTATION) == names.ReservationPolicy.SOFT:
             yield names.MEMORY_RESERVATION_ANNOTATION, pod_annotations.NO_REQUEST
     several = len(containers) > 1
-    if _amount(found.get(names.MEMORY_HIGH_ANNOTATION)) is not None:
+    if _amount(annotations.get(names.MEMORY_HIGH_ANNOTATION)) is not None:
         if several:
             yield names.MEMORY_HIGH_ANNOTATION, pod_annotations.SEVERAL_CONTAINERS
         elif not _has_room(request, limit):
@@ -70,9 +70,9 @@ def without_effect(pod: NewPod) -> Iterator[tuple[str, str]]:
     bounds = {one.name: (_request(one.resources), _limit(one.resources)) for one in containers}
     for name, own in bounds.items():
         key = names.CONTAINER_HIGH_PREFIX + name
-        if _amount(found.get(key)) is not None and not _has_room(*own):
+        if _amount(annotations.get(key)) is not None and not _has_room(*own):
             yield key, pod_annotations.NO_LIMIT
-    if throttling.percent(found.get(names.MEMORY_THROTTLING_ANNOTATION, "")) != throttling.NEVER and not any(
+    if throttling.percent(annotations.get(names.MEMORY_THROTTLING_ANNOTATION, "")) != throttling.NEVER and not any(
         _has_room(*own) for own in (bounds.values() if several else [(request, limit)])
     ):
         yield names.MEMORY_THROTTLING_ANNOTATION, pod_annotations.NO_LIMIT

@@ -104,7 +104,7 @@ class AnnotationRule(msgspec.Struct, frozen=True):
     is_throttling: bool = False
     """The values are those of api.throttling."""
     about_memory: bool = False
-    """It is about memory beside swap limits. The webhook is not called for it: no pod depends on the webhook for it."""
+    """Whether the annotation is about memory beside swap limits: the webhook is not called for a pod that has only such."""
 
     @property
     def is_amount(self) -> bool:
@@ -131,10 +131,10 @@ _BY_PREFIX: Final = tuple(rule for rule in RULES if rule.per_container)
 
 def rule_of(key: str) -> AnnotationRule | None:
     """Return the rule for an annotation; None for a foreign or misspelt key."""
-    found = _BY_KEY.get(key)
-    if found is None:
-        found = next((rule for rule in _BY_PREFIX if key.startswith(rule.key)), None)
-    return found
+    rule = _BY_KEY.get(key)
+    if rule is None:
+        rule = next((rule for rule in _BY_PREFIX if key.startswith(rule.key)), None)
+    return rule
 
 
 def is_of_domain(key: str) -> bool:
@@ -181,8 +181,8 @@ class Suggester:
             return None
         self.left -= cost
         by_folded = {word.casefold(): word for word in known}
-        found = difflib.get_close_matches(text.casefold(), by_folded, n=1, cutoff=0.7)
-        return by_folded[found[0]] if found else None
+        alike = difflib.get_close_matches(text.casefold(), by_folded, n=1, cutoff=0.7)
+        return by_folded[alike[0]] if alike else None
 
     def closest_key(self, key: str) -> str | None:
         """Return the key of ours that a user may have meant by an unknown key of our domain."""
@@ -192,8 +192,8 @@ class Suggester:
         meant = domain if domain in known else self.closest(domain, known)
         if meant in prefixes:
             return f"{meant}/{name}" if name else None
-        found = self.closest(name, [own.partition("/")[2] for own in _BY_KEY]) if meant else None
-        return f"{meant}/{found}" if found else None
+        closest_name = self.closest(name, [own.partition("/")[2] for own in _BY_KEY]) if meant else None
+        return f"{meant}/{closest_name}" if closest_name else None
 
 
 def closest(text: str, known: Collection[str]) -> str | None:
@@ -203,16 +203,16 @@ def closest(text: str, known: Collection[str]) -> str | None:
 
 def closest_throttling(text: str) -> str | None:
     """Return the value of memory-throttling that a user may have meant by `text`: 90 or 0.9 is 90%."""
-    found = re.fullmatch(r"(0?[.])?([1-9][0-9]?) ?%?", text.strip(), re.ASCII)
-    if found:
-        return throttling.written(int(found[2]) * (10 if found[1] and len(found[2]) == 1 else 1))
+    share = re.fullmatch(r"(0?[.])?([1-9][0-9]?) ?%?", text.strip(), re.ASCII)
+    if share:
+        return throttling.written(int(share[2]) * (10 if share[1] and len(share[2]) == 1 else 1))
     return closest(text, [throttling.DISABLED])
 
 
 def closest_quantity(text: str) -> str | None:
     """Return the quantity that a user may have meant by `text`: 1 GB is 1G, 512mi is 512Mi."""
-    found = re.fullmatch(r"([0-9.]{1,32})([a-z]{1,2}?)b?", text.replace(" ", "").lower(), re.ASCII)
-    if not found:
+    amount = re.fullmatch(r"([0-9.]{1,32})([a-z]{1,2}?)b?", text.replace(" ", "").lower(), re.ASCII)
+    if not amount:
         return None
-    meant = found[1] + _UNITS.get(found[2], found[2])
+    meant = amount[1] + _UNITS.get(amount[2], amount[2])
     return meant if meant != text and quantity.is_quantity(meant) else None

@@ -34,12 +34,14 @@ def operations(pod: NewPod) -> Iterator[answers.Operation]:
 
     Pods of DaemonSets in the node's network are left out: the plugin's own pod may need them to start.
     """
-    found = pod.annotations
-    if found.get(names.POLICY_ANNOTATION) != names.Policy.DISABLED or (pod.is_of_daemon_set and pod.spec.host_network):
+    annotations = pod.annotations
+    if annotations.get(names.POLICY_ANNOTATION) != names.Policy.DISABLED:
         return
-    if KEY not in found:
+    if pod.is_of_daemon_set and pod.spec.host_network:
+        return
+    if KEY not in annotations:
         yield _add(KEY, VALUE)
-    for key, value in found.items():
+    for key, value in annotations.items():
         if (key == KEY or key.startswith(f"{KEY}/")) and (extended := with_plugin(value)) != value:
             yield _add(key, extended)
 

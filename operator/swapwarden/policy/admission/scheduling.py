@@ -28,8 +28,8 @@ def term(policy: names.Policy) -> dict[str, Any]:
 
 def contradicts(pod: NewPod) -> str | None:
     """Return the value that the pod's own node selector asks of the label, if Required can never ask the same."""
-    found = (pod.spec.node_selector or {}).get(names.SWAP_LABEL, _TRUE)
-    return None if found == _TRUE else found
+    asked = (pod.spec.node_selector or {}).get(names.SWAP_LABEL, _TRUE)
+    return None if asked == _TRUE else asked
 
 
 def operations(pod: NewPod, policy: str) -> Iterator[answers.Operation]:
@@ -53,17 +53,17 @@ def operations(pod: NewPod, policy: str) -> Iterator[answers.Operation]:
             yield _add(TOLERATION, "tolerations", "-")
 
 
-def _preference(affinity: WireAffinity | None, wanted: dict[str, Any]) -> Iterator[answers.Operation]:
+def _preference(affinity: WireAffinity | None, preference: dict[str, Any]) -> Iterator[answers.Operation]:
     if affinity is None:
-        yield _add({"nodeAffinity": {_PREFERRED: [wanted]}}, "affinity")
+        yield _add({"nodeAffinity": {_PREFERRED: [preference]}}, "affinity")
     elif affinity.node_affinity is None:
-        yield _add({_PREFERRED: [wanted]}, "affinity", "nodeAffinity")
+        yield _add({_PREFERRED: [preference]}, "affinity", "nodeAffinity")
     else:
         terms = affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
         if terms is None:
-            yield _add([wanted], "affinity", "nodeAffinity", _PREFERRED)
-        elif msgspec.convert(wanted, WirePreferredTerm) not in terms:
-            yield _add(wanted, "affinity", "nodeAffinity", _PREFERRED, "-")
+            yield _add([preference], "affinity", "nodeAffinity", _PREFERRED)
+        elif msgspec.convert(preference, WirePreferredTerm) not in terms:
+            yield _add(preference, "affinity", "nodeAffinity", _PREFERRED, "-")
 
 
 def _tolerates(tolerations: list[WireToleration]) -> bool:

@@ -63,12 +63,12 @@ def wrong_values(pod: NewPod) -> Iterator[answers.StatusCause]:
 
 def _own(pod: NewPod) -> _Own:
     """Return the annotations that have a meaning, by key."""
-    found = (
+    rules = (
         (key, value, pod_annotations.rule_of(key))
         for key, value in pod.annotations.items()
         if pod_annotations.DOMAIN in key
     )
-    return sorted((key, value, rule) for key, value, rule in found if rule is not None)
+    return sorted((key, value, rule) for key, value, rule in rules if rule is not None)
 
 
 def warnings(pod: NewPod) -> Iterator[str]:
@@ -115,8 +115,8 @@ def _contradictions(pod: NewPod, own: _Own) -> Iterator[answers.StatusCause]:
     if policy == names.Policy.REQUIRED and not _is_by_default(pod):
         if pod.is_of_daemon_set:
             yield answers.StatusCause(_FORBIDDEN, pod_annotations.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
-        elif (found := scheduling.contradicts(pod)) is not None:
-            message = f"Invalid value: {quoted(found)}: {pod_annotations.SELECTS_ANOTHER}"
+        elif (asked := scheduling.contradicts(pod)) is not None:
+            message = f"Invalid value: {quoted(asked)}: {pod_annotations.SELECTS_ANOTHER}"
             yield answers.StatusCause(_INVALID, message, f"spec.nodeSelector[{names.SWAP_LABEL}]")
 
 

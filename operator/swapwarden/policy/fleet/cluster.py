@@ -25,7 +25,7 @@ class Due(NamedTuple):
 
     node: str
     delay: float = COALESCE_SECONDS
-    """Seconds."""
+    """How long the write may wait for further changes, in seconds."""
     urgent: bool = False
     """Whether it precedes others that are due."""
     owner: str = ""
@@ -112,7 +112,7 @@ class Cluster:
 
     def profiles_changed(
         self,
-        found: Mapping[str, compiled.Profile],
+        profiles: Mapping[str, compiled.Profile],
         history: Mapping[state.ProfileRef, compiled.Profile] | None = None,
         ending: Mapping[str, compiled.Profile] | None = None,
     ) -> Changes:
@@ -120,7 +120,7 @@ class Cluster:
 
         `ending` are those that are being deleted.
         """
-        changed = self.planner.set_profiles(found, history or {}, ending or {})
+        changed = self.planner.set_profiles(profiles, history or {}, ending or {})
         return Changes() if changed is None else Changes(_due(changed), profiles=True)
 
     def namespaces_known(self, known: namespaces.Labels | None) -> Changes:
@@ -146,24 +146,24 @@ class Cluster:
         """Plan without admissions, until a term begins."""
         self.planner.admissions = Admissions()
 
-    def admit(self, judged: compiled.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> Changes:
+    def admit(self, judged: compiled.Profile, ready: Collection[str], overdue: Overdue = frozenset()) -> Changes:
         """Let these nodes follow the profile as it was judged, if they would also be next now.
 
         Meanwhile the profile may have changed, or a node may have become degraded. If the profile is being deleted, the
         nodes may leave it.
         """
-        if not found:
+        if not ready:
             return Changes()
         if self.planner.ending.get(judged.name) == judged:
             progress = end_of(self.planner, judged, leaving(self.planner, judged), overdue)
-            released = [name for name in progress.next if name in found]
+            released = [name for name in progress.next if name in ready]
             self.planner.admissions.release(released, judged)
             return Changes(_due(released))
         if self.planner.profiles.get(judged.name) != judged:
             return Changes()
         members = [name for name, one in selections(self.planner) if one.profile.name == judged.name]
         progress = rollout_of(self.planner, judged, members, overdue)
-        admitted = [name for name in progress.next if name in found]
+        admitted = [name for name in progress.next if name in ready]
         self.planner.admissions.admit(admitted, judged)
         return Changes(_due(admitted))
 

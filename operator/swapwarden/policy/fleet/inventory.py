@@ -18,8 +18,8 @@ class KnownStates(NamedTuple):
     state: states.StateRow | None
     """The newest known state; None if there is none."""
     report: states.StateRow | None
-    """The same, to read its agent's report; None while an earlier Node of that name owns it. The garbage collector will
-    delete that state: a report about another machine does not apply here."""
+    """The newest known state, to read its agent's report; None while an earlier Node of that name owns it. The garbage
+    collector will delete that state: a report about another machine does not apply here."""
     standing: states.StateRow | None
     """The state with its agent's last report, even if that state was deleted; None if none is known. If the state was
     recreated and its agent has yet to report, it has its own profile and the agent's earlier report."""
@@ -52,19 +52,19 @@ class NodeInventory:
             return
         self.nodes[name] = new
         if before is None or before.uid != new.uid:
-            found = self._pods.get(name, {})
-            found.update({key: row.on(new.uid) for key, row in found.items()})
+            hosted = self._pods.get(name, {})
+            hosted.update({key: row.on(new.uid) for key, row in hosted.items()})
 
     def put_pod(self, node: str, key: str, row: pods.PodRow | None) -> None:
         """Keep a pod of a node, or forget it (None)."""
-        known, found = self.nodes.get(node), self._pods.setdefault(node, {})
-        before = found.get(key)
+        known, hosted = self.nodes.get(node), self._pods.setdefault(node, {})
+        before = hosted.get(key)
         if row is not None:
-            found[key] = row.on(known.uid) if known is not None else row
+            hosted[key] = row.on(known.uid) if known is not None else row
         else:
-            found.pop(key, None)
+            hosted.pop(key, None)
         self._unended[node] += _has_not_ended(row) - _has_not_ended(before)
-        if not found:
+        if not hosted:
             del self._pods[node], self._unended[node]
 
     def put_state(self, name: str, new: states.StateRow) -> None:
@@ -156,8 +156,8 @@ class NodeInventory:
         """Return the known nodes with pods of a namespace."""
         return [
             name
-            for name, found in self._pods.items()
-            if name in self.nodes and any(row.namespace == namespace for row in found.values())
+            for name, hosted in self._pods.items()
+            if name in self.nodes and any(row.namespace == namespace for row in hosted.values())
         ]
 
     def is_crowded(self, node: str) -> bool:

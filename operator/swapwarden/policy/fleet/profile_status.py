@@ -1,4 +1,4 @@
-"""Desired status of a profile. Pure."""
+"""Compute the desired status of a profile. Pure."""
 
 from __future__ import annotations
 
@@ -123,15 +123,15 @@ def build(entry: Entry, judged: Judged, now: str, rights: Rights) -> dict[str, A
 
 def counted(nodes: Iterable[fleet.Governed]) -> dict[tuple[str, ...], float]:
     """Return how many nodes are in each state, over the statuses of all profiles."""
-    found = list(nodes)
-    tally = _tally(found)
+    listed = list(nodes)
+    tally = _tally(listed)
     return {
         ("applied",): len(tally.applied),
         ("pending",): len(tally.pending),
         ("incompatible",): len(tally.incompatible),
         ("without_agent",): len(tally.without_agent),
-        ("degraded",): sum(bool(_wrong(node)) for node in found),
-        ("requirements_unmet",): sum(bool(node.unmet) for node in found),
+        ("degraded",): sum(bool(_wrong(node)) for node in listed),
+        ("requirements_unmet",): sum(bool(node.unmet) for node in listed),
     }
 
 
@@ -139,12 +139,12 @@ def _tally(nodes: Iterable[fleet.Governed]) -> _Tally:
     tally = _Tally([], [], [], [])
     for node in nodes:
         if not node.has_agent:
-            found = tally.without_agent
+            kind = tally.without_agent
         elif node.incompatible:
-            found = tally.incompatible
+            kind = tally.incompatible
         else:
-            found = tally.applied if node.applied else tally.pending
-        found.append(node)
+            kind = tally.applied if node.applied else tally.pending
+        kind.append(node)
     return tally
 
 
@@ -171,7 +171,7 @@ def _ready(entry: Entry, tally: _Tally) -> tuple[str, str, str]:
         ("NoAgent", "without an agent", [node.node for node in tally.without_agent]),
         ("Incompatible", "incompatible", [_described(node.node, node.incompatible) for node in tally.incompatible]),
     )
-    bad = [(reason, f"{label}: {_list(found)}") for reason, label, found in kinds if found]
+    bad = [(reason, f"{label}: {_list(listed)}") for reason, label, listed in kinds if listed]
     if not bad:
         return "True", "Applied", f"all {matched} nodes applied generation {entry.generation}"
     texts = [f"{len(tally.applied)} of {matched} nodes applied", *(text for _, text in bad)]
@@ -258,9 +258,9 @@ def _described(node: str, why: str) -> str:
     return f"{node} ({why if len(why) <= MAX_WHY else why[: MAX_WHY - 3] + '...'})"
 
 
-def _list(found: Sequence[str]) -> str:
-    rest = len(found) - NAMED
-    return ", ".join(found[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+def _list(listed: Sequence[str]) -> str:
+    rest = len(listed) - NAMED
+    return ", ".join(listed[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def notices(entry: Entry, after: Mapping[str, Any]) -> Iterator[Notice]:

@@ -52,11 +52,11 @@ def selections(planner: Planner) -> Iterator[tuple[str, compiled.Selection]]:
 
 
 def rollout_of(
-    planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
+    planner: Planner, profile: compiled.Profile, governed_names: Iterable[str], overdue: Overdue = frozenset()
 ) -> rollout.RolloutProgress:
-    """Return the progress of a profile's rollout; `found` are the nodes that it governs."""
+    """Return the progress of a profile's rollout over the nodes that it governs."""
     desired = plan.reference(profile)
-    members = [_member(planner, name, desired, overdue) for name in found]
+    members = [_member(planner, name, desired, overdue) for name in governed_names]
     return rollout.progress(members, profile.max_unavailable, hold=profile.hold, paused=profile.paused)
 
 
@@ -78,14 +78,14 @@ def _has_just_left(row: StateRow, profile: compiled.Profile) -> bool:
 
 
 def end_of(
-    planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
+    planner: Planner, profile: compiled.Profile, departing: Iterable[str], overdue: Overdue = frozenset()
 ) -> rollout.RolloutProgress:
-    """Return the progress of a profile's end; `found` are the nodes that leave it.
+    """Return the progress of a profile's end over the nodes that leave it.
 
     They return to the kubelet's values, whose cost no agent needs to report.
     """
     desired = plan.reference(compiled.BUILT_IN)
-    members = [msgspec.structs.replace(_member(planner, name, desired, overdue), asked=True) for name in found]
+    members = [msgspec.structs.replace(_member(planner, name, desired, overdue), asked=True) for name in departing]
     return rollout.progress(members, profile.max_unavailable)
 
 

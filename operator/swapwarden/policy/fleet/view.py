@@ -30,14 +30,14 @@ class Admissions:
         """Nodes that may follow the profile that selects them, before their state says so."""
         self._left: dict[str, set[str]] = {}
 
-    def admit(self, found: Collection[str], profile: compiled.Profile) -> None:
+    def admit(self, admitted: Collection[str], profile: compiled.Profile) -> None:
         """Let these nodes follow the profile."""
-        self.turns.update(dict.fromkeys(found, profile))
+        self.turns.update(dict.fromkeys(admitted, profile))
 
-    def release(self, found: Collection[str], ending: compiled.Profile) -> None:
+    def release(self, released: Collection[str], ending: compiled.Profile) -> None:
         """Let these nodes leave a profile that is being deleted."""
-        self.admit(found, compiled.BUILT_IN)
-        self._left.setdefault(ending.uid, set()).update(found)
+        self.admit(released, compiled.BUILT_IN)
+        self._left.setdefault(ending.uid, set()).update(released)
 
     def left(self, uid: str) -> Collection[str]:
         """Return the nodes that were admitted to leave the profile with this UID."""
@@ -45,7 +45,7 @@ class Admissions:
 
     def has_left(self, name: str) -> bool:
         """Return whether a node was admitted to leave a profile."""
-        return any(name in found for found in self._left.values())
+        return any(name in left for left in self._left.values())
 
     def is_admitted(self, name: str, target: compiled.Profile) -> bool:
         """Return whether a node is admitted to this profile in this generation."""
@@ -64,7 +64,7 @@ class Admissions:
 
     def keep_ending(self, uids: Collection[str]) -> None:
         """Forget which nodes left profiles that no longer exist."""
-        self._left = {uid: found for uid, found in self._left.items() if uid in uids}
+        self._left = {uid: left for uid, left in self._left.items() if uid in uids}
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ class Planner:
 
     def set_profiles(
         self,
-        found: Mapping[str, compiled.Profile],
+        profiles: Mapping[str, compiled.Profile],
         history: Mapping[state.ProfileRef, compiled.Profile],
         ending: Mapping[str, compiled.Profile],
     ) -> list[str] | None:
@@ -130,11 +130,11 @@ class Planner:
         changed.
         """
         self._history = history
-        if found == self.profiles and ending == self.ending:
+        if profiles == self.profiles and ending == self.ending:
             return None
         gone = self.ending.keys() - ending.keys()
         self.admissions.keep_ending({profile.uid for profile in ending.values()})
-        self.profiles, self.ending = dict(found), dict(ending)
+        self.profiles, self.ending = dict(profiles), dict(ending)
         before, self._selections = self._selections, {}
         freed = {
             name for name in self.inventory.nodes if (row := self.inventory.naming(name)) and row.profile.name in gone
@@ -167,11 +167,11 @@ class Planner:
 
     def selection(self, name: str) -> compiled.Selection:
         """Return the profile that governs a known node."""
-        found = self._selections.get(name)
-        if found is None:
+        selection = self._selections.get(name)
+        if selection is None:
             labels = self.inventory.nodes[name].labels
-            found = self._selections[name] = compiled.select(self.profiles.values(), labels)
-        return found
+            selection = self._selections[name] = compiled.select(self.profiles.values(), labels)
+        return selection
 
     def in_force(self, name: str) -> compiled.Profile:
         """Return the profile that a known node follows: the one in its state, until it is admitted to another."""

@@ -79,7 +79,7 @@ class KubeletSettings(msgspec.Struct, frozen=True):
     memory_qos: bool
     """Whether the feature gate MemoryQoS is on."""
     throttling_factor: float | None = None
-    """From 0 (exclusive) to 1. None: no memory.high."""
+    """Where memory.high lies between request and limit, from 0 (exclusive) to 1. None: no memory.high."""
     tiered: bool = False
     """Whether memoryReservationPolicy is TieredReservation."""
     pod_level_resources: bool = True
@@ -88,7 +88,7 @@ class KubeletSettings(msgspec.Struct, frozen=True):
     fail_swap_on: bool = True
     """Whether the kubelet refuses to start on a node with swap."""
     reserved: int | None = None
-    """Bytes reserved for the system and the kubelet; None where the configuration does not say."""
+    """Memory that is reserved for the system and the kubelet, in bytes; None where the configuration does not say."""
     eviction: str = _EVICTION
     """The threshold of memory.available at which pods are evicted: a quantity or percents."""
 
@@ -130,36 +130,36 @@ def read(version: Version, document: Mapping[str, Any]) -> KubeletSettings:
     The API server's answer at /api/v1/nodes/NAME/proxy/configz is understood also.
     """
     try:
-        found = msgspec.convert(document.get("kubeletconfig", document), _Configuration)
+        config = msgspec.convert(document.get("kubeletconfig", document), _Configuration)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         raise KubeletConfigError(path.strip("`.") or "document", text) from None
-    gates, old = found.feature_gates, version is Version.V1_36
+    gates, old = config.feature_gates, version is Version.V1_36
     memory_qos = gates.get("MemoryQoS", gates.get("AllAlpha", False) if old else gates.get("AllBeta", True))
-    factor = found.memory_throttling_factor
+    factor = config.memory_throttling_factor
     if factor is None and old:
         factor = _OLD_FACTOR
-    _check(found, version, memory_qos=memory_qos)
-    reserved = [each[_MEMORY] for each in (found.system_reserved, found.kube_reserved) if _MEMORY in each]
-    eviction = found.eviction_hard.get(_AVAILABLE)
+    _check(config, version, memory_qos=memory_qos)
+    reserved = [each[_MEMORY] for each in (config.system_reserved, config.kube_reserved) if _MEMORY in each]
+    eviction = config.eviction_hard.get(_AVAILABLE)
     if eviction is None:
-        eviction = "0" if found.eviction_hard and not found.merge_default_eviction_settings else _EVICTION
+        eviction = "0" if config.eviction_hard and not config.merge_default_eviction_settings else _EVICTION
     return KubeletSettings(
         version=version,
         memory_qos=memory_qos,
         throttling_factor=factor if memory_qos else None,
-        tiered=found.memory_reservation_policy == names.ReservationPolicy.TIERED_RESERVATION,
+        tiered=config.memory_reservation_policy == names.ReservationPolicy.TIERED_RESERVATION,
         pod_level_resources=gates.get("PodLevelResources", gates.get("AllBeta", True)),
-        limited_swap=found.memory_swap.swap_behavior == names.Behavior.LIMITED_SWAP,
-        fail_swap_on=found.fail_swap_on,
+        limited_swap=config.memory_swap.swap_behavior == names.Behavior.LIMITED_SWAP,
+        fail_swap_on=config.fail_swap_on,
         reserved=sum(_amount("systemReserved, kubeReserved", each) for each in reserved) if reserved else None,
         eviction=str(eviction),
     )
 
 
-def _check(found: _Configuration, version: Version, *, memory_qos: bool) -> None:
+def _check(config: _Configuration, version: Version, *, memory_qos: bool) -> None:
     """Refuse what that kubelet refuses (k/k: pkg/kubelet/apis/config/validation/validation.go)."""
-    factor, policy = found.memory_throttling_factor, found.memory_reservation_policy
+    factor, policy = config.memory_throttling_factor, config.memory_reservation_policy
     if factor is not None and not 0 < factor <= 1:
         raise KubeletConfigError("memoryThrottlingFactor", f"{factor} is not above 0 and at most 1")
     gate = "needs featureGates.MemoryQoS: true"
@@ -169,7 +169,7 @@ def _check(found: _Configuration, version: Version, *, memory_qos: bool) -> None
         raise KubeletConfigError("memoryReservationPolicy", f"{policy[:64]!r} is not one of {', '.join(_POLICIES)}")
     if policy == names.ReservationPolicy.TIERED_RESERVATION and not memory_qos:
         raise KubeletConfigError("memoryReservationPolicy", f"{policy} {gate}")
-    available = found.eviction_hard.get(_AVAILABLE)
+    available = config.eviction_hard.get(_AVAILABLE)
     if available is not None:
         _share(str(available), 0)
 
@@ -318,12 +318,12 @@ def faults(config: KubeletSettings, rows: Iterable[pods.PodRow]) -> tuple[Fault,
         return ()
     running = [row for row in rows if not row.terminal and pods.pod_request(row)]
     burstable = any(row.qos is resources.Class.BURSTABLE for row in running)
-    found = {
+    faulty = {
         Fault.NO_KUBEPODS_LOW: burstable and config.version is Version.V1_36,
         Fault.HARD_FOR_BURSTABLE: burstable,
         Fault.CONTAINER_MIN: any(row.qos is resources.Class.GUARANTEED for row in running),
     }
-    return tuple(fault for fault, there in found.items() if there)
+    return tuple(fault for fault, there in faulty.items() if there)
 
 
 def node_files(

@@ -44,17 +44,17 @@ class Share(msgspec.Struct, frozen=True):
 
 def along(levels: Sequence[ProtectedCgroup]) -> Share:
     """Return the protection in effect for the last level, below all others; the first is a child of the root."""
-    effective, cut_by, wanted = levels[0].setting, "", levels[-1].setting
-    if effective < wanted:
+    effective, cut_by, desired = levels[0].setting, "", levels[-1].setting
+    if effective < desired:
         cut_by = levels[0].name
     for parent, level in itertools.pairwise(levels):
         claims = level.setting + level.siblings
         if not cut_by and claims > effective:
             cut_by = parent.name
-        if not cut_by and level.setting < wanted:
+        if not cut_by and level.setting < desired:
             cut_by = level.name
         effective = level.setting * effective // claims if claims > effective else level.setting
-    return Share(effective, cut_by if effective < wanted else "")
+    return Share(effective, cut_by if effective < desired else "")
 
 
 class Effect(enum.StrEnum):
@@ -86,12 +86,12 @@ class InEffect(msgspec.Struct, frozen=True):
     """The cgroup that has less."""
 
 
-def in_effect(found: state.NodeSwapState, key: str, own: resources.Class, *, hard: bool) -> InEffect | None:
+def in_effect(node_state: state.NodeSwapState, key: str, own: resources.Class, *, hard: bool) -> InEffect | None:
     """Return the effective part of a pod's planned memory.low (`hard`: memory.min); None if none is planned.
 
     An agent reports deviations only: unlisted cgroups hold the values of the spec.
     """
-    spec, status = found.spec, found.status
+    spec, status = node_state.spec, node_state.status
     planned = 0 if spec is None else _planned(spec.pods.get(key), hard=hard)
     if spec is None or not planned:
         return None

@@ -27,7 +27,7 @@ _MAX_SYSTEM_LOW: Final = 2**30
 _MAX_OVERAGE: Final = 0.177
 """The share above memory.high from which the kernel's pause no longer grows: 64 * 0.177**2 are 2 seconds."""
 _STALL: Final = 64 * 85.0
-"""Seconds per MiB of memory.high that the walk to the limit takes at most, by the third power of the overage."""
+"""The longest walk from memory.high to the limit, in seconds per MiB of memory.high and per overage to the third power."""
 _MIB: Final = 2**20
 
 
@@ -82,11 +82,11 @@ class _MemoryCase(msgspec.Struct, frozen=True):
     """Memory that the pod requests in all."""
     reservation: names.ReservationPolicy
     unprotected: names.ProtectionReason
-    """The reason of a reservation of NONE."""
+    """Why nothing is protected if `reservation` is NONE."""
     percent: int
-    """Where memory.high lies; throttling.NEVER for nowhere."""
+    """Where memory.high lies between request and limit, in percent; throttling.NEVER for nowhere."""
     unthrottled: names.ThrottlingReason
-    """The reason of that."""
+    """Why there is no memory.high if `percent` is throttling.NEVER."""
 
 
 def decide(

@@ -16,22 +16,22 @@ class Guard(msgspec.Struct, frozen=True):
     """The agent's answer to pods that are stuck at their memory.high. Times in seconds."""
 
     action: names.GuardAction = names.GuardAction.RELEASE
-    """About limits that Swapwarden set."""
+    """What the agent does about a memory.high that Swapwarden set."""
     window: int = 10
     """How long a pod must be stuck."""
     hold: int = 300
     """How long a released pod stays without memory.high, at least."""
     kubelet: names.KubeletGuard = names.KubeletGuard.REPORT
-    """About limits of the kubelet or of another writer."""
+    """What the agent does about a memory.high of the kubelet or of another writer."""
 
 
 class MemoryOverride(msgspec.Struct, frozen=True):
     """Memory QoS that an override of a profile has for the pods that it selects."""
 
     reservation: names.ReservationPolicy | None = None
-    """None or Soft."""
+    """How pods are protected: NONE or SOFT; None: as the profile says."""
     throttling: int | None = None
-    """Percents, throttling.NEVER for Disabled."""
+    """Where memory.high lies between request and limit, in percent; throttling.NEVER for Disabled."""
 
 
 class MemoryQoS(msgspec.Struct, frozen=True):
@@ -41,10 +41,10 @@ class MemoryQoS(msgspec.Struct, frozen=True):
     reservation_percent: int = 100
     """The share of a pod's request that is protected, from 0 to 100."""
     throttling_percent: int | None = None
-    """Where memory.high lies between request (0) and limit (100). None: no memory.high."""
+    """Where memory.high lies between request (0) and limit (100), in percent. None: no memory.high."""
     without_swap: names.WithoutSwap = names.WithoutSwap.SKIP
     max_stall: int = 30
-    """Seconds that a pod may be throttled on its way from memory.high to its limit, under Bounded."""
+    """How long a pod may be throttled on its way from memory.high to its limit under Bounded, in seconds."""
     guard: Guard = Guard()
     system_low: str = "5%"
     """memory.low of system.slice where a pod is protected: a quantity or percents of the node's memory, as written.

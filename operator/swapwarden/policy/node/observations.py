@@ -21,7 +21,7 @@ OVERCOMMITTED = (
 
 
 class NodeProblem(enum.StrEnum):
-    """Their kinds, for programs."""
+    """The kinds of problems of a node, for programs."""
 
     REQUIREMENT_UNMET = "RequirementUnmet"
     SETTINGS_REFUSED = "SettingsRefused"
@@ -30,7 +30,7 @@ class NodeProblem(enum.StrEnum):
 
 
 class NodeObservation(NamedTuple):
-    """One problem, with the remedy."""
+    """One problem of a node, with the remedy."""
 
     problem: NodeProblem
     message: str
@@ -48,18 +48,18 @@ def observe(
     """
     if not facts.reported:
         return ()
-    found = {
+    messages = {
         NodeProblem.REQUIREMENT_UNMET: listed(requirements.unmet(swap.require, facts) or {}),
         NodeProblem.SETTINGS_REFUSED: listed(settings.plan_kernel(own.kernel, facts).refused),
         NodeProblem.KUBELET_RESTART_NEEDED: _restart(facts),
         NodeProblem.PROTECTION_OVERCOMMITTED: "" if planned is None else _overcommitted(planned, facts),
     }
-    return tuple(NodeObservation(problem, message) for problem, message in found.items() if message)
+    return tuple(NodeObservation(problem, message) for problem, message in messages.items() if message)
 
 
-def listed(found: Mapping[str, str]) -> str:
+def listed(texts: Mapping[str, str]) -> str:
     """Return names and texts, joined."""
-    return "; ".join(f"{name}: {text}" for name, text in found.items())
+    return "; ".join(f"{name}: {text}" for name, text in texts.items())
 
 
 def _restart(facts: nodes.NodeFacts) -> str:

@@ -34,11 +34,11 @@ class MemoryAsks(msgspec.Struct, frozen=True, gc=False):
     """
 
     reservation: names.ReservationPolicy | None = None
-    """NONE or SOFT; None without the annotation."""
+    """The memory-reservation annotation, NONE or SOFT; None without it."""
     low: int | None = None
     """The amount to protect in place of the share of the request. With a reservation of NONE it has no effect."""
     throttling: int | None = None
-    """Percents, throttling.NEVER for Disabled; None without the annotation."""
+    """The memory-throttling annotation in percent, throttling.NEVER for Disabled; None without the annotation."""
     high: int | None = None
     """memory.high in place of the share."""
     container_high: tuple[tuple[str, int], ...] = ()

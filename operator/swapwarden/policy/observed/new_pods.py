@@ -111,7 +111,7 @@ class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
     """Metadata of a pod: the fields that are read."""
 
     name: str = ""
-    """Empty for a new pod that gets a name from `generate_name`."""
+    """The pod's name; empty for a new pod that gets one from `generate_name`."""
     namespace: str = ""
     uid: str = ""
     labels: dict[str, str] = {}

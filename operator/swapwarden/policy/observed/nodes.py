@@ -11,7 +11,7 @@ import msgspec
 from swapwarden.api import names, quantity, state
 
 TELLS_SWAP: Final = (1, 33)
-"""From this version on, kubelets report swap in nodeInfo.swap (k/k: pkg/kubelet/nodestatus/setters.go)."""
+"""The first version of kubelets that report swap in nodeInfo.swap (k/k: pkg/kubelet/nodestatus/setters.go)."""
 
 
 class WireSwap(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     """Published labels that Node Feature Discovery has set on the Node, and owns."""
     taints: tuple[WireTaint, ...] = ()
     reports_swap: bool = False
-    """Whether its kubelet reports how much swap it found when it started."""
+    """Whether its kubelet reports how much swap the node had when it started."""
     swap_resource: int | None = None
     """The node's offer of the extended resource, in bytes; None if it has none."""
     memory_pressure: bool = False
@@ -114,15 +114,15 @@ class NodeFacts(msgspec.Struct, frozen=True):
     devices: tuple[state.SwapDevice, ...] = ()
     """The devices of the swap; empty if unknown."""
     kubelet_swap_bytes: int | None = None
-    """The swap that the kubelet found when it started, if it differs from what the agent observes now; else None."""
+    """The node's swap when the kubelet started, in bytes, if it differs from what the agent observes now; else None."""
     kernel_release: str = ""
-    """Empty if unknown."""
+    """The release of the node's kernel; empty if it is not known."""
     tmpfs_noswap: bool = False
     """Whether the kubelet is known to keep tmpfs volumes out of swap."""
     recursive_protection: bool = True
     """Whether cgroups are mounted with memory_recursiveprot, as systemd does."""
     reported: bool = True
-    """Whether an agent found this. Facts that the Node alone does not hold are unknown, rather than missing."""
+    """Whether an agent observed these facts. Facts that the Node alone does not hold are unknown, rather than missing."""
 
 
 def project(wire: WireNode) -> NodeRow:
@@ -168,18 +168,18 @@ def _labels(features: str) -> Iterator[str]:
         yield feature if "/" in feature else f"{names.NFD_DOMAIN}/{feature}"
 
 
-def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
+def facts(node: NodeRow, reported: state.Facts | None = None) -> NodeFacts:
     """Return the agent's facts if it has reported; else the Node's, with the node assumed to be compatible."""
-    if found is None:
+    if reported is None:
         return NodeFacts(compatible=True, swap_bytes=node.swap_bytes, memory_bytes=node.memory_bytes, reported=False)
     return NodeFacts(
-        compatible=found.cgroup_version == 2 and found.swap_controller,
-        swap_bytes=found.swap_bytes,
-        memory_bytes=found.memory_bytes,
-        page_size=found.page_size,
-        devices=tuple(found.devices),
-        kubelet_swap_bytes=node.swap_bytes if node.reports_swap and node.swap_bytes != found.swap_bytes else None,
-        kernel_release=found.kernel_release,
-        tmpfs_noswap=found.tmpfs_noswap,
-        recursive_protection=found.recursive_protection,
+        compatible=reported.cgroup_version == 2 and reported.swap_controller,
+        swap_bytes=reported.swap_bytes,
+        memory_bytes=reported.memory_bytes,
+        page_size=reported.page_size,
+        devices=tuple(reported.devices),
+        kubelet_swap_bytes=node.swap_bytes if node.reports_swap and node.swap_bytes != reported.swap_bytes else None,
+        kernel_release=reported.kernel_release,
+        tmpfs_noswap=reported.tmpfs_noswap,
+        recursive_protection=reported.recursive_protection,
     )

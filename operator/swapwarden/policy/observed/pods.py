@@ -18,7 +18,7 @@ from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WireContaine
 from swapwarden.policy.observed.resources import Class, Kind, ResourceList, Resources
 
 CRITICAL_PRIORITY = 2_000_000_000
-"""From this priority on, the kubelet considers a pod critical (k/k: pkg/kubelet/types/pod_update.go)."""
+"""The priority from which on the kubelet considers a pod critical (k/k: pkg/kubelet/types/pod_update.go)."""
 
 CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
 
@@ -112,7 +112,7 @@ class WholePod(NamedTuple):
     request: int = 0
     limit: int = 0
     overhead: int = 0
-    """Added by its runtime class."""
+    """The memory that its runtime class adds."""
 
 
 NOTHING: Final = WholePod()
@@ -201,12 +201,12 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     policy: str | None
     """The policy annotation, as written, or the beginning of one that is too long to be valid."""
     swap_limit: str | None
-    """The swap-limit annotation, kept the same way."""
+    """The swap-limit annotation, as written, or its beginning."""
     created: str
     started: str
     """When the kubelet accepted the pod (RFC 3339, UTC, seconds); empty before."""
     containers: tuple[ContainerRow, ...]
-    """In the order init, app, ephemeral, each as in the spec."""
+    """The pod's containers in the order init, app, ephemeral, each as in the spec."""
     agent: bool = False
     """Whether it is Ready and has the labels of Swapwarden's agent. Anyone can label pods: check the namespace also."""
     defaulted: bool = False
@@ -214,9 +214,9 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     labels: str = ""
     """Labels as text, which parse_labels() reads."""
     enforced: Enforced | None = None
-    """None without such a condition."""
+    """The pod's condition SWAP_POLICY_ENFORCED; None without it."""
     mirror: Mirror | None = None
-    """None except for mirrors of static pods, and pods that pretend to be one."""
+    """The claims of a mirror of a static pod, or of a pod that pretends to be one; None for others."""
     whole: WholePod = NOTHING
     asks: memory_asks.MemoryAsks | None = None
     """The pod's annotations about memory.low and memory.high; None without any."""
@@ -487,5 +487,5 @@ def _rows(
 
 def _container_id(text: str) -> str:
     """Return the runtime's id, without its prefix; empty for an invalid one."""
-    found = text.partition("://")[2]
-    return found if _CONTAINER_ID.fullmatch(found) else ""
+    runtime_id = text.partition("://")[2]
+    return runtime_id if _CONTAINER_ID.fullmatch(runtime_id) else ""

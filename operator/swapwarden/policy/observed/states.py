@@ -49,7 +49,7 @@ class StateRow(msgspec.Struct, frozen=True):
     observed: int
     """The generation that the agent applied last, or one that differs from it in pods only."""
     acted: state.ProfileRef | None
-    """The profile whose plan that was; None of an agent that has not reported."""
+    """The profile whose plan the agent applied last; None of an agent that has not reported."""
     facts: state.Facts | None
     applied: bool
     """Whether the agent reports that the cgroups hold the values of that generation."""
@@ -58,11 +58,11 @@ class StateRow(msgspec.Struct, frozen=True):
     preview: state.ProfileRef | None = None
     """The profile that the node will follow next; the agent is asked for its cost."""
     cost: state.PreviewCost | None = None
-    """The agent's answer to that, or to an earlier question."""
+    """The agent's last answer about the cost of a profile that would follow."""
     before: tuple[str, ...] = ()
     """Problems of the node before it followed its profile, as in rollout.RolloutNode."""
     unapplied: str = ""
-    """Why the agent reports that they do not; empty if they do, or if it reported nothing."""
+    """Why the agent reports that the cgroups do not hold the values; empty if they do, or if it reported nothing."""
     incompatible: str = ""
     """Why the agent can do nothing on its node; empty if it can."""
     settled: bool = False
@@ -72,7 +72,7 @@ class StateRow(msgspec.Struct, frozen=True):
     violations: tuple[state.Violation, ...] = ()
     """Cgroups whose values differ from the spec now."""
     standstills: tuple[state.ThrottledCgroup, ...] = ()
-    """Cgroups that the guard found at a standstill at memory.high."""
+    """Cgroups at a standstill at memory.high, as the guard observed them."""
     unlisted: bool = False
     """Whether the agent's list was full, so that there may be more."""
     reported: bool = False
@@ -86,7 +86,7 @@ class StateRow(msgspec.Struct, frozen=True):
     victim: state.EvictedPod | None = None
     """The pod that is evicted from the node."""
     evicted_at: tuple[str, ...] = ()
-    """When pods that were evicted before were chosen, RFC 3339."""
+    """The times at which earlier evicted pods were chosen, RFC 3339."""
 
     @property
     def draining_pods(self) -> tuple[state.Violation, ...]:
@@ -206,13 +206,13 @@ def _part(field: msgspec.structs.FieldInfo, raw: msgspec.Raw) -> Any:
 
 def _members(raw: msgspec.Raw, **kinds: Any) -> dict[str, Any]:
     """Return members of a JSON object by their keys, decoded as these types; absent and invalid ones are left out."""
-    found = dict[str, Any]()
+    members = dict[str, Any]()
     with contextlib.suppress(msgspec.DecodeError):
         parts = _PARTS.decode(raw)
         for key in kinds.keys() & parts.keys():
             with contextlib.suppress(msgspec.DecodeError):
-                found[key] = decoding.decode(parts[key], kinds[key])
-    return found
+                members[key] = decoding.decode(parts[key], kinds[key])
+    return members
 
 
 def _status(raw: msgspec.Raw) -> tuple[state.StateStatus, str]:

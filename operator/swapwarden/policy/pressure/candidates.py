@@ -12,7 +12,7 @@ from swapwarden.policy.observed.pods import WirePod
 from swapwarden.policy.swap import limits
 
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-"""With the value false, the pod's owner forbids evictions for the sake of the node."""
+"""The annotation by whose value false a pod's owner forbids evictions for the sake of the node."""
 GRACE_SECONDS: Final = 30
 """The API server's default of terminationGracePeriodSeconds."""
 
@@ -27,7 +27,7 @@ class Candidate(msgspec.Struct, frozen=True):
     name: str
     priority: int = 0
     request: int = 0
-    """Memory, with its overhead."""
+    """The memory that it requests, with its overhead."""
     swap: int = 0
     """The swap that it may use."""
     running: bool = True

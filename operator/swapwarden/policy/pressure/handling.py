@@ -32,7 +32,7 @@ MAX_ASKED: Final = 6
 """Pods of one node about which one report asks: enough to ask about all pods of a report within BLOCKED_SECONDS. Those
 that can never be evicted must not hide one that can."""
 OBSERVE: Final = "Observe"
-"""In place of a reason to hold: the profile's mode. In mode Enforce, the pod would be evicted."""
+"""The profile's mode in place of a reason to hold: in mode Enforce, the pod would be evicted."""
 
 
 class PodLife(enum.Enum):
@@ -40,9 +40,9 @@ class PodLife(enum.Enum):
 
     ALIVE = enum.auto()
     ENDING = enum.auto()
-    """It was deleted, and its containers may still run."""
+    """The pod was deleted, and its containers may still run."""
     GONE = enum.auto()
-    """It ended, or another pod has its name."""
+    """The pod ended, or another one has its name."""
 
 
 class EvictionAnswer(enum.StrEnum):
@@ -155,7 +155,7 @@ class Answers(msgspec.Struct):
     """The answers in one turn, all about one report."""
 
     life: PodLife | None = None
-    """The recorded pod's; None: nobody looked."""
+    """The life of the recorded pod; None: nobody looked."""
     ranked: tuple[Ranked, ...] | None = None
     """The node's pods in the order in which they would leave; None: nobody read them."""
     asked: int = 0
@@ -170,14 +170,14 @@ class NodePressure(msgspec.Struct):
     """The leader's memory of a node under pressure. Times in seconds, of one monotonic clock."""
 
     seq: int = 0
-    """The last report's; 0 without one."""
+    """The number of the last report; 0 without one."""
     fresh: bool = False
     """Whether that report was made in this term."""
     arrived: float = 0.0
     decided: bool = False
     """Whether a decision on it was made known."""
     blocked: dict[str, float] = {}
-    """By UID, until when a pod is not asked about."""
+    """The time until which a pod is not asked about, by its UID."""
     ending_since: float | None = None
     """Since when there has always been a pod that is about to end; None: there is none."""
     attempt: Attempt | None = None

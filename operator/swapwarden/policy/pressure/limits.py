@@ -12,12 +12,12 @@ import msgspec
 HOUR: Final = 3600.0
 RATE_SECONDS: Final = 20.0
 PER_PROFILE: Final = 2
-"""Evictions within RATE_SECONDS: 0.1 a second, as the node-lifecycle controller's --node-eviction-rate."""
+"""The most evictions within RATE_SECONDS: 0.1 a second, as the node-lifecycle controller's --node-eviction-rate."""
 PER_CLUSTER: Final = 10
 WIDESPREAD_PERCENT: Final = 55
 WIDESPREAD_LEAST: Final = 3
-"""Of more nodes, and of a larger share of a profile's nodes, evictions would move the load and help nobody: both bounds
-are the node-lifecycle controller's (--unhealthy-zone-threshold)."""
+"""The number of nodes from which on pressure may be widespread: evictions would move the load and help nobody. This and
+the share of a profile's nodes are the node-lifecycle controller's (--unhealthy-zone-threshold)."""
 
 
 class HoldReason(enum.StrEnum):
@@ -30,9 +30,9 @@ class HoldReason(enum.StrEnum):
     WIDESPREAD = "Widespread"
     """Most nodes of the profile are under pressure at once."""
     NODE_LIMIT = "NodeLimit"
-    """As many pods of the node were evicted within an hour as its profile allows."""
+    """The node had as many evictions within an hour as its profile allows."""
     RATE_LIMIT = "RateLimit"
-    """As many pods of the profile, or of the cluster, were evicted within seconds as are allowed."""
+    """The profile, or the cluster, had as many evictions within seconds as are allowed."""
     KUBELET_EVICTING = "KubeletEvicting"
     """The kubelet evicts pods for want of memory, or did a moment ago."""
     POD_TERMINATING = "PodTerminating"
@@ -53,7 +53,7 @@ class _PastEviction(msgspec.Struct):
     stamp: str
     """The wall-clock time of `at`, by which states name it."""
     gone: float | None = None
-    """When the pod was gone; None before."""
+    """The time at which the pod was gone; None before."""
 
 
 class Evictions:

@@ -25,7 +25,7 @@ class Spared(enum.StrEnum):
     """Why a pod is not chosen, the first that applies."""
 
     NOT_MEASURED = "NotMeasured"
-    """It is not among the largest pods in the agent's report."""
+    """The pod is not among the largest ones in the agent's report."""
     NOT_RUNNING = "NotRunning"
     TERMINATING = "Terminating"
     STATIC = "Static"
@@ -39,7 +39,7 @@ class Spared(enum.StrEnum):
     NOT_SWAPPING = "NotSwapping"
     """The node stalls, and the pod has no part in that: it has nothing in swap, and reads nothing back."""
     WITHIN_GRANT = "WithinGrant"
-    """It uses at most its memory request and the swap that it may use."""
+    """The pod uses at most its memory request and the swap that it may use."""
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Ranked(msgspec.Struct, frozen=True):
 
     pod: Candidate
     measured: state.PressuredPod | None = None
-    """None: the agent did not report it."""
+    """The agent's measurement of the pod; None: the agent did not report it."""
     small: bool = False
     """Whether the node would hardly notice that the pod is gone."""
     spared: Spared | None = None

@@ -10,7 +10,7 @@ from swapwarden.api import names, quantity, state
 from swapwarden.policy.observed import nodes
 
 REPORT_SECONDS: Final = 5
-"""Between the reports of a node from which pods are evicted."""
+"""The time between reports of a node from which pods are evicted."""
 
 
 class Eviction(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Pressure(msgspec.Struct, frozen=True):
     below: str
     """The headroom below which the signal is set: a quantity or percents of the node's memory, as written."""
     clear: str
-    """The headroom above which it is cleared, in the same form."""
+    """The headroom above which the signal is cleared: a quantity or percents, as written."""
     held: int
     """How long the headroom must be below."""
     full_percent: int

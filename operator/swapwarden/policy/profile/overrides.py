@@ -32,9 +32,9 @@ def find(profile: compiled.Profile, row: pods.PodRow, known: namespaces.Labels) 
             continue
         if not override.namespaces:
             return place
-        found = known.get(row.namespace)
-        if found is None:
+        own = known.get(row.namespace)
+        if own is None:
             raise UnknownNamespaceError(row.namespace)
-        if compiled.selects(override.namespaces, found):
+        if compiled.selects(override.namespaces, own):
             return place
     return None

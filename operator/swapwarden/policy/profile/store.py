@@ -92,8 +92,8 @@ class ProfileStore:
         return self._profiles(ending=True)
 
     def _profiles(self, *, ending: bool) -> dict[str, compiled.Profile]:
-        found = ((name, entry.profile) for name, entry in self.entries.items() if entry.ending == ending)
-        return {name: profile for name, profile in found if profile is not None}
+        known = ((name, entry.profile) for name, entry in self.entries.items() if entry.ending == ending)
+        return {name: profile for name, profile in known if profile is not None}
 
     def history(self) -> dict[state.ProfileRef, compiled.Profile]:
         """Return the generations of profiles that nodes may still follow."""
@@ -132,10 +132,10 @@ class ProfileStore:
         self._on_change(known, entry)
         return True
 
-    def set_stored(self, found: Iterable[revisions.Stored]) -> bool:
+    def set_stored(self, listed: Iterable[revisions.Stored]) -> bool:
         """Take in a list of all ControllerRevisions; return whether it adds a generation."""
         stored: dict[str, dict[int, revisions.Stored]] = collections.defaultdict(dict)
-        for each in found:
+        for each in listed:
             stored[each.profile_uid][each.generation] = each
         changed = False
         for entry in list(self.entries.values()):
@@ -171,8 +171,8 @@ class ProfileStore:
         if len(needed) < len(entry.revisions):
             self._remember(entry, needed)
 
-    def _remember(self, entry: Entry, found: Iterable[Revision]) -> None:
-        past = tuple(sorted(found, key=lambda each: -each.generation))
+    def _remember(self, entry: Entry, generations: Iterable[Revision]) -> None:
+        past = tuple(sorted(generations, key=lambda each: -each.generation))
         # One that cannot be used leaves the last one in force that can.
         in_force = past[0].profile if entry.error and past else entry.profile
         self.entries[entry.name] = msgspec.structs.replace(entry, revisions=past, profile=in_force)
@@ -196,11 +196,11 @@ class ProfileStore:
         """
         changed, failed, newer, gone = False, dict[str, Exception](), 0, 0
         known = {(entry.uid, entry.generation) for entry in self.entries.values()}
-        found = {body["metadata"]["uid"]: body for body in bodies}
+        by_uid = {body["metadata"]["uid"]: body for body in bodies}
         for entry in list(self.entries.values()):
-            if entry.uid not in found and entry.name not in left_out and entry.version < version:
+            if entry.uid not in by_uid and entry.name not in left_out and entry.version < version:
                 gone += self.remove(entry.name, entry.uid)
-        for body in found.values():
+        for body in by_uid.values():
             try:
                 if self.offer(body):
                     changed = True
@@ -214,10 +214,10 @@ def _revisions(
     newest: int, spec: Mapping[str, Any], compiled: compiled.Profile | None, known: Entry | None
 ) -> tuple[Revision, ...]:
     """Return this generation and the known ones: all that are stored, and the newest of those that are not."""
-    found = {each.generation: each for each in (known.revisions if known else ())}
-    if compiled is not None and newest not in found:
-        found[newest] = Revision(newest, spec, compiled)
-    ranked = sorted(found.values(), key=lambda each: -each.generation)
+    by_generation = {each.generation: each for each in (known.revisions if known else ())}
+    if compiled is not None and newest not in by_generation:
+        by_generation[newest] = Revision(newest, spec, compiled)
+    ranked = sorted(by_generation.values(), key=lambda each: -each.generation)
     seen = [each for each in ranked if not each.stored][:MAX_REMEMBERED]
     return tuple(each for each in ranked if each.stored or each in seen)
 

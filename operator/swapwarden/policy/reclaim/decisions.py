@@ -14,22 +14,22 @@ Mode = names.ReclaimMode
 Reason = names.ReclaimReason
 _OFF: Final = Mode.OFF
 _MOST: Final = 1 << 62
-"""Bytes: more than any node has."""
+"""The largest size in a state, in bytes: more than any node has."""
 
 
 class Reclaim(msgspec.Struct, frozen=True):
     """A profile's reclaim with a mode other than Off, compiled."""
 
     mode: names.ReclaimMode
-    """The most that a pod may have."""
+    """The farthest mode that a pod may have."""
     max_stall_permille: int = 1
     interval: int = 6
-    """Seconds."""
+    """The time between two steps, in seconds."""
     step_percent: int = 1
     keep_swap_free: str = "20%"
-    """A quantity or percents, as written: percents need a node to become bytes."""
+    """The swap that reclaim leaves free: a quantity or percents, as written, which need a node to become bytes."""
     writes_per_day: int = 5 << 30
-    """Bytes."""
+    """How much may be written to swap in a day, in bytes."""
 
 
 class PodReclaim(msgspec.Struct, frozen=True):

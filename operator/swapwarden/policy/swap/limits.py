@@ -340,8 +340,8 @@ def _workload_controlled(case: _Case) -> PodDecision:
         top = floor_to_page(bound, page)
         rest = (names.MAX_SWAP, limits.reason) if top >= pod_given else (str(top), Reason.BOUNDED)
     containers = []
-    for row, limit, wanted, value in zip(pod.containers, limits.containers, asked, given, strict=True):
-        own = (str(value), _workload_reason(wanted, value, limits.reason)) if limit is not None else rest
+    for row, limit, desired, value in zip(pod.containers, limits.containers, asked, given, strict=True):
+        own = (str(value), _workload_reason(desired, value, limits.reason)) if limit is not None else rest
         swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is resources.Kind.EPHEMERAL else own
         containers.append(ContainerDecision(row.name, row.id, swap_max, why, write=True))
     return PodDecision(str(pod_given), reason, tuple(containers))

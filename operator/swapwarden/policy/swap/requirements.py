@@ -92,11 +92,11 @@ def _backing(required: Require, facts: nodes.NodeFacts) -> str:
 def _dedicated_device(_: Require, facts: nodes.NodeFacts) -> str:
     shared = [_name(each) for each in facts.devices if each.dedicated is False]
     unknown = [_name(each) for each in facts.devices if each.dedicated is None]
-    found = (
+    problems = (
         f"{_list(shared)}: on a disk with the node's file systems" if shared else "",
         f"{_list(unknown)}: not known which disks are under it" if unknown else "",
     )
-    return _no_devices(facts) or f"{'; '.join(filter(None, found))}; give swap a disk of its own, or use zram"
+    return _no_devices(facts) or f"{'; '.join(filter(None, problems))}; give swap a disk of its own, or use zram"
 
 
 _TEXTS: Final[dict[names.Requirement, Callable[[Require, nodes.NodeFacts], str]]] = {
@@ -117,7 +117,7 @@ def _name(device: state.SwapDevice) -> str:
     return device.name if len(device.name) <= _MAX_NAME else f"{device.name[:_MAX_NAME]}..."
 
 
-def _list(found: Iterable[str]) -> str:
-    texts = list(found)
+def _list(listed: Iterable[str]) -> str:
+    texts = list(listed)
     rest = len(texts) - NAMED
     return ", ".join(texts[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -14,7 +14,7 @@ class SwapOptions(msgspec.Struct, frozen=True):
     behavior: names.Behavior = names.Behavior.KUBELET
     before_plan: names.BeforePlan = names.BeforePlan.NO_SWAP
     reserved: str | None = None
-    """A quantity or percents, as written: percents need a node to become bytes."""
+    """The swap kept back from pods: a quantity or percents, as written, which need a node to become bytes."""
     max_per_container: int | None = None
     max_per_pod: int | None = None
     overcommit_percent: int | None = None
@@ -22,7 +22,7 @@ class SwapOptions(msgspec.Struct, frozen=True):
     require: requirements.Require | None = None
 
     def reserved_bytes(self, swap_bytes: int) -> int:
-        """Swap kept back from pods on a node with `swap_bytes` of it, in bytes; at most all of it."""
+        """Return the swap kept back from pods on a node with `swap_bytes` of it, in bytes; at most all of it."""
         if self.reserved is None:
             return 0
         return min(swap_bytes, quantity.percent_or_bytes(self.reserved, swap_bytes))
@@ -32,6 +32,6 @@ class SwapOverride(msgspec.Struct, frozen=True):
     """Swap settings that an override of a profile has for the pods that it selects."""
 
     policy: names.Policy | None = None
-    """Disabled or NoPreference."""
+    """The policy in place of the pod's own: DISABLED or NO_PREFERENCE; None: the pod's."""
     limit: int | None = None
-    """Bytes."""
+    """The limit in place of the pod's own, in bytes; None: the pod's."""

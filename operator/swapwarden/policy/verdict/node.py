@@ -16,7 +16,7 @@ from swapwarden.policy.observed import states
 
 
 class NodeHealth(enum.StrEnum):
-    """The worst first."""
+    """The health of a node with its plan, the worst first."""
 
     DEGRADED = "Degraded"
     """The agent cannot do all that it should."""
@@ -78,9 +78,9 @@ class NodeCase(msgspec.Struct, frozen=True):
     """A node as it is judged."""
 
     row: states.StateRow | None
-    """Its state; None if there is none."""
+    """The node's state; None if there is none."""
     mode: str = names.Mode.ENFORCE
-    """The mode of that state."""
+    """The mode of the node's state."""
     has_agent: bool | None = None
     """Whether a Ready agent is on the node; None if that is not known."""
     problems: Mapping[NodeProblem, str] = {}
@@ -136,7 +136,7 @@ def judge(case: NodeCase) -> NodeVerdict:
     That observedGeneration is behind says little: plans change with every pod. The profile's generation counts.
     """
     said = ((rule, find(case)) for rule, find in RULES)
-    return NodeVerdict(tuple(Finding(rule, *found) for rule, found in said if found is not None))
+    return NodeVerdict(tuple(Finding(rule, *parts) for rule, parts in said if parts is not None))
 
 
 def _split(text: str) -> tuple[str, str]:

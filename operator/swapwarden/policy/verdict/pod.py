@@ -63,7 +63,7 @@ class PodVerdict(msgspec.Struct, frozen=True):
     status: str
     """True, False or Unknown, as in a condition."""
     reason: str
-    """For True, the rule that gave the limit (names.Reason); else a key of words.ENFORCEMENT."""
+    """The rule that gave the limit (names.Reason) if `status` is True; else a key of words.ENFORCEMENT."""
     message: str
     remedy: str = ""
     holder: str = ""

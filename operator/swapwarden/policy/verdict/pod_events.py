@@ -24,14 +24,16 @@ def violation_notices(old: states.StateRow, new: states.StateRow, known: Iterabl
     for row in known:
         if row.key not in listed:
             continue
-        was, found = verdict.judge(row, before), verdict.judge(row, now)
+        former, present = verdict.judge(row, before), verdict.judge(row, now)
         # A limit that mode Audit does not write is reported when it is planned.
-        begins = found.reason != was.reason and found.reason in PRESENT and found.reason != ViolationReason.AUDIT
+        begins = (
+            present.reason != former.reason and present.reason in PRESENT and present.reason != ViolationReason.AUDIT
+        )
         if begins:
-            yield Notice(regarding(row), "Warning", found.event, found.sentence)
+            yield Notice(regarding(row), "Warning", present.event, present.sentence)
         drains = any(each.pod == row.key and each.reason == ViolationReason.DRAINING for each in new.violations)
         # A list that is cut says nothing by what it lacks, nor does a list in a mode that writes nothing.
-        drained = was.reason == ViolationReason.DRAINING and not drains and not new.unlisted
+        drained = former.reason == ViolationReason.DRAINING and not drains and not new.unlisted
         if drained and not row.terminal and now.spec.mode in {"", names.Mode.ENFORCE}:
             text = f"this pod has no more in swap than it may have on node {row.node}"
             yield Notice(regarding(row), "Normal", DRAINED, text)
@@ -51,15 +53,15 @@ def standstill_notices(old: states.StateRow, new: states.StateRow, known: Iterab
         return
     before = {(each.pod, each.container, each.since): each.trips for each in old.standstills}
     there = {row.key: row for row in known}
-    for found in new.standstills:
-        row = there.get(found.pod)
-        if row is not None and found.trips > before.get((found.pod, found.container, found.since), 0):
-            what = f"container {found.container[: state.ID_LENGTH]} of this pod" if found.container else "this pod"
+    for cgroup in new.standstills:
+        row = there.get(cgroup.pod)
+        if row is not None and cgroup.trips > before.get((cgroup.pod, cgroup.container, cgroup.since), 0):
+            what = f"container {cgroup.container[: state.ID_LENGTH]} of this pod" if cgroup.container else "this pod"
             text = (
-                f"{what} stood still at memory.high ({found.high} bytes) on node {row.node}, where the kernel found too"
-                f" little to reclaim; {_EASED.get(found.guard, 'its memory.high stays as it is')}"
+                f"{what} stood still at memory.high ({cgroup.high} bytes) on node {row.node}, where the kernel found"
+                f" too little to reclaim; {_EASED.get(cgroup.guard, 'its memory.high stays as it is')}"
             )
-            key = f"{found.pod}/{found.container}/{found.since}/{found.trips}"
+            key = f"{cgroup.pod}/{cgroup.container}/{cgroup.since}/{cgroup.trips}"
             yield Notice(regarding(row), "Warning", STUCK, text, key)
 
 
@@ -105,7 +107,7 @@ class Exposures:
 
     def __init__(self) -> None:
         self.sums: dict[str, dict[str, tuple[str, int]]] = {}
-        """By node and pod."""
+        """The beginning and the last sum, in bytes, of each pod, by node and pod."""
 
     def forget(self, node: str) -> None:
         """Forget a node."""
@@ -119,17 +121,17 @@ class Exposures:
         there = {pod.key: pod for pod in known}
         noticed = {key: sums for key, sums in before.items() if key in there}
         grown = []
-        for found in row.exposed_pods:
-            since, size = noticed.get(found.pod, ("", 0))
-            if found.pod in there and (found.since != since or found.swap_bytes > size):
-                noticed[found.pod] = found.since, found.swap_bytes
-                grown.append(found)
+        for exposed in row.exposed_pods:
+            since, size = noticed.get(exposed.pod, ("", 0))
+            if exposed.pod in there and (exposed.since != since or exposed.swap_bytes > size):
+                noticed[exposed.pod] = exposed.since, exposed.swap_bytes
+                grown.append(exposed)
         if noticed:
             self.sums[row.name] = noticed
         reasons = states.reasons(row) if grown else {}
-        for found in grown:
-            if reasons.get(found.pod) in FORBID:
-                yield _exposure_notice(there[found.pod], found, _limit_now(row, found.pod))
+        for exposed in grown:
+            if reasons.get(exposed.pod) in FORBID:
+                yield _exposure_notice(there[exposed.pod], exposed, _limit_now(row, exposed.pod))
 
 
 def _limit_now(row: states.StateRow, key: str) -> str:
@@ -142,15 +144,15 @@ def _limit_now(row: states.StateRow, key: str) -> str:
     return "; the limit is in force again"
 
 
-def _exposure_notice(pod: pods.PodRow, found: state.ExposedPod, now: str) -> Notice:
-    since = f" since {found.since}" if found.since else ""
-    most = "" if names.UNWATCHED.isdisjoint(found.causes) else "at most "
+def _exposure_notice(pod: pods.PodRow, exposed: state.ExposedPod, now: str) -> Notice:
+    since = f" since {exposed.since}" if exposed.since else ""
+    most = "" if names.UNWATCHED.isdisjoint(exposed.causes) else "at most "
     message = (
-        f"{most}{found.swap_bytes} bytes of this pod, which must not swap, went to swap on node {pod.node} while its"
-        f" limit was undone, or not there yet ({', '.join(found.causes)}), for {found.milliseconds} ms"
+        f"{most}{exposed.swap_bytes} bytes of this pod, which must not swap, went to swap on node {pod.node} while its"
+        f" limit was undone, or not there yet ({', '.join(exposed.causes)}), for {exposed.milliseconds} ms"
         f" in all{since}{now}"
     )
-    key = f"{found.pod}/{found.since}/{found.swap_bytes}"
+    key = f"{exposed.pod}/{exposed.since}/{exposed.swap_bytes}"
     return Notice(regarding(pod), "Warning", SWAPPED, message, key, urgent=True)
 
 
