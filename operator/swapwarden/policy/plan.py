@@ -14,7 +14,7 @@ from swapwarden.api import formats, names, state
 from swapwarden.policy import pod_settings
 from swapwarden.policy.memory import qos as memory_qos
 from swapwarden.policy.memory import settings as memory_settings
-from swapwarden.policy.node import extended_resource
+from swapwarden.policy.node import labels
 from swapwarden.policy.node import settings as node_settings
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.pressure import thresholds
@@ -173,7 +173,7 @@ def explain_node(
     return Explanation(
         _header(profile, facts, protection),
         tuple(decided),
-        extended_resource.capacity(profile.node, profile.swap, facts),
+        labels.swap_resource_capacity(profile.node, profile.swap, facts),
         node_settings.plan_kernel(profile.node.kernel, facts).refused,
         requirements.unmet(profile.swap.require, facts),
         protection,

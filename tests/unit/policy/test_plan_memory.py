@@ -12,7 +12,7 @@ from swapwarden.api import names, state
 from swapwarden.api.profile import spec
 from swapwarden.policy import plan
 from swapwarden.policy.memory import settings
-from swapwarden.policy.observed import memory_asks, nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.profile import compiled
 
@@ -103,7 +103,7 @@ def test_system_slice_has_room_beside_as_many_units_as_a_profile_may_have() -> N
 
 
 def test_pod_that_asks_is_protected_beside_the_nodes_daemons() -> None:
-    asks = memory_asks.MemoryAsks(reservation=Reservation.SOFT)
+    asks = resources.MemoryAsks(reservation=Reservation.SOFT)
     found = planned(burstable(asks=asks), burstable("c"), memory=settings.MemoryQoS())
     assert "memoryLow" not in found["pods"]["uid-c"]
     assert found["pods"]["uid-b"]["memoryLow"] == str(GI)
@@ -113,7 +113,7 @@ def test_pod_that_asks_is_protected_beside_the_nodes_daemons() -> None:
 
 @pytest.mark.parametrize("node", [NODE, facts(recursive_protection=False)])
 def test_without_memory_qos_a_plan_is_the_same_whatever_pods_ask(node: nodes.NodeFacts) -> None:
-    asks = memory_asks.MemoryAsks(Reservation.SOFT, MI, 50, 3 * GI // 2, (("app", 3 * GI // 2),))
+    asks = resources.MemoryAsks(Reservation.SOFT, MI, 50, 3 * GI // 2, (("app", 3 * GI // 2),))
     override = make_override("loud", memory_reservation=Reservation.SOFT, memory_throttling=50)
     for overrides in ((), (override,)):
         own = profile(LIMITED, overrides=overrides)
@@ -127,7 +127,7 @@ def test_without_memory_qos_a_plan_is_the_same_whatever_pods_ask(node: nodes.Nod
 
 
 def test_explanation_says_that_nothing_is_offered() -> None:
-    asks = memory_asks.MemoryAsks(reservation=Reservation.SOFT)
+    asks = resources.MemoryAsks(reservation=Reservation.SOFT)
     explained = plan.explain_node(profile(LIMITED), NODE, [burstable(asks=asks), burstable("c")])
     assert [one.memory and one.memory.protection for one in explained.pods] == ["NotOffered", None]
 
@@ -164,7 +164,7 @@ def test_swap_that_others_took_raises_the_throttle() -> None:
 
 def test_guard_is_written_unless_it_has_all_defaults_of_an_agent() -> None:
     assert planned(burstable())["memoryGuard"] == {"kubelet": "Report"}
-    asks = memory_asks.MemoryAsks(reservation=Reservation.SOFT)
+    asks = resources.MemoryAsks(reservation=Reservation.SOFT)
     assert "memoryGuard" not in planned(burstable(asks=asks), memory=None)
     off = settings.Guard(kubelet=names.KubeletGuard.OFF)
     assert "memoryGuard" not in planned(burstable(), memory=settings.MemoryQoS(guard=off))

@@ -17,7 +17,7 @@ from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superse
 from swapwarden.kube import errors, events, transport
 from swapwarden.policy.fleet import cluster
 from swapwarden.policy.fleet.view import NodeView, desired_state
-from swapwarden.policy.node import extended_resource, taints
+from swapwarden.policy.node import labels, taints
 from swapwarden.policy.node.observations import observe
 from swapwarden.policy.observed import nodes, states
 from swapwarden.policy.verdict import pod_events
@@ -215,7 +215,7 @@ class Reconciler:
     async def _write_resource(self, view: NodeView) -> bool:
         """Set or remove the extended resource, as the profile says."""
         node = view.node
-        amount = extended_resource.desired(
+        amount = labels.desired_swap_resource(
             view.profile.node, view.profile.swap, view.facts, node, view.pods, enforced=view.enforced
         )
         if amount == node.swap_resource:

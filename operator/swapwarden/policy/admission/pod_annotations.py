@@ -104,7 +104,7 @@ class AnnotationRule(msgspec.Struct, frozen=True):
     is_throttling: bool = False
     """The values are those of api.throttling."""
     about_memory: bool = False
-    """Whether the annotation is about memory beside swap limits: the webhook is not called for a pod that has only such."""
+    """Whether it is about memory beside swap limits: the webhook is not called for a pod that has only such ones."""
 
     @property
     def is_amount(self) -> bool:

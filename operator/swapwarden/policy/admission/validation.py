@@ -38,11 +38,7 @@ def errors(pod: NewPod) -> Iterator[answers.StatusCause]:
         yield answers.StatusCause(_TOO_MANY, message, "metadata.annotations")
         del own[MAX_OWN:]
     suggester = pod_annotations.Suggester()
-    containers = (
-        dict.fromkeys(one.name for _, one in pod.spec.created())
-        if any(rule.per_container for _, _, rule in own)
-        else {}
-    )
+    containers = dict.fromkeys(one.name for _, one in pod.spec.created())
     for key, value, rule in own:
         if rule.per_container:
             yield from _container(key, key.removeprefix(rule.key), containers, suggester)
@@ -63,12 +59,8 @@ def wrong_values(pod: NewPod) -> Iterator[answers.StatusCause]:
 
 def _own(pod: NewPod) -> _Own:
     """Return the annotations that have a meaning, by key."""
-    rules = (
-        (key, value, pod_annotations.rule_of(key))
-        for key, value in pod.annotations.items()
-        if pod_annotations.DOMAIN in key
-    )
-    return sorted((key, value, rule) for key, value, rule in rules if rule is not None)
+    ours = sorted((key, value) for key, value in pod.annotations.items() if pod_annotations.DOMAIN in key)
+    return [(key, value, rule) for key, value in ours if (rule := pod_annotations.rule_of(key)) is not None]
 
 
 def warnings(pod: NewPod) -> Iterator[str]:
@@ -78,8 +70,7 @@ def warnings(pod: NewPod) -> Iterator[str]:
     unknown = [key for key in pod.annotations if key not in known and pod_annotations.is_of_domain(key)]
     suggester = pod_annotations.Suggester()
     for key in sorted(unknown):
-        meant = suggester.closest_key(key)
-        yield f"{_at(key)}: {pod_annotations.NO_SUCH_KEY}{_did_you_mean(meant)}"
+        yield f"{_at(key)}: {pod_annotations.NO_SUCH_KEY}{_did_you_mean(suggester.closest_key(key))}"
     for key in sorted(key for key in pod.metadata.labels if pod_annotations.DOMAIN in key):
         if pod_annotations.rule_of(key) is not None:
             yield f"metadata.labels[{pod_annotations.shown(key, _MAX_KEY)}]: {pod_annotations.AS_LABEL}"
@@ -103,21 +94,17 @@ def _contradictions(pod: NewPod, own: _Own) -> Iterator[answers.StatusCause]:
     if policy == names.Policy.DISABLED and not _is_by_default(pod):
         for key, value in limits.items():
             if value:
-                message = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.DISABLED_HAS_NONE}"
-                yield answers.StatusCause(_INVALID, message, _at(key))
+                yield _invalid(pod.annotations[key], pod_annotations.DISABLED_HAS_NONE, _at(key))
     whole = limits.pop(names.LIMIT_ANNOTATION, None)
     for key, value in limits.items():
         if whole is not None and value > whole:
-            message = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.MORE_THAN_POD}"
-            yield answers.StatusCause(
-                _INVALID, f"{message}, {quoted(pod.annotations[names.LIMIT_ANNOTATION])}", _at(key)
-            )
+            why = f"{pod_annotations.MORE_THAN_POD}, {quoted(pod.annotations[names.LIMIT_ANNOTATION])}"
+            yield _invalid(pod.annotations[key], why, _at(key))
     if policy == names.Policy.REQUIRED and not _is_by_default(pod):
         if pod.is_of_daemon_set:
             yield answers.StatusCause(_FORBIDDEN, pod_annotations.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
         elif (asked := scheduling.contradicts(pod)) is not None:
-            message = f"Invalid value: {quoted(asked)}: {pod_annotations.SELECTS_ANOTHER}"
-            yield answers.StatusCause(_INVALID, message, f"spec.nodeSelector[{names.SWAP_LABEL}]")
+            yield _invalid(asked, pod_annotations.SELECTS_ANOTHER, f"spec.nodeSelector[{names.SWAP_LABEL}]")
 
 
 def _limits(own: _Own) -> Iterator[tuple[str, int]]:
@@ -141,14 +128,10 @@ def _wrong_value(
         return answers.StatusCause(_NOT_SUPPORTED, message + meant, _at(key))
     if rule.is_throttling:
         meant = _did_you_mean(pod_annotations.closest_throttling(value))
-        message = f"Invalid value: {quoted(value)}: {pod_annotations.NO_THROTTLING}"
-        return answers.StatusCause(_INVALID, message + meant, _at(key))
-    message = (
-        f"Invalid value: {quoted(value)}: not a quantity, which is a number without a sign, with a"
-        " unit such as Mi, Gi or M"
-    )
+        return _invalid(value, pod_annotations.NO_THROTTLING + meant, _at(key))
     meant = _did_you_mean(pod_annotations.closest_quantity(value)) or "; write for example 512Mi or 2Gi"
-    return answers.StatusCause(_INVALID, message + meant, _at(key))
+    why = f"not a quantity, which is a number without a sign, with a unit such as Mi, Gi or M{meant}"
+    return _invalid(value, why, _at(key))
 
 
 def _container(
@@ -158,8 +141,12 @@ def _container(
         listed = ", ".join(map(pod_annotations.quoted, itertools.islice(containers, _MAX_LISTED))) or "none"
         if len(containers) > _MAX_LISTED:
             listed += f" and {len(containers) - _MAX_LISTED} more"
-        message = f"Invalid value: {quoted(name)}: {pod_annotations.NO_CONTAINER}; it has: {listed}"
-        yield answers.StatusCause(_INVALID, message + _did_you_mean(suggester.closest(name, containers)), _at(key))
+        meant = _did_you_mean(suggester.closest(name, containers))
+        yield _invalid(name, f"{pod_annotations.NO_CONTAINER}; it has: {listed}{meant}", _at(key))
+
+
+def _invalid(value: str, why: str, field: str) -> answers.StatusCause:
+    return answers.StatusCause(_INVALID, f"Invalid value: {quoted(value)}: {why}", field)
 
 
 def _did_you_mean(word: str | None) -> str:

@@ -124,12 +124,8 @@ def build(entry: Entry, judged: Judged, now: str, rights: Rights) -> dict[str, A
 def counted(nodes: Iterable[fleet.Governed]) -> dict[tuple[str, ...], float]:
     """Return how many nodes are in each state, over the statuses of all profiles."""
     listed = list(nodes)
-    tally = _tally(listed)
     return {
-        ("applied",): len(tally.applied),
-        ("pending",): len(tally.pending),
-        ("incompatible",): len(tally.incompatible),
-        ("without_agent",): len(tally.without_agent),
+        **{(state,): len(members) for state, members in _tally(listed)._asdict().items()},
         ("degraded",): sum(bool(_wrong(node)) for node in listed),
         ("requirements_unmet",): sum(bool(node.unmet) for node in listed),
     }

@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names, quantity, throttling
 from swapwarden.policy.memory import kubelet, settings
-from swapwarden.policy.observed import memory_asks, nodes, pods, resources
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.swap import limits
 
 Protection = names.ProtectionReason
@@ -22,12 +22,12 @@ Reservation = names.ReservationPolicy
 
 _UNRESERVED, _UNTHROTTLED = Protection.RESERVATION_NONE, Throttling.THROTTLING_NONE
 """The reasons where nobody asks."""
-_ASKS: Final = memory_asks.MemoryAsks()
+_ASKS: Final = resources.MemoryAsks()
 _MAX_SYSTEM_LOW: Final = 2**30
 _MAX_OVERAGE: Final = 0.177
 """The share above memory.high from which the kernel's pause no longer grows: 64 * 0.177**2 are 2 seconds."""
 _STALL: Final = 64 * 85.0
-"""The longest walk from memory.high to the limit, in seconds per MiB of memory.high and per overage to the third power."""
+"""The longest walk from memory.high to the limit: seconds per MiB of memory.high and per third power of the overage."""
 _MIB: Final = 2**20
 
 
@@ -77,7 +77,7 @@ class _MemoryCase(msgspec.Struct, frozen=True):
     page: int
     recursive: bool
     row: pods.PodRow
-    asks: memory_asks.MemoryAsks
+    asks: resources.MemoryAsks
     request: int
     """Memory that the pod requests in all."""
     reservation: names.ReservationPolicy
@@ -174,7 +174,7 @@ def _case(
 
 
 def _reservation(
-    memory: settings.MemoryQoS, asks: memory_asks.MemoryAsks, given: names.ReservationPolicy | None
+    memory: settings.MemoryQoS, asks: resources.MemoryAsks, given: names.ReservationPolicy | None
 ) -> tuple[names.ReservationPolicy, names.ProtectionReason]:
     """Return how a pod is protected, and the reason if that is NONE; `given` is the override's."""
     if given is Reservation.NONE:
@@ -188,7 +188,7 @@ def _reservation(
 
 
 def _share(
-    memory: settings.MemoryQoS, asks: memory_asks.MemoryAsks, given: int | None
+    memory: settings.MemoryQoS, asks: resources.MemoryAsks, given: int | None
 ) -> tuple[int, names.ThrottlingReason]:
     """Return where memory.high lies, in percent, and the reason if that is NEVER; `given` is the override's."""
     if given == throttling.NEVER:

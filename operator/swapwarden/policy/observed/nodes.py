@@ -122,7 +122,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     recursive_protection: bool = True
     """Whether cgroups are mounted with memory_recursiveprot, as systemd does."""
     reported: bool = True
-    """Whether an agent observed these facts. Facts that the Node alone does not hold are unknown, rather than missing."""
+    """Whether an agent observed these facts. Those that the Node alone does not hold are unknown, not missing."""
 
 
 def project(wire: WireNode) -> NodeRow:

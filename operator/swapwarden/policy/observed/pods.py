@@ -13,7 +13,7 @@ import msgspec
 from swapwarden.api import names, quantity, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.quantity import MAX_LENGTH
-from swapwarden.policy.observed import memory_asks, resources
+from swapwarden.policy.observed import resources
 from swapwarden.policy.observed.new_pods import NewPod, NewPodSpec, WireContainer
 from swapwarden.policy.observed.resources import Class, Kind, ResourceList, Resources
 
@@ -218,7 +218,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     mirror: Mirror | None = None
     """The claims of a mirror of a static pod, or of a pod that pretends to be one; None for others."""
     whole: WholePod = NOTHING
-    asks: memory_asks.MemoryAsks | None = None
+    asks: resources.MemoryAsks | None = None
     """The pod's annotations about memory.low and memory.high; None without any."""
     ending: bool = False
     """Whether it was deleted, and its containers may still run."""
@@ -282,7 +282,7 @@ def project(wire: WirePod) -> PodRow:
         ),
         mirror=mirror,
         whole=of_pod(spec.resources, spec.overhead, (one.resources for _, one in containers)),
-        asks=memory_asks.read(annotations, (one.name for _, one in containers)),
+        asks=resources.memory_asks(annotations, (one.name for _, one in containers)),
         ending=bool(meta.deletion_timestamp),
         reclaim=_reclaim(annotations),
         evicted=is_evicted(status.conditions),

@@ -278,10 +278,6 @@ def _requirement_unmet(case: _Case) -> bool:
     return require is not None and requirements.first_unmet(require, case.node) is not None
 
 
-def _has_no_limit(case: _Case) -> bool:
-    return case.limits.are_none()
-
-
 def _kubelet(case: _Case) -> PodDecision:
     node, limits = case.node, case.limits
 
@@ -380,7 +376,7 @@ _RULES: Final[dict[names.Behavior, tuple[_Rule, ...]]] = {
     ),
     names.Behavior.WORKLOAD_CONTROLLED: (
         *_FIRST,
-        _refuse(Reason.NO_LIMIT, _has_no_limit),
+        _refuse(Reason.NO_LIMIT, lambda case: case.limits.are_none()),
         _Rule(Reason.WORKLOAD_LIMIT, _always, _workload_controlled),
     ),
 }

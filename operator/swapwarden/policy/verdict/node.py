@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -126,118 +126,72 @@ class NodeVerdict(msgspec.Struct, frozen=True):
         return next((each.text for each in self.findings if each.rule in rules), "")
 
 
-Said = tuple[NodeHealth, str, str]
-"""The health, reason and message of a finding."""
-
-
 def judge(case: NodeCase) -> NodeVerdict:
     """Judge a node. All rules that match count; the first one decides the health.
 
     That observedGeneration is behind says little: plans change with every pod. The profile's generation counts.
     """
-    said = ((rule, find(case)) for rule, find in RULES)
-    return NodeVerdict(tuple(Finding(rule, *parts) for rule, parts in said if parts is not None))
+    row = case.row
+    findings = [*_about_agent(case), *([] if row is None else _reported(row)), *_about_plan(case)]
+    return NodeVerdict(tuple(findings))
+
+
+PENDING: Final = ("NotItsTurn", "NotWritten", "NotSeen", "NotApplied")
+"""Rules by which a node has not applied a plan by its profile."""
+
+
+def _about_agent(case: NodeCase) -> Iterator[Finding]:
+    """Yield the findings that neither plan nor agent are there."""
+    if case.row is None:
+        message = "the controller has not planned this node; check that it runs"
+        yield Finding("NoState", NodeHealth.NO_STATE, "", message)
+    elif not case.row.reported and case.has_agent:
+        yield Finding("NoAgent", NodeHealth.PENDING, "", NOT_REPORTED)
+    elif not case.row.reported:
+        message = "no agent has reported; see whether the DaemonSet's pods may run there"
+        yield Finding("NoAgent", NodeHealth.NO_AGENT, "", message)
+    if case.has_agent is False:
+        message = "no Ready agent: its values stay, but external writes are not repaired"
+        yield Finding("Silent", NodeHealth.SILENT, "", message)
+
+
+def _reported(row: states.StateRow) -> Iterator[Finding]:
+    """Yield the findings that the agent itself cannot do all that it should."""
+    if row.incompatible:
+        yield Finding("Incompatible", NodeHealth.INCOMPATIBLE, *_split(row.incompatible))
+    if row.degraded:
+        reason, message = _split(row.degraded)
+        health = NodeHealth.NOT_UNDERSTOOD if reason == "NotUnderstood" else NodeHealth.DEGRADED
+        yield Finding(ConditionType.DEGRADED, health, reason, message)
+
+
+def _about_plan(case: NodeCase) -> Iterator[Finding]:
+    """Yield the findings how far the node is with its plan."""
+    row = case.row
+    # Nothing is asked of a node that restores.
+    problems = {} if case.mode == names.Mode.RESTORE else case.problems
+    if refused := problems.get(NodeProblem.SETTINGS_REFUSED):
+        yield Finding("SettingsRefused", NodeHealth.DEGRADED, "", refused)
+    if not case.in_turn:
+        yield Finding("NotItsTurn", NodeHealth.PENDING, "", NOT_ITS_TURN)
+    if row is None or (case.desired is not None and row.profile != case.desired):
+        yield Finding("NotWritten", NodeHealth.PENDING, "", NOT_WRITTEN)
+    if row is not None and row.acted != row.profile:
+        yield Finding("NotSeen", NodeHealth.PENDING, "", NOT_SEEN)
+    if row is not None and not row.applied:
+        reason, message = _split(row.unapplied or f": {NOT_REPORTED}")
+        yield Finding("NotApplied", _UNAPPLIED.get(reason, NodeHealth.NOT_UNDERSTOOD), reason, message)
+    if unmet := problems.get(NodeProblem.REQUIREMENT_UNMET):
+        yield Finding("RequirementUnmet", NodeHealth.UNMET, "", unmet)
+    conditions = {} if row is None else {each.type: each for each in row.conditions}
+    drift = conditions.get(ConditionType.DRIFTED)
+    messages = [] if drift is None else [drift.message]
+    messages += [f"{kind}: {conditions[kind].message}" for kind in DIAGNOSTICS if kind in conditions]
+    messages += [f"{problem}: {message}" for problem, message in problems.items()]
+    yield Finding("Done", _DONE.get(case.mode, NodeHealth.ENFORCED), "", "; ".join(messages))
 
 
 def _split(text: str) -> tuple[str, str]:
     """Return reason and message of a condition in a row."""
     reason, _, message = text.partition(": ")
     return reason, message
-
-
-def _no_state(case: NodeCase) -> Said | None:
-    if case.row is not None:
-        return None
-    return NodeHealth.NO_STATE, "", "the controller has not planned this node; check that it runs"
-
-
-def _no_agent(case: NodeCase) -> Said | None:
-    if case.row is None or case.row.reported:
-        return None
-    if case.has_agent:
-        return NodeHealth.PENDING, "", NOT_REPORTED
-    return NodeHealth.NO_AGENT, "", "no agent has reported; see whether the DaemonSet's pods may run there"
-
-
-def _silent(case: NodeCase) -> Said | None:
-    if case.has_agent is not False:
-        return None
-    return NodeHealth.SILENT, "", "no Ready agent: its values stay, but external writes are not repaired"
-
-
-def _incompatible(case: NodeCase) -> Said | None:
-    if case.row is None or not case.row.incompatible:
-        return None
-    return NodeHealth.INCOMPATIBLE, *_split(case.row.incompatible)
-
-
-def _degraded(case: NodeCase) -> Said | None:
-    if case.row is None or not case.row.degraded:
-        return None
-    reason, message = _split(case.row.degraded)
-    return NodeHealth.NOT_UNDERSTOOD if reason == "NotUnderstood" else NodeHealth.DEGRADED, reason, message
-
-
-def _problem(kind: NodeProblem, health: NodeHealth) -> Callable[[NodeCase], Said | None]:
-    def find(case: NodeCase) -> Said | None:
-        # Nothing is asked of a node that restores.
-        message = case.problems.get(kind, "") if case.mode != names.Mode.RESTORE else ""
-        return (health, "", message) if message else None
-
-    return find
-
-
-def _not_its_turn(case: NodeCase) -> Said | None:
-    return None if case.in_turn else (NodeHealth.PENDING, "", NOT_ITS_TURN)
-
-
-def _not_written(case: NodeCase) -> Said | None:
-    row = case.row
-    if row is not None and (case.desired is None or row.profile == case.desired):
-        return None
-    return NodeHealth.PENDING, "", NOT_WRITTEN
-
-
-def _not_seen(case: NodeCase) -> Said | None:
-    row = case.row
-    return None if row is None or row.acted == row.profile else (NodeHealth.PENDING, "", NOT_SEEN)
-
-
-def _not_applied(case: NodeCase) -> Said | None:
-    row = case.row
-    if row is None or row.applied:
-        return None
-    if not row.unapplied:
-        return NodeHealth.NOT_UNDERSTOOD, "", NOT_REPORTED
-    reason, message = _split(row.unapplied)
-    return _UNAPPLIED.get(reason, NodeHealth.NOT_UNDERSTOOD), reason, message
-
-
-def _done(case: NodeCase) -> Said:
-    """Return that all is as planned, with other messages about the node."""
-    conditions = {} if case.row is None else {each.type: each for each in case.row.conditions}
-    drift = conditions.get(ConditionType.DRIFTED)
-    messages = [] if drift is None else [drift.message]
-    messages += [f"{kind}: {conditions[kind].message}" for kind in DIAGNOSTICS if kind in conditions]
-    if case.mode != names.Mode.RESTORE:
-        messages += [f"{problem}: {message}" for problem, message in case.problems.items()]
-    return _DONE.get(case.mode, NodeHealth.ENFORCED), "", "; ".join(messages)
-
-
-RULES: Final[tuple[tuple[str, Callable[[NodeCase], Said | None]], ...]] = (
-    ("NoState", _no_state),
-    ("NoAgent", _no_agent),
-    ("Silent", _silent),
-    ("Incompatible", _incompatible),
-    (ConditionType.DEGRADED, _degraded),
-    ("SettingsRefused", _problem(NodeProblem.SETTINGS_REFUSED, NodeHealth.DEGRADED)),
-    ("NotItsTurn", _not_its_turn),
-    ("NotWritten", _not_written),
-    ("NotSeen", _not_seen),
-    ("NotApplied", _not_applied),
-    ("RequirementUnmet", _problem(NodeProblem.REQUIREMENT_UNMET, NodeHealth.UNMET)),
-    ("Done", _done),
-)
-"""The table, in the order in which its rules are tried."""
-PENDING: Final = ("NotItsTurn", "NotWritten", "NotSeen", "NotApplied")
-"""Rules by which a node has not applied a plan by its profile."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, throttling
 from swapwarden.policy.memory import kubelet, qos, settings
-from swapwarden.policy.observed import memory_asks, nodes, pods
+from swapwarden.policy.observed import nodes, pods, resources
 from swapwarden.policy.observed.pods import WholePod
 from swapwarden.policy.observed.resources import Class
 from swapwarden.policy.swap import limits
@@ -23,8 +23,8 @@ LIMITED, WORKLOAD = names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROL
 sizes = st.integers(1, 2**44)
 
 
-def asks(**fields: Any) -> memory_asks.MemoryAsks:
-    return memory_asks.MemoryAsks(**fields)
+def asks(**fields: Any) -> resources.MemoryAsks:
+    return resources.MemoryAsks(**fields)
 
 
 def decided(
@@ -452,7 +452,7 @@ class TestProperties:
         }
     )
     asked = st.none() | st.builds(
-        memory_asks.MemoryAsks,
+        resources.MemoryAsks,
         reservation=st.sampled_from([None, Reservation.NONE, SOFT]),
         low=st.none() | st.integers(0, 2**63 - 1),
         throttling=st.none() | st.integers(0, 99),
@@ -474,7 +474,7 @@ class TestProperties:
         kind: Class,
         swap: int | str | None,
         memory: dict[str, Any],
-        asked: memory_asks.MemoryAsks | None,
+        asked: resources.MemoryAsks | None,
         recursive: bool,
     ) -> None:
         rows = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names
 from swapwarden.policy import plan
-from swapwarden.policy.node import extended_resource
+from swapwarden.policy.node import labels
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits
@@ -22,11 +22,11 @@ def offering(**fields: Any) -> compiled.Profile:
 
 
 def capacity(own: compiled.Profile, node: nodes.NodeFacts) -> int | None:
-    return extended_resource.capacity(own.node, own.swap, node)
+    return labels.swap_resource_capacity(own.node, own.swap, node)
 
 
 def desired(own: compiled.Profile, *seen: Any, enforced: bool) -> int | None:
-    return extended_resource.desired(own.node, own.swap, *seen, enforced=enforced)
+    return labels.desired_swap_resource(own.node, own.swap, *seen, enforced=enforced)
 
 
 def node(offered: int | None = None) -> nodes.NodeRow:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, throttling
-from swapwarden.policy.observed import memory_asks
+from swapwarden.policy.observed import resources
 
 from tests.unit.objects import GI, MI
 
@@ -17,8 +17,8 @@ APP_HIGH = f"{names.CONTAINER_HIGH_PREFIX}app"
 NEVER = throttling.NEVER
 
 
-def read(annotations: dict[str, str], *containers: str) -> memory_asks.MemoryAsks | None:
-    return memory_asks.read(annotations, containers or ("app",))
+def read(annotations: dict[str, str], *containers: str) -> resources.MemoryAsks | None:
+    return resources.memory_asks(annotations, containers or ("app",))
 
 
 @pytest.mark.parametrize("annotations", [{}, {"a": "b", names.LIMIT_ANNOTATION: "1Gi"}, {f"{APP_HIGH}2": "1Gi"}])
@@ -41,7 +41,7 @@ def test_most_pods_ask_nothing(annotations: dict[str, str]) -> None:
     ],
 )
 def test_valid_values(annotations: dict[str, str], fields: dict[str, Any]) -> None:
-    assert read(annotations) == memory_asks.MemoryAsks(**fields)
+    assert read(annotations) == resources.MemoryAsks(**fields)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_valid_values(annotations: dict[str, str], fields: dict[str, Any]) -> No
 def test_invalid_values_give_no_protection_and_no_throttling(
     annotations: dict[str, str], fields: dict[str, Any]
 ) -> None:
-    assert read(annotations) == memory_asks.MemoryAsks(**fields)
+    assert read(annotations) == resources.MemoryAsks(**fields)
 
 
 def test_containers_in_the_order_of_the_spec() -> None:

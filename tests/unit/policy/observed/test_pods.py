@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.inventory import records
 from swapwarden.api import names, quantity, state
-from swapwarden.policy.observed import memory_asks, pods, resources
+from swapwarden.policy.observed import pods, resources
 from swapwarden.policy.observed.pods import WholePod, WirePod
 from swapwarden.policy.swap import limits
 
@@ -73,7 +73,7 @@ def test_annotations_about_memory_count_for_containers_of_the_spec() -> None:
     spec = {"initContainers": [{"name": "init"}], "ephemeralContainers": [{"name": "debug"}]}
     row = project(spec, annotations={names.MEMORY_RESERVATION_ANNOTATION: "Soft", **high})
     soft = names.ReservationPolicy.SOFT
-    assert row.asks == memory_asks.MemoryAsks(soft, container_high=(("init", MI), ("app", MI)))
+    assert row.asks == resources.MemoryAsks(soft, container_high=(("init", MI), ("app", MI)))
     assert project(annotations={names.LIMIT_ANNOTATION: "1Gi"}).asks is None
 
 

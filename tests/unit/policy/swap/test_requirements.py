@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.policy import plan
-from swapwarden.policy.node import extended_resource, labels, taints
+from swapwarden.policy.node import labels, taints
 from swapwarden.policy.observed import nodes
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import limits, requirements
@@ -157,4 +157,4 @@ class TestUnmet:
             assert wanted[names.BEHAVIOR_LABEL] == ("WorkloadControlled" if gives else "NoSwap")
             assert wanted[names.NFD_SWAP_LABEL] == "true"
             assert (taints.desired(giving.node, giving.swap, found, row, enforced=True) is not None) is gives
-            assert (extended_resource.capacity(giving.node, giving.swap, found) is not None) is gives
+            assert (labels.swap_resource_capacity(giving.node, giving.swap, found) is not None) is gives

@@ -13,7 +13,7 @@ from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severi
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.policy import plan
 from swapwarden.policy.node.observations import NodeProblem
-from swapwarden.policy.observed import memory_asks
+from swapwarden.policy.observed import resources
 from swapwarden.policy.observed.nodes import NodeFacts
 from swapwarden.policy.profile import compiled
 
@@ -272,7 +272,7 @@ def test_annotations_that_have_no_effect() -> None:
     ],
 )
 def test_memory_that_a_node_does_not_offer(asks: dict[str, Any], profiles: list[Any], expected: str | None) -> None:
-    row = pod(container(), asks=memory_asks.MemoryAsks(**asks))
+    row = pod(container(), asks=resources.MemoryAsks(**asks))
     state_row = following("p") if profiles else reported_row()
     found = list(problems.live(view([node()], [row], [state_row], profiles)))
     shown = [(one.check, one.reason, one.object, one.remedy.partition(" (")[0].partition(",")[0]) for one in found]
