@@ -340,37 +340,23 @@ def _decided(
 def _with_features(
     profile: compiled.Profile, facts: nodes.NodeFacts, one: ExplainedPod, known: namespaces.Labels
 ) -> ExplainedPod:
-    if profile.memory_qos is not None or one.row.asks is not None:
-        one = _with_memory(profile, facts, one, known)
-    asks_reclaim = profile.reclaim is not None or one.row.reclaim is not None
-    return _with_reclaim(profile, one, known) if asks_reclaim else one
-
-
-def _with_reclaim(profile: compiled.Profile, one: ExplainedPod, known: namespaces.Labels) -> ExplainedPod:
-    place = _place(profile, one.row, known)
-    override = None if place is None else profile.overrides[place]
-    given = None if override is None else override.reclaim
-    decision = reclaim.decide(profile.reclaim, one.row, one.decision, given)
-    changed = one.override
-    if override is not None and decision != reclaim.decide(profile.reclaim, one.row, one.decision, None):
-        changed = override.name
-    return ExplainedPod(one.row, one.decision, changed, one.memory, decision)
-
-
-def _with_memory(
-    profile: compiled.Profile, facts: nodes.NodeFacts, one: ExplainedPod, known: namespaces.Labels
-) -> ExplainedPod:
+    row, decision, waits, place = one.row, one.decision, False, None
     try:
-        place = overrides.find(profile, one.row, known) if profile.overrides else None
+        place = overrides.find(profile, row, known)
     except overrides.UnknownNamespaceError:
-        return one  # a pod without swap does not wait; an override may refuse it memory QoS
-    override = None if place is None else profile.overrides[place]
-    offered, given = profile.memory_qos, None if override is None else override.memory
-    memory = memory_qos.decide(offered, facts, one.row, one.decision, given)
+        waits = True  # a pod without swap does not wait; an override may refuse it memory QoS
+    override = compiled.Override() if place is None else profile.overrides[place]
+    memory = moved = None
     changed = one.override
-    if override is not None and given and memory != memory_qos.decide(offered, facts, one.row, one.decision):
-        changed = override.name
-    return ExplainedPod(one.row, one.decision, changed, memory)
+    if not waits and (profile.memory_qos is not None or row.asks is not None):
+        memory = memory_qos.decide(profile.memory_qos, facts, row, decision, override.memory)
+        if override.memory and memory != memory_qos.decide(profile.memory_qos, facts, row, decision):
+            changed = override.name
+    if profile.reclaim is not None or row.reclaim is not None:
+        moved = reclaim.decide(profile.reclaim, row, decision, override.reclaim)
+        if override.reclaim and moved != reclaim.decide(profile.reclaim, row, decision, None):
+            changed = override.name
+    return ExplainedPod(row, decision, changed, memory, moved)
 
 
 def _explained(

@@ -30,9 +30,7 @@ def contradictions(pod: NewPod) -> Iterator[answers.StatusCause]:
             yield _cause(pod, key, f"{pod_annotations.ABOVE_REQUEST}, {_bytes(request)}")
     bounds = {names.MEMORY_HIGH_ANNOTATION: (request, limit)}
     for _, one in pod.spec.created():
-        key = names.CONTAINER_HIGH_PREFIX + one.name
-        if key in annotations:
-            bounds[key] = (_request(one.resources), _limit(one.resources))
+        bounds[names.CONTAINER_HIGH_PREFIX + one.name] = _request(one.resources), _limit(one.resources)
     disabled = annotations.get(names.MEMORY_THROTTLING_ANNOTATION) == throttling.DISABLED
     for key in sorted(key for key in bounds if key in annotations):
         high, (least, most) = _amount(annotations[key]), bounds[key]

@@ -197,9 +197,7 @@ def _share(text: str, total: int) -> int:
 
 def _float32(value: float) -> float:
     """Return the value as exact as the kubelet keeps shares (k/k: pkg/kubelet/eviction/helpers.go)."""
-    (rounded,) = struct.unpack("f", struct.pack("f", value))
-    assert isinstance(rounded, float)  # noqa: S101 for mypy: the format says so
-    return rounded
+    return float(*struct.unpack("f", struct.pack("f", value)))
 
 
 def for_pods(config: KubeletSettings, capacity: int, allocatable: int | None) -> int:
@@ -232,12 +230,16 @@ def container_files(
     if not config.memory_qos:
         return MemoryFiles(high=names.MAX_SWAP if config.version is Version.V1_37 else None, swap_max=swap)
     high = _container_high(config, row, one, available, node.page_size)
-    if not (config.tiered and one.request):
-        return MemoryFiles("0", "0", high, swap)
-    amount = str(one.request)
+    return (
+        _protected(row, one.request, high, swap) if config.tiered and one.request else MemoryFiles("0", "0", high, swap)
+    )
+
+
+def _protected(row: pods.PodRow, request: int, high: str | None, swap: str | None = None) -> MemoryFiles:
+    """Return the values of a pod or of its container whose whole request is protected."""
     if row.qos is resources.Class.GUARANTEED:
-        return MemoryFiles(minimum=amount, high=high, swap_max=swap)
-    return MemoryFiles(low=amount, high=high, swap_max=swap)
+        return MemoryFiles(minimum=str(request), high=high, swap_max=swap)
+    return MemoryFiles(low=str(request), high=high, swap_max=swap)
 
 
 def _swap(config: KubeletSettings, node: nodes.NodeFacts, row: pods.PodRow, one: pods.ContainerRow) -> str | None:
@@ -263,8 +265,7 @@ def _container_high(
             return None
     elif (request == limit and request) or (not limit and config.pod_level_resources and row.whole.limit):
         return None
-    high = throttled_from(request, limit or available, factor, page)
-    return str(high) if high > request else None
+    return _high(request, limit or available, factor, page)
 
 
 def pod_files(config: KubeletSettings, row: pods.PodRow, page: int) -> MemoryFiles:
@@ -274,23 +275,19 @@ def pod_files(config: KubeletSettings, row: pods.PodRow, page: int) -> MemoryFil
     whole = config.pod_level_resources
     request = pods.pod_request(row, whole=whole)
     high = _pod_high(config, row, page)
-    if not (config.tiered and request):
-        return MemoryFiles(high=high)
-    if row.qos is resources.Class.GUARANTEED:
-        return MemoryFiles(minimum=str(request), high=high)
-    return MemoryFiles(low=str(request), high=high)
+    return _protected(row, request, high) if config.tiered and request else MemoryFiles(high=high)
 
 
 def _pod_high(config: KubeletSettings, row: pods.PodRow, page: int) -> str | None:
-    factor = config.throttling_factor
-    if factor is None or config.version is Version.V1_36:
+    factor, limit = config.throttling_factor, pods.pod_limit(row)
+    counts = config.pod_level_resources and row.whole.stated and pods.is_limited(row)
+    if factor is None or config.version is Version.V1_36 or not (counts and limit):
         return None
-    if not (config.pod_level_resources and row.whole.stated and pods.is_limited(row)):
-        return None
-    request, limit = pods.pod_request(row), pods.pod_limit(row)
-    if not limit:
-        return None
-    high = throttled_from(request, limit, factor, page)
+    return _high(pods.pod_request(row), limit, factor, page)
+
+
+def _high(request: int, bound: int, factor: float, page: int) -> str | None:
+    high = throttled_from(request, bound, factor, page)
     return str(high) if high > request else None
 
 
@@ -302,13 +299,10 @@ def _above(config: KubeletSettings, rows: Iterable[pods.PodRow]) -> tuple[Memory
     if not config.tiered:
         # 1.37 writes these once, when it starts.
         return MemoryFiles(minimum="0", low="0" if new else None), MemoryFiles(low="0")
-    sums = {resources.Class.GUARANTEED: 0, resources.Class.BURSTABLE: 0, resources.Class.BEST_EFFORT: 0}
-    for row in rows:
-        if row.qos is not resources.Class.BEST_EFFORT:
-            # These sums have the resources of whole pods whatever the gate.
-            sums[row.qos] += pods.pod_request(row)
-    burstable = str(sums[resources.Class.BURSTABLE])
-    every = str(sum(sums.values()))
+    # These sums have the resources of whole pods whatever the gate.
+    requests = [(row.qos, pods.pod_request(row)) for row in rows if row.qos is not resources.Class.BEST_EFFORT]
+    every = str(sum(request for _, request in requests))
+    burstable = str(sum(request for qos, request in requests if qos is resources.Class.BURSTABLE))
     return MemoryFiles(minimum=every, low=burstable if new else None), MemoryFiles(low=burstable)
 
 
@@ -336,14 +330,10 @@ def node_files(
     running = sorted((row for row in rows if not row.terminal), key=lambda row: (row.namespace, row.name))
     available = for_pods(config, node.memory_bytes, allocatable)
     kubepods, burstable = _above(config, running)
-    planned = (
-        PodFiles(
-            row,
-            pod_files(config, row, node.page_size),
-            {one.name: container_files(config, node, row, one, available) for one in row.containers},
-        )
-        for row in running
-    )
+    planned = []
+    for row in running:
+        containers = {one.name: container_files(config, node, row, one, available) for one in row.containers}
+        planned.append(PodFiles(row, pod_files(config, row, node.page_size), containers))
     return NodeFiles(kubepods, burstable, tuple(planned))
 
 

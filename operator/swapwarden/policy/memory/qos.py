@@ -20,9 +20,8 @@ Protection = names.ProtectionReason
 Throttling = names.ThrottlingReason
 Reservation = names.ReservationPolicy
 
-_UNRESERVED, _UNTHROTTLED = Protection.RESERVATION_NONE, Throttling.THROTTLING_NONE
-"""The reasons where nobody asks."""
 _ASKS: Final = resources.MemoryAsks()
+_NO_OVERRIDE: Final = settings.MemoryOverride()
 _MAX_SYSTEM_LOW: Final = 2**30
 _MAX_OVERAGE: Final = 0.177
 """The share above memory.high from which the kernel's pause no longer grows: 64 * 0.177**2 are 2 seconds."""
@@ -162,15 +161,10 @@ def _not_offered(row: pods.PodRow) -> PodMemory:
 def _case(
     memory: settings.MemoryQoS, node: nodes.NodeFacts, row: pods.PodRow, override: settings.MemoryOverride | None
 ) -> _MemoryCase:
-    request = pods.pod_request(row)
-    page, recursive = node.page_size, node.recursive_protection
-    if row.asks is None and override is None:
-        chosen = memory.reservation, _UNRESERVED, memory.throttling_percent or throttling.NEVER, _UNTHROTTLED
-        return _MemoryCase(memory, page, recursive, row, _ASKS, request, *chosen)
-    asks = row.asks or _ASKS
-    given = (None, None) if override is None else (override.reservation, override.throttling)
-    reserved, shared = _reservation(memory, asks, given[0]), _share(memory, asks, given[1])
-    return _MemoryCase(memory, page, recursive, row, asks, request, *reserved, *shared)
+    asks, given = row.asks or _ASKS, override or _NO_OVERRIDE
+    chosen = *_reservation(memory, asks, given.reservation), *_share(memory, asks, given.throttling)
+    request, recursive = pods.pod_request(row), node.recursive_protection
+    return _MemoryCase(memory, node.page_size, recursive, row, asks, request, *chosen)
 
 
 def _reservation(

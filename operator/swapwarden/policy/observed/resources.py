@@ -1,7 +1,7 @@
 """A pod's resources: their peak over the phases of its start, its QoS class, and what its annotations ask about memory.
 
-Peak and class are computed as the API server does.
-In k/k: component-helpers/resource/helpers.go and pkg/apis/core/helper/qos/qos.go.
+Peak and class are computed as the API server does (k/k: component-helpers/resource/helpers.go and
+pkg/apis/core/helper/qos/qos.go).
 """
 
 from __future__ import annotations

@@ -207,6 +207,8 @@ def _part(field: msgspec.structs.FieldInfo, raw: msgspec.Raw) -> Any:
 def _members(raw: msgspec.Raw, **kinds: Any) -> dict[str, Any]:
     """Return members of a JSON object by their keys, decoded as these types; absent and invalid ones are left out."""
     members = dict[str, Any]()
+    if raw == _ABSENT:
+        return members
     with contextlib.suppress(msgspec.DecodeError):
         parts = _PARTS.decode(raw)
         for key in kinds.keys() & parts.keys():
@@ -235,7 +237,7 @@ def project(wire: WireState) -> StateRow:
     status, problem = _status(wire.status)
     head = _HEADS.decode(spec)
     eviction = {"victim": state.EvictedPod, "evictedAt": tuple[str, ...]}
-    pressure = {} if head.pressure == _ABSENT else _members(head.pressure, **eviction)
+    pressure = _members(head.pressure, **eviction)
     applied = next((each for each in status.conditions if each.type == ConditionType.APPLIED), None)
     is_applied = applied is not None and applied.status == "True"
     abnormal = tuple(each for each in status.conditions if each.status == ABNORMAL_STATUS.get(each.type))
@@ -252,9 +254,7 @@ def project(wire: WireState) -> StateRow:
         observed=status.observed_generation,
         acted=status.profile_ref,
         facts=status.facts,
-        preview=None
-        if head.preview == _ABSENT
-        else _members(head.preview, profileRef=state.ProfileRef).get("profileRef"),
+        preview=_members(head.preview, profileRef=state.ProfileRef).get("profileRef"),
         before=head.degraded_before,
         cost=status.preview_cost,
         applied=is_applied,

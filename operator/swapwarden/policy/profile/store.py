@@ -157,13 +157,10 @@ class ProfileStore:
         """Note that a ControllerRevision keeps this generation."""
         entry = self.entries.get(name)
         if entry is not None and entry.uid == uid:
-            self._remember(
-                entry,
-                [
-                    msgspec.structs.replace(each, stored=each.stored or each.generation == generation)
-                    for each in entry.revisions
-                ],
-            )
+            kept = {each.generation: each for each in entry.revisions}
+            if generation in kept:
+                kept[generation] = msgspec.structs.replace(kept[generation], stored=True)
+            self._remember(entry, kept.values())
 
     def forget(self, name: str, needed: Collection[Revision]) -> None:
         """Forget the generations of a profile that are not `needed`."""

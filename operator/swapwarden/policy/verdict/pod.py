@@ -122,7 +122,8 @@ def judge(pod: pods.PodRow, report: ReadState, before: pods.Enforced | None = No
 
     `before` is the last verdict on the same pod, if one is known: from its condition, or from the caller's memory.
     """
-    case = _case(pod, report, before)
+    listed = frozenset(each.reason for each in report.listed(pod.key))
+    case = _PodCase(pod, report, report.spec.pod(pod.key), listed, before)
     rule = next(rule for rule in RULES if rule.matches(case))
     return msgspec.structs.replace(rule.give(case), rule=rule.name)
 
@@ -170,11 +171,6 @@ def is_audited(pod: pods.PodRow, planned: str) -> bool:
 
 def _asks(pod: pods.PodRow) -> bool:
     return pod.policy is not None or pod.limited()
-
-
-def _case(pod: pods.PodRow, report: ReadState, before: pods.Enforced | None) -> _PodCase:
-    listed = frozenset(each.reason for each in report.listed(pod.key))
-    return _PodCase(pod, report, report.spec.pod(pod.key), listed, before)
 
 
 def _said(case: _PodCase, status: str, reason: str, text: Words) -> PodVerdict:
