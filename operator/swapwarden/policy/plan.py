@@ -282,12 +282,8 @@ def _guard(profile: compiled.Profile) -> state.GuardSettings | None:
     if profile.memory_qos is None:
         return None
     asked = profile.memory_qos.guard
-    guard = {
-        "action": asked.action,
-        "window_seconds": asked.window,
-        "hold_seconds": asked.hold,
-        "kubelet": asked.kubelet,
-    }
+    times = {"window_seconds": asked.window, "hold_seconds": asked.hold}
+    guard = {"action": asked.action, **times, "kubelet": asked.kubelet}
     # msgspec leaves out a default only if it is the same object, which not every equal number is.
     others = {name: value for name, value in guard.items() if value != getattr(_GUARD, name)}
     return msgspec.structs.replace(_GUARD, **others) if others else None

@@ -111,12 +111,8 @@ def build(entry: Entry, judged: Judged, now: str, rights: Rights) -> dict[str, A
         },
         "pendingReclaim": msgspec.to_builtins(judged.progress.taken),
         "conditions": [
-            {
-                **condition,
-                "lastTransitionTime": _since(condition, before.get(condition["type"]), now),
-                "observedGeneration": entry.generation,
-            }
-            for condition in conditions
+            {**each, "lastTransitionTime": _since(each, before, now), "observedGeneration": entry.generation}
+            for each in conditions
         ],
     }
 
@@ -148,10 +144,9 @@ def _condition(kind: str, status: str, reason: str, message: str) -> dict[str, A
     return {"type": kind, "status": status, "reason": reason, "message": message[:MAX_MESSAGE]}
 
 
-def _since(condition: Mapping[str, Any], before: Mapping[str, Any] | None, now: str) -> str:
-    if before is None or before.get("status") != condition["status"]:
-        return now
-    return str(before.get("lastTransitionTime", now))
+def _since(condition: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]], now: str) -> str:
+    former = before.get(condition["type"], {})
+    return str(former.get("lastTransitionTime", now)) if former.get("status") == condition["status"] else now
 
 
 def _ready(entry: Entry, tally: _Tally) -> tuple[str, str, str]:

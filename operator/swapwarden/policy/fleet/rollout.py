@@ -113,12 +113,10 @@ def progress(
     asking = [member for member in left if not (member.asked or member.overdue)]
     answered = [member for member in left if member.asked or member.overdue]
     free = [member for member in answered if not hold or (member.asked and not member.pods)]
-    if paused:
+    if paused or stopped_by:
         chosen: list[RolloutNode] = []
     elif most >= live:
         chosen = free
-    elif stopped_by:
-        chosen = []
     else:
         places = max(0, most - sum(member.is_under_way() for member in ordered))
         chosen = _first(free, last=not asking)[:places]

@@ -136,9 +136,6 @@ def read(version: Version, document: Mapping[str, Any]) -> KubeletSettings:
         raise KubeletConfigError(path.strip("`.") or "document", text) from None
     gates, old = config.feature_gates, version is Version.V1_36
     memory_qos = gates.get("MemoryQoS", gates.get("AllAlpha", False) if old else gates.get("AllBeta", True))
-    factor = config.memory_throttling_factor
-    if factor is None and old:
-        factor = _OLD_FACTOR
     _check(config, version, memory_qos=memory_qos)
     reserved = [each[_MEMORY] for each in (config.system_reserved, config.kube_reserved) if _MEMORY in each]
     eviction = config.eviction_hard.get(_AVAILABLE)
@@ -147,7 +144,7 @@ def read(version: Version, document: Mapping[str, Any]) -> KubeletSettings:
     return KubeletSettings(
         version=version,
         memory_qos=memory_qos,
-        throttling_factor=factor if memory_qos else None,
+        throttling_factor=(config.memory_throttling_factor or (_OLD_FACTOR if old else None)) if memory_qos else None,
         tiered=config.memory_reservation_policy == names.ReservationPolicy.TIERED_RESERVATION,
         pod_level_resources=gates.get("PodLevelResources", gates.get("AllBeta", True)),
         limited_swap=config.memory_swap.swap_behavior == names.Behavior.LIMITED_SWAP,
@@ -169,9 +166,7 @@ def _check(config: _Configuration, version: Version, *, memory_qos: bool) -> Non
         raise KubeletConfigError("memoryReservationPolicy", f"{policy[:64]!r} is not one of {', '.join(_POLICIES)}")
     if policy == names.ReservationPolicy.TIERED_RESERVATION and not memory_qos:
         raise KubeletConfigError("memoryReservationPolicy", f"{policy} {gate}")
-    available = config.eviction_hard.get(_AVAILABLE)
-    if available is not None:
-        _share(str(available), 0)
+    _share(str(config.eviction_hard.get(_AVAILABLE, 0)), 0)
 
 
 def _amount(field: str, amount: _Amount) -> int:

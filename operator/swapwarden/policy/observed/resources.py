@@ -38,15 +38,12 @@ def peak(amounts: Iterable[tuple[Kind, int]]) -> int:
     """
     apps = sidecars = highest = 0
     for kind, amount in amounts:
-        match kind:
-            case Kind.APP:
-                apps += amount
-            case Kind.SIDECAR:
-                sidecars += amount
-            case Kind.INIT:
-                highest = max(highest, sidecars + amount)
-            case Kind.EPHEMERAL:
-                pass
+        if kind is Kind.APP:
+            apps += amount
+        elif kind is Kind.SIDECAR:
+            sidecars += amount
+        elif kind is Kind.INIT:
+            highest = max(highest, sidecars + amount)
     return max(highest, sidecars + apps)
 
 

@@ -55,19 +55,17 @@ def arithmetic(one: Ranked) -> str:
 
 def pressure(report: state.PressureReport, thresholds: state.PressureSettings | None) -> str:
     """Return what the node's agent reports: headroom 310Mi < 400Mi."""
-    where = "pods" if report.scope == names.PressureScope.PODS else "node"
+    where, bound = "pods" if report.scope == names.PressureScope.PODS else "node", ""
     # A signal stays until it is cleared, at another bound.
     if report.signal == names.PressureSignal.STALL:
-        if thresholds is None:
-            return f"{where} stalled {_share(report.stall_permille)} of the time"
-        full = thresholds.stall.full_permille
-        most = full if report.stall_permille > full else full / 2
-        return f"{where} stalled {_share(report.stall_permille)} > {_share(most)} of the time"
-    if thresholds is None:
-        return f"{where} headroom {_size(report.headroom_bytes)}"
-    below, clear = thresholds.headroom.below_bytes, thresholds.headroom.clear_bytes
-    least = below if report.headroom_bytes < below else clear
-    return f"{where} headroom {_size(report.headroom_bytes)} < {_size(least)}"
+        if thresholds is not None:
+            full = thresholds.stall.full_permille
+            bound = f" > {_share(full if report.stall_permille > full else full / 2)}"
+        return f"{where} stalled {_share(report.stall_permille)}{bound} of the time"
+    if thresholds is not None:
+        below, clear = thresholds.headroom.below_bytes, thresholds.headroom.clear_bytes
+        bound = f" < {_size(below if report.headroom_bytes < below else clear)}"
+    return f"{where} headroom {_size(report.headroom_bytes)}{bound}"
 
 
 def _share(permille: float) -> str:

@@ -230,12 +230,8 @@ def _recompiled(entry: Entry, stored: revisions.Stored) -> Revision | None:
     """Return a profile in an earlier generation; None if another version of Swapwarden wrote it."""
     if stored.spec is None:
         return None
-    metadata = {
-        "name": entry.name,
-        "uid": entry.uid,
-        "generation": stored.generation,
-        "creationTimestamp": entry.created,
-    }
+    identity = {"name": entry.name, "uid": entry.uid, "creationTimestamp": entry.created}
+    metadata = {**identity, "generation": stored.generation}
     body = {"apiVersion": names.API_VERSION, "kind": names.PROFILE_KIND, "metadata": metadata, "spec": stored.spec}
     old, _ = _compile(body)
     return None if old is None else Revision(stored.generation, stored.spec, old, stored=True)
@@ -248,8 +244,4 @@ def _compile(body: Mapping[str, Any]) -> tuple[compiled.Profile | None, str]:
     try:
         return compiled.compile_profile(api.NodeSwapProfile.model_validate(plain)), ""
     except pydantic.ValidationError as error:
-        return None, "; ".join(_problem(detail["loc"], detail["msg"]) for detail in error.errors()[:5])
-
-
-def _problem(location: tuple[int | str, ...], message: str) -> str:
-    return f"{'.'.join(str(part) for part in location)}: {message}"
+        return None, "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()[:5])
