@@ -14,7 +14,7 @@ import pydantic
 from swapwarden.api import names, quantity, state
 from swapwarden.api import profile as api
 from swapwarden.cli import checks, documents
-from swapwarden.cli.wire import WORKLOAD_KINDS
+from swapwarden.cli.kubectl.cluster.workloads import WORKLOAD_KINDS
 from swapwarden.policy.admission import decide, memory, validation
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.observed.new_pods import NewPod

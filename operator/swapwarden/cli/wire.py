@@ -6,7 +6,7 @@ types of the API are in swapwarden.api.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,40 +30,6 @@ class Named(msgspec.Struct, frozen=True):
     """An object of any kind."""
 
     metadata: Meta
-
-
-class WorkloadKind(msgspec.Struct, frozen=True):
-    """A kind of object with a pod template."""
-
-    name: str
-    api_version: str
-    template: tuple[str, ...] = ("spec", "template")
-    """Path of the pod template in the object."""
-    immutable: bool = False
-    """Whether the template cannot be changed once the object exists."""
-
-    @property
-    def group(self) -> str:
-        """Return the API group; empty for the core group."""
-        return self.api_version.rpartition("/")[0]
-
-    @property
-    def word(self) -> str:
-        """Return the kind as kubectl takes it: deployment, rollout.v1alpha1.argoproj.io."""
-        word, version = self.name.lower(), self.api_version.rpartition("/")[2]
-        return word if self in WORKLOAD_KINDS or not self.group else f"{word}.{version}.{self.group}"
-
-
-WORKLOAD_KINDS: Final = (
-    WorkloadKind("Deployment", "apps/v1"),
-    WorkloadKind("StatefulSet", "apps/v1"),
-    WorkloadKind("DaemonSet", "apps/v1"),
-    WorkloadKind("ReplicaSet", "apps/v1"),
-    WorkloadKind("ReplicationController", "v1"),
-    WorkloadKind("Job", "batch/v1", immutable=True),
-    WorkloadKind("CronJob", "batch/v1", template=("spec", "jobTemplate", "spec", "template")),
-)
-"""The kinds that Kubernetes itself has."""
 
 
 class StoredMeta(msgspec.Struct, frozen=True, rename="camel"):

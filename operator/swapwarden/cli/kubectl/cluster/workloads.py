@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.cli import wire
 from swapwarden.policy.observed.new_pods import WireOwner
 from swapwarden.policy.observed.pods import WirePod
 
@@ -15,10 +14,44 @@ POD_TEMPLATE_HASH: Final = "pod-template-hash"
 """A Deployment's ReplicaSets have it as label, and as the end of their names (k/k: pkg/controller/deployment)."""
 
 
+class WorkloadKind(msgspec.Struct, frozen=True):
+    """A kind of object with a pod template."""
+
+    name: str
+    api_version: str
+    template: tuple[str, ...] = ("spec", "template")
+    """Path of the pod template in the object."""
+    immutable: bool = False
+    """Whether the template cannot be changed once the object exists."""
+
+    @property
+    def group(self) -> str:
+        """Return the API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def word(self) -> str:
+        """Return the kind as kubectl takes it: deployment, rollout.v1alpha1.argoproj.io."""
+        word, version = self.name.lower(), self.api_version.rpartition("/")[2]
+        return word if self in WORKLOAD_KINDS or not self.group else f"{word}.{version}.{self.group}"
+
+
+WORKLOAD_KINDS: Final = (
+    WorkloadKind("Deployment", "apps/v1"),
+    WorkloadKind("StatefulSet", "apps/v1"),
+    WorkloadKind("DaemonSet", "apps/v1"),
+    WorkloadKind("ReplicaSet", "apps/v1"),
+    WorkloadKind("ReplicationController", "v1"),
+    WorkloadKind("Job", "batch/v1", immutable=True),
+    WorkloadKind("CronJob", "batch/v1", template=("spec", "jobTemplate", "spec", "template")),
+)
+"""The kinds that Kubernetes itself has."""
+
+
 class Workload(msgspec.Struct, frozen=True):
     """An object whose pod template makes pods."""
 
-    kind: wire.WorkloadKind
+    kind: WorkloadKind
     name: str
 
     def __str__(self) -> str:
@@ -41,13 +74,13 @@ def workload(pod: WirePod) -> Workload | None:
     # Such words would be flags of the commands that are printed. They name no object: names have no leading dash.
     if owner is None or "-" in {owner.kind[:1], owner.name[:1]}:
         return None
-    made = wire.WorkloadKind(owner.kind, owner.api_version)
+    made = WorkloadKind(owner.kind, owner.api_version)
     kind = next(
-        (kind for kind in wire.WORKLOAD_KINDS if (kind.name, kind.api_version) == (made.name, made.api_version)), made
+        (kind for kind in WORKLOAD_KINDS if (kind.name, kind.api_version) == (made.name, made.api_version)), made
     )
     end = f"-{pod.metadata.labels.get(POD_TEMPLATE_HASH, '')}"
     if kind.name == "ReplicaSet" and len(end) > 1 and owner.name.endswith(end):
-        return Workload(wire.WORKLOAD_KINDS[0], owner.name.removesuffix(end))
+        return Workload(WORKLOAD_KINDS[0], owner.name.removesuffix(end))
     return Workload(kind, owner.name)
 
 

@@ -51,6 +51,8 @@ def lines(planned: PlannedPod, node_state: state.NodeSwapState | None = None) ->
     `node_state` is its node's state, if known.
     """
     row, profile = planned.row, planned.profile
+    if profile.memory_qos is None and row.asks is None:
+        return
     override = None if planned.override is None else planned.override.memory
     memory = qos.decide(profile.memory_qos, planned.facts, row, planned.trace.decision, override)
     if memory is None:

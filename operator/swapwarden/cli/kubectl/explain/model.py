@@ -15,8 +15,8 @@ from swapwarden.api import names, state, throttling
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.sizes import exact, with_bytes
 from swapwarden.cli.kubectl.cluster import usage
-from swapwarden.cli.kubectl.explain import kernelview, memory, remedies, rules
-from swapwarden.cli.kubectl.explain.advice import Advice, with_command
+from swapwarden.cli.kubectl.explain import memory, rules
+from swapwarden.cli.kubectl.explain.advice import Advice, changes, with_command
 from swapwarden.cli.kubectl.explain.memory import MemoryLine, PodPressure
 from swapwarden.cli.kubectl.explain.rules import Number, PlannedPod
 from swapwarden.policy import plan
@@ -26,6 +26,7 @@ from swapwarden.policy.observed import namespaces, nodes, pods, resources, state
 from swapwarden.policy.observed.pods import WirePod, WirePodCondition
 from swapwarden.policy.profile import compiled, overrides
 from swapwarden.policy.swap import limits, requirements
+from swapwarden.policy.verdict import pod as verdict
 
 Reason = names.Reason
 MAX_LISTED: Final = 3
@@ -106,6 +107,30 @@ class PlannedLimits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     """The most; the kubelet may give less."""
 
 
+class KernelState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The state of a pod's limit in the kernel."""
+
+    status: str
+    """True, False or Unknown: whether the limit is enforced, as in the pod's condition."""
+    reason: str
+    text: str
+    remedy: str = ""
+    holder: str = ""
+    """Who holds the limit, of names.Holder; empty if that is not known."""
+    detail: str = ""
+    """The agent's message and values for a violation; empty if there is none."""
+    since: str = ""
+    """RFC 3339: since when, at the latest, it has been held; empty if it is not held."""
+    exposures: int = 0
+    """How many times it was found above its value in the last ten minutes."""
+    exposed_milliseconds: int = 0
+    exposed_bytes: int = 0
+    """Swapped above the value meanwhile."""
+    exposed_text: str = ""
+    drift: str = ""
+    """Writes of others on the node."""
+
+
 class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """All that is said of one pod."""
 
@@ -130,7 +155,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     planned: PlannedLimits | None = None
     """Limits by the rules now."""
     desired_text: str = ""
-    kernel: kernelview.KernelState | None = None
+    kernel: KernelState | None = None
     enforced: WirePodCondition | None = None
     """For those who may not see the node's state, the pod's condition SwapPolicyEnforced."""
     used_bytes: int | None = None
@@ -158,7 +183,7 @@ def explain(seen: Observed, flags: Sequence[str] = ()) -> PodExplanation:
     kernel = None
     if stands:
         status = seen.state.status if seen.state else state.StateStatus()
-        kernel = kernelview.observe(seen.state_row, status, row, has_agent=seen.has_agent)
+        kernel = kernel_state(seen.state_row, status, row, has_agent=seen.has_agent)
     used = seen.used or usage.PodUse(namespace=row.namespace, name=row.name, node=row.node)
     return PodExplanation(
         namespace=row.namespace,
@@ -194,7 +219,7 @@ def explain(seen: Observed, flags: Sequence[str] = ()) -> PodExplanation:
 
 def _changes(pod: WirePod, row: pods.PodRow, planned: PlannedPod | None, flags: Sequence[str]) -> list[Advice]:
     profile = planned.profile.name if planned else ""
-    return [with_command(each, pod, profile, flags) for each in remedies.changes(pod, row, planned)]
+    return [with_command(each, pod, profile, flags) for each in changes(pod, row, planned)]
 
 
 def _policy(row: pods.PodRow) -> PodPolicy:
@@ -367,6 +392,55 @@ def _secrets(seen: Observed) -> str:
     if status.facts.devices and all(each.encrypted for each in status.facts.devices):
         return "reach swap encrypted only, or not at all"
     return "stay in memory: the kubelet, whose pages they are, does not swap"
+
+
+# Whether the kernel holds the limit
+
+
+def kernel_state(
+    row: states.StateRow | None, status: state.StateStatus, pod: pods.PodRow, *, has_agent: bool | None
+) -> KernelState:
+    """Return whether the kernel holds a pod's limit; `row` is the state of its node with `status`, None without one."""
+    judged = verdict.judge(pod, verdict.ReadState.of(row, has_agent=has_agent), pod.enforced)
+    conditions = {each.type: each for each in status.conditions if each.status == "True"}
+    drift, applied = conditions.get(ConditionType.DRIFTED), conditions.get(ConditionType.APPLIED)
+    # The later of the pod's start and the time from which all of the node has been as specified.
+    since = max(pod.started, applied.last_transition_time if applied else "")
+    times = next((each for each in status.exposures if each.pod == pod.key), None)
+    listed = (each for each in status.violations if each.pod == pod.key and not each.setting)
+    wrong = next((each for each in listed if each.reason == judged.reason), None)
+    return KernelState(
+        judged.status,
+        judged.reason,
+        judged.message,
+        judged.remedy,
+        judged.holder,
+        detail=_violation(wrong) if wrong else "",
+        since=since if judged.status == "True" else "",
+        exposures=times.count if times else 0,
+        exposed_milliseconds=times.milliseconds if times else 0,
+        exposed_bytes=times.swap_bytes if times else 0,
+        exposed_text=_exposed(times) if times else "",
+        drift=drift.message if drift else "",
+    )
+
+
+def _violation(wrong: state.Violation) -> str:
+    # An agent's values are untrusted.
+    known = all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.desired, wrong.observed))
+    values = f"desired {with_bytes(wrong.desired)}, observed {with_bytes(wrong.observed)}" if known else ""
+    used = f"{exact(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
+    where = "a container" if wrong.container else ""
+    return "; ".join(filter(None, (wrong.message, where, values, used)))
+
+
+def _exposed(times: state.ExposedPod) -> str:
+    """Return the times in which the pod was above its value."""
+    often = "once" if times.count == 1 else f"{times.count} times"
+    causes = f" ({', '.join(times.causes)})" if times.causes else ""
+    most = "" if names.UNWATCHED.isdisjoint(times.causes) else "at most "
+    swapped = f"swapped {most}{exact(times.swap_bytes)} meanwhile"
+    return f"above its limit {often}, {times.milliseconds} ms in all{causes}; {swapped}"
 
 
 # Whether the pod looks like an admitted one

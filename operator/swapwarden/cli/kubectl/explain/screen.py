@@ -10,7 +10,7 @@ from typing import Final
 
 from swapwarden.api import names, sizes
 from swapwarden.api.violations import ViolationReason
-from swapwarden.cli.kubectl.explain import kernelview, memory, model
+from swapwarden.cli.kubectl.explain import memory, model
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.output.tables import Cell
 from swapwarden.policy.observed import pods
@@ -127,7 +127,7 @@ def _facts(explained: model.PodExplanation, now: datetime.datetime) -> Iterator[
         yield _label("SECRETS"), Cell(explained.secrets, "yellow" if explained.secrets.startswith("can ") else "")
 
 
-def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> Cell:
+def _kernel(kernel: model.KernelState, now: datetime.datetime) -> Cell:
     old = tables.age(kernel.since, now) if kernel.since else ""
     holder = pods.held_by(kernel.holder) if kernel.holder else ""
     held = kernel.text + (f", for {old} at least" if old else "") + holder

@@ -217,14 +217,14 @@ def test_the_override_that_refuses_is_named() -> None:
 def test_each_reason_of_throttling_has_words(reason: names.ThrottlingReason, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = qos.PodMemory(None, None, None, names.ProtectionReason.REQUEST, reason, ())
     monkeypatch.setattr(qos, "decide", lambda *_: decided)
-    assert explain(pod(*REPORT), profile()).memory[-1].text
+    assert explain(pod(*REPORT), profile(memory_qos=SOFT)).memory[-1].text
 
 
 @pytest.mark.parametrize("reason", list(names.ProtectionReason))
 def test_each_reason_of_protection_has_words(reason: names.ProtectionReason, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = qos.PodMemory(None, None, None, reason, names.ThrottlingReason.NO_LIMIT, ())
     monkeypatch.setattr(qos, "decide", lambda *_: decided)
-    assert explain(pod(*REPORT), profile()).memory[1].text
+    assert explain(pod(*REPORT), profile(memory_qos=SOFT)).memory[1].text
 
 
 def test_the_page_shows_this_section() -> None:

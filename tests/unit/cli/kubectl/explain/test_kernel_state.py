@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.explain import kernelview
+from swapwarden.cli.kubectl.explain import model
 from swapwarden.policy.observed import pods, states
 
 from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported
@@ -18,9 +18,9 @@ SPEC = planned(POD, profile())
 
 def look(
     *violations: state.Violation, pod: pods.PodRow = ROW, has_agent: bool | None = True, **fields: Any
-) -> kernelview.KernelState:
+) -> model.KernelState:
     found = reported(SPEC, *violations, **fields)
-    return kernelview.observe(states.project(wired(found)), found.status, pod, has_agent=has_agent)
+    return model.kernel_state(states.project(wired(found)), found.status, pod, has_agent=has_agent)
 
 
 def test_since_when() -> None:
