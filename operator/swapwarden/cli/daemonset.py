@@ -91,11 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Wait, and print the nodes without a ready pod; return 0."""
     try:
         cfg = config.load(arguments.kubeconfig)
-        found = asyncio.run(_wait(cfg, arguments))
+        missing_pods = asyncio.run(_wait(cfg, arguments))
     except (errors.KubeError, msgspec.DecodeError) as error:
         print(f"it is not known on which nodes pods did {arguments.task}: {error}", file=sys.stderr)
         return 0
-    for line in report(found, arguments.task):
+    for line in report(missing_pods, arguments.task):
         print(line)
     return 0
 
@@ -117,22 +117,22 @@ async def _wait(cfg: config.Config, arguments: argparse.Namespace) -> Missing | 
                 return Missing()
             if late:
                 # Once: on a large cluster all pods of a DaemonSet are much to read.
-                found = await uninstall.read_all(api, pods, WirePod, {"labelSelector": arguments.selector})
-                return missing(daemons, found) if daemons.is_seen else None
+                pods_of_set = await uninstall.read_all(api, pods, WirePod, {"labelSelector": arguments.selector})
+                return missing(daemons, pods_of_set) if daemons.is_seen else None
             await asyncio.sleep(POLL_SECONDS)
 
 
 DAEMONS: Final = decoding.Decoder(DaemonSet)
 
 
-def report(found: Missing | None, task: str) -> Iterator[str]:
+def report(missing_pods: Missing | None, task: str) -> Iterator[str]:
     """Yield lines with the nodes whose pod did not do its task."""
-    if found is None:
+    if missing_pods is None:
         yield f"no pod was made to {task}: the controller of DaemonSets does not answer"
-    elif not found:
+    elif not missing_pods:
         yield f"all nodes did {task}"
     else:
-        yield f"nodes that did not {task} ({len(found.nodes) + found.without_pod}):"
-        yield from (f"  {name}" for name in found.nodes)
-        if found.without_pod:
-            yield f"  and {found.without_pod} without a pod"
+        yield f"nodes that did not {task} ({len(missing_pods.nodes) + missing_pods.without_pod}):"
+        yield from (f"  {name}" for name in missing_pods.nodes)
+        if missing_pods.without_pod:
+            yield f"  and {missing_pods.without_pod} without a pod"

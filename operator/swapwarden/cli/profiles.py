@@ -110,18 +110,18 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
 
     Returns the errors of the specs. errors.KubeError if a retry may help; BeingDeleted is one.
     """
-    found: list[wire.Named] = []
+    existing: list[wire.Named] = []
 
     def take(body: bytes) -> decoding.ListMetadata:
         page = decoding.page(body)
-        found.extend(_PROFILES.decode(item) for item in page.items or ())
+        existing.extend(_PROFILES.decode(item) for item in page.items or ())
         return page.metadata
 
     await paging.read(functools.partial(api.get, timeout=REQUEST_SECONDS), names.PROFILES_PATH, take, {})
-    owned = {each.metadata.name for each in found if is_owned(each.metadata.labels, owner)}
-    foreign = {each.metadata.name for each in found} - owned
+    owned = {each.metadata.name for each in existing if is_owned(each.metadata.labels, owner)}
+    foreign = {each.metadata.name for each in existing} - owned
     late = sorted(
-        each.metadata.name for each in found if each.metadata.deletion_timestamp and each.metadata.name in specs
+        each.metadata.name for each in existing if each.metadata.deletion_timestamp and each.metadata.name in specs
     )
     if late:
         raise BeingDeleted(f"NodeSwapProfile {', '.join(late)} is being deleted; its nodes leave it first")

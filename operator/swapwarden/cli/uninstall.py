@@ -99,9 +99,9 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
             daemons = f"/apis/apps/v1/namespaces/{arguments.namespace}/daemonsets/{arguments.nri_daemonset}"
             if await remove_plugins(api, daemons):
                 await asyncio.sleep(runtime_link.GONE_SECONDS + POLL_SECONDS)
-        found = [each for each in await read_all(api, PODS, WirePod, keep=_lean) if each.status.phase not in ENDED]
-        pods = [each for each in found if each.spec.node_name]
-        for line in (*report(silent, pods), *requiring(found)):
+        unended = [each for each in await read_all(api, PODS, WirePod, keep=_lean) if each.status.phase not in ENDED]
+        pods = [each for each in unended if each.spec.node_name]
+        for line in (*report(silent, pods), *requiring(unended)):
             print(line)
         held = labels_in_use(pods)
         if arguments.node_features:
@@ -171,21 +171,21 @@ async def remove_plugins(api: client.Client, path: str, seconds: float = PLUGINS
         await asyncio.sleep(POLL_SECONDS if is_deleted else waits.next())
 
 
-def has_restored(found: states.StateRow) -> bool:
+def has_restored(row: states.StateRow) -> bool:
     """Return whether a node's agent reports that it has restored earlier values, or none ever ran.
 
     The leading controller has not reached a state in another mode yet: it would recreate the state and the labels.
     """
-    if not _is_ordered(found):
+    if not _is_ordered(row):
         return False
-    if not found.observed:
+    if not row.observed:
         return True
-    is_done = found.applied or found.unapplied.startswith(AppliedReason.INCOMPATIBLE)
-    return is_done and found.observed >= found.generation
+    is_done = row.applied or row.unapplied.startswith(AppliedReason.INCOMPATIBLE)
+    return is_done and row.observed >= row.generation
 
 
-def _is_ordered(found: states.StateRow) -> bool:
-    return states.spec_view(found).mode == names.Mode.RESTORE
+def _is_ordered(row: states.StateRow) -> bool:
+    return states.spec_view(row).mode == names.Mode.RESTORE
 
 
 def _lean(pod: WirePod) -> WirePod:
@@ -218,16 +218,16 @@ def requiring(pods: Iterable[WirePod]) -> Iterator[str]:
     The runtime reads a pod's annotations once, when it makes the sandbox: only a new pod is without them.
     """
     named = re.compile(rf"(?<![\w.-]){re.escape(runtime_link.PLUGIN)}(?![\w.-])")
-    found = sorted(
+    requirers = sorted(
         f"{each.metadata.namespace}/{each.metadata.name}"
         for each in pods
         if named.search(each.annotations.get(runtime_link.REQUIRED_ANNOTATION, ""))
     )
-    if not found:
+    if not requirers:
         return
-    yield f"pods that require the process beside the runtime, which is removed ({len(found)}):"
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    yield f"  {', '.join(found[:MOST_NAMED])}{more}"
+    yield f"pods that require the process beside the runtime, which is removed ({len(requirers)}):"
+    more = f" and {len(requirers) - MOST_NAMED} more" if len(requirers) > MOST_NAMED else ""
+    yield f"  {', '.join(requirers[:MOST_NAMED])}{more}"
     yield (
         "  Where the runtime's validator is on, their containers do not start again (CreateContainerError). Delete"
         " these pods once Swapwarden is removed: new ones do not have the annotation (docs/nri.md)."
@@ -241,8 +241,8 @@ async def release_features(api: client.Client, path: str, held: dict[tuple[str, 
         return {key for key in row.labels if (row.name.removeprefix(node_features.object_name("")), key) not in held}
 
     async def ours() -> list[node_features.FeatureRow]:
-        found = await read_all(api, path, node_features.WireFeature, node_features.SELECTOR)
-        return [row for row in map(node_features.project, found) if gone(row) or not row.labels]
+        listed = await read_all(api, path, node_features.WireFeature, node_features.SELECTOR)
+        return [row for row in map(node_features.project, listed) if gone(row) or not row.labels]
 
     async def release(row: node_features.FeatureRow) -> None:
         if gone(row) == row.labels.keys():
@@ -276,13 +276,13 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
     keys = [names.SWAP_TAINT, names.PRESSURE_TAINT, *([names.STARTUP_TAINT] if untaint else [])]
 
     async def marked() -> list[_NodeRelease]:
-        found = []
+        releases = []
         for row in map(nodes.project, await read_all(api, NODES, nodes.WireNode)):
             ours = [key for key in LABELS if key in row.labels and key not in row.nfd and (row.name, key) not in held]
             tainted = [key for key in keys if row.place(key) is not None]
             if ours or tainted or row.swap_resource is not None:
-                found.append(_NodeRelease(row, ours, tainted))
-        return found
+                releases.append(_NodeRelease(row, ours, tainted))
+        return releases
 
     async def release(each: _NodeRelease) -> None:
         # One at a time, since each removal moves the others. The next round finds the rest.
@@ -316,8 +316,8 @@ async def release_profiles(api: client.Client) -> None:
     writes = fenced.Writes(api)
 
     async def ours() -> list[finalizers.ProfileMetadata]:
-        found = [each.metadata for each in await read_all(api, names.PROFILES_PATH, finalizers.Finalized)]
-        return [each for each in found if names.PROFILE_FINALIZER in each.finalizers]
+        listed = [each.metadata for each in await read_all(api, names.PROFILES_PATH, finalizers.Finalized)]
+        return [each for each in listed if names.PROFILE_FINALIZER in each.finalizers]
 
     async def release(each: finalizers.ProfileMetadata) -> None:
         await finalizers.release(writes, each)
@@ -330,8 +330,8 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
     """Delete all states, and the profiles of OWNER if one is given; list failures."""
 
     async def owned() -> list[str]:
-        found = await read_all(api, names.PROFILES_PATH, wire.Named) if owner else []
-        ours = [each.metadata for each in found if profiles.is_owned(each.metadata.labels, owner)]
+        listed = await read_all(api, names.PROFILES_PATH, wire.Named) if owner else []
+        ours = [each.metadata for each in listed if profiles.is_owned(each.metadata.labels, owner)]
         return [f"{names.PROFILES_PATH}/{each.name}" for each in ours]
 
     async def states() -> list[str]:
@@ -361,13 +361,13 @@ async def retry_rounds(
                 failed[number] = str(error)
 
     for _ in range(ROUNDS):
-        found = await left()
-        if not found:
+        items = await left()
+        if not items:
             return []
         if failed:
             await asyncio.sleep(waits.next())
         failed = {}
-        await asyncio.gather(*(one(number, each) for number, each in enumerate(found)))
+        await asyncio.gather(*(one(number, each) for number, each in enumerate(items)))
     return [(each, failed.get(number, "it comes back")) for number, each in enumerate(await left())]
 
 
@@ -383,7 +383,7 @@ async def read_all(
 
     Invalid ones are left out, with a line on standard error. `keep` returns the part of an object to hold in memory.
     """
-    found: list[T] = []
+    objects: list[T] = []
     decoder = decoding.Decoder(kind)
 
     async def get(path: str, /, *, params: Mapping[str, str], accept: str) -> bytes:
@@ -393,7 +393,7 @@ async def read_all(
         page = decoding.page(body)
         for item in page.items or ():
             try:
-                found.append(keep(decoder.decode(item)))
+                objects.append(keep(decoder.decode(item)))
             except msgspec.DecodeError as error:
                 _left_out(path, decoding.identity(item), str(error))
         return page.metadata
@@ -403,7 +403,7 @@ async def read_all(
     except errors.ApiError as error:
         if error.status != 404:
             raise
-    return found
+    return objects
 
 
 @functools.cache

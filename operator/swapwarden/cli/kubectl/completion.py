@@ -23,7 +23,7 @@ MOST: Final = 500
 
 # Completion directives of cobra (https://pkg.go.dev/github.com/spf13/cobra#ShellCompDirective).
 _DEFAULT: Final = 0
-"""Complete file names if nothing else was found."""
+"""Complete file names if there is no other candidate."""
 _NO_FILES: Final = 4
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -36,9 +36,9 @@ def answer(root: click.Command, words: Sequence[str]) -> str:
     """
     *before, incomplete = words or [""]
     shell = shell_completion.ShellComplete(root, {}, "kubectl swap", "")
-    found = shell.get_completions(list(before), incomplete)
-    files = any(item.type != "plain" for item in found)
-    lines = [_line(item) for item in found if item.type == "plain"]
+    candidates = shell.get_completions(list(before), incomplete)
+    files = any(item.type != "plain" for item in candidates)
+    lines = [_line(item) for item in candidates if item.type == "plain"]
     return "".join(f"{line}\n" for line in [*lines, f":{_DEFAULT if files else _NO_FILES}"])
 
 
@@ -50,10 +50,10 @@ def _line(item: shell_completion.CompletionItem[str]) -> str:
 def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return names of contexts in the kubeconfig."""
     try:
-        found = kubeconfig.Kubeconfig(kubeconfig.files(ctx.params.get("kubeconfig"))).names("contexts")
+        known = kubeconfig.Kubeconfig(kubeconfig.files(ctx.params.get("kubeconfig"))).names("contexts")
     except errors.ConfigError:
         return []
-    return sorted(name for name in found if name.startswith(incomplete))
+    return sorted(name for name in known if name.startswith(incomplete))
 
 
 def _names(plural: str, *, namespaced: bool = False) -> Complete:

@@ -175,11 +175,11 @@ def problem(
     )
 
 
-def worst_first(found: Iterable[ClusterProblem]) -> list[ClusterProblem]:
+def worst_first(problems: Iterable[ClusterProblem]) -> list[ClusterProblem]:
     """Return each problem once, by severity, then by check and reason, then by object."""
     order, checks = list(Severity), list(Check)
     return sorted(
-        set(found),
+        set(problems),
         key=lambda one: (
             order.index(one.severity),
             checks.index(one.check),

@@ -39,10 +39,10 @@ _LESS: Final = frozenset({names.Reason.BOUNDED, names.Reason.OVERRIDE_LIMIT})
 class _Setting:
     """Namespaces and profiles as they would be with these manifests, and the cluster."""
 
-    def __init__(self, found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None) -> None:
+    def __init__(self, manifests: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None) -> None:
         self.namespaces: dict[str, dict[str, str]] = dict(view.namespaces) if view is not None else {}
         self.profiles: dict[str, tuple[documents.Found, compiled.Profile]] = {}
-        for one in found:
+        for one in manifests:
             if _kind(one.object) not in {_NAMESPACE, _PROFILE}:
                 continue
             read = objects.collect([one], documents.Log())
@@ -60,13 +60,13 @@ class _Setting:
 
 
 def judge(
-    found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None, namespace: str = objects.DEFAULT_NAMESPACE
+    read: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None, namespace: str = objects.DEFAULT_NAMESPACE
 ) -> Iterator[ClusterProblem]:
     """Yield the problems of manifests; without a view of a cluster, those that need none.
 
     `namespace` is for objects that name none.
     """
-    every = list(found)
+    every = list(read)
     setting = _Setting(every, view)
     for one in every:
         kind = _kind(one.object)
@@ -76,9 +76,9 @@ def judge(
             yield from _workload(one, objects.TEMPLATES[kind], setting, namespace)
         elif kind in {_NAMESPACE, _PROFILE}:
             log = documents.Log()
-            read = objects.collect([one], log)
+            collected = objects.collect([one], log)
             yield from _logged(one, log)
-            for name, found_labels in read.namespaces.items():
+            for name, found_labels in collected.namespaces.items():
                 here = str(one.place.below("metadata.labels"))
                 for wrong in problems.namespace(here, found_labels, exempt=name in UNDEFAULTED):
                     yield msgspec.structs.replace(wrong, message=f"Namespace {name}: {wrong.message}")

@@ -36,11 +36,11 @@ def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterat
     yield from useless_keys(view)
     if not view.installed or {"nodes", "nodeswapstates", "nodeswapprofiles"} & view.unread.keys():
         return
-    found = view.known_profiles()
-    known = view.planned(found.valid, found.history)
+    profiles = view.known_profiles()
+    known = view.planned(profiles.valid, profiles.history)
     specs = {name: plan.plan_node(node.profile, node.facts, node.pods, node.namespaces) for name, node in known.items()}
     yield from _nodes(view, known, specs, behind)
-    yield from _profiles(found, known)
+    yield from _profiles(profiles, known)
     if "pods" not in view.unread:
         yield from _pods(known, specs)
         yield from _pending(view)
@@ -110,8 +110,8 @@ def _nodes(
 # Profiles
 
 
-def _profiles(found: snapshot.KnownProfiles, known: Mapping[str, snapshot.PlannedNode]) -> Iterator[ClusterProblem]:
-    for entry in found.entries.values():
+def _profiles(profiles: snapshot.KnownProfiles, known: Mapping[str, snapshot.PlannedNode]) -> Iterator[ClusterProblem]:
+    for entry in profiles.entries.values():
         here = f"nodeswapprofile/{entry.name}"
         if entry.error:
             text = f"invalid, so that an older version or none is in force: {entry.error}"
@@ -146,8 +146,8 @@ def ungoverned(
 
 def _of_status(entry: snapshot.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
     """Yield the problems that only the profile's own status reports."""
-    found = {one.get("type"): one for one in entry.status.get("conditions", ())}
-    progressing, degraded = found.get(ConditionType.PROGRESSING, {}), found.get(ConditionType.DEGRADED, {})
+    conditions = {one.get("type"): one for one in entry.status.get("conditions", ())}
+    progressing, degraded = conditions.get(ConditionType.PROGRESSING, {}), conditions.get(ConditionType.DEGRADED, {})
     if (reason := progressing.get("reason")) in {"Stopped", "Held"}:
         yield problem(Check.ROLLOUT_STOPPED, here, str(progressing.get("message", "")), reason=str(reason))
     if (reason := degraded.get("reason")) == "NoExtendedResource":

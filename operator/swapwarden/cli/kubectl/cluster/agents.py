@@ -55,19 +55,19 @@ Scraped = Mapping[str, list[MetricSample]]
 """Their metrics by node."""
 
 
-def namespace_of(found: Sequence[str]) -> str | None:
+def namespace_of(namespaces: Sequence[str]) -> str | None:
     """Return the agents' namespace among those of pods that look like agents: the usual one, else that of most.
 
     Anybody who may create pods can give them the labels of agents; what those say must not be taken for the truth.
     """
-    return max(set(found), key=lambda name: (name == NAMESPACE, found.count(name), name), default=None)
+    return max(set(namespaces), key=lambda name: (name == NAMESPACE, namespaces.count(name), name), default=None)
 
 
 def select_agents(pods: Iterable[WirePod]) -> dict[str, AgentPod]:
     """Return the agent of each node, a Ready one first."""
     bound = [pod for pod in pods if pod.spec.node_name]
     chosen = namespace_of([pod.metadata.namespace for pod in bound])
-    found: dict[str, AgentPod] = {}
+    by_node: dict[str, AgentPod] = {}
     for pod in bound:
         node, meta = pod.spec.node_name, pod.metadata
         if meta.namespace != chosen:
@@ -75,9 +75,9 @@ def select_agents(pods: Iterable[WirePod]) -> dict[str, AgentPod]:
         ports = [port for container in pod.spec.containers or () for port in container.ports if port.name == PORT_NAME]
         port = ports[0].container_port if ports else PORT
         agent = AgentPod(node, meta.namespace, meta.name, port, pod.status.is_ready and not meta.deletion_timestamp)
-        if node not in found or (agent.ready and not found[node].ready):
-            found[node] = agent
-    return found
+        if node not in by_node or (agent.ready and not by_node[node].ready):
+            by_node[node] = agent
+    return by_node
 
 
 async def find(asked: session.Session) -> tuple[Found | None, str]:
@@ -91,21 +91,21 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
     except session.ForbiddenError as error:
         return None, f"the agents cannot be seen: {error.message}"
     # Where there are none, they may be in another namespace.
-    found = select_agents(pods)
-    return (found, "") if found else (None, f"no agents are in {NAMESPACE}, and other namespaces may not be seen")
+    by_node = select_agents(pods)
+    return (by_node, "") if by_node else (None, f"no agents are in {NAMESPACE}, and other namespaces may not be seen")
 
 
 async def scrape(asked: session.Session, agents: Iterable[AgentPod], desired: Collection[str]) -> tuple[Scraped, str]:
     """Return the metrics of the Ready agents that answer in time, by node, and why others do not."""
     ready = [agent for agent in agents if agent.ready]
-    found: dict[str, list[MetricSample]] = {}
+    scraped: dict[str, list[MetricSample]] = {}
     failed: list[str] = []
 
     async def one(agent: AgentPod) -> None:
         name = f"http:{session.quote(agent.name)}:{agent.port}"
         path = f"/api/v1/namespaces/{session.quote(agent.namespace)}/pods/{name}/proxy/metrics"
         try:
-            found[agent.node] = parse(await asked.body(path, seconds=SCRAPE_SECONDS), desired)
+            scraped[agent.node] = parse(await asked.body(path, seconds=SCRAPE_SECONDS), desired)
         except session.ForbiddenError:
             raise
         except session.CommandError as error:
@@ -117,17 +117,20 @@ async def scrape(asked: session.Session, agents: Iterable[AgentPod], desired: Co
             await one(agent)
         await asyncio.gather(*(one(agent) for agent in ready[1:]))
     except session.ForbiddenError as error:
-        return found, f"the agents' metrics may not be read (get on pods/proxy): {error.message}"
-    return found, f"the agents of {len(failed)} of {len(ready)} nodes gave no metrics: {min(failed)}" if failed else ""
+        return scraped, f"the agents' metrics may not be read (get on pods/proxy): {error.message}"
+    return (
+        scraped,
+        f"the agents of {len(failed)} of {len(ready)} nodes gave no metrics: {min(failed)}" if failed else "",
+    )
 
 
 async def read(
     asked: session.Session, on: Collection[str], desired: Collection[str]
 ) -> tuple[Found | None, Scraped, str]:
     """Return the agents, the metrics of those on some nodes, and why some are missing; None as find()."""
-    found, unseen = await find(asked)
-    scraped, unread = await scrape(asked, (agent for name, agent in (found or {}).items() if name in on), desired)
-    return found, scraped, unseen or unread
+    by_node, unseen = await find(asked)
+    scraped, unread = await scrape(asked, (agent for name, agent in (by_node or {}).items() if name in on), desired)
+    return by_node, scraped, unseen or unread
 
 
 def parse(body: bytes, desired: Collection[str]) -> list[MetricSample]:
@@ -137,13 +140,13 @@ def parse(body: bytes, desired: Collection[str]) -> list[MetricSample]:
     """
     if len(body) > MAX_BYTES:
         return []
-    found = []
+    samples = []
     for line in body.decode("utf-8", "replace").split("\n"):
         match = None if len(line) > MAX_LINE else _LINE.match(line)
         if match is not None and match[1] in desired and (value := _number(match[3])) >= 0:
             labels = {key: _unescaped(text) for key, text in _LABEL.findall(match[2] or "")}
-            found.append(MetricSample(match[1], labels, value))
-    return found
+            samples.append(MetricSample(match[1], labels, value))
+    return samples
 
 
 def _number(text: str) -> float:

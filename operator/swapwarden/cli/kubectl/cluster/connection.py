@@ -84,40 +84,40 @@ def load(
                 f" service account's token would do; {config.SERVICE_ACCOUNT} has none)"
             ) from error
         return config.in_cluster(config.SERVICE_ACCOUNT)
-    found = kubeconfig.Kubeconfig(files).choose(context, cluster=wishes.cluster, user=wishes.user)
+    chosen = kubeconfig.Kubeconfig(files).choose(context, cluster=wishes.cluster, user=wishes.user)
     if wishes.server:
-        found = found._replace(cluster=msgspec.structs.replace(found.cluster, server=wishes.server))
+        chosen = chosen._replace(cluster=msgspec.structs.replace(chosen.cluster, server=wishes.server))
     if wishes.token:
         named = {"token": wishes.token, "token_file": None, "exec": None, "auth_provider": None}
-        found = found._replace(user=msgspec.structs.replace(found.user, **named))
-    user, cluster = found.user, found.cluster
+        chosen = chosen._replace(user=msgspec.structs.replace(chosen.user, **named))
+    user, cluster = chosen.user, chosen.cluster
     plugins: Mapping[Literal["exec", "auth-provider"], Any] = {"exec": user.exec, "auth-provider": user.auth_provider}
-    kubeconfig.refuse(found, {"username": user.username})
+    kubeconfig.refuse(chosen, {"username": user.username})
     if ask is None:
-        kubeconfig.refuse(found, plugins)
-    authority, given = kubeconfig.authority(found), Credentials()
+        kubeconfig.refuse(chosen, plugins)
+    authority, given = kubeconfig.authority(chosen), Credentials()
     plugin = next((kind for kind, settings in plugins.items() if settings), None)
     if ask and plugin:
         # No secret of the kubeconfig's; an authority in a file is given as data, as client-go does.
         shown = {key: value for key, value in msgspec.to_builtins(cluster).items() if value is not None}
         if authority is not None:
             shown["certificate-authority-data"] = base64.b64encode(authority).decode()
-        given = ask(Plugin(plugin, found.of_user, plugins[plugin], shown, tuple(files), found.context))
-    built = kubeconfig.build(found, authority, token=given.token, cert_data=given.cert_data, key_data=given.key_data)
-    return _as_wished(built, found, wishes)
+        given = ask(Plugin(plugin, chosen.of_user, plugins[plugin], shown, tuple(files), chosen.context))
+    built = kubeconfig.build(chosen, authority, token=given.token, cert_data=given.cert_data, key_data=given.key_data)
+    return _as_wished(built, chosen, wishes)
 
 
-def _as_wished(built: config.Config, found: kubeconfig.Chosen, wishes: Wishes) -> config.Config:
+def _as_wished(built: config.Config, chosen: kubeconfig.Chosen, wishes: Wishes) -> config.Config:
     """Return the configuration with what only a person may choose."""
-    origin, insecure = found.of_cluster, wishes.insecure or bool(found.cluster.insecure_skip_tls_verify)
+    origin, insecure = chosen.of_cluster, wishes.insecure or bool(chosen.cluster.insecure_skip_tls_verify)
     if insecure and built.ca_data is not None and not wishes.insecure:
         raise ConfigError(f"{origin}: a certificate authority and insecure-skip-tls-verify contradict each other")
     return dataclasses.replace(
         built,
         insecure=insecure,
         ca_data=None if insecure else built.ca_data,
-        proxy=_proxy(found.cluster.proxy_url, built.server, origin),
-        impersonation=tuple(_impersonation(found.user, wishes)),
+        proxy=_proxy(chosen.cluster.proxy_url, built.server, origin),
+        impersonation=tuple(_impersonation(chosen.user, wishes)),
         static_token=wishes.token or built.static_token,
     )
 

@@ -48,14 +48,14 @@ async def _profiles(asked: session.Session, view: snapshot.ClusterSnapshot) -> N
 
 async def profiles(asked: session.Session) -> list[dict[str, Any]]:
     """Return all NodeSwapProfiles; those that no API server keeps in this form are left out, and noted."""
-    found: list[dict[str, Any]] = []
+    bodies: list[dict[str, Any]] = []
 
     def take(body: dict[str, Any]) -> None:
         msgspec.convert(body, wire.StoredProfile)
-        found.append(body)
+        bodies.append(body)
 
     await asked.each(names.PROFILES_PATH, dict[str, Any], take)
-    return found
+    return bodies
 
 
 async def past(asked: session.Session) -> list[snapshot.WireRevision]:
@@ -79,8 +79,8 @@ async def _pods(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
 async def labelled(asked: session.Session, view: snapshot.ClusterSnapshot, selector: str) -> set[tuple[str, str]]:
     """Return namespace and name of the pods that a label selector matches, among those that were read."""
     path = asked.namespaced("api/v1", "pods", view.pods_of)
-    found = await asked.collect(path, wire.Named, selector=selector)
-    return {(one.metadata.namespace, one.metadata.name) for one in found}
+    matching = await asked.collect(path, wire.Named, selector=selector)
+    return {(one.metadata.namespace, one.metadata.name) for one in matching}
 
 
 async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | None:

@@ -129,9 +129,9 @@ class WireNodeMetrics(wire.Named, frozen=True):
 class OfAgent:
     """The metrics of one agent about its node's pods."""
 
-    def __init__(self, found: Iterable[agents.MetricSample]) -> None:
+    def __init__(self, samples: Iterable[agents.MetricSample]) -> None:
         self._values: dict[tuple[str, str, str], float] = {}
-        for sample in found:
+        for sample in samples:
             uid, container = sample.labels.get("pod_uid", ""), sample.labels.get("container_id", "")
             self._values[sample.name, uid, container] = sample.value
         self._lists_all = not self._values.get((POD_USED, OTHER, ""), 0)
@@ -160,7 +160,7 @@ def of_pods(
     CPU and memory are those of metrics.k8s.io.
     `scraped` and `states` are by node, `measured` is by namespace and name.
     """
-    reported = {node: OfAgent(found) for node, found in scraped.items()}
+    reported = {node: OfAgent(samples) for node, samples in scraped.items()}
     nothing = OfAgent(())
     return [
         _of_pod(row, reported.get(row.node, nothing), states.get(row.node), measured.get((row.namespace, row.name)))
@@ -215,8 +215,8 @@ def _planned(spec: state.StateSpec | None, row: pods.PodRow) -> tuple[Limit, dic
     whole = least(*(_limit(each or names.MAX_SWAP) for each in given))
     by_name: dict[str, Limit] = {}
     for one in row.containers:
-        found = pod.containers.get(one.name) or pod.container_default
-        own = (found.swap_max or found.swap_at_most) if found else None
+        settings = pod.containers.get(one.name) or pod.container_default
+        own = (settings.swap_max or settings.swap_at_most) if settings else None
         by_name[one.name] = 0 if whole == 0 else None if own is None else least(whole, _limit(own))
     return whole if any(given) else None, by_name
 
@@ -234,11 +234,10 @@ def least(one: Limit, other: Limit) -> Limit:
     return min(one, other)
 
 
-def _sum(found: Iterable[int | None]) -> int | None:
+def _sum(amounts: Iterable[int | None]) -> int | None:
     """Return the sum; None if one is unknown, or if there is none."""
-    values = list(found)
-    known = [each for each in values if each is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    values = list(amounts)
+    return None if not values or None in values else sum(filter(None, values))
 
 
 def _bytes(text: str) -> int | None:
@@ -269,16 +268,16 @@ def memory_of(row: pods.PodRow, spec: state.StateSpec | None, status: state.Stat
     protected = state.protected_bytes(pod, recursive=recursive)
     if not protected and high is None and not highs:
         return None
-    found = [one for one in status.throttled if one.pod == row.key]
-    unknown = not found and (status.throttled_omitted or not status.observed_generation)
+    reports = [one for one in status.throttled if one.pod == row.key]
+    unknown = not reports and (status.throttled_omitted or not status.observed_generation)
     throttles = high is not None or bool(highs)
     return MemoryUse(
         protected_bytes=protected or None,
         high_bytes=high,
         container_high_bytes=highs,
-        throttled=None if unknown or not throttles else sum(one.count for one in found),
-        stalled_milliseconds=sum(one.milliseconds for one in found),
-        guard=max((one.guard for one in found), default="", key=_worse),
+        throttled=None if unknown or not throttles else sum(one.count for one in reports),
+        stalled_milliseconds=sum(one.milliseconds for one in reports),
+        guard=max((one.guard for one in reports), default="", key=_worse),
     )
 
 
@@ -293,18 +292,18 @@ def _amount(value: str | None) -> int | None:
     return None if value is None or value == names.MAX_SWAP else int(value)
 
 
-def of_namespaces(found: Iterable[PodUse]) -> list[NamespaceUse]:
+def of_namespaces(uses: Iterable[PodUse]) -> list[NamespaceUse]:
     """Return usage and limits by namespace."""
     by_namespace: dict[str, list[PodUse]] = collections.defaultdict(list)
-    for each in found:
+    for each in uses:
         by_namespace[each.namespace].append(each)
-    return [_of_namespace(name, uses) for name, uses in by_namespace.items()]
+    return [_of_namespace(name, of_one) for name, of_one in by_namespace.items()]
 
 
 def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
     def known(measure: Callable[[PodUse], int | None]) -> int | None:
-        found = [each for each in map(measure, uses) if each is not None]
-        return sum(found) if found else None
+        amounts = [each for each in map(measure, uses) if each is not None]
+        return sum(amounts) if amounts else None
 
     limits = [each.limit_bytes for each in uses]
     return NamespaceUse(
@@ -320,11 +319,11 @@ def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
 
 
 def of_node(
-    name: str, found: Iterable[agents.MetricSample], total: int | None, measured: WireNodeMetrics | None
+    name: str, samples: Iterable[agents.MetricSample], total: int | None, measured: WireNodeMetrics | None
 ) -> NodeUse:
     """Return the swap usage of a node by its agent, else by metrics.k8s.io; `total` is the size by the Node."""
     reported: dict[str, int] = {}
-    for sample in found:
+    for sample in samples:
         if 0 <= sample.value < 2**63:
             # The headroom has a value for each scope.
             reported[sample.name] = min(int(sample.value), reported.get(sample.name, 2**63))

@@ -325,7 +325,7 @@ _CHANGES: Final[dict[AdviceKind, Callable[[PlannedPod, Advice], PlannedPod]]] = 
     AdviceKind.MEMORY_LIMIT_OR_REQUEST: _memory_limit,
     AdviceKind.MEMORY_REQUEST: _memory_request,
     AdviceKind.MEMORY_REQUEST_IN_NODE: lambda it, advice: _container(
-        it, advice, lambda found: _resources(found, request=advice.below)
+        it, advice, lambda resources: _resources(resources, request=advice.below)
     ),
     AdviceKind.BEHAVIOR: lambda it, advice: it.with_swap(behavior=names.Behavior(advice.target)),
     AdviceKind.OVERRIDE_POLICY: lambda it, advice: _overridden(it, advice, policy=names.Policy.NO_PREFERENCE),

@@ -122,7 +122,7 @@ class KernelState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     since: str = ""
     """RFC 3339: since when, at the latest, it has been held; empty if it is not held."""
     exposures: int = 0
-    """How many times it was found above its value in the last ten minutes."""
+    """How many times it was observed above its value in the last ten minutes."""
     exposed_milliseconds: int = 0
     exposed_bytes: int = 0
     """Swapped above the value meanwhile."""

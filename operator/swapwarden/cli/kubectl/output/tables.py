@@ -167,10 +167,10 @@ def permille(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value / 10:g}%"
 
 
-def first_few(found: Sequence[str], most: int = 5) -> str:
+def first_few(texts: Sequence[str], most: int = 5) -> str:
     """Return the first of them, and how many more there are."""
-    rest = len(found) - most
-    return ", ".join(found[:most]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def size(number: int | None) -> str:

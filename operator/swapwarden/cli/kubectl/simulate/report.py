@@ -80,9 +80,9 @@ PODS: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
 
 MEMORY: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
     tables.Column("MEMORY.LOW", lambda one: _change(one.before.memory.protected, one.after.memory.protected)),
-    tables.Column("PROTECTION", lambda one: _why(one, lambda found: found.protection_reason), wide=True),
+    tables.Column("PROTECTION", lambda one: _why(one, lambda memory: memory.protection_reason), wide=True),
     tables.Column("MEMORY.HIGH", lambda one: _change(one.before.memory.throttled, one.after.memory.throttled)),
-    tables.Column("THROTTLING", lambda one: _why(one, lambda found: found.throttling_reason), wide=True),
+    tables.Column("THROTTLING", lambda one: _why(one, lambda memory: memory.throttling_reason), wide=True),
 )
 """Only if the plan of a pod has memory QoS."""
 

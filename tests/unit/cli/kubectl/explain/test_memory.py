@@ -213,17 +213,20 @@ def test_the_override_that_refuses_is_named() -> None:
         assert f"remove memory.{field} from overrides[caches] of {profile().name}" in line.text
 
 
+def decided(protection: names.ProtectionReason, reason: names.ThrottlingReason) -> qos.PodMemory:
+    each = (qos.ContainerMemory(name, None, None, protection, reason) for name in ("app", "proxy"))
+    return qos.PodMemory(None, None, None, protection, reason, tuple(each))
+
+
 @pytest.mark.parametrize("reason", list(names.ThrottlingReason))
 def test_each_reason_of_throttling_has_words(reason: names.ThrottlingReason, monkeypatch: pytest.MonkeyPatch) -> None:
-    decided = qos.PodMemory(None, None, None, names.ProtectionReason.REQUEST, reason, ())
-    monkeypatch.setattr(qos, "decide", lambda *_: decided)
+    monkeypatch.setattr(qos, "decide", lambda *_: decided(names.ProtectionReason.REQUEST, reason))
     assert explain(pod(*REPORT), profile(memory_qos=SOFT)).memory[-1].text
 
 
 @pytest.mark.parametrize("reason", list(names.ProtectionReason))
 def test_each_reason_of_protection_has_words(reason: names.ProtectionReason, monkeypatch: pytest.MonkeyPatch) -> None:
-    decided = qos.PodMemory(None, None, None, reason, names.ThrottlingReason.NO_LIMIT, ())
-    monkeypatch.setattr(qos, "decide", lambda *_: decided)
+    monkeypatch.setattr(qos, "decide", lambda *_: decided(reason, names.ThrottlingReason.NO_LIMIT))
     assert explain(pod(*REPORT), profile(memory_qos=SOFT)).memory[1].text
 
 
