@@ -60,7 +60,7 @@ def _node_of(pod: WirePod) -> str:
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Where a DaemonSet has no ready pod."""
+    """Nodes on which a DaemonSet has no ready pod."""
 
     nodes: tuple[str, ...] = ()
     without_pod: int = 0

@@ -28,7 +28,7 @@ _INT_BITS: Final = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where something stands: in which file, in which of its documents (from 1), where in that document."""
+    """A place in the input: the file, the number of its document (from 1), and the path in that document."""
 
     file: str
     document: int = 0

@@ -1,19 +1,20 @@
-"""The objects that a plan is made from, checked as the API server checks the fields that are read."""
+"""The objects that a plan is made from, checked as the API server checks the fields that are read; with its wording."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import pydantic
 
-from swapwarden.api import names, quantity, state
+from swapwarden.api import names, quantity, state, values
 from swapwarden.api import profile as api
-from swapwarden.cli import checks, documents
+from swapwarden.cli import documents
 from swapwarden.cli.kubectl.cluster.workloads import WORKLOAD_KINDS
 from swapwarden.policy.admission import decide, memory, validation
 from swapwarden.policy.observed import namespaces, nodes, pods
@@ -27,7 +28,20 @@ Object = TypeVar("Object")
 DEFAULT_NAMESPACE = "default"
 
 TEMPLATES: Final = {(kind.group, kind.name): ".".join(kind.template) for kind in WORKLOAD_KINDS}
-"""Where workloads have their pod template, by group and kind."""
+"""Paths of the pod templates of workloads, by group and kind."""
+
+
+_VERSIONS: Final = {"": "v1", names.GROUP: names.API_VERSION}
+"""Accepted versions by group; all other groups that count have v1."""
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_RULE = "a name has at most 63 characters, of a-z, 0-9 and -, with a letter or digit at both ends"
+_LABEL_LENGTH = 63
+_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_SUBDOMAIN_RULE = "a name has at most 253 characters, of a-z, 0-9, - and ., with a letter or digit at both ends"
+_SUBDOMAIN_LENGTH = 253
+
+_AT = re.compile(r"(?P<text>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 
 @dataclasses.dataclass
@@ -105,7 +119,7 @@ def admission_of(inputs: Inputs, wire: WirePod) -> Admission:
     understood = default in frozenset[str](names.Policy)
     if names.POLICY_ANNOTATION not in wire.metadata.annotations and default is not None and not understood:
         path = f"label {names.DEFAULT_POLICY_LABEL} of namespace {wire.metadata.namespace}"
-        reason = f"Unsupported value: {checks.shown(default)}: supported values: {', '.join(names.Policy)}"
+        reason = f"Unsupported value: {shown(default)}: supported values: {', '.join(names.Policy)}"
         refusals.append((path, reason))
     decision = decide.decide(wire, names.Policy(default) if default is not None and understood else None)
     refusals += ((cause.field, cause.message) for cause in decision.causes)
@@ -131,13 +145,13 @@ def collect(documents_read: Iterable[documents.Found], log: documents.Log) -> In
             continue
         read = one
         try:
-            name = checks.name_of(one.object)
+            name = name_of(one.object)
             if path is not None:
                 read = documents.Found(one.place.below(path), pod_of_workload(one.object, DEFAULT_NAMESPACE))
                 _take_template(inputs, one.object, read.object["metadata"], name)
             if reader(inputs, read.object):
                 log.note(one.place, f"{kind} {name!r} was read before; this one counts")
-        except checks.InvalidError as refused:
+        except InvalidError as refused:
             log.refuse(read.place, refused.problems)
             if read.object["kind"] == "Pod":
                 _log_annotations(read, log)
@@ -146,8 +160,8 @@ def collect(documents_read: Iterable[documents.Found], log: documents.Log) -> In
 
 def _take_template(inputs: Inputs, workload: documents.Json, made: documents.Json, name: str) -> None:
     """Name the pod that a workload's template makes; MADE is its metadata. InvalidError if that is wrong."""
-    if wrong := list(checks.wrong_texts(made)):
-        raise checks.InvalidError(*wrong)
+    if wrong := list(wrong_texts(made)):
+        raise InvalidError(*wrong)
     # Not only the workload's own name, as there may be a pod of this name.
     made["name"] = f"{workload['kind'].lower()}/{name}"
     if workload["metadata"].get("uid"):
@@ -161,11 +175,11 @@ def pod_of_workload(workload: documents.Json, namespace: str) -> documents.Json:
     for step in path.split("."):
         template = template.get(step) if isinstance(template, dict) else None
     if not isinstance(template, dict):
-        raise checks.InvalidError((path, "Required value"))
+        raise InvalidError((path, "Required value"))
     own, metadata = workload.get("metadata", {}), template.get("metadata", {})
     for where, given in (("metadata", own), (f"{path}.metadata", metadata)):
         if not isinstance(given, dict):
-            raise checks.InvalidError((where, f"expected a mapping, got {documents.type_name(given)}"))
+            raise InvalidError((where, f"expected a mapping, got {documents.type_name(given)}"))
     made = {**metadata, "namespace": own.get("namespace") or namespace, "name": own.get("name") or "unnamed"}
     made.pop("uid", None)
     if workload["kind"] == "DaemonSet":
@@ -176,8 +190,8 @@ def pod_of_workload(workload: documents.Json, namespace: str) -> documents.Json:
 def _log_annotations(one: documents.Found, log: documents.Log) -> None:
     """Report the annotations also of a pod that is invalid for another reason."""
     try:
-        asked = _struct(checks.with_texts_only(one.object), NewPod)
-    except checks.InvalidError:
+        asked = _struct(with_texts_only(one.object), NewPod)
+    except InvalidError:
         return
     if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
         return  # it exists, and is not checked any more
@@ -192,7 +206,7 @@ def _struct(document: documents.Json, kind: type[Struct]) -> Struct:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise checks.InvalidError(checks.from_msgspec(str(error))) from None
+        raise InvalidError(from_msgspec(str(error))) from None
 
 
 def _put(objects: dict[str, Object], name: str, value: Object) -> bool:
@@ -204,9 +218,9 @@ def _put(objects: dict[str, Object], name: str, value: Object) -> bool:
 
 def _read_node(inputs: Inputs, document: documents.Json) -> bool:
     wire = _struct(document, nodes.WireNode)
-    wrong = list(checks.wrong_quantities(nodes.quantities(wire)))
+    wrong = list(wrong_quantities(nodes.quantities(wire)))
     if wrong:
-        raise checks.InvalidError(*wrong)
+        raise InvalidError(*wrong)
     row = nodes.project(wire)
     _take_allocatable(inputs, row.name, _struct(document, _WireAllocatable).status.allocatable.memory)
     return _put(inputs.nodes, row.name, row)
@@ -216,8 +230,8 @@ def _take_allocatable(inputs: Inputs, name: str, memory: str | float | None) -> 
     inputs.allocatable.pop(name, None)
     if memory is None:
         return
-    if wrong := list(checks.wrong_quantities([("status.allocatable.memory", str(memory))])):
-        raise checks.InvalidError(*wrong)
+    if wrong := list(wrong_quantities([("status.allocatable.memory", str(memory))])):
+        raise InvalidError(*wrong)
     inputs.allocatable[name] = quantity.capped(str(memory))
 
 
@@ -230,10 +244,10 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     document = {**document, "metadata": {"namespace": DEFAULT_NAMESPACE, **document["metadata"]}}
     wire = _struct(document, WirePod)
     if not wire.spec.containers:
-        raise checks.InvalidError(("spec.containers", "Required value"))
-    wrong = [*checks.wrong_names(wire), *checks.wrong_quantities(pods.quantities(wire))]
+        raise InvalidError(("spec.containers", "Required value"))
+    wrong = [*wrong_names(wire), *wrong_quantities(pods.quantities(wire))]
     if wrong:
-        raise checks.InvalidError(*wrong)
+        raise InvalidError(*wrong)
     name = f"{wire.metadata.namespace}/{wire.metadata.name}"
     return _put(inputs.pods, name, wire)
 
@@ -251,7 +265,7 @@ def _read_profile(inputs: Inputs, document: documents.Json) -> bool:
         # As JSON and strictly, because the API server does not take "100" for 100 either.
         model = api.NodeSwapProfile.model_validate_json(json.dumps(document), strict=True)
     except pydantic.ValidationError as error:
-        raise checks.InvalidError(*checks.from_pydantic(error)) from None
+        raise InvalidError(*from_pydantic(error)) from None
     return _put(inputs.profiles, model.metadata.name, compiled.compile_profile(model))
 
 
@@ -263,6 +277,142 @@ _READERS: dict[tuple[str, str], Callable[[Inputs, documents.Json], bool]] = {
     (names.GROUP, names.STATE_KIND): _read_state,
 }
 _KNOWN = ", ".join([*(kind for _, kind in _READERS), "workloads"])
+
+
+# Checks of the API server before admission: names, texts, quantities
+
+
+class InvalidError(Exception):
+    """The object cannot be used; all that is wrong with it, as paths and reasons."""
+
+    def __init__(self, *problems: tuple[str, str]) -> None:
+        super().__init__()
+        self.problems = problems
+
+
+def name_of(document: documents.Json) -> str:
+    """Check the common fields of all kinds and return the object's name; InvalidError."""
+    version, group = document["apiVersion"], document["apiVersion"].rpartition("/")[0]
+    known = _VERSIONS.get(group, f"{group}/v1")
+    if version != known:
+        raise InvalidError(("apiVersion", _unsupported(version, [known])))
+    metadata = document.get("metadata", {})
+    if not isinstance(metadata, dict):
+        raise InvalidError(("metadata", f"expected a mapping, got {documents.type_name(metadata)}"))
+    wrong = list(wrong_texts(metadata))
+    name = metadata.get("name")
+    generated = metadata.get("generateName")
+    if not name and document["kind"] == "Pod" and isinstance(generated, str) and generated:
+        name = metadata["name"] = f"{generated}x"  # what the API server would add
+    if name is None or name == "":
+        wrong.append(("metadata.name", "Required value"))
+    elif not isinstance(name, str):
+        wrong.append(("metadata.name", f"expected a string, got {shown(name)}: put it in quotes"))
+    elif not _SUBDOMAIN.fullmatch(name) or len(name) > _SUBDOMAIN_LENGTH:
+        wrong.append(("metadata.name", f"Invalid value: {shown(name)}: {_SUBDOMAIN_RULE}"))
+    if wrong:
+        raise InvalidError(*wrong)
+    return str(name)
+
+
+def wrong_texts(metadata: documents.Json) -> Iterator[tuple[str, str]]:
+    """Yield labels and annotations that YAML does not take for text: numbers and truth values without quotes."""
+    for part in ("labels", "annotations"):
+        entries = metadata.get(part, {})
+        if isinstance(entries, dict):
+            for key, value in entries.items():
+                if not isinstance(value, str):
+                    yield f"metadata.{part}[{key}]", f"expected a string, got {shown(value)}: put it in quotes"
+
+
+def with_texts_only(document: documents.Json) -> documents.Json:
+    """Return the object without the labels and annotations of wrong_texts."""
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict):
+        return document
+    texts = {
+        part: {key: value for key, value in entries.items() if isinstance(value, str)}
+        for part in ("labels", "annotations")
+        if isinstance(entries := metadata.get(part), dict)
+    }
+    return {**document, "metadata": {**metadata, **texts}}
+
+
+def from_msgspec(message: str) -> tuple[str, str]:
+    """Return path and reason of "Expected `str`, got `int` - at `$.spec.nodeName`"."""
+    match = _AT.fullmatch(message)
+    text, path = (match["text"], match["path"] or "") if match else (message, "")
+    missing = _MISSING.fullmatch(text)
+    if missing:
+        return documents.join(path, missing["name"]), "Required value"
+    return path, text.replace("`", "")
+
+
+def wrong_names(wire: WirePod) -> Iterator[tuple[str, str]]:
+    spec = wire.spec
+    namespace = wire.metadata.namespace
+    if not _is_label(namespace):
+        yield "metadata.namespace", f"Invalid value: {shown(namespace)}: {_LABEL_RULE}"
+    for key, value in wire.metadata.labels.items():
+        if len(key) > values.LABEL_KEY_LENGTH or not re.fullmatch(values.LABEL_KEY_PATTERN, key):
+            yield "metadata.labels", f"Invalid value: {shown(key)}: {values.LABEL_KEY_REFUSAL}"
+        elif len(value) > _LABEL_LENGTH or not re.fullmatch(values.LABEL_VALUE_PATTERN, value):
+            yield f"metadata.labels[{key}]", f"Invalid value: {shown(value)}: {values.LABEL_VALUE_REFUSAL}"
+    seen: set[str] = set()
+    for part, containers in (
+        ("initContainers", spec.init_containers),
+        ("containers", spec.containers or ()),
+        ("ephemeralContainers", spec.ephemeral_containers),
+    ):
+        for index, name in enumerate(one.name for one in containers):
+            path = f"spec.{part}[{index}].name"
+            if not _is_label(name):
+                yield path, f"Invalid value: {shown(name)}: {_LABEL_RULE}"
+            elif name in seen:
+                yield path, f"Duplicate value: {shown(name)}"
+            seen.add(name)
+
+
+def _is_label(name: str) -> bool:
+    return len(name) <= _LABEL_LENGTH and _LABEL.fullmatch(name) is not None
+
+
+def wrong_quantities(stated: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for path, text in stated:
+        try:
+            quantity.nano(text)
+        except quantity.QuantityError as error:
+            yield path, f"Invalid value: {error}"
+
+
+def from_pydantic(error: pydantic.ValidationError) -> Iterator[tuple[str, str]]:
+    """Return paths and reasons in the words of the API server."""
+    for detail in error.errors(include_url=False):
+        path = ""
+        for step in detail["loc"]:
+            path = documents.join(path, f"[{step}]" if isinstance(step, int) else str(step))
+        given, context = detail["input"], detail.get("ctx", {})
+        match detail["type"]:
+            case "missing":
+                reason = "Required value"
+            case "extra_forbidden":
+                reason = "unknown field"
+            case "enum" | "literal_error":
+                reason = _unsupported(given, re.findall(r"'([^']*)'", str(context["expected"])))
+            case _:
+                message = str(context["error"]) if "error" in context else detail["msg"]
+                value = "" if isinstance(given, (dict, list)) else f"{shown(given)}: "
+                reason = f"Invalid value: {value}{message}"
+        yield path, reason
+
+
+def _unsupported(value: Any, accepted: Iterable[str]) -> str:
+    return f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, accepted))}"
+
+
+def shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 # The pods by the node that each is planned on

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -120,7 +120,7 @@ class _Plan(NamedTuple):
     plans: dict[str, plan.Explanation]
     """The plan of each node."""
     unplaced: Sequence[pods.PodRow]
-    """Where there is no node to plan them on."""
+    """Pods without a node to plan them on."""
     notes: list[str]
 
 
@@ -187,7 +187,6 @@ def _missing(profile: compiled.Profile, facts: nodes.NodeFacts) -> Iterator[str]
 
 # Printing
 
-Json = dict[str, Any]
 Plans = Mapping[str, plan.Explanation]
 """The plan of each node."""
 
@@ -250,7 +249,7 @@ def _by_behavior(row: pods.PodRow, known: Mapping[names.Behavior, list[str]]) ->
         head = ("", "", "")
 
 
-def _unplaced(row: pods.PodRow) -> Json:
+def _unplaced(row: pods.PodRow) -> documents.Json:
     reason = behaviors.refused(row)
     stated = {} if row.policy is None else {"policy": row.policy}
     known = {"namespace": row.namespace, "name": row.name, "qos": row.qos.value, **stated}
@@ -259,7 +258,7 @@ def _unplaced(row: pods.PodRow) -> Json:
     return {**known, "behaviors": msgspec.to_builtins([*behaviors.each(row)])}
 
 
-def _state(node: str, explanation: plan.Explanation) -> Json:
+def _state(node: str, explanation: plan.Explanation) -> documents.Json:
     header = explanation.header
     written = msgspec.to_builtins(header)  # without what holds its default; a report says it all the same
     spec = {
@@ -276,7 +275,7 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
     return {"apiVersion": names.API_VERSION, "kind": names.STATE_KIND, "metadata": {"name": node}, "spec": spec}
 
 
-def _decision(pod: plan.ExplainedPod) -> Json:
+def _decision(pod: plan.ExplainedPod) -> documents.Json:
     override = {} if pod.override is None else {"override": pod.override}
     containers = {one.name: {**_entry(one), **_memory(own)} for one, own in _containers(pod)}
     return {**_entry(pod.decision), **_memory(pod.memory), **_reclaim(pod), **override, "containers": containers}
@@ -289,14 +288,14 @@ def _containers(pod: plan.ExplainedPod) -> Iterator[tuple[limits.ContainerDecisi
     return zip(swap, memory, strict=True)
 
 
-def _reclaim(pod: plan.ExplainedPod) -> Json:
+def _reclaim(pod: plan.ExplainedPod) -> documents.Json:
     """Return when idle memory is moved to swap, with the reason; nothing where the profile offers none."""
     if pod.reclaim is None:
         return {}
     return {"reclaim": pod.reclaim.mode.value, "reclaimReason": pod.reclaim.reason.value}
 
 
-def _memory(memory: qos.PodMemory | qos.ContainerMemory | None) -> Json:
+def _memory(memory: qos.PodMemory | qos.ContainerMemory | None) -> documents.Json:
     """Return memory.min, low and high as a NodeSwapState has them, with the reasons, also of absent ones."""
     if memory is None:
         return {}
@@ -309,7 +308,7 @@ def _memory(memory: qos.PodMemory | qos.ContainerMemory | None) -> Json:
     return {**{name: str(amount) for name, amount in amounts.items() if amount is not None}, **reasons}
 
 
-def _entry(decision: limits.PodDecision | limits.ContainerDecision) -> Json:
+def _entry(decision: limits.PodDecision | limits.ContainerDecision) -> documents.Json:
     """Return a limit as a NodeSwapState has it."""
     named = zip(("swapMax", "swapAtMost"), limits.as_settings(decision), strict=True)
     return {**{name: limit for name, limit in named if limit is not None}, "reason": decision.reason.value}

@@ -319,10 +319,7 @@ async def release_profiles(api: client.Client) -> None:
         listed = [each.metadata for each in await read_all(api, names.PROFILES_PATH, finalizers.Finalized)]
         return [each for each in listed if names.PROFILE_FINALIZER in each.finalizers]
 
-    async def release(each: finalizers.ProfileMetadata) -> None:
-        await finalizers.release(writes, each)
-
-    for each, error in await retry_rounds(ours, release):
+    for each, error in await retry_rounds(ours, functools.partial(finalizers.release, writes)):
         print(f"profile {each.name} {KEEPS_FINALIZER}: {error}")
 
 
@@ -345,7 +342,7 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
 
 
 async def retry_rounds(
-    left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Awaitable[None]]
+    left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Awaitable[object]]
 ) -> list[tuple[T, str]]:
     """Call `do` with each item that `left` returns until it is empty; after ROUNDS, return the rest with reasons."""
     waits = backoff.Backoff(*profiles.BACKOFF_SECONDS)

@@ -86,11 +86,16 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         state_row = states.project(wire) if wire is not None else None
         verdict = judge(NodeCase(state_row, spec.mode if spec else "", has_agent, problems))
         health, why = verdict.health, verdict.why
-    swap = _swap_bytes(node, status.facts)
-    devices = status.facts.devices if status.facts else []
-    recursive = status.facts is None or status.facts.recursive_protection
+    facts, kept = status.facts, nodes.project(node)
+    swap = facts.swap_bytes if facts else kept.swap_bytes if kept.reports_swap else None
+    devices = facts.devices if facts else []
+    recursive = facts is None or facts.recursive_protection
     protected = functools.partial(state.protected_bytes, recursive=recursive)
-    measured = known.measured.get(name) or _reported(status.pressure)
+    measured, pressure = known.measured.get(name), status.pressure
+    if measured is None:
+        # At most so old as reports are apart.
+        measured = Measured(None, pressure.headroom_bytes, pressure.stall_permille) if pressure else Measured()
+    asked = spec is not None and spec.pressure is not None
     return NodeReport(
         name=name,
         health=health,
@@ -104,35 +109,14 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         backing=_backing(node, swap, devices),
         encrypted=_encrypted(node, swap, devices),
         devices=devices,
-        kernel=status.facts.kernel_release if status.facts else "",
+        kernel=facts.kernel_release if facts else "",
         protected_bytes=protected(spec.kubepods) if spec else None,
         protection_asked_bytes=sum(map(protected, spec.pods.values())) if spec else None,
-        memory_bytes=status.facts.memory_bytes if status.facts else nodes.project(node).memory_bytes or None,
-        pressure=_pressure(spec, status),
+        memory_bytes=facts.memory_bytes if facts else kept.memory_bytes or None,
+        pressure=(f"{pressure.signal}/{pressure.scope}" if pressure else "") if asked else None,
         headroom_bytes=measured.headroom_bytes,
         stall_permille=measured.stall_permille,
     )
-
-
-def _reported(pressure: state.PressureReport | None) -> Measured:
-    """Return what a report of memory pressure says, at most so old as reports are apart."""
-    if pressure is None:
-        return Measured()
-    return Measured(headroom_bytes=pressure.headroom_bytes, stall_permille=pressure.stall_permille)
-
-
-def _pressure(spec: state.StateSpec | None, status: state.StateStatus) -> str | None:
-    if spec is None or spec.pressure is None:
-        return None
-    pressure = status.pressure
-    return "" if pressure is None else f"{pressure.signal}/{pressure.scope}"
-
-
-def _swap_bytes(node: nodes.WireNode, facts: state.Facts | None) -> int | None:
-    if facts is not None:
-        return facts.swap_bytes
-    kept = nodes.project(node)
-    return kept.swap_bytes if kept.reports_swap else None
 
 
 def _observed(

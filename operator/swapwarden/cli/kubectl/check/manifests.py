@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import checks, documents, objects
+from swapwarden.cli import documents, objects
 from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, problem
 from swapwarden.cli.kubectl.cluster import snapshot
@@ -19,8 +19,6 @@ from swapwarden.policy.node import labels
 from swapwarden.policy.observed import pods
 from swapwarden.policy.observed.namespaces import UNDEFAULTED
 from swapwarden.policy.profile import compiled
-
-Json = dict[str, Any]
 
 _POD: Final = ("", "Pod")
 _NAMESPACE: Final = ("", "Namespace")
@@ -85,11 +83,11 @@ def judge(
     yield from _profiles(setting)
 
 
-def _kind(document: Json) -> tuple[str, str]:
+def _kind(document: documents.Json) -> tuple[str, str]:
     return document["apiVersion"].rpartition("/")[0], document["kind"]
 
 
-def _called(document: Json) -> str:
+def _called(document: documents.Json) -> str:
     """Return the name of a manifest for a sentence: Deployment web."""
     metadata = document.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
@@ -107,7 +105,7 @@ def _logged(one: documents.Found, log: documents.Log) -> Iterator[ClusterProblem
 def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str) -> Iterator[ClusterProblem]:
     try:
         pod = objects.pod_of_workload(one.object, namespace)
-    except checks.InvalidError as refused:
+    except objects.InvalidError as refused:
         for where, reason in refused.problems:
             sentence = f"{_called(one.object)}: {reason}"
             yield problem(Check.REFUSED, str(one.place.below(where)), sentence)
@@ -115,7 +113,7 @@ def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str
     yield from _pod(documents.Found(one.place.below(path), one.object), pod, setting, namespace)
 
 
-def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str) -> Iterator[ClusterProblem]:
+def _pod(one: documents.Found, document: documents.Json, setting: _Setting, namespace: str) -> Iterator[ClusterProblem]:
     """Yield the problems of a pod that is, or would be made from, the manifest."""
     metadata = document.get("metadata", {})
     if isinstance(metadata, dict):

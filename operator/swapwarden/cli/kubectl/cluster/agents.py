@@ -52,7 +52,7 @@ class MetricSample(msgspec.Struct, frozen=True):
 Found = Mapping[str, AgentPod]
 """Agents by node."""
 Scraped = Mapping[str, list[MetricSample]]
-"""Their metrics by node."""
+"""Metrics of agents by node."""
 
 
 def namespace_of(namespaces: Sequence[str]) -> str | None:

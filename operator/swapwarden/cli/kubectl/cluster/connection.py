@@ -31,7 +31,7 @@ class Credentials:
 
 @dataclasses.dataclass(frozen=True)
 class Plugin:
-    """Where a kubeconfig's user has credentials from that do not stand in it: a program, or an issuer of tokens."""
+    """A source of credentials that do not stand in the kubeconfig: a program, or an issuer of tokens."""
 
     kind: Literal["exec", "auth-provider"]
     origin: pathlib.Path

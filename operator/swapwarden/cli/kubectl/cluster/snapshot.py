@@ -99,7 +99,7 @@ class ClusterSnapshot:
     """Pods with a label or an annotation of Swapwarden's, as admission reads them."""
     parts: list[ComponentPod] = dataclasses.field(default_factory=list)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
-    """Their labels."""
+    """Labels of namespaces."""
     profiles: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     past: list[WireRevision] = dataclasses.field(default_factory=list)
     """Earlier specs of profiles."""

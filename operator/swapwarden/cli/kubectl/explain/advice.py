@@ -347,14 +347,14 @@ _SHOWN: Final = 2
 """The number of ways to one outcome that are shown."""
 
 
-def changes(pod: WirePod, row: pods.PodRow, planned: PlannedPod | None) -> Iterator[Advice]:
-    """Yield advice for other outcomes, the likeliest first."""
+def changes(pod: WirePod, row: pods.PodRow, planned: PlannedPod | None, flags: Sequence[str]) -> Iterator[Advice]:
+    """Yield advice for other outcomes, the likeliest first, with commands; `flags` choose their cluster."""
+    advised: Iterable[Advice] = [policy(pod, names.Policy.DISABLED, "no swap")]
     if planned is not None:
-        yield from _by_plan(planned)
+        advised = _by_plan(planned)
     elif row.policy == names.Policy.DISABLED:
-        yield policy(pod, names.Policy.NO_PREFERENCE, "swap, where the node gives some")
-    else:
-        yield policy(pod, names.Policy.DISABLED, "no swap")
+        advised = [policy(pod, names.Policy.NO_PREFERENCE, "swap, where the node gives some")]
+    yield from (with_command(each, pod, planned.profile.name if planned else "", flags) for each in advised)
 
 
 def _by_plan(planned: PlannedPod) -> Iterator[Advice]:

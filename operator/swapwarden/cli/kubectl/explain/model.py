@@ -16,7 +16,7 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.api.sizes import exact, with_bytes
 from swapwarden.cli.kubectl.cluster import usage
 from swapwarden.cli.kubectl.explain import memory, rules
-from swapwarden.cli.kubectl.explain.advice import Advice, changes, with_command
+from swapwarden.cli.kubectl.explain.advice import Advice, changes
 from swapwarden.cli.kubectl.explain.memory import MemoryLine, PodPressure
 from swapwarden.cli.kubectl.explain.rules import Number, PlannedPod
 from swapwarden.policy import plan
@@ -149,7 +149,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     memory: list[MemoryLine] = []
     """The planned memory QoS and reclaim; empty if nobody asks for any."""
     behaviors: list[Number] = []
-    """Where the node or its profile is not known: what the pod gets by each behavior."""
+    """Limits of the pod by each behavior, where its node or the node's profile is not known."""
     desired: PlannedLimits | None = None
     """Limits in the node's state; None if it does not name the pod."""
     planned: PlannedLimits | None = None
@@ -180,7 +180,10 @@ def explain(seen: Observed, flags: Sequence[str] = ()) -> PodExplanation:
             waiting = "an override may select the pod by labels of its namespace, which are not known"
     desired = _desired(seen, row)
     stands = row.node and not row.terminal and names.STATE_PLURAL not in seen.unseen
-    kernel = None
+    kernel = enforced = None
+    if names.STATE_PLURAL in seen.unseen and not row.terminal:
+        conditions = (one for one in pod.status.conditions if one.type == ConditionType.SWAP_POLICY_ENFORCED)
+        enforced = next(conditions, None)
     if stands:
         status = seen.state.status if seen.state else state.StateStatus()
         kernel = kernel_state(seen.state_row, status, row, has_agent=seen.has_agent)
@@ -205,21 +208,16 @@ def explain(seen: Observed, flags: Sequence[str] = ()) -> PodExplanation:
         planned=_given(planned.trace.decision) if planned else None,
         desired_text=waiting or _difference(seen, row, planned, desired),
         kernel=kernel,
-        enforced=_enforced(pod) if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
+        enforced=enforced,
         used_bytes=used.swap_bytes,
         used_containers={one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None},
         secrets=_secrets(seen),
         pressure=memory.pressure_of(planned, seen.node.uid, seen.state, seen.neighbours)
         if planned and seen.node
         else None,
-        changes=[] if row.terminal else _changes(pod, row, planned, flags),
+        changes=[] if row.terminal else list(changes(pod, row, planned, flags)),
         unseen=list(seen.unseen),
     )
-
-
-def _changes(pod: WirePod, row: pods.PodRow, planned: PlannedPod | None, flags: Sequence[str]) -> list[Advice]:
-    profile = planned.profile.name if planned else ""
-    return [with_command(each, pod, profile, flags) for each in changes(pod, row, planned)]
 
 
 def _policy(row: pods.PodRow) -> PodPolicy:
@@ -366,11 +364,6 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
     on = f" on {', '.join(devices)}" if devices else ""
     said = "" if reported else "; as in the Node's status, since no agent has reported"
     return f"{row.node}: {exact(facts.memory_bytes)} memory, {swap_text}{on}{said}"
-
-
-def _enforced(pod: WirePod) -> WirePodCondition | None:
-    """Return the controller's condition on whether the policy is enforced; None if it wrote none."""
-    return next((each for each in pod.status.conditions if each.type == ConditionType.SWAP_POLICY_ENFORCED), None)
 
 
 def _secrets(seen: Observed) -> str:

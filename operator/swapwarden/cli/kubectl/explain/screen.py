@@ -14,7 +14,6 @@ from swapwarden.cli.kubectl.explain import memory, model
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.output.tables import Cell
 from swapwarden.policy.observed import pods
-from swapwarden.policy.observed.pods import WirePodCondition
 
 MAX_WIDTH: Final = 120
 """Columns of text that are read with ease."""
@@ -53,10 +52,11 @@ def text(
         shown = tables.grid(_wrapped(list(lines), fold, columns - len(indent)), gap=_GAP, coloured=coloured)
         return textwrap.indent(shown, indent)
 
+    behaviors = ((_label(one.of), Cell(one.formula)) for one in explained.behaviors)
     parts = [block([(_headline(explained),)], 0), block(_facts(explained, now), 1)]
     for title, about, lines, fold in (
         ("RULES", "the first that matches decides", _rules(explained), 2),
-        ("BY BEHAVIOR", "of the profile that governs its node", _behaviors(explained), 1),
+        ("BY BEHAVIOR", "of the profile that governs its node", behaviors, 1),
         ("NUMBERS", "", _numbers(explained), 1),
         ("MEMORY", "as planned, and in effect", _memory(explained), 1),
         ("TO CHANGE IT", "", _changes(explained), 1),
@@ -122,7 +122,9 @@ def _facts(explained: model.PodExplanation, now: datetime.datetime) -> Iterator[
     if explained.pressure is not None:
         yield _label("PRESSURE"), Cell(explained.pressure.text, "yellow" if explained.pressure.spared is None else "")
     if explained.enforced is not None:
-        yield _label("ENFORCED"), _enforced(explained.enforced)
+        condition = explained.enforced
+        text = f"{condition.status}, {condition.reason}: {condition.message}"
+        yield _label("ENFORCED"), Cell(text, _STATUS.get(condition.status, "yellow"))
     if explained.secrets:
         yield _label("SECRETS"), Cell(explained.secrets, "yellow" if explained.secrets.startswith("can ") else "")
 
@@ -135,22 +137,12 @@ def _kernel(kernel: model.KernelState, now: datetime.datetime) -> Cell:
     return Cell("; ".join(filter(None, (held, kernel.detail, kernel.remedy))), style or _STATUS[kernel.status])
 
 
-def _enforced(explained: WirePodCondition) -> Cell:
-    text = f"{explained.status}, {explained.reason}: {explained.message}"
-    return Cell(text, _STATUS.get(explained.status, "yellow"))
-
-
 def _rules(explained: model.PodExplanation) -> Iterator[_Line]:
     for rule in explained.rules:
         style = "bold green" if rule.matched else "dim"
         mark = _MATCHED if rule.matched else _PASSED
         why = Cell(rule.why, "" if rule.matched else "dim")
         yield Cell(mark, style), Cell(rule.reason, style), why
-
-
-def _behaviors(explained: model.PodExplanation) -> Iterator[_Line]:
-    for one in explained.behaviors:
-        yield _label(one.of), Cell(one.formula)
 
 
 def _numbers(explained: model.PodExplanation) -> Iterator[_Line]:

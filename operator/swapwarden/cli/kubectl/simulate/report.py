@@ -243,8 +243,9 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
         return
     for line in (*sentences(numbers), *(f"Note: {note}." for note in result.notes)):
         print(tables.clean(line))
-    memory_qos = MEMORY if any(_has_memory(one) for one in result.pods) else ()
-    reclaim = RECLAIM if any(one.before.reclaim or one.after.reclaim for one in result.pods) else ()
+    given = [limit for one in result.pods for limit in (one.before, one.after)]
+    memory_qos = MEMORY if any(limit.memory != simulation.NO_MEMORY_QOS for limit in given) else ()
+    reclaim = RECLAIM if any(limit.reclaim for limit in given) else ()
     columns = (*PODS, *memory_qos, *reclaim)
     for table in (tables.table(form, result.pods, columns), tables.table(form, _rows(result), NODES)):
         if table:
@@ -253,10 +254,6 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
         print(f"\nRollout of {tables.clean(one.profile)}:")
         for line in waves(one):
             print(f"  {tables.clean(line)}")
-
-
-def _has_memory(one: simulation.PodChange) -> bool:
-    return any(given.memory != simulation.NO_MEMORY_QOS for given in (one.before, one.after))
 
 
 def read_profiles(files: list[str]) -> snapshot.ProfileChange:

@@ -104,7 +104,7 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     audit: bool = False
     """Whether the profile only reports."""
     kubelet: str | None = None
-    """Where the kubelet decides: the most that it gives the pod, bytes or max; None if unknown."""
+    """The most that the kubelet gives the pod where it decides, in bytes, or max; None if unknown."""
     memory: SimulatedMemory = NO_MEMORY_QOS
     reclaim: decisions.PodReclaim | None = None
     """None if the profile offers none, and the pod does not ask."""
@@ -343,17 +343,6 @@ def _memory_of_pod(memory: qos.PodMemory | None) -> SimulatedMemory:
     return SimulatedMemory(memory.protection.value, memory.throttling.value, *numbers, highs)
 
 
-def _protection_of_node(explained: plan.Explanation) -> dict[str, str]:
-    """Return the protection above a node's pods, by file."""
-    total = explained.protection
-    amounts = {
-        "kubepods memory.min": total.kubepods_min,
-        "kubepods memory.low": total.kubepods_low,
-        "burstable memory.low": total.burstable_low,
-    }
-    return {name: str(amount) for name, amount in amounts.items() if amount}
-
-
 def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[str | None, str | None]]:
     first, second = _flat(old), _flat(new)
     keys = dict.fromkeys((*first, *second))
@@ -362,11 +351,16 @@ def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[s
 
 def _flat(explained: plan.Explanation) -> dict[str, str]:
     """Return a node's own plan, one text for each thing, by the names that profiles have for them."""
-    header = explained.header
+    header, protection = explained.header, explained.protection
     settings = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
     if header.kubepods is not None and header.kubepods.swap_max is not None:
         settings["kubepods"] = header.kubepods.swap_max
-    settings |= _protection_of_node(explained)
+    amounts = {
+        "kubepods memory.min": protection.kubepods_min,
+        "kubepods memory.low": protection.kubepods_low,
+        "burstable memory.low": protection.burstable_low,
+    }
+    settings |= {name: str(amount) for name, amount in amounts.items() if amount}
     settings |= dict(plan.of_units(header))
     settings |= header.kernel_settings
     settings |= {f"refused: {key}": why for key, why in explained.refused.items()}
