@@ -1,4 +1,4 @@
-"""Advice for another outcome than the one that a pod has: what is advised when, its words and its command. Pure.
+"""Advice for another outcome than the one that a pod has, by the rule that decides: words and commands. Pure.
 
 Nothing is advised that was not tried: each change is applied to the pod, to the profile or to the node, and planned
 again. Only changes that lead to their outcome by themselves are shown.
@@ -340,7 +340,7 @@ _CHANGES: Final[dict[AdviceKind, Callable[[PlannedPod, Advice], PlannedPod]]] = 
 """The effect of the kinds that lead towards more or less swap."""
 
 
-# What is advised
+# Advice by the rule that decides
 
 
 _SHOWN: Final = 2
