@@ -141,7 +141,7 @@ PENDING: Final = ("NotItsTurn", "NotWritten", "NotSeen", "NotApplied")
 
 
 def _about_agent(case: NodeCase) -> Iterator[Finding]:
-    """Yield the findings that neither plan nor agent are there."""
+    """Yield a finding for a missing plan, and one for a missing agent."""
     if case.row is None:
         message = "the controller has not planned this node; check that it runs"
         yield Finding("NoState", NodeHealth.NO_STATE, "", message)
