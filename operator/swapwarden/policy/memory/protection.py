@@ -125,7 +125,7 @@ def _hidden(spec: state.StateSpec, status: state.StateStatus) -> Effect | None:
 def _levels(
     spec: state.StateSpec, key: str, own: resources.Class, held: Mapping[str, int], *, hard: bool
 ) -> list[ProtectedCgroup]:
-    """Return the cgroups from the top to the pod, with the values that the agent last found in them.
+    """Return the cgroups from the top to the pod, with the values that the agent last observed in them.
 
     A state does not say of which class its pods are. The value above all Burstable pods is the sum of theirs, unless
     that is more than the node has; then the split with the least for this pod is assumed.

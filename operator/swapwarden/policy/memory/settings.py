@@ -16,13 +16,13 @@ class Guard(msgspec.Struct, frozen=True):
     """The agent's answer to pods that are stuck at their memory.high. Times in seconds."""
 
     action: names.GuardAction = names.GuardAction.RELEASE
-    """The agent's answer to pods that are stuck at a memory.high of Swapwarden."""
+    """The agent's answer where Swapwarden set the memory.high."""
     window: int = 10
     """How long a pod must be stuck."""
     hold: int = 300
     """How long a released pod stays without memory.high, at least."""
     kubelet: names.KubeletGuard = names.KubeletGuard.REPORT
-    """The agent's answer to pods that are stuck at a memory.high of the kubelet or of another writer."""
+    """The agent's answer where the kubelet or another writer set the memory.high."""
 
 
 class MemoryOverride(msgspec.Struct, frozen=True):

@@ -141,7 +141,7 @@ PENDING: Final = ("NotItsTurn", "NotWritten", "NotSeen", "NotApplied")
 
 
 def _about_agent(case: NodeCase) -> Iterator[Finding]:
-    """Yield a finding for a missing plan, and one for a missing agent."""
+    """Yield the findings about a missing plan and a missing agent."""
     if case.row is None:
         message = "the controller has not planned this node; check that it runs"
         yield Finding("NoState", NodeHealth.NO_STATE, "", message)
@@ -156,7 +156,7 @@ def _about_agent(case: NodeCase) -> Iterator[Finding]:
 
 
 def _reported(row: states.StateRow) -> Iterator[Finding]:
-    """Yield the findings that the agent itself cannot do all that it should."""
+    """Yield the findings about an agent that cannot do all that it should."""
     if row.incompatible:
         yield Finding("Incompatible", NodeHealth.INCOMPATIBLE, *_split(row.incompatible))
     if row.degraded:
@@ -166,7 +166,7 @@ def _reported(row: states.StateRow) -> Iterator[Finding]:
 
 
 def _about_plan(case: NodeCase) -> Iterator[Finding]:
-    """Yield the findings how far the node is with its plan."""
+    """Yield the findings about the progress with the plan; the last one matches every node."""
     row = case.row
     # Nothing is asked of a node that restores.
     problems = {} if case.mode == names.Mode.RESTORE else case.problems
