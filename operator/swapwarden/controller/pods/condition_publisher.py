@@ -92,6 +92,9 @@ def _is_news(before: pods.Enforced | None, verdict: PodVerdict) -> bool:
         return False
     if before is None:
         return True
+    if verdict.status == "Unknown" and before.status == "True":
+        # A readiness gate must not close for lack of a report: the kernel keeps limits that were set.
+        return False
     moved = verdict.holder not in {"", before.holder}
     return moved or (before.status, before.reason) != (verdict.status, verdict.reason)
 

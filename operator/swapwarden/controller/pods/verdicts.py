@@ -8,9 +8,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from swapwarden.controller import supervise
 from swapwarden.policy.fleet.inventory import NodeInventory
-from swapwarden.policy.observed import pods
+from swapwarden.policy.observed import pods, states
 from swapwarden.policy.verdict import pod as verdict
 from swapwarden.policy.verdict.pod import PodVerdict
 from swapwarden.policy.verdict.words import PodReason
@@ -32,6 +34,19 @@ Judged = Sequence[tuple[pods.PodRow, PodVerdict]]
 """Pods of one node with their verdicts."""
 
 
+class _Memory(msgspec.Struct, frozen=True):
+    """The memory of one pod, for as long as it is on its node."""
+
+    verdict: PodVerdict
+    """The present verdict."""
+    enforced: pods.Enforced | None
+    """The last verdict while the state named the pod: a report that does not cover the pod leaves it as it was."""
+    entry: states.PodInSpec | None
+    """The pod in the state's spec."""
+    since: int
+    """The first generation with that entry."""
+
+
 class PodVerdicts:
     """The verdicts of one term."""
 
@@ -49,8 +64,8 @@ class PodVerdicts:
         # In the order of their changes.
         self.nodes: dict[str, None] = {}
         self._changed = asyncio.Event()
-        # By node and UID of the pod: a report that does not cover a pod leaves its last verdict as it was.
-        self._last: dict[str, dict[str, PodVerdict]] = {}
+        # By node and UID of the pod.
+        self._last: dict[str, dict[str, _Memory]] = {}
         self._sums: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def request_sync(self, *nodes: str) -> None:
@@ -93,20 +108,26 @@ class PodVerdicts:
             self._count(node, {})
             return ()
         report = verdict.ReadState.of(self._known.report_of(node), has_agent=self._known.has_agent(node))
-        before, judged = self._last.get(node, {}), []
+        generation = 0 if report.row is None else report.row.generation
+        before, now = self._last.get(node, {}), dict[str, _Memory]()
         for pod in concerned:
-            last = before.get(pod.uid)
-            known = pod.enforced if last is None else pods.Enforced(last.status, last.reason, last.holder)
-            judged.append((pod, verdict.judge(pod, report, known)))
-        self._count(node, {pod.uid: one for pod, one in judged})
-        return judged
+            last, entry = before.get(pod.uid), report.spec.pod(pod.key)
+            enforced = pod.enforced if last is None or last.enforced is None else last.enforced
+            # A recreated state counts its generations from 1.
+            since = min(last.since, generation) if last is not None and last.entry == entry else generation
+            judged = verdict.judge(pod, report, enforced, since)
+            if is_planned(judged):
+                enforced = pods.Enforced(judged.status, judged.reason, judged.holder)
+            now[pod.uid] = _Memory(judged, enforced, entry, since)
+        self._count(node, now)
+        return [(pod, now[pod.uid].verdict) for pod in concerned]
 
-    def _count(self, node: str, now: dict[str, PodVerdict]) -> None:
+    def _count(self, node: str, now: dict[str, _Memory]) -> None:
         before = self._last.pop(node, {})
         if now:
             self._last[node] = now
-        counts = collections.Counter((one.status, one.reason) for one in now.values())
-        counts.subtract((one.status, one.reason) for one in before.values())
+        counts = collections.Counter((one.verdict.status, one.verdict.reason) for one in now.values())
+        counts.subtract((one.verdict.status, one.verdict.reason) for one in before.values())
         for labels, change in counts.items():
             if change:
                 self._sums[labels] += change

@@ -181,6 +181,9 @@ class PressureHandler:
         if new is not None and (old is None or old.evicted_at != new.evicted_at):
             self._bounds.recall(new)
         node = self._nodes.get(name) if new is not None else self._nodes.pop(name, None)
+        if new is None and node is not None and node.attempt is not None:
+            # A state that is created again has no record of it, so that nobody else would end it.
+            self._bounds.evictions.end(name, self._now())
         if report is None:
             if node is not None:
                 node.relieved()

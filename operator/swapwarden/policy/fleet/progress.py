@@ -90,11 +90,11 @@ def end_of(
 
 
 def _member(planner: Planner, name: str, desired: state.ProfileRef, overdue: Overdue) -> rollout.RolloutNode:
-    view = planner.view(name)
-    row = None if view is None else view.standing
-    if view is None or row is None or row.observed == 0:
+    # Not by a view, which looks through the pods of the node: this is about all nodes of a profile.
+    row = planner.inventory.known(name).standing
+    if row is None or row.observed == 0:
         return rollout.RolloutNode(name, updated=True, silent=True)
-    named, turned, refused = row.profile == desired, planner.is_admitted(name), view.refused
+    named, turned, refused = row.profile == desired, planner.is_admitted(name), planner.refuses(row)
     cost = row.cost if row.cost is not None and row.cost.profile_ref == desired else None
     return rollout.RolloutNode(
         name,

@@ -229,17 +229,18 @@ class Planner:
             namespaces=self.namespaces or {},
             lacks_namespaces=self.namespaces is None
             and not self.restoring
-            and any(one.needs_namespaces() for one in {profile.name: profile, target.name: target}.values()),
+            and any(one.needs_namespaces() for one in ((target,) if profile is target else (profile, target))),
             restoring=self.restoring,
             leaving=(row is not None and row.profile.name in self.ending) or self.admissions.has_left(name),
-            refused=row is not None and self.refuses(row, facts),
+            refused=row is not None and self.refuses(row),
         )
 
-    def refuses(self, row: StateRow, facts: nodes.NodeFacts) -> bool:
-        """Return whether the profile in a node's state has settings that are unsafe for a node with these facts."""
+    def refuses(self, row: StateRow) -> bool:
+        """Return whether the profile in a known node's standing state has settings that are unsafe for the node."""
         named = self._recall(row.profile)
         if named is None or not named.node.kernel:
             return False
+        facts = nodes.facts(self.inventory.nodes[row.name], row.facts)
         return bool(settings.plan_kernel(named.node.kernel, facts).refused)
 
     def waits_to_show(self, name: str) -> bool:

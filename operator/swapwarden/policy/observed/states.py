@@ -131,8 +131,6 @@ class SpecHead(msgspec.Struct, frozen=True, rename="camel"):
 
     epoch: int = 0
     profile_ref: state.ProfileRef = state.ProfileRef(name="")
-    mode: str = ""
-    default_reason: str = ""
     degraded_before: tuple[str, ...] = ()
     # A union of msgspec.Raw and None decodes null only.
     preview: msgspec.Raw = _ABSENT
@@ -142,6 +140,8 @@ class SpecHead(msgspec.Struct, frozen=True, rename="camel"):
 class SpecView(SpecHead, frozen=True, rename="camel"):
     """A state's spec as verdicts read it, even if another version wrote it."""
 
+    mode: str = ""
+    default_reason: str = ""
     pods: dict[str, PodInSpec] = {}
 
     def pod(self, key: str) -> PodInSpec | None:
@@ -196,7 +196,11 @@ def _part(field: msgspec.structs.FieldInfo, raw: msgspec.Raw) -> Any:
             raise
     kind = _ITEMS[field.name]
     if kind is PodInSpec:
-        return {key: _understood(kind, item) for key, item in _PARTS.decode(raw).items()}
+        named = dict[str, Any]()
+        for key, item in _PARTS.decode(raw).items():
+            with contextlib.suppress(msgspec.DecodeError):
+                named[key] = _understood(kind, item)
+        return named
     items = []
     for item in decoding.decode(raw, list[msgspec.Raw]):
         with contextlib.suppress(msgspec.DecodeError):

@@ -232,6 +232,8 @@ class NodePressure(msgspec.Struct):
             self.turn.life = PodLife.GONE
         else:
             attempt.refused, self.blocked[pod] = True, now + BLOCKED_SECONDS
+            # As many refusals end a turn, whether by a dry run or by a request.
+            self.turn.asked += 1
 
     def failed(self, step: Step, now: float, *, unsure: bool, refused: bool) -> None:
         """Remember that a step failed. `unsure`: it may yet be executed. `refused`: nor will it be later."""

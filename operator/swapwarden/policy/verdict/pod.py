@@ -98,11 +98,13 @@ class _PodCase(msgspec.Struct, frozen=True):
     """Reasons of the pod's violations."""
     before: pods.Enforced | None
     """The last verdict, which an earlier report was the base of."""
+    since: int | None
+    """The first generation of the state with this entry; None if that is not known."""
 
     def is_older(self) -> bool:
-        """Return whether the state is newer than the agent's report."""
+        """Return whether the agent's report is older than the entry, as far as that is known, else than the state."""
         row = self.report.row
-        return row is None or row.observed < row.generation
+        return row is None or row.observed < (row.generation if self.since is None else self.since)
 
     def is_cut(self) -> bool:
         """Return whether the agent may leave out violations."""
@@ -117,13 +119,17 @@ class _VerdictRule(msgspec.Struct, frozen=True):
     give: Callable[[_PodCase], PodVerdict]
 
 
-def judge(pod: pods.PodRow, report: ReadState, before: pods.Enforced | None = None) -> PodVerdict:
+def judge(
+    pod: pods.PodRow, report: ReadState, before: pods.Enforced | None = None, since: int | None = None
+) -> PodVerdict:
     """Judge a pod on a node by the state of that node. The first matching rule wins.
 
     `before` is the last verdict on the same pod, if one is known: from its condition, or from the caller's memory.
+    `since` is the first generation of the state with the pod's present entry, if that is known: on a busy node, later
+    ones are about other pods, and the agent may never have reported on the newest.
     """
     listed = frozenset(each.reason for each in report.listed(pod.key))
-    case = _PodCase(pod, report, report.spec.pod(pod.key), listed, before)
+    case = _PodCase(pod, report, report.spec.pod(pod.key), listed, before, since)
     rule = next(rule for rule in RULES if rule.matches(case))
     return msgspec.structs.replace(rule.give(case), rule=rule.name)
 

@@ -24,16 +24,13 @@ def violation_notices(old: states.StateRow, new: states.StateRow, known: Iterabl
     for row in known:
         if row.key not in listed:
             continue
-        former, present = verdict.judge(row, before), verdict.judge(row, now)
+        present = verdict.judge(row, now)
+        was, has = ({each.reason for each in state.listed(row.key)} for state in (before, now))
         # A limit that mode Audit does not write is reported when it is planned.
-        begins = (
-            present.reason != former.reason and present.reason in PRESENT and present.reason != ViolationReason.AUDIT
-        )
-        if begins:
+        if present.reason in PRESENT and present.reason not in was and present.reason != ViolationReason.AUDIT:
             yield Notice(regarding(row), "Warning", present.event, present.sentence)
-        drains = any(each.pod == row.key and each.reason == ViolationReason.DRAINING for each in new.violations)
         # A list that is cut says nothing by what it lacks, nor does a list in a mode that writes nothing.
-        drained = former.reason == ViolationReason.DRAINING and not drains and not new.unlisted
+        drained = ViolationReason.DRAINING in was - has and not new.unlisted
         if drained and not row.terminal and now.spec.mode in {"", names.Mode.ENFORCE}:
             text = f"this pod has no more in swap than it may have on node {row.node}"
             yield Notice(regarding(row), "Normal", DRAINED, text)

@@ -26,6 +26,13 @@ def test_a_pod_has_a_notice_when_its_limit_does_not_hold_and_when_it_has_drained
     assert reasons(draining, told()) == [("pod-x", "SwapDrained")]
 
 
+def test_a_violation_that_was_hidden_by_a_worse_one_is_not_reported_again() -> None:
+    both = told(("x", "Draining"), ("x", "WriteFailed"))
+    assert reasons(told(), both) == [("pod-x", "SwapLimitNotWritten")]
+    assert reasons(both, told(("x", "Draining"))) == []
+    assert reasons(both, told(("x", "WriteFailed"))) == [("pod-x", "SwapDrained")]
+
+
 def test_no_end_is_reported_if_it_is_unknown_or_nothing_is_enforced() -> None:
     draining = told(("x", "Draining"))
     assert reasons(draining, told(("y", "Draining"), omitted=1)) == [("pod-y", "SwapDraining")]

@@ -429,3 +429,36 @@ async def test_the_metric_counts_pods_by_verdict_until_they_are_gone(bench: Benc
     assert counted() == {"PolicyDisabled": 1}
     bench.made.close()
     assert counted() == {}
+
+
+async def test_a_condition_stays_true_while_the_state_is_created_again(bench: Bench) -> None:
+    bench.has(told(), with_enforced(None))
+    assert await bench.writes() == [(PATH, "True", "PolicyDisabled")]
+    bench.has(None, with_enforced("True"))
+    bench.judges()
+    bench.has(newer(told(observed=0), version=5, uid="again", generation=1))
+    assert await bench.writes() == []
+
+
+def test_a_pod_that_a_state_left_out_for_a_time_keeps_its_last_verdict(bench: Bench) -> None:
+    bench.has(told(), with_enforced(None))
+    for row, expected in (
+        (told(), ("True", "PolicyDisabled")),
+        (newer(told(pods={}), version=2), ("Unknown", "NotPlanned")),
+        (newer(told(observed=OBSERVED - 1), version=3, generation=9), ("True", "PolicyDisabled")),
+    ):
+        bench.has(row)
+        [(_, judged)] = bench.made.judge_node("n")
+        assert (judged.status, judged.reason) == expected
+    bench.made.close()
+
+
+def test_later_generations_are_about_other_pods(bench: Bench) -> None:
+    """On a busy node, the state is always newer than the report."""
+    bench.has(told(observed=OBSERVED - 1), with_enforced(None))
+    [(_, judged)] = bench.made.judge_node("n")
+    assert judged.reason == "AwaitingAgent"
+    bench.has(newer(told(), version=2, generation=OBSERVED + 1))
+    [(_, judged)] = bench.made.judge_node("n")
+    assert (judged.status, judged.reason) == ("True", "PolicyDisabled")
+    bench.made.close()

@@ -714,6 +714,22 @@ def test_a_record_that_someone_removes_ends_the_eviction() -> None:
     assert server.log[2:] == ["record y", "evict y"]
 
 
+def test_a_state_that_is_created_again_during_an_eviction_forbids_no_later_one() -> None:
+    server, leader = pressed("x", "y", x=900, y=800)
+    leader.decides()
+    leader.handler.state_changed("n", leader.known.inventory.state_of("n"), None)
+    del server.state["spec"]["pressure"]["victim"]
+    server.state["metadata"]["uid"] = "again"
+    server.changed()
+    del server.pods["x"]
+    server.reports(2, y=800)
+    leader.decides()  # a report that was there before counts from the next one on
+    leader.now += 15
+    server.reports(3, y=800)
+    assert leader.decides() == ""
+    assert server.log[2:] == ["record y", "evict y"]
+
+
 def test_while_the_kubelet_evicts_no_pod_is_evicted() -> None:
     server, leader = pressed("x", "y", x=900, y=800)
     leader.kubelet_reports_pressure()

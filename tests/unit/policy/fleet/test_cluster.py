@@ -1036,6 +1036,7 @@ def test_what_a_profile_said_before_asks_for_namespaces_while_a_node_follows_it(
     assert not seen.planner.needs_namespaces()
     heard(seen, "node-1", asking)
     assert seen.planner.needs_namespaces()
+    assert seen.lacks_namespaces("node-1"), "though the next generation asks for none"
     heard(seen, "node-1", named_profile(generation=2))
     assert not seen.planner.needs_namespaces()
 

@@ -218,3 +218,9 @@ def test_facts_that_lack_what_decides_are_none(status: object, observed: int) ->
 def test_an_object_that_is_no_state_is_refused() -> None:
     with pytest.raises(msgspec.MsgspecError):
         states.decode(b'{"metadata": {"name": 3}}')
+
+
+def test_what_only_verdicts_read_keeps_no_state_from_its_row() -> None:
+    spec = {**BODY["spec"], "defaultReason": None, "mode": 3, "pods": {"x": None, "y": {"reason": "LimitedSwap"}}}
+    row = states.decode(msgspec.json.encode({**BODY, "spec": spec}))
+    assert (row.epoch, states.spec_view(row).pods) == (2, {"y": states.PodInSpec("LimitedSwap")})
