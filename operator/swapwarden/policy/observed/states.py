@@ -149,6 +149,10 @@ class SpecView(SpecHead, frozen=True, rename="camel"):
         pod = self.pods.get(key)
         return pod if pod is None or pod.reason else msgspec.structs.replace(pod, reason=self.default_reason)
 
+    def reasons(self) -> dict[str, str]:
+        """Return the reason of each pod's plan, by default the spec's."""
+        return {key: pod.reason or self.default_reason for key, pod in self.pods.items()}
+
 
 _SPEC_VIEWS = decoding.Decoder(SpecView)
 _HEADS = decoding.Decoder(SpecHead)
@@ -313,5 +317,4 @@ def spec_view(row: StateRow) -> SpecView:
 
 def reasons(row: StateRow) -> dict[str, str]:
     """Return the reason that the row gives for each pod, even if another version wrote it."""
-    view = spec_view(row)
-    return {key: pod.reason or view.default_reason for key, pod in view.pods.items()}
+    return spec_view(row).reasons()

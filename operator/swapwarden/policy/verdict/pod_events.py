@@ -66,8 +66,8 @@ def plan_notices(before: states.SpecView, known: Iterable[pods.PodRow], spec: st
     """Yield a notice for each pod and reason that is in `spec` and was not in the state `before`."""
     if (before.mode == names.Mode.AUDIT) != (spec.mode is names.Mode.AUDIT):
         before = states.SpecView()  # in the other mode the same reason meant another message, or none
-    noticed = {key: pod.reason or before.default_reason for key, pod in before.pods.items()}
-    changed = {key for key, pod in spec.pods.items() if noticed.get(key) != (pod.reason or spec.default_reason)}
+    noticed = before.reasons()
+    changed = {key for key, pod in spec.pods.items() if noticed.get(key) != state.reason_of(spec, pod)}
     yield from notices_about((row for row in known if row.key in changed), spec)
 
 
@@ -79,8 +79,8 @@ def notices_about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterato
     audit, profile = spec.mode is names.Mode.AUDIT, spec.profile_ref.name
     for row in rows:
         planned = spec.pods.get(row.key)
-        reason = None if planned is None else planned.reason or spec.default_reason
-        if reason is None or not (row.policy is not None or row.limited()):
+        reason = None if planned is None else state.reason_of(spec, planned)
+        if reason is None:
             continue
         lacks = verdict.shortfall(row, reason, profile, audit=audit)
         if lacks is not None:
